@@ -1,0 +1,1 @@
+//! Pure decisions of the terrace page cache.
