@@ -1,1 +1,36 @@
-//! The shared segment.
+//! The shared segment of terrace: what the daemon publishes and clients read without asking.
+//!
+//! *Picture*: clients are the CPU, the touch table is the page table's accessed bits, the daemon is the kernel's memory
+//! manager. Only the daemon changes the index and the frames; clients look, copy optimistically, re-check and touch.
+//!
+//! | memory file | written by | holds |
+//! |---|---|---|
+//! | segment | daemon; clients map it read-only | header, object table, index nodes, frames |
+//! | touch table | clients and daemon | one saturating count a frame |
+//! | ring (one a client process) | that client and daemon | counters, donated pages |
+//! | durable | keeper and daemon | what a restarted daemon needs beside the segment |
+//!
+//! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The protocols
+//! themselves ([`protocol`]) are written over plain atomics so that loom can run them.
+
+#[cfg(not(loom))]
+pub mod client;
+pub mod entry;
+#[cfg(not(loom))]
+pub mod index;
+#[cfg(not(loom))]
+pub mod layout;
+#[cfg(not(loom))]
+pub mod map;
+#[cfg(not(loom))]
+pub mod proto;
+pub mod protocol;
+#[cfg(not(loom))]
+pub mod ring;
+pub mod sync;
+
+pub use entry::{Entry, State};
+#[cfg(not(loom))]
+pub use layout::{Geometry, Header, ObjectSlot, PAGE_SIZE, RUN_PAGES};
+#[cfg(not(loom))]
+pub use map::{Mapping, Segment, TouchTable};

@@ -1,0 +1,194 @@
+//! What a client does with the segment: look up, copy, re-check, touch.
+
+use crate::entry::{Entry, State};
+use crate::layout::{FLAG_SLOW, ObjectSlot, PAGE_SIZE, RUN_PAGES};
+use crate::map::{Segment, TouchTable};
+use crate::protocol::{look, same_epoch, unchanged};
+use crate::ring::NO_LEAF;
+use crate::sync::Ordering;
+
+/// What a client saw of a page before it read the source itself; see [`still`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// `Entry::identity` or `NO_LEAF`.
+    pub identity: u64,
+    /// Event clock before the look.
+    pub clock: u64,
+}
+
+/// How far a read got without the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it: bytes delivered (short at the end of the file).
+    Done(usize),
+    /// `done` bytes delivered; the next page is absent.
+    Miss {
+        /// Bytes delivered before the miss.
+        done: usize,
+    },
+    /// `done` bytes delivered; the rest needs the main door.
+    MainDoor {
+        /// Bytes delivered before.
+        done: usize,
+    },
+}
+
+/// Copies of a page that are tried before the reader takes the main door.
+const TRIES_MAX: u32 = 4;
+
+/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames hold it.
+///
+/// `hits` is called with the number of pages copied (for counters).
+///
+/// # Safety
+/// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the object's.
+#[inline]
+pub unsafe fn read(
+    seg: &Segment,
+    touches: &TouchTable,
+    slot: &ObjectSlot,
+    offset: u64,
+    out: *mut u8,
+    len: usize,
+) -> Outcome {
+    if slot.flags.load(Ordering::Acquire) & FLAG_SLOW != 0 {
+        return Outcome::MainDoor { done: 0 };
+    }
+    let size = slot.size.load(Ordering::Acquire);
+    let Some(left) = size.checked_sub(offset).filter(|&n| n > 0) else { return Outcome::Done(0) };
+    let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+    let mut done = 0;
+    while done < len {
+        // SAFETY: done < len, so out + done is inside the caller's buffer.
+        let step = unsafe { copy_run(seg, touches, slot, offset + done as u64, out.add(done), len - done) };
+        match step {
+            Step::Copied(n) => done += n,
+            Step::Absent => return Outcome::Miss { done },
+            Step::Unstable => return Outcome::MainDoor { done },
+        }
+    }
+    // A mapping of the file may have become writable while we copied.
+    if slot.flags.load(Ordering::Relaxed) & FLAG_SLOW != 0 {
+        return Outcome::MainDoor { done: 0 };
+    }
+    Outcome::Done(done)
+}
+
+enum Step {
+    Copied(usize),
+    Absent,
+    Unstable,
+}
+
+/// Copies the longest piece that lies in one run of pages and in adjacent frames.
+///
+/// # Safety
+/// As [`read`]; `len > 0`.
+#[inline]
+unsafe fn copy_run(
+    seg: &Segment,
+    touches: &TouchTable,
+    slot: &ObjectSlot,
+    offset: u64,
+    out: *mut u8,
+    len: usize,
+) -> Step {
+    let page = offset / PAGE_SIZE as u64;
+    let in_page = offset as usize % PAGE_SIZE;
+    let at = (page % RUN_PAGES as u64) as usize;
+    let pages = (in_page + len).div_ceil(PAGE_SIZE).min(RUN_PAGES - at);
+    for _ in 0..TRIES_MAX {
+        let epoch = seg.header().epoch.load(Ordering::Acquire);
+        let Some(leaf) = seg.find_leaf(slot, page / RUN_PAGES as u64) else { return Step::Absent };
+        let entries = &seg.leaf(leaf).0;
+        let first = look(&entries[at]);
+        match first.state() {
+            State::Present => {}
+            State::Absent => {
+                // Absent in a node that was reused meanwhile says nothing.
+                if same_epoch(&seg.header().epoch, epoch) {
+                    return Step::Absent;
+                }
+                continue;
+            }
+            State::Busy | State::Tier => return Step::Unstable,
+        }
+        let mut seen = [Entry::EMPTY; RUN_PAGES];
+        seen[0] = first;
+        let mut n = 1;
+        while n < pages {
+            let e = look(&entries[at + n]);
+            if e.state() != State::Present || e.payload() != first.payload() + n as u32 {
+                break;
+            }
+            seen[n] = e;
+            n += 1;
+        }
+        let bytes = (n * PAGE_SIZE - in_page).min(len);
+        // SAFETY: the frames are adjacent and in bounds (`frame` checks the first and the last); the copy may race with
+        // the daemon, and is believed only if the entries have not moved.
+        unsafe {
+            seg.frame(first.payload() + (n as u32 - 1));
+            copy(seg.frame(first.payload()).add(in_page), out, bytes);
+        }
+        let stable = seen[..n].iter().enumerate().all(|(i, &e)| unchanged(&entries[at + i], e))
+            && same_epoch(&seg.header().epoch, epoch);
+        if stable {
+            for e in &seen[..n] {
+                touches.touch(e.payload());
+            }
+            return Step::Copied(bytes);
+        }
+    }
+    Step::Unstable
+}
+
+/// Copies `n` bytes out of frames. One `rep movsb` beats memcpy from about a run's size on; below, memcpy wins.
+///
+/// # Safety
+/// As `ptr::copy_nonoverlapping`, but the source may change meanwhile: the caller discards a torn copy.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if n >= 2 * PAGE_SIZE {
+        // SAFETY: the caller's promise; the asm block is opaque to the compiler, so a racing source is no UB for it.
+        unsafe {
+            std::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags));
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+}
+
+/// What the index says of an absent page now, to be handed to [`still`] and into a donation.
+/// None if the page is not absent (try the hit again) or the fast door has to step aside.
+pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
+    let clock = seg.header().clock.load(Ordering::Acquire);
+    let epoch = seg.header().epoch.load(Ordering::Acquire);
+    let identity = match seg.find_leaf(slot, page / RUN_PAGES as u64) {
+        None => NO_LEAF,
+        Some(leaf) => {
+            let e = look(&seg.leaf(leaf).0[(page % RUN_PAGES as u64) as usize]);
+            if e.state() != State::Absent || !same_epoch(&seg.header().epoch, epoch) {
+                return None;
+            }
+            e.identity()
+        }
+    };
+    Some(Seen { identity, clock })
+}
+
+/// After the client read the page from the source: true if nothing changed it since [`observe`], so that what was read
+/// is the page's content.
+pub fn still(seg: &Segment, slot: &ObjectSlot, page: u64, seen: Seen) -> bool {
+    if slot.flags.load(Ordering::Acquire) & FLAG_SLOW != 0 {
+        return false;
+    }
+    // Nothing at all was written to the object since: the common case, and the only proof where there was no leaf.
+    if slot.write_clock.load(Ordering::Acquire) <= seen.clock {
+        return true;
+    }
+    seen.identity != NO_LEAF && observe(seg, slot, page).is_some_and(|now| now.identity == seen.identity)
+}

@@ -1,0 +1,165 @@
+//! Where everything lies in the segment, proved at compile time.
+//!
+//! ```text
+//! 0        header (1 page)
+//! objects  ObjectSlot x objects_max      open-addressed by object id
+//! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
+//! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
+//! frames   4 KiB x frames_max            2 MiB aligned
+//! ```
+//! The file is sparse: a region costs memory only where it was written.
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Bytes of a page and of a frame.
+pub const PAGE_SIZE: usize = 4096;
+/// Pages of a run (64 KiB): what one leaf covers and what is filled into adjacent frames.
+pub const RUN_PAGES: usize = 16;
+/// Children of an inner node.
+pub const FANOUT: usize = 256;
+/// log2 of FANOUT.
+pub const FANOUT_BITS: u32 = 8;
+/// Levels of inner nodes above the leaves at the most: 32 bits of run number.
+pub const HEIGHT_MAX: u32 = 4;
+/// Alignment of the frames, so that huge pages can back them.
+pub const HUGE: usize = 2 << 20;
+/// Frames of a huge page.
+pub const CHUNK_FRAMES: usize = HUGE / PAGE_SIZE;
+
+/// "terrace1", little endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
+/// Changes with every change of layout or protocol; client and daemon must agree.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// First page of the segment.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT_VERSION`].
+    pub version: u32,
+    /// The daemon serves (1) or is away (0): clients go on with hits, but do not donate.
+    pub serving: AtomicU32,
+    /// Sizes from which all offsets follow.
+    pub geometry: Geometry,
+    /// st_dev of the mount, as stat reports it; 0 before it is mounted.
+    pub mount_dev: AtomicU64,
+    _pad0: [u64; 3],
+    /// Reuse epoch of index nodes (own cache line: each hit reads it).
+    pub epoch: AtomicU64,
+    _pad1: [u64; 7],
+    /// Event clock: moves with every change of an entry.
+    pub clock: AtomicU64,
+    /// The drainer sleeps: a client whose ring is half full rings the bell.
+    pub drainer_sleeps: AtomicU32,
+    _pad2: [u32; 13],
+    _rest: [u64; (PAGE_SIZE - 192) / 8],
+}
+
+/// Numbers of things in a segment.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Object slots (power of two).
+    pub objects_max: u32,
+    /// Inner nodes.
+    pub inners_max: u32,
+    /// Leaves.
+    pub leaves_max: u32,
+    /// Frames.
+    pub frames_max: u32,
+}
+
+/// One published object (regular file).
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ObjectSlot {
+    /// Object id; 0 = free.
+    pub id: AtomicU64,
+    /// `height << 32 | (node + 1)`: node is a leaf at height 0, an inner node above; 0 = nothing cached.
+    pub root: AtomicU64,
+    /// Size of the file in bytes.
+    pub size: AtomicU64,
+    /// Event clock of the last write, truncate or other change of content.
+    pub write_clock: AtomicU64,
+    /// [`FLAG_SLOW`].
+    pub flags: AtomicU32,
+    _pad: [u32; 7],
+}
+
+/// The fast door steps aside for this object: its content may be newer in a kernel's page cache.
+pub const FLAG_SLOW: u32 = 1;
+
+/// Index entries of one run.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Leaf(pub [AtomicU64; RUN_PAGES]);
+
+/// A radix node: child number + 1, 0 = none.
+#[repr(C, align(1024))]
+#[derive(Debug)]
+pub struct Inner(pub [AtomicU32; FANOUT]);
+
+const _: () = assert!(size_of::<Header>() == PAGE_SIZE);
+const _: () = assert!(size_of::<ObjectSlot>() == 64);
+const _: () = assert!(size_of::<Leaf>() == 128);
+const _: () = assert!(size_of::<Inner>() == 1024);
+const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
+const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
+const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
+
+impl Geometry {
+    /// A geometry that can cache `frames_max` pages however thinly they are spread.
+    pub fn for_frames(frames_max: u32) -> Geometry {
+        let frames_max = frames_max.max(CHUNK_FRAMES as u32).next_multiple_of(CHUNK_FRAMES as u32);
+        Geometry {
+            objects_max: 1 << 18,
+            inners_max: (frames_max / 4).max(4096),
+            leaves_max: frames_max + frames_max / 4,
+            frames_max,
+        }
+    }
+    /// Byte offset of the object slots.
+    pub fn objects_at(&self) -> usize {
+        PAGE_SIZE
+    }
+    /// Byte offset of the inner nodes.
+    pub fn inners_at(&self) -> usize {
+        self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()
+    }
+    /// Byte offset of the leaves.
+    pub fn leaves_at(&self) -> usize {
+        self.inners_at() + self.inners_max as usize * size_of::<Inner>()
+    }
+    /// Byte offset of the frames.
+    pub fn frames_at(&self) -> usize {
+        (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(HUGE)
+    }
+    /// Bytes of the segment.
+    pub fn segment_bytes(&self) -> usize {
+        self.frames_at() + self.frames_max as usize * PAGE_SIZE
+    }
+    /// Bytes of the touch table.
+    pub fn touch_bytes(&self) -> usize {
+        (self.frames_max as usize).next_multiple_of(PAGE_SIZE)
+    }
+    /// True if a client may believe these numbers (a mapping of this size can be indexed without overflow).
+    pub fn is_sane(&self) -> bool {
+        self.objects_max.is_power_of_two()
+            && self.objects_max <= 1 << 24
+            && self.frames_max > 0
+            && self.frames_max <= 1 << 30
+            && self.leaves_max <= 1 << 31
+            && self.inners_max <= 1 << 29
+    }
+}
+
+/// Where the search for an object's slot starts.
+pub fn object_hash(id: u64) -> u64 {
+    // Fibonacci hashing: inode numbers are small and dense, the multiplication spreads them.
+    id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// Slots looked at before an object counts as not published.
+pub const PROBES_MAX: u32 = 64;

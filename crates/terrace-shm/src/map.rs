@@ -1,0 +1,279 @@
+//! Mappings of the shared memory files, and typed access to what lies in them.
+
+use crate::layout::{
+    Geometry, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC, ObjectSlot, PAGE_SIZE, PROBES_MAX, object_hash,
+};
+use crate::sync::{AtomicU8, Ordering};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A shared mapping that is unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory; all shared access goes through atomics or the protocols of this crate.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` shared, writable or not, aligned to `align` (a power of two) so that huge pages can back it.
+    pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool, align: usize) -> io::Result<Mapping> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // Reserve enough address space to place the real mapping on an aligned address.
+        // SAFETY: a new private reservation touches no existing mapping.
+        let area = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len + align,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        } as usize;
+        let start = area.next_multiple_of(align);
+        // SAFETY: [start, start + len) lies inside the reservation just made, which is ours alone.
+        let mapped = unsafe {
+            mmap(start as *mut _, len, prot, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0)
+        };
+        let (head, tail) = (start - area, area + align - start);
+        // SAFETY: the two slices and, on failure, the middle belong to the reservation and to nothing else.
+        unsafe {
+            if head > 0 {
+                munmap(area as *mut _, head)?;
+            }
+            if tail > 0 {
+                munmap((start + len) as *mut _, tail)?;
+            }
+            if mapped.is_err() {
+                munmap(start as *mut _, len)?;
+            }
+        }
+        Ok(Mapping { base: NonNull::new(mapped? as *mut u8).expect("mmap returned null"), len })
+    }
+    /// Start of the mapping.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Never true: empty mappings do not exist.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Leaks the mapping (clients keep theirs for the life of the process).
+    pub fn leak(self) -> &'static Mapping {
+        Box::leak(Box::new(self))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody uses it after drop.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A new shared memory file of `len` bytes (sparse), closed on exec.
+pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+/// A read-only descriptor of the same memory file: a mapping made from it can never become writable.
+pub fn read_only_twin(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    rustix::fs::fchmod(fd, rustix::fs::Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(
+        path,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?)
+}
+
+/// The segment as one process maps it.
+#[derive(Debug)]
+pub struct Segment {
+    map: Mapping,
+    geometry: Geometry,
+    // Resolved once: the hot path adds an index to a base.
+    objects: *const ObjectSlot,
+    inners: *const Inner,
+    leaves: *const Leaf,
+    frames: *mut u8,
+}
+
+// SAFETY: the raw pointers point into `map`, which is Send + Sync and lives as long.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Daemon: lays out a new segment in `fd`, which must be empty and of `geometry.segment_bytes()`.
+    pub fn create(fd: impl AsFd, geometry: Geometry) -> io::Result<Segment> {
+        let map = Mapping::new(fd.as_fd(), geometry.segment_bytes(), true, crate::layout::HUGE)?;
+        let header = map.as_ptr().cast::<Header>();
+        // SAFETY: the mapping is writable, page aligned, larger than a header, and not shared with anybody yet.
+        unsafe {
+            (*header).magic = MAGIC;
+            (*header).version = LAYOUT_VERSION;
+            (*header).geometry = geometry;
+        }
+        Ok(Segment::over(map, geometry))
+    }
+
+    /// Client: maps the segment read-only and checks that it is one.
+    ///
+    /// # Errors
+    /// `InvalidData` if the file is no terrace segment of this version.
+    pub fn attach(fd: impl AsFd) -> io::Result<Segment> {
+        let bytes = rustix::fs::fstat(fd.as_fd())?.st_size as usize;
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("segment: {what}"));
+        if bytes < PAGE_SIZE {
+            return Err(bad("too small"));
+        }
+        let map = Mapping::new(fd.as_fd(), bytes, false, crate::layout::HUGE)?;
+        // SAFETY: the first page is mapped and a Header is plain old data.
+        let header = unsafe { &*map.as_ptr().cast::<Header>() };
+        if header.magic != MAGIC || header.version != LAYOUT_VERSION {
+            return Err(bad("other version"));
+        }
+        let geometry = header.geometry;
+        if !geometry.is_sane() || geometry.segment_bytes() > bytes {
+            return Err(bad("bad geometry"));
+        }
+        Ok(Segment::over(map, geometry))
+    }
+
+    fn over(map: Mapping, geometry: Geometry) -> Segment {
+        let base = map.as_ptr();
+        // SAFETY: all offsets lie inside the mapping, whose length is at least geometry.segment_bytes().
+        unsafe {
+            Segment {
+                objects: base.add(geometry.objects_at()).cast(),
+                inners: base.add(geometry.inners_at()).cast(),
+                leaves: base.add(geometry.leaves_at()).cast(),
+                frames: base.add(geometry.frames_at()),
+                map,
+                geometry,
+            }
+        }
+    }
+
+    /// Numbers of things.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    /// First page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY: checked or written at creation; only atomics of it change.
+        unsafe { &*self.map.as_ptr().cast::<Header>() }
+    }
+    /// Object slot `i`.
+    #[inline]
+    pub fn object(&self, i: u32) -> &ObjectSlot {
+        assert!(i < self.geometry.objects_max);
+        // SAFETY: in bounds; all fields are atomics.
+        unsafe { &*self.objects.add(i as usize) }
+    }
+    /// Inner node `i`.
+    #[inline]
+    pub fn inner(&self, i: u32) -> &Inner {
+        assert!(i < self.geometry.inners_max);
+        // SAFETY: in bounds; all fields are atomics.
+        unsafe { &*self.inners.add(i as usize) }
+    }
+    /// Leaf `i`.
+    #[inline]
+    pub fn leaf(&self, i: u32) -> &Leaf {
+        assert!(i < self.geometry.leaves_max);
+        // SAFETY: in bounds; all fields are atomics.
+        unsafe { &*self.leaves.add(i as usize) }
+    }
+    /// Start of frame `i`. Readers follow [`crate::protocol`]; only the daemon may write through it.
+    #[inline]
+    pub fn frame(&self, i: u32) -> *mut u8 {
+        assert!(i < self.geometry.frames_max);
+        // SAFETY: in bounds.
+        unsafe { self.frames.add(i as usize * PAGE_SIZE) }
+    }
+    /// Offset of frame `i` in the memory file, bytes.
+    pub fn frame_offset(&self, i: u32) -> u64 {
+        (self.geometry.frames_at() + i as usize * PAGE_SIZE) as u64
+    }
+
+    /// The slot of a published object.
+    pub fn find_object(&self, id: u64) -> Option<u32> {
+        self.probe(id).find(|&i| self.object(i).id.load(Ordering::Acquire) == id)
+    }
+    /// The slots where an object may stand, in order.
+    pub fn probe(&self, id: u64) -> impl Iterator<Item = u32> + use<> {
+        let mask = self.geometry.objects_max - 1;
+        let start = object_hash(id) as u32;
+        (0..PROBES_MAX.min(self.geometry.objects_max)).map(move |k| start.wrapping_add(k) & mask)
+    }
+
+    /// The leaf that covers `run` of the object in `slot`, if there is one now.
+    #[inline]
+    pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Option<u32> {
+        let root = object.root.load(Ordering::Acquire);
+        if root == 0 {
+            return None;
+        }
+        let (mut height, mut node) = ((root >> 32) as u32, (root as u32).wrapping_sub(1));
+        if height > crate::layout::HEIGHT_MAX || run >> (height * crate::layout::FANOUT_BITS) != 0 {
+            return None;
+        }
+        while height > 0 {
+            height -= 1;
+            let child = (run >> (height * crate::layout::FANOUT_BITS)) as usize % crate::layout::FANOUT;
+            node = self.inner(node).0[child].load(Ordering::Acquire).checked_sub(1)?;
+        }
+        Some(node)
+    }
+}
+
+/// The touch table: one saturating count a frame, bumped by clients with a plain store.
+#[derive(Debug)]
+pub struct TouchTable {
+    map: Mapping,
+}
+
+/// Where touch counts stop.
+pub const TOUCH_MAX: u8 = 3;
+
+impl TouchTable {
+    /// Maps the table.
+    pub fn attach(fd: impl AsFd, frames_max: u32) -> io::Result<TouchTable> {
+        let len = (frames_max as usize).next_multiple_of(PAGE_SIZE);
+        if (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < len {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "touch table: too small"));
+        }
+        Ok(TouchTable { map: Mapping::new(fd.as_fd(), len, true, PAGE_SIZE)? })
+    }
+    /// The count of frame `i`.
+    #[inline]
+    pub fn count(&self, i: u32) -> &AtomicU8 {
+        assert!((i as usize) < self.map.len());
+        // SAFETY: in bounds; bytes shared with other processes are only accessed as atomics.
+        unsafe { AtomicU8::from_ptr(self.map.as_ptr().add(i as usize)) }
+    }
+    /// Notes an access. Loads first: a saturated count costs no store, so hot lines stay shared between CPUs.
+    #[inline]
+    pub fn touch(&self, i: u32) {
+        let c = self.count(i);
+        let n = c.load(Ordering::Relaxed);
+        if n < TOUCH_MAX {
+            c.store(n + 1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Messages on the door socket (SOCK_SEQPACKET, one message a packet, native byte order: same machine).
+//!
+//! | request | descriptors with it | answer | descriptors with it |
+//! |---|---|---|---|
+//! | HELLO | - | [`Reply`] with geometry | segment (read-only), touch table, ring, bell (eventfd) |
+//! | SOURCE | an open descriptor of a file on the mount | object, may_write | source file, O_RDONLY + O_DIRECT |
+//! | MAPPED | likewise | - | - |
+//! | FLUSH | - (syncfs) | - | - |
+//!
+//! The descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at its
+//! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
+
+/// Register this process; must be the first message.
+pub const HELLO: u32 = 1;
+/// Ask for the source descriptor of an open file.
+pub const SOURCE: u32 = 2;
+/// Announce a shared mapping of a descriptor opened for writing.
+pub const MAPPED: u32 = 3;
+/// Write everything dirty back and sync the source (syncfs).
+pub const FLUSH: u32 = 4;
+
+/// A request.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// [`HELLO`] ...
+    pub op: u32,
+    /// [`crate::layout::LAYOUT_VERSION`].
+    pub version: u32,
+}
+
+/// An answer.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reply {
+    /// 0 or an errno.
+    pub errno: u32,
+    /// Slots of the ring (HELLO).
+    pub ring_slots: u32,
+    /// st_dev of the mount (HELLO).
+    pub mount_dev: u64,
+    /// Object id (SOURCE).
+    pub object: u64,
+    /// 1 if content that this process donates for the object is accepted (SOURCE).
+    pub may_write: u32,
+    /// Alignment that direct reads of the source need, bytes (SOURCE); 0 = the source takes no direct reads.
+    pub direct_align: u32,
+}
+
+const _: () = assert!(size_of::<Request>() == 8);
+const _: () = assert!(size_of::<Reply>() == 32);
+
+macro_rules! bytes {
+    ($t:ty) => {
+        impl $t {
+            /// The message as it goes over the socket.
+            pub fn as_bytes(&self) -> &[u8] {
+                // SAFETY: repr(C), no padding (sizes asserted above), any byte pattern is valid.
+                unsafe { std::slice::from_raw_parts((self as *const $t).cast(), size_of::<$t>()) }
+            }
+            /// Parses a message; None if it has another size.
+            pub fn from_bytes(b: &[u8]) -> Option<$t> {
+                // SAFETY: length checked; unaligned read; any byte pattern is valid.
+                (b.len() == size_of::<$t>()).then(|| unsafe { b.as_ptr().cast::<$t>().read_unaligned() })
+            }
+        }
+    };
+}
+bytes!(Request);
+bytes!(Reply);

@@ -1,0 +1,284 @@
+//! The lock-free protocols between the daemon (one writer at a time) and any number of readers.
+//!
+//! A page is a sequence lock whose sequence is its index entry. The writer makes the entry something else *before* it
+//! touches the frame, and publishes it *after*; a reader copies between two looks at the entry and believes the copy only
+//! if both looks agree. Source: H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012.
+
+use crate::entry::Entry;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// First look of a reader.
+#[inline]
+pub fn look(entry: &AtomicU64) -> Entry {
+    Entry(entry.load(Ordering::Acquire))
+}
+
+/// Second look of a reader, after it copied: true if what it copied is the content that `seen` stood for.
+#[inline]
+pub fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
+    fence(Ordering::Acquire);
+    entry.load(Ordering::Relaxed) == seen.0
+}
+
+/// Makes an entry `next` (Absent or Busy) and orders that before any later store to its old frame.
+/// Writer only. After this call the frame may be overwritten or reused.
+#[inline]
+pub fn withdraw(entry: &AtomicU64, next: Entry) {
+    entry.store(next.0, Ordering::Relaxed);
+    fence(Ordering::Release);
+}
+
+/// Publishes content written before this call. Writer only.
+#[inline]
+pub fn publish(entry: &AtomicU64, next: Entry) {
+    entry.store(next.0, Ordering::Release);
+}
+
+/// Told to readers before an index node is reused for another run of pages: a reader that walked through it sees the
+/// reuse epoch moved and walks again. Writer only.
+#[inline]
+pub fn begin_reuse(epoch: &AtomicU64) {
+    epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
+    fence(Ordering::Release);
+}
+
+/// True if no node was reused since the reader loaded `seen` (with Acquire) before its walk.
+#[inline]
+pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
+    // The caller has just done the acquire fence of `unchanged`.
+    epoch.load(Ordering::Relaxed) == seen
+}
+
+/// States of a donation slot: the client owns it from CLAIMED to READY, the daemon from READY to FREE.
+pub mod slot {
+    use super::*;
+
+    /// Nobody's.
+    pub const FREE: u64 = 0;
+    /// A client thread fills it.
+    pub const CLAIMED: u64 = 1;
+    /// Filled, for the daemon.
+    pub const READY: u64 = 2;
+
+    /// Client: takes a free slot.
+    #[inline]
+    pub fn claim(state: &AtomicU64) -> bool {
+        state.load(Ordering::Relaxed) == FREE
+            && state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+    /// Client: gives a claimed slot to the daemon.
+    #[inline]
+    pub fn ready(state: &AtomicU64) {
+        state.store(READY, Ordering::Release);
+    }
+    /// Client (giving up) or daemon (done): the slot is nobody's.
+    #[inline]
+    pub fn free(state: &AtomicU64) {
+        state.store(FREE, Ordering::Release);
+    }
+    /// Daemon: true if the slot holds a donation.
+    #[inline]
+    pub fn is_ready(state: &AtomicU64) -> bool {
+        state.load(Ordering::Acquire) == READY
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use crate::entry::State;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A frame of two words; a page's content is (x, x).
+    struct Frame([AtomicU64; 2]);
+    impl Frame {
+        fn new(x: u64) -> Frame {
+            Frame([AtomicU64::new(x), AtomicU64::new(x)])
+        }
+        fn write(&self, x: u64) {
+            self.0[0].store(x, Ordering::Relaxed);
+            self.0[1].store(x, Ordering::Relaxed);
+        }
+        fn read(&self) -> (u64, u64) {
+            (self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed))
+        }
+    }
+
+    struct World {
+        entry: AtomicU64,
+        other: AtomicU64,
+        epoch: AtomicU64,
+        frame: Frame,
+    }
+
+    fn world() -> Arc<World> {
+        Arc::new(World {
+            entry: AtomicU64::new(Entry::present(0, 1).0),
+            other: AtomicU64::new(Entry::EMPTY.0),
+            epoch: AtomicU64::new(0),
+            frame: Frame::new(1),
+        })
+    }
+
+    /// One optimistic read: the content, or None when the reader must retry or take the main door.
+    fn read(w: &World, entry: &AtomicU64) -> Option<u64> {
+        let e = look(entry);
+        if e.state() != State::Present {
+            return None;
+        }
+        let (a, b) = w.frame.read();
+        unchanged(entry, e).then(|| {
+            assert_eq!(a, b, "torn page believed");
+            a
+        })
+    }
+
+    #[test]
+    fn lookup_against_write() {
+        loom::model(|| {
+            let w = world();
+            let t = {
+                let w = w.clone();
+                thread::spawn(move || {
+                    withdraw(&w.entry, Entry::busy(0, 2));
+                    w.frame.write(2);
+                    publish(&w.entry, Entry::present(0, 3));
+                })
+            };
+            if let Some(x) = read(&w, &w.entry) {
+                assert!(x == 1 || x == 2);
+            }
+            t.join().unwrap();
+            assert_eq!(read(&w, &w.entry), Some(2));
+        });
+    }
+
+    #[test]
+    fn lookup_against_evict_and_reuse_of_the_frame() {
+        loom::model(|| {
+            let w = world();
+            let t = {
+                let w = w.clone();
+                thread::spawn(move || {
+                    withdraw(&w.entry, Entry::absent(0, 2));
+                    w.frame.write(9);
+                    publish(&w.other, Entry::present(0, 3));
+                })
+            };
+            if let Some(x) = read(&w, &w.entry) {
+                assert_eq!(x, 1, "another page's content believed");
+            }
+            if let Some(x) = read(&w, &w.other) {
+                assert_eq!(x, 9);
+            }
+            t.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn lookup_against_truncate() {
+        // Truncate: the size shrinks first, then the page goes. A reader that saw the page sees its old content or nothing.
+        loom::model(|| {
+            let w = world();
+            let size = Arc::new(AtomicU64::new(4096));
+            let t = {
+                let (w, size) = (w.clone(), size.clone());
+                thread::spawn(move || {
+                    size.store(0, Ordering::Release);
+                    withdraw(&w.entry, Entry::absent(0, 2));
+                    w.frame.write(7);
+                })
+            };
+            if size.load(Ordering::Acquire) == 4096 {
+                if let Some(x) = read(&w, &w.entry) {
+                    assert_eq!(x, 1);
+                }
+            }
+            t.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn node_reuse_is_seen() {
+        // `entry` is a slot of a leaf that belongs to page A until the daemon reuses the leaf for page B.
+        loom::model(|| {
+            let w = world();
+            let link = Arc::new(AtomicU64::new(1)); // A's parent points to the leaf
+            let t = {
+                let (w, link) = (w.clone(), link.clone());
+                thread::spawn(move || {
+                    withdraw(&w.entry, Entry::absent(0, 2));
+                    link.store(0, Ordering::Release);
+                    begin_reuse(&w.epoch);
+                    w.frame.write(9);
+                    publish(&w.entry, Entry::present(0, 3));
+                })
+            };
+            let epoch = w.epoch.load(Ordering::Acquire);
+            if link.load(Ordering::Acquire) == 1 {
+                if let Some(x) = read(&w, &w.entry) {
+                    if same_epoch(&w.epoch, epoch) {
+                        assert_eq!(x, 1, "page B's content believed for page A");
+                    }
+                }
+            }
+            t.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn donation_against_write() {
+        // A client looked at the absent entry, read the source (content 1), donates. A write makes the page present
+        // (content 2), may evict it again. The daemon accepts only if the entry's identity is what the client saw.
+        loom::model(|| {
+            let entry = Arc::new(AtomicU64::new(Entry::absent(0, 1).0));
+            let state = Arc::new(AtomicU64::new(slot::FREE));
+            let key = Arc::new(AtomicU64::new(0));
+            let client = {
+                let (entry, state, key) = (entry.clone(), state.clone(), key.clone());
+                thread::spawn(move || {
+                    let seen = look(&entry);
+                    if seen.state() == State::Absent && slot::claim(&state) {
+                        key.store(seen.identity(), Ordering::Relaxed);
+                        slot::ready(&state);
+                    }
+                })
+            };
+            // daemon: a write comes and goes, then the ring is drained
+            publish(&entry, Entry::present(0, 2));
+            withdraw(&entry, Entry::absent(5, 3));
+            if slot::is_ready(&state) {
+                let accepted = Entry(entry.load(Ordering::Relaxed)).identity() == key.load(Ordering::Relaxed);
+                let seen_after_write = key.load(Ordering::Relaxed) == Entry::absent(0, 3).identity();
+                assert_eq!(accepted, seen_after_write, "content from before the write accepted");
+                slot::free(&state);
+            }
+            client.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_clients_never_share_a_slot() {
+        loom::model(|| {
+            let state = Arc::new(AtomicU64::new(slot::FREE));
+            let owner = Arc::new(AtomicU64::new(0));
+            let t = {
+                let (state, owner) = (state.clone(), owner.clone());
+                thread::spawn(move || {
+                    if slot::claim(&state) {
+                        assert_eq!(owner.fetch_add(1, Ordering::Relaxed), 0);
+                        owner.fetch_sub(1, Ordering::Relaxed);
+                        slot::ready(&state);
+                    }
+                })
+            };
+            if slot::claim(&state) {
+                assert_eq!(owner.fetch_add(1, Ordering::Relaxed), 0);
+                owner.fetch_sub(1, Ordering::Relaxed);
+                slot::ready(&state);
+            }
+            t.join().unwrap();
+        });
+    }
+}
