@@ -1,1 +1,191 @@
-//! Pure decisions of the terrace page cache.
+//! Pure decisions of the terrace page cache: which page to keep and which to give up.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
+//! numbers), reads and writes a *touch table* (how often each slot was used since somebody last looked) and
+//! returns lists of victims; the engine acts on them. The simulator runs the very same objects.
+//!
+//! ```text
+//!            engine or simulator                       policy
+//!   fault    insert(slot, shadow, why) ──────────────► a list
+//!   hit      one store into the touch table            (told nothing)
+//!   reclaim  victims(64) ────────────────────────────► reads touches, moves pages, picks
+//!            page dropped: its shadow stays in the index entry (32 bits)
+//!            page dirty or pinned: restore(slot) ────► held back for a while
+//! ```
+//!
+//! All calls come from one thread at a time (the owner wraps the policy in its own lock).
+#![forbid(unsafe_code)]
+
+pub mod evict;
+mod list;
+pub mod sim;
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+/// A frame number: an index below the `slots_max` a policy was built for.
+pub type Slot = u32;
+
+/// What the index entry of an absent page remembers of its eviction.
+///
+/// Opaque to the engine, which keeps the 32 bits in place of the frame number and hands them back at the next
+/// fault of the same page. Each policy reads only its own shadows; after a change of policy they must be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shadow(pub NonZeroU32);
+
+/// Why a page becomes resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A program asked for this page.
+    Read,
+    /// A program wrote this page.
+    Write,
+    /// Nobody asked yet: it was read along with its neighbours.
+    Readahead,
+}
+
+/// A page the policy gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The frame to free.
+    pub slot: Slot,
+    /// What to remember in the index entry; `None`: nothing.
+    pub shadow: Option<Shadow>,
+}
+
+/// The touch table: one saturating count a slot, bumped by every hit.
+///
+/// Counts are hints. Clients may write anything at any time, so a policy must stay correct (progress, no page
+/// lost) whatever `peek` returns, even right after `set`.
+pub trait Touches {
+    /// Uses of `slot` since it was last `set`.
+    fn peek(&self, slot: Slot) -> u8;
+    /// Replaces the count of `slot`.
+    fn set(&mut self, slot: Slot, count: u8);
+    /// Reads and clears the count of `slot`.
+    fn take(&mut self, slot: Slot) -> u8 {
+        let count = self.peek(slot);
+        if count != 0 {
+            self.set(slot, 0);
+        }
+        count
+    }
+}
+
+/// The plain touch table of simulators and tests.
+impl Touches for Vec<u8> {
+    fn peek(&self, slot: Slot) -> u8 {
+        self[slot as usize]
+    }
+    fn set(&mut self, slot: Slot, count: u8) {
+        self[slot as usize] = count;
+    }
+}
+
+/// One row of a policy's inside, as `terrace stat` shows it: oldest generation last to first, queues before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Sequence number; of a queue that has none, 0.
+    pub seq: u64,
+    /// Milliseconds since the generation was opened (for a queue: since the policy's start).
+    pub age_ms: u64,
+    /// Pages in it.
+    pub pages: usize,
+    /// `probation`, `gen 7`, `held`, ...
+    pub label: String,
+}
+
+/// Faults on pages that carried a shadow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refaults {
+    /// All of them (kernel: `workingset_refault`).
+    pub total: u64,
+    /// Those near enough to count as proof that the page belongs in the cache (kernel: `workingset_activate`).
+    pub recent: u64,
+}
+
+/// An eviction policy.
+///
+/// A slot is *resident* from `insert` (or `restore`) until `victims` returns it or `remove` takes it. Units are
+/// pages throughout. Violating a precondition panics: the caller's bookkeeping is then wrong.
+pub trait Evict: Send + fmt::Debug {
+    /// The name `build` knows it by.
+    fn name(&self) -> &'static str;
+
+    /// A page becomes resident in `slot`, which was not. Called by the fault path once a frame is filled, or at
+    /// a first write. `shadow` is what the index entry held. The slot's touches start at zero: the access that
+    /// caused the fault is not counted. Returns true when it was a recent refault. O(1).
+    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why, touches: &mut dyn Touches) -> bool;
+
+    /// Appends up to `want` victims to `out`; they are no longer resident. Called by reclaim when free frames
+    /// run low, typically with 64; never before the pool is nearly full, and not necessarily at exact fullness.
+    /// May return fewer than `want` (ask again), but at least one while any page is resident and `want > 0`.
+    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>);
+
+    /// A victim could not be evicted (dirty, under writeback, pinned): it is resident again, near the eviction
+    /// end but not next. Called by reclaim, after `victims`, before the slot is used for anything else.
+    fn restore(&mut self, slot: Slot);
+
+    /// The page of a resident `slot` is gone (truncate, drop, forget): no shadow, no refault later.
+    fn remove(&mut self, slot: Slot);
+
+    /// The shadow for a page that was read and passed on without being admitted ("remembered in the ghost
+    /// only"): at its next fault it counts as one evicted now. `None`: this policy has no ghost.
+    fn shadow(&mut self) -> Option<Shadow>;
+
+    /// The pool now has this many pages (at construction, at `terrace resize`). Takes effect gradually: the
+    /// caller asks for victims until what is resident fits.
+    fn set_capacity(&mut self, pages: usize);
+
+    /// The only clock: milliseconds, never going back. Stamps generations; no decision depends on it.
+    fn set_time(&mut self, now_ms: u64);
+
+    /// One access to a resident page, told as it happens. The engine never calls this (it has the touch
+    /// table); the simulator's exact mode does, *besides* bumping the table. A policy that uses it must ignore
+    /// the table from the first call on.
+    fn accessed(&mut self, slot: Slot) {
+        let _ = slot;
+    }
+
+    /// The key (any stable hash of object and page index) of the page about to enter `slot`, told right before
+    /// `insert`. For policies that count by key (TinyLFU) or look ahead (`opt`); others ignore it.
+    fn key(&mut self, slot: Slot, key: u64) {
+        let _ = (slot, key);
+    }
+
+    /// Queue and generation sizes and ages, for `stat`.
+    fn generations(&self, now_ms: u64) -> Vec<Generation>;
+
+    /// Refaults since the start.
+    fn refaults(&self) -> Refaults;
+
+    /// Resident pages.
+    fn resident(&self) -> usize;
+
+    /// Whether `slot` is resident.
+    fn contains(&self, slot: Slot) -> bool;
+
+    /// Exact queue contents for tests: `name: newest ... oldest`, queues parted by ` | `.
+    fn dump(&self) -> String;
+
+    /// Invariants: each resident page in exactly one list, counts agree. O(slots); for tests and `terrace check`.
+    fn check(&self) -> Result<(), String>;
+
+    /// Heap used, at most 10 bytes a slot.
+    fn bytes(&self) -> usize;
+}
+
+/// The policies `build` knows, the default first.
+pub const NAMES: &[&str] = &["strata", "clock", "lru"];
+
+/// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
+/// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
+pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {
+    assert!(slots_max <= evict::SLOTS_MAX, "slots_max {slots_max} over {}", evict::SLOTS_MAX);
+    Some(match name {
+        "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
+        "clock" => Box::new(evict::clock::Clock::new(slots_max, capacity)),
+        "lru" => Box::new(evict::lru::Lru::new(slots_max, capacity)),
+        _ => return None,
+    })
+}

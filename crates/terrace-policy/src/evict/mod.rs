@@ -1,0 +1,9 @@
+//! Eviction policies, one algorithm a file.
+
+pub mod clock;
+pub mod lru;
+
+pub mod strata;
+
+/// Slots a policy can be built for: numbers above are needed as list ends.
+pub const SLOTS_MAX: usize = u32::MAX as usize - 64;

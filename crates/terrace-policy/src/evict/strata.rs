@@ -1,0 +1,398 @@
+//! `strata`: generations behind a probation queue with a ghost. The default policy.
+//!
+//! Sources: the probation FIFO and the ghost of S3-FIFO (J. Yang et al., SOSP 2023), the correlated window of
+//! Clock2Q+, generations and second chances from MGLRU; composed and measured for terrace.
+//!
+//! ```text
+//!  new page                      touched in the second half
+//!     │                       ┌─────────────────────────────► main, youngest generation ◄──┐
+//!     ▼                       │                                  │    (a new one opens     │ touched: count - 1
+//!  ┌─ young half ─┬─ old half ┤                                  ▼     above 1/4 of the    │
+//!  └──────────────┴───────────┘ probation, 10 %     gen n · n-1 · n-2 · n-3 ── oldest ─────┤
+//!   touches are    count       │                       ▲           pool)                   └─► evicted, no shadow
+//!   forgotten at               └─► evicted, shadow =   │
+//!   the border                     eviction clock ─────┘ faulted again within 0.9 pools of the clock
+//! ```
+//! 1. A new page enters probation. Touches in the first half of its life there are *correlated* (the rest of one
+//!    use: readahead, a record at a time) and are cleared when it crosses to the old half.
+//! 2. At probation's tail a touched page goes to the youngest generation; another is evicted, and its shadow is
+//!    the *eviction clock*, which counts probation evictions only: the ghost is a FIFO held in the index entries.
+//! 3. While the pool has never evicted, probation overflows into the generations (fill rule: a loop over
+//!    slightly more than the pool keeps what came first).
+//! 4. Main is one queue: pages enter at its youngest end and leave at the oldest, so generations are *marks* on it
+//!    (the slot's tag holds the sequence number), and moving the oldest into the next is adding two counters.
+//!    They tell ages; no decision rests on them.
+//! 5. A touched page at main's end gets a second chance with its count decremented, not cleared; counts saturate
+//!    at 3, so popularity decays by laps.
+//!
+//! Targets are shares of the capacity, never of what happens to be resident: reclaim runs ahead of demand, and
+//! the pool is always a little under full. A page read but not admitted advances the clock, as if it had passed
+//! through a probation of no length: the ghost holds the last 0.9 pools of entries, however they got there.
+//!
+//! Victims that could not go are held aside (see `list::Held`); when they do go later they count as leaving
+//! probation, which is where most of them, pages written once, came from.
+
+use std::num::NonZeroU32;
+
+use crate::list::{ABSENT, Held, List, Patience, Slots, Step, collect};
+use crate::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+
+/// Share of the pool for probation: 1/10.
+const PROBATION_DIVISOR: usize = 10;
+/// Evictions after which the ghost forgets, in tenths of the pool.
+const GHOST_TENTHS: usize = 9;
+/// Share of the pool above which the youngest generation closes: 1/4.
+const GENERATION_DIVISOR: usize = 4;
+/// Generations told apart; older pages belong to the oldest.
+const GENERATIONS: u64 = 4;
+/// Touches beyond this many count no more.
+const COUNT_MAX: u8 = 3;
+
+// Tags. Slots below FIRST_RESIDENT are absent; the tag then tells `restore` whether the victim had been held.
+const OUT_OF_HELD: u8 = 1;
+const FIRST_RESIDENT: u8 = 2;
+const YOUNG: u8 = 2;
+const OLD: u8 = 3;
+const HELD: u8 = 4;
+const FIRST_MAIN: u8 = 5;
+/// Sequence numbers a tag can tell apart.
+const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Strata {
+    slots: Slots,
+    young: List,
+    old: List,
+    main: List,
+    held: Held,
+    patience: Patience,
+    capacity: usize,
+    /// No page was ever evicted since the pool was last empty or grew: probation overflows into main.
+    filling: bool,
+    /// Evictions from probation, modulo 2^32, never 0.
+    eviction_clock: u32,
+    max_seq: u64,
+    /// Pages and birth of generation `seq`, at `seq % 4`.
+    pages: [usize; GENERATIONS as usize],
+    births_ms: [u64; GENERATIONS as usize],
+    now_ms: u64,
+    refaults: Refaults,
+}
+
+fn is_resident(tag: u8) -> bool {
+    tag >= FIRST_RESIDENT
+}
+
+fn tag_of(seq: u64) -> u8 {
+    FIRST_MAIN + (seq % TAG_SPAN) as u8
+}
+
+impl Strata {
+    /// For slots below `slots_max` and a pool of `capacity` pages.
+    pub fn new(slots_max: usize, capacity: usize) -> Strata {
+        let (slots, [young, old, main, held]) = Slots::new::<4>(slots_max);
+        Strata {
+            slots,
+            young,
+            old,
+            main,
+            held: Held::new(held),
+            patience: Patience::default(),
+            capacity,
+            filling: true,
+            eviction_clock: 1,
+            max_seq: 0,
+            pages: [0; 4],
+            births_ms: [0; 4],
+            now_ms: 0,
+            refaults: Refaults::default(),
+        }
+    }
+
+    fn probation_len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    fn probation_target(&self) -> usize {
+        (self.capacity / PROBATION_DIVISOR).max(1)
+    }
+
+    /// The oldest generation told apart.
+    fn min_seq(&self) -> u64 {
+        self.max_seq.saturating_sub(GENERATIONS - 1)
+    }
+
+    /// The generation of a main page.
+    fn seq_of(&self, tag: u8) -> u64 {
+        self.max_seq.saturating_sub(self.generations_ago(tag)).max(self.min_seq())
+    }
+
+    fn generations_ago(&self, tag: u8) -> u64 {
+        (self.max_seq + TAG_SPAN - u64::from(tag - FIRST_MAIN)) % TAG_SPAN
+    }
+
+    fn tick(&mut self) -> Shadow {
+        self.eviction_clock = self.eviction_clock.checked_add(1).unwrap_or(1);
+        Shadow(NonZeroU32::new(self.eviction_clock).expect("the clock skips 0"))
+    }
+
+    /// Whether a page that left at `shadow` would still be in a ghost FIFO of 0.9 pools.
+    fn in_ghost(&self, shadow: Shadow) -> bool {
+        let (now, then) = (self.eviction_clock, shadow.0.get());
+        let ago = if now >= then { now - then } else { now.wrapping_sub(then) - 1 }; // 0 was skipped
+        (ago as usize) < self.capacity * GHOST_TENTHS / 10
+    }
+
+    /// Puts a page that is in no list into the youngest generation.
+    fn push_main(&mut self, slot: Slot) {
+        self.slots.push(&mut self.main, slot, tag_of(self.max_seq));
+        let youngest = &mut self.pages[(self.max_seq % GENERATIONS) as usize];
+        *youngest += 1;
+        if *youngest > (self.capacity / GENERATION_DIVISOR).max(1) {
+            self.open_generation();
+        }
+    }
+
+    /// Opens a generation; what falls out of the window joins the oldest left in it.
+    fn open_generation(&mut self) {
+        self.retire_tags();
+        self.max_seq += 1;
+        let index = (self.max_seq % GENERATIONS) as usize;
+        let leaving = std::mem::take(&mut self.pages[index]);
+        self.pages[(self.min_seq() % GENERATIONS) as usize] += leaving;
+        self.births_ms[index] = self.now_ms;
+    }
+
+    /// Keeps tags unambiguous. Pages stay at main's end beyond the span of tags only when nothing is ever evicted
+    /// from main while pages in front of them come and go by truncation; then one walk in some 240 generations.
+    fn retire_tags(&mut self) {
+        let Some(tail) = self.slots.tail(&self.main) else { return };
+        if self.generations_ago(self.slots.tag(tail)) < TAG_SPAN - 2 {
+            return;
+        }
+        let min_seq = self.min_seq();
+        let outside = |slot: &Slot| self.generations_ago(self.slots.tag(*slot)) >= GENERATIONS;
+        let stale: Vec<Slot> = self.slots.iter_back(&self.main).take_while(outside).collect();
+        for slot in stale {
+            self.slots.set_tag(slot, tag_of(min_seq));
+        }
+    }
+
+    fn count_out_of_main(&mut self, tag: u8) {
+        self.pages[(self.seq_of(tag) % GENERATIONS) as usize] -= 1;
+    }
+
+    /// Moves pages that passed the half, and while filling what exceeds probation; at most `moves` of each.
+    fn balance(&mut self, moves: usize, touches: &mut dyn Touches) {
+        for _ in 0..moves {
+            if self.young.len() <= self.probation_target() / 2 {
+                break;
+            }
+            let slot = self.slots.pop(&mut self.young, ABSENT).expect("counted");
+            touches.set(slot, 0);
+            self.slots.push(&mut self.old, slot, OLD);
+        }
+        for _ in 0..moves {
+            if !self.filling || self.probation_len() <= self.probation_target() {
+                break;
+            }
+            match self.slots.pop(&mut self.old, ABSENT) {
+                Some(slot) => self.push_main(slot),
+                None => break,
+            }
+        }
+    }
+
+    /// One look at the page that is next to go.
+    fn look(&mut self, touches: &mut dyn Touches) -> Step {
+        let others = self.probation_len() + self.main.len();
+        if self.held.due(others) {
+            return self.look_held(touches);
+        }
+        if others == 0 {
+            return Step::Empty;
+        }
+        let step = if self.probation_len() > self.probation_target() || self.main.is_empty() {
+            self.look_probation(touches)
+        } else {
+            self.look_main(touches)
+        };
+        if matches!(step, Step::Take(_)) {
+            self.held.other_taken();
+        }
+        step
+    }
+
+    fn look_probation(&mut self, touches: &mut dyn Touches) -> Step {
+        self.balance(1, touches);
+        let (slot, counts) = match self.slots.pop(&mut self.old, ABSENT) {
+            Some(slot) => (slot, true),
+            None => (self.slots.pop(&mut self.young, ABSENT).expect("probation is not empty"), false),
+        };
+        let touched = touches.take(slot) != 0 && counts;
+        self.promote_or_evict(slot, touched)
+    }
+
+    fn look_held(&mut self, touches: &mut dyn Touches) -> Step {
+        let slot = self.slots.pop(&mut self.held.list, OUT_OF_HELD).expect("held is due");
+        let touched = touches.take(slot) != 0;
+        self.promote_or_evict(slot, touched)
+    }
+
+    fn promote_or_evict(&mut self, slot: Slot, touched: bool) -> Step {
+        if touched && !self.patience.touched(self.resident()) {
+            self.push_main(slot);
+            return Step::Moved;
+        }
+        if !touched {
+            self.patience.found();
+        }
+        Step::Take(Victim { slot, shadow: Some(self.tick()) })
+    }
+
+    fn look_main(&mut self, touches: &mut dyn Touches) -> Step {
+        let slot = self.slots.tail(&self.main).expect("main is not empty");
+        self.count_out_of_main(self.slots.tag(slot));
+        self.slots.unlink(&mut self.main, slot, ABSENT);
+        let count = touches.peek(slot).min(COUNT_MAX);
+        if count == 0 {
+            self.patience.found();
+        } else if !self.patience.touched(self.resident()) {
+            touches.set(slot, count - 1);
+            self.push_main(slot);
+            return Step::Moved;
+        }
+        Step::Take(Victim { slot, shadow: None })
+    }
+}
+
+impl Evict for Strata {
+    fn name(&self) -> &'static str {
+        "strata"
+    }
+
+    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, _why: Why, touches: &mut dyn Touches) -> bool {
+        assert!(!self.contains(slot), "slot {slot} is resident already");
+        touches.set(slot, 0);
+        let recent = shadow.is_some_and(|shadow| self.in_ghost(shadow));
+        self.refaults.total += u64::from(shadow.is_some());
+        self.refaults.recent += u64::from(recent);
+        if recent {
+            self.push_main(slot);
+        } else {
+            self.slots.push(&mut self.young, slot, YOUNG);
+            self.balance(2, touches);
+        }
+        recent
+    }
+
+    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+        self.filling = false;
+        collect(want, out, || self.look(touches));
+    }
+
+    fn restore(&mut self, slot: Slot) {
+        assert!(!self.contains(slot), "slot {slot} is resident already");
+        let again = self.slots.tag(slot) == OUT_OF_HELD;
+        self.held.put(&mut self.slots, slot, again, HELD);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let tag = self.slots.tag(slot);
+        let list = match tag {
+            YOUNG => &mut self.young,
+            OLD => &mut self.old,
+            HELD => &mut self.held.list,
+            _ => {
+                assert!(is_resident(tag), "slot {slot} is not resident");
+                self.count_out_of_main(tag);
+                &mut self.main
+            }
+        };
+        self.slots.unlink(list, slot, ABSENT);
+        self.filling |= self.resident() == 0;
+    }
+
+    fn shadow(&mut self) -> Option<Shadow> {
+        Some(self.tick())
+    }
+
+    fn set_capacity(&mut self, pages: usize) {
+        // A pool that grows by an eighth or more fills anew; smaller steps are tuning, not growth.
+        self.filling |= pages > self.capacity + self.capacity / 8;
+        self.capacity = pages;
+    }
+
+    fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    fn generations(&self, now_ms: u64) -> Vec<Generation> {
+        let queue = |label: &str, pages| Generation { seq: 0, age_ms: now_ms, pages, label: label.into() };
+        let mut rows = vec![queue("probation", self.probation_len()), queue("held", self.held.list.len())];
+        rows.extend((self.min_seq()..=self.max_seq).rev().map(|seq| {
+            let index = (seq % GENERATIONS) as usize;
+            Generation {
+                seq,
+                age_ms: now_ms.saturating_sub(self.births_ms[index]),
+                pages: self.pages[index],
+                label: format!("gen {seq}"),
+            }
+        }));
+        rows
+    }
+
+    fn refaults(&self) -> Refaults {
+        self.refaults
+    }
+
+    fn resident(&self) -> usize {
+        self.probation_len() + self.main.len() + self.held.list.len()
+    }
+
+    fn contains(&self, slot: Slot) -> bool {
+        is_resident(self.slots.tag(slot))
+    }
+
+    fn dump(&self) -> String {
+        let mut text =
+            format!("young: {} | old: {}", self.slots.show(&self.young), self.slots.show(&self.old));
+        for seq in (self.min_seq()..=self.max_seq).rev() {
+            let members =
+                self.slots.iter(&self.main).filter(|&slot| self.seq_of(self.slots.tag(slot)) == seq);
+            let members: Vec<String> = members.map(|slot| slot.to_string()).collect();
+            text += &format!(" | gen {seq}: {}", members.join(" "));
+        }
+        text + &format!(" | held: {}", self.slots.show(&self.held.list))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let belongs = |list, tag| match list {
+            0 => tag == YOUNG,
+            1 => tag == OLD,
+            2 => tag == HELD,
+            _ => tag >= FIRST_MAIN,
+        };
+        let lists = [&self.young, &self.old, &self.held.list, &self.main];
+        self.slots.check(&lists, belongs, is_resident)?;
+        let mut pages = [0; GENERATIONS as usize];
+        let mut youngest_so_far = u64::MAX;
+        for slot in self.slots.iter(&self.main) {
+            let seq = self.seq_of(self.slots.tag(slot));
+            if seq > youngest_so_far {
+                return Err(format!("main: slot {slot} of gen {seq} lies behind gen {youngest_so_far}"));
+            }
+            youngest_so_far = seq;
+            pages[(seq % GENERATIONS) as usize] += 1;
+        }
+        if pages != self.pages {
+            return Err(format!("generations hold {pages:?} pages, counted {:?}", self.pages));
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots.bytes()
+    }
+}
