@@ -1,1 +1,45 @@
-//! The engine.
+//! The terrace cache engine: what stands between a program and the files of its source directory.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`fault`] | a read: copy what is resident, read the rest from the source, publish it |
+//! | [`write`] | a write, a truncate, an operation on the source that the cache must not see half done |
+//! | [`writeback`] | dirty pages to the source, in file order, and the errors of it |
+//! | [`reclaim`] | free frames: the policy names victims, this module acts |
+//! | [`pool`] | frames, budget, resize |
+//! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
+//! | [`namespace`] | names, inodes, handles, attributes |
+//! | [`recover`] | what a restarted daemon does with the segment that it finds |
+//! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
+//!
+//! Lock order: object content lock, object writeback lock, core lock, object dirty set. No lock but an object's own is
+//! held during I/O.
+
+pub mod check;
+pub mod clock;
+pub mod config;
+mod core;
+pub mod door;
+pub mod fault;
+mod frames;
+pub mod io;
+pub mod namespace;
+pub mod object;
+pub mod pool;
+pub mod reclaim;
+pub mod recover;
+pub mod segment;
+pub mod source;
+pub mod stats;
+pub mod write;
+pub mod writeback;
+
+mod engine;
+
+pub use clock::{Clock, SystemClock};
+pub use config::{EngineConfig, IoKind};
+pub use engine::{Door, Engine};
+pub use object::{ErrorCursor, Object, ObjectId, ObjectRef};
+pub use segment::SegmentHandles;
+pub use source::SourceFile;
+pub use stats::Stats;

@@ -36,9 +36,8 @@ pub enum Outcome {
 /// Copies of a page that are tried before the reader takes the main door.
 const TRIES_MAX: u32 = 4;
 
-/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames hold it.
-///
-/// `hits` is called with the number of pages copied (for counters).
+/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames hold it, for a client: steps aside
+/// where a kernel's page cache may know better.
 ///
 /// # Safety
 /// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the object's.
@@ -54,6 +53,28 @@ pub unsafe fn read(
     if slot.flags.load(Ordering::Acquire) & FLAG_SLOW != 0 {
         return Outcome::MainDoor { done: 0 };
     }
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len) };
+    // A mapping of the file may have become writable while we copied.
+    if slot.flags.load(Ordering::Relaxed) & FLAG_SLOW != 0 {
+        return Outcome::MainDoor { done: 0 };
+    }
+    outcome
+}
+
+/// [`read`] for the daemon, which is the main door itself: the slow flag does not matter.
+///
+/// # Safety
+/// As [`read`].
+#[inline]
+pub unsafe fn read_resident(
+    seg: &Segment,
+    touches: &TouchTable,
+    slot: &ObjectSlot,
+    offset: u64,
+    out: *mut u8,
+    len: usize,
+) -> Outcome {
     let size = slot.size.load(Ordering::Acquire);
     let Some(left) = size.checked_sub(offset).filter(|&n| n > 0) else { return Outcome::Done(0) };
     let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -66,10 +87,6 @@ pub unsafe fn read(
             Step::Absent => return Outcome::Miss { done },
             Step::Unstable => return Outcome::MainDoor { done },
         }
-    }
-    // A mapping of the file may have become writable while we copied.
-    if slot.flags.load(Ordering::Relaxed) & FLAG_SLOW != 0 {
-        return Outcome::MainDoor { done: 0 };
     }
     Outcome::Done(done)
 }

@@ -80,10 +80,13 @@ impl Drop for Mapping {
     }
 }
 
-/// A new shared memory file of `len` bytes (sparse), closed on exec.
+/// A new shared memory file of `len` bytes (sparse), closed on exec, whose size nobody can change any more: a client that
+/// shortened a file which the daemon has mapped would kill it.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 

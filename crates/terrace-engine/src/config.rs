@@ -1,0 +1,63 @@
+//! What an engine is told at its start.
+
+use std::time::Duration;
+
+/// Which kind of I/O the engine does on source files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoKind {
+    /// io_uring for batches, plain calls for single operations.
+    Uring,
+    /// Plain calls only.
+    Blocking,
+}
+
+/// Smallest memory that an instance works with, bytes.
+pub const MEMORY_MIN: u64 = 16 << 20;
+
+/// Configuration of an engine. Defaults are those of docs/terrace.toml.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Hard limit on all that is kept for the user: frames, index, tables, rings (bytes).
+    pub memory_bytes: u64,
+    /// Frames that the segment has room for, over which a resize cannot go; None: all memory of the machine.
+    pub memory_max_bytes: Option<u64>,
+    /// Name of the eviction policy.
+    pub policy: String,
+    /// Back frames with huge pages where the machine gives them.
+    pub huge_pages: bool,
+    /// Background writeback starts above this share of the frames, per cent.
+    pub dirty_background_percent: u32,
+    /// Writers wait above this share of the frames, per cent.
+    pub dirty_percent: u32,
+    /// Dirty pages older than this are written back.
+    pub dirty_expire: Duration,
+    /// How often the writeback thread looks for old pages.
+    pub writeback_interval: Duration,
+    /// Largest single read or write of the source, bytes.
+    pub io_max_bytes: usize,
+    /// Kind of I/O.
+    pub io: IoKind,
+    /// Donation slots of each client process.
+    pub ring_slots: usize,
+    /// Fast-door client processes at the most; others use the main door.
+    pub clients_max: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            memory_bytes: 1 << 30,
+            memory_max_bytes: None,
+            policy: "strata".into(),
+            huge_pages: true,
+            dirty_background_percent: 10,
+            dirty_percent: 20,
+            dirty_expire: Duration::from_secs(30),
+            writeback_interval: Duration::from_secs(5),
+            io_max_bytes: 1 << 20,
+            io: IoKind::Uring,
+            ring_slots: 64,
+            clients_max: 256,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! What the core lock guards: the index, the policy, the frames and their owners.
+
+use crate::frames::Frames;
+use crate::object::{Object, ObjectId, ObjectRef};
+use crate::segment::SegmentHandles;
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrace_policy::{Evict, Shadow, Slot, Touches, Victim, Why};
+use terrace_shm::index::{Index, Place};
+use terrace_shm::protocol::{publish, withdraw};
+use terrace_shm::ring::NO_LEAF;
+use terrace_shm::{Entry, State, TouchTable};
+
+/// The touch table as the policy sees it.
+pub(crate) struct TouchView(pub Arc<TouchTable>);
+
+impl Touches for TouchView {
+    fn peek(&self, slot: Slot) -> u8 {
+        self.0.count(slot).load(Ordering::Relaxed)
+    }
+    fn set(&mut self, slot: Slot, count: u8) {
+        self.0.count(slot).store(count, Ordering::Relaxed);
+    }
+}
+
+/// Counters with the kernel's stems, of what happens under the core lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub pgscan: u64,
+    pub pgsteal: u64,
+    pub refaults: u64,
+    pub inserted: u64,
+    pub passed_on: u64,
+}
+
+/// Everything that changes together.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub handles: Arc<SegmentHandles>,
+    pub index: Index,
+    pub policy: Box<dyn Evict>,
+    pub frames: Frames,
+    /// Place + 1 of the page in each frame; 0 = none.
+    owner: Vec<u32>,
+    pub objects: HashMap<ObjectId, ObjectRef>,
+    by_slot: HashMap<u32, ObjectRef>,
+    /// Pages that some thread is reading from the source: (object slot, page).
+    pub in_flight: HashSet<(u32, u64)>,
+    /// Frames handed out that no entry names yet.
+    pub claimed: u32,
+    pub dirty_pages: u64,
+    pub counts: Counts,
+    victims: Vec<Victim>,
+}
+
+/// What a page looked like before somebody read it from the source; see [`Core::untouched_since`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before {
+    pub identity: u64,
+    pub clock: u64,
+}
+
+impl Core {
+    pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>) -> Core {
+        let frames_max = handles.segment.geometry().frames_max as usize;
+        Core {
+            index: Index::new(handles.segment.clone()),
+            policy,
+            frames: Frames::new(),
+            owner: vec![0; frames_max],
+            objects: HashMap::new(),
+            by_slot: HashMap::new(),
+            in_flight: HashSet::new(),
+            claimed: 0,
+            dirty_pages: 0,
+            counts: Counts::default(),
+            victims: Vec::new(),
+            handles,
+        }
+    }
+
+    pub(crate) fn touches(&self) -> TouchView {
+        TouchView(self.handles.touches.clone())
+    }
+
+    // ---- objects -------------------------------------------------------------------------------------------------
+
+    /// Publishes a new object: takes a slot, and says in it what readers need.
+    pub(crate) fn add_object(&mut self, id: ObjectId, size: u64, make: impl FnOnce(u32) -> Object) -> Option<ObjectRef> {
+        let seg = self.handles.segment.clone();
+        let i = seg.probe(id).find(|&i| seg.object(i).id.load(Ordering::Relaxed) == 0)?;
+        let slot = seg.object(i);
+        slot.root.store(0, Ordering::Relaxed);
+        slot.size.store(size, Ordering::Relaxed);
+        slot.flags.store(0, Ordering::Relaxed);
+        slot.write_clock.store(self.index.tick(), Ordering::Relaxed);
+        slot.id.store(id, Ordering::Release);
+        Some(self.adopt_object(make(i)))
+    }
+    /// Takes an object into the books whose slot is in order.
+    pub(crate) fn adopt_object(&mut self, object: Object) -> ObjectRef {
+        let object = Arc::new(object);
+        self.objects.insert(object.id(), object.clone());
+        self.by_slot.insert(object.slot_index(), object.clone());
+        object
+    }
+    /// Takes an object out: all its pages go, dirty or not.
+    pub(crate) fn remove_object(&mut self, o: &Object) {
+        self.drop_pages(o, 0, u64::MAX);
+        self.index.clear_object(o.slot_index());
+        o.slot().id.store(0, Ordering::Release);
+        self.objects.remove(&o.id());
+        self.by_slot.remove(&o.slot_index());
+    }
+    pub(crate) fn object_in_slot(&self, slot: u32) -> Option<&ObjectRef> {
+        self.by_slot.get(&slot)
+    }
+
+    // ---- versions ------------------------------------------------------------------------------------------------
+
+    /// The content of the object changes, or is about to.
+    pub(crate) fn note_change(&mut self, o: &Object) -> u64 {
+        let clock = self.index.tick();
+        o.slot().write_clock.store(clock, Ordering::Release);
+        clock
+    }
+    /// What the index says of a page; None unless it is absent.
+    pub(crate) fn observe(&self, o: &Object, page: u64) -> Option<(Before, u32)> {
+        let clock = self.handles.segment.header().clock.load(Ordering::Relaxed);
+        match self.index.find(o.slot_index(), page) {
+            None => Some((Before { identity: NO_LEAF, clock }, 0)),
+            Some(place) => {
+                let e = self.index.get(place);
+                (e.state() == State::Absent).then(|| (Before { identity: e.identity(), clock }, e.shadow()))
+            }
+        }
+    }
+    /// True if the page is absent and its content in the source has not changed since `before`.
+    pub(crate) fn untouched_since(&self, o: &Object, page: u64, before: Before) -> bool {
+        match self.observe(o, page) {
+            None => false,
+            Some((now, _)) => {
+                o.slot().write_clock.load(Ordering::Relaxed) <= before.clock
+                    || (before.identity != NO_LEAF && now.identity == before.identity)
+            }
+        }
+    }
+
+    // ---- frames --------------------------------------------------------------------------------------------------
+
+    /// A free frame, evicting if need be; None if everything is dirty or in use.
+    pub(crate) fn claim(&mut self) -> Option<u32> {
+        if self.frames.free_count() == 0 && !self.make_room() {
+            return None;
+        }
+        self.claimed += 1;
+        self.frames.alloc()
+    }
+    /// `n` adjacent frames if the pool has them at hand.
+    pub(crate) fn claim_run(&mut self, n: usize) -> Option<u32> {
+        let first = self.frames.alloc_run(n)?;
+        self.claimed += n as u32;
+        Some(first)
+    }
+    /// Gives back a claimed frame that was not published.
+    pub(crate) fn unclaim(&mut self, frame: u32) {
+        self.claimed -= 1;
+        self.frames.free(frame);
+    }
+    fn make_room(&mut self) -> bool {
+        if self.frames.can_grow() {
+            self.frames.grow();
+            return true;
+        }
+        self.evict(32) > 0
+    }
+
+    /// The place at which a frame's page stands.
+    pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
+        self.owner[frame as usize].checked_sub(1).map(Place)
+    }
+
+    /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
+    pub(crate) fn insert(&mut self, place: Place, frame: u32, why: Why) -> bool {
+        let shadow = NonZeroU32::new(self.index.get(place).shadow()).map(Shadow);
+        self.own(place, frame);
+        let clock = self.index.tick();
+        publish(self.index.entry(place), Entry::present(frame, clock));
+        self.enlist(frame, shadow, why)
+    }
+    /// Books a claimed frame as the one of `place`.
+    pub(crate) fn own(&mut self, place: Place, frame: u32) {
+        self.owner[frame as usize] = place.0 + 1;
+        self.claimed -= 1;
+        self.index.count_present(place, 1);
+    }
+    /// Tells the policy of a page that has become resident.
+    pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
+        let mut touches = self.touches();
+        touches.set(frame, 0);
+        self.counts.inserted += 1;
+        let refault = self.policy.insert(frame, shadow, why, &mut touches);
+        self.counts.refaults += u64::from(refault);
+        refault
+    }
+    /// Frees a frame that has an owner which the caller has dealt with.
+    pub(crate) fn free_owned(&mut self, frame: u32) {
+        self.owner[frame as usize] = 0;
+        self.frames.free(frame);
+    }
+    /// After a restart: takes over a page that the index names.
+    pub(crate) fn recover_owner(&mut self, place: Place, frame: u32) -> bool {
+        if self.owner[frame as usize] != 0 {
+            return false;
+        }
+        self.owner[frame as usize] = place.0 + 1;
+        true
+    }
+
+    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it.
+    pub(crate) fn evict(&mut self, want: usize) -> usize {
+        let mut touches = self.touches();
+        let mut victims = std::mem::take(&mut self.victims);
+        let mut freed = 0;
+        // Dirty pages come back: look at a bounded number before giving up.
+        let mut rounds = 8;
+        while freed < want && rounds > 0 {
+            rounds -= 1;
+            victims.clear();
+            self.policy.victims(want - freed, &mut touches, &mut victims);
+            self.counts.pgscan += victims.len() as u64;
+            for v in &victims {
+                freed += usize::from(self.evict_one(v));
+            }
+            if victims.is_empty() {
+                break;
+            }
+        }
+        self.counts.pgsteal += freed as u64;
+        self.victims = victims;
+        freed
+    }
+
+    fn evict_one(&mut self, v: &Victim) -> bool {
+        let place = self.place_of(v.slot).expect("policy named a frame without a page");
+        let busy = self.index.get(place).state() != State::Present;
+        if busy || self.handles.frame_flags(v.slot).load(Ordering::Relaxed) != 0 {
+            self.policy.restore(v.slot);
+            return false;
+        }
+        self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get()));
+        true
+    }
+
+    /// Withdraws a page that the policy no longer lists, and frees its frame.
+    fn release(&mut self, place: Place, frame: u32, shadow: u32) {
+        let clock = self.index.tick();
+        withdraw(self.index.entry(place), Entry::absent(shadow, clock));
+        self.index.count_present(place, -1);
+        self.free_owned(frame);
+    }
+
+    /// Drops a resident page, dirty or not, without a shadow.
+    pub(crate) fn drop_page(&mut self, o: &Object, page: u64, place: Place, frame: u32) {
+        self.clean(o, page, frame);
+        self.policy.remove(frame);
+        self.release(place, frame, 0);
+    }
+    /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so that nobody
+    /// who read the source before can publish what it read.
+    pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
+        let mut places = Vec::new();
+        self.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
+        for (page, place) in places {
+            match self.index.get(place).frame() {
+                Some(frame) => self.drop_page(o, page, place, frame),
+                None => {
+                    let clock = self.index.tick();
+                    publish(self.index.entry(place), Entry::absent(0, clock));
+                }
+            }
+        }
+        self.note_change(o);
+    }
+
+    // ---- dirt ----------------------------------------------------------------------------------------------------
+
+    /// Marks a page dirty. Before it is published: a crash in between must not lose it.
+    pub(crate) fn soil(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        use crate::segment::flag::DIRTY;
+        if self.handles.frame_flags(frame).fetch_or(DIRTY, Ordering::Release) & DIRTY == 0 {
+            self.dirty_pages += 1;
+            let mut dirty = o.dirty.lock();
+            if dirty.is_empty() {
+                o.dirty_since.store(now_ns.max(1), Ordering::Relaxed);
+            }
+            dirty.insert(page);
+        }
+    }
+    /// Forgets that a page is dirty.
+    pub(crate) fn clean(&mut self, o: &Object, page: u64, frame: u32) {
+        use crate::segment::flag::DIRTY;
+        if self.handles.frame_flags(frame).fetch_and(!DIRTY, Ordering::Release) & DIRTY != 0 {
+            self.dirty_pages -= 1;
+            let mut dirty = o.dirty.lock();
+            dirty.remove(&page);
+            if dirty.is_empty() {
+                o.dirty_since.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bytes of books on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.frames.populated() as usize * 4
+            + self.frames.heap_bytes()
+            + self.policy.bytes()
+            + self.objects.len() * (size_of::<Object>() + 96)
+            + self.dirty_pages as usize * 12
+    }
+}

@@ -1,0 +1,229 @@
+//! The engine: one instance of the cache, shared by all its threads.
+
+use crate::clock::Clock;
+use crate::config::{EngineConfig, MEMORY_MIN};
+use crate::core::Core;
+use crate::door::Clients;
+use crate::io::Io;
+use crate::object::{Object, ObjectId, ObjectRef};
+use crate::segment::SegmentHandles;
+use crate::source::SourceFile;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// Through which door a request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// A mount open behind the kernel's page cache: terrace is the second level.
+    MainCached,
+    /// A mount open that bypasses the kernel's page cache (fast-door clients).
+    MainDirect,
+    /// The library.
+    Library,
+}
+
+/// Counters of the main door. Relaxed: they are read for people.
+#[derive(Debug, Default)]
+pub(crate) struct DoorCounts {
+    pub reads: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub hit_pages: AtomicU64,
+    pub miss_pages: AtomicU64,
+    pub writes: AtomicU64,
+    pub write_bytes: AtomicU64,
+    pub written_back: AtomicU64,
+    pub writeback_errors: AtomicU64,
+    pub donations_taken: AtomicU64,
+    pub donations_refused: AtomicU64,
+    pub donations_read: AtomicU64,
+    pub throttled: AtomicU64,
+}
+
+/// One instance of the cache.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) memory: AtomicU64,
+    pub(crate) handles: Arc<SegmentHandles>,
+    pub(crate) core: Mutex<Core>,
+    /// A fault has ended.
+    pub(crate) fault_done: Condvar,
+    /// Dirty pages have become fewer, or writeback has failed.
+    pub(crate) dirty_done: Condvar,
+    pub(crate) reclaim_bell: Bell,
+    pub(crate) writeback_bell: Bell,
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counts: DoorCounts,
+    pub(crate) clients: Clients,
+    pub(crate) stopping: AtomicBool,
+    /// errno of a writeback that keeps failing; 0 = it works.
+    pub(crate) writeback_errno: AtomicI32,
+    pub(crate) huge_chunks: AtomicU64,
+    pub(crate) chunks: AtomicU64,
+    /// Other memory kept for the user, told by others (namespace tables), bytes.
+    pub(crate) extra_bytes: AtomicU64,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+/// A condition that one thread sleeps on and others ring.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    cond: Condvar,
+}
+
+impl Bell {
+    /// Wakes the sleeper; costs a load if it was rung already.
+    pub(crate) fn ring(&self) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            *rung = true;
+            self.cond.notify_one();
+        }
+    }
+    /// Sleeps until rung or until `timeout` has passed.
+    pub(crate) fn wait(&self, timeout: std::time::Duration) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            self.cond.wait_for(&mut rung, timeout);
+        }
+        *rung = false;
+    }
+}
+
+impl Engine {
+    /// Starts an engine over the memory files of `handles`; `recovering` if a dead engine has left its state there.
+    /// After a recovery the namespace must call [`Engine::reattach_object`] for each object, then [`Engine::serve`].
+    ///
+    /// # Errors
+    /// Unknown policy, memory under the minimum.
+    pub fn start(
+        config: EngineConfig,
+        handles: Arc<SegmentHandles>,
+        clock: Arc<dyn Clock>,
+        io: Arc<dyn Io>,
+    ) -> io::Result<Arc<Engine>> {
+        let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
+        if config.memory_bytes < MEMORY_MIN {
+            return Err(invalid(format!("memory of {} bytes is under the minimum of {MEMORY_MIN}", config.memory_bytes)));
+        }
+        let frames_max = handles.segment.geometry().frames_max as usize;
+        let policy = terrace_policy::build(&config.policy, frames_max, frames_max)
+            .ok_or_else(|| invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", "))))?;
+        let engine = Arc::new(Engine {
+            memory: AtomicU64::new(config.memory_bytes),
+            core: Mutex::new(Core::new(handles.clone(), policy)),
+            fault_done: Condvar::new(),
+            dirty_done: Condvar::new(),
+            reclaim_bell: Bell::default(),
+            writeback_bell: Bell::default(),
+            clients: Clients::new(config.clients_max, config.ring_slots),
+            config,
+            handles,
+            io,
+            clock,
+            counts: DoorCounts::default(),
+            stopping: AtomicBool::new(false),
+            writeback_errno: AtomicI32::new(0),
+            huge_chunks: AtomicU64::new(0),
+            chunks: AtomicU64::new(0),
+            extra_bytes: AtomicU64::new(0),
+            threads: Mutex::new(Vec::new()),
+        });
+        engine.adjust_pool();
+        Ok(engine)
+    }
+
+    /// Starts the background threads: reclaim and writeback. From now on fast-door clients may donate.
+    ///
+    /// # Errors
+    /// No more threads.
+    pub fn serve(self: &Arc<Engine>) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        for (name, body) in [("reclaim", Engine::reclaim_loop as fn(&Engine)), ("writeback", Engine::writeback_loop)] {
+            let engine = self.clone();
+            threads.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
+        }
+        self.handles.segment.header().serving.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes everything back and ends the background threads.
+    ///
+    /// # Errors
+    /// The first writeback that failed; its pages are lost with the segment.
+    pub fn shutdown(&self) -> io::Result<()> {
+        self.handles.segment.header().serving.store(0, Ordering::Release);
+        let flushed = self.flush_all(true);
+        self.stopping.store(true, Ordering::Release);
+        self.reclaim_bell.ring();
+        self.writeback_bell.ring();
+        for t in self.threads.lock().drain(..) {
+            let _ = t.join();
+        }
+        flushed
+    }
+
+    /// The memory files.
+    pub fn handles(&self) -> &Arc<SegmentHandles> {
+        &self.handles
+    }
+    /// Tells how much memory others keep for the user (counted against the limit), bytes.
+    pub fn set_extra_bytes(&self, bytes: u64) {
+        self.extra_bytes.store(bytes, Ordering::Relaxed);
+    }
+    /// st_dev of the mount, for clients.
+    pub fn set_mount_dev(&self, dev: u64) {
+        self.handles.segment.header().mount_dev.store(dev, Ordering::Release);
+    }
+
+    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
+    /// object; `size` is the file's.
+    ///
+    /// # Errors
+    /// ENFILE if the object table has no room near the object's hash.
+    pub fn object(&self, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
+        let mut core = self.core.lock();
+        if let Some(o) = core.objects.get(&id) {
+            return Ok(o.clone());
+        }
+        let seg = self.handles.segment.clone();
+        core.add_object(id, size, |slot| Object::new(id, slot, seg, SourceFile::new(path_fd)))
+            .ok_or_else(|| rustix::io::Errno::NFILE.into())
+    }
+    /// The object `id`, if it is published.
+    pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
+        self.core.lock().objects.get(&id).cloned()
+    }
+    /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
+    /// fails the object stays, and so does its data.
+    ///
+    /// # Errors
+    /// The failed writeback.
+    pub fn forget_object(&self, id: ObjectId) -> io::Result<()> {
+        let Some(o) = self.lookup_object(id) else { return Ok(()) };
+        if !o.doomed.load(Ordering::Relaxed) {
+            self.flush(&o, 0..u64::MAX)?;
+        }
+        let _content = o.content.write();
+        let _writeback = o.writeback.lock();
+        self.core.lock().remove_object(&o);
+        Ok(())
+    }
+    /// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
+    pub fn discard_object(&self, id: ObjectId) {
+        let Some(o) = self.lookup_object(id) else { return };
+        o.doomed.store(true, Ordering::Relaxed);
+        let _content = o.content.write();
+        let _writeback = o.writeback.lock();
+        self.core.lock().drop_pages(&o, 0, u64::MAX);
+    }
+    /// All objects.
+    pub(crate) fn objects(&self) -> Vec<ObjectRef> {
+        self.core.lock().objects.values().cloned().collect()
+    }
+}

@@ -1,0 +1,307 @@
+//! A read: what is resident is copied out, what is not is read from the source and published.
+//!
+//! Life of a miss: [`Engine::read`] -> `plan` (under the core lock: which pages, which frames) -> I/O without any lock ->
+//! `commit` (under the core lock: publish unless somebody changed the page meanwhile).
+
+use crate::core::{Before, Core};
+use crate::engine::{Door, Engine};
+use crate::io::IoVec;
+use crate::object::{Object, ObjectRef};
+use std::cell::RefCell;
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use terrace_policy::Why;
+use terrace_shm::client::{Outcome, read_resident};
+use terrace_shm::{PAGE_SIZE, RUN_PAGES};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A page-aligned buffer for direct I/O.
+pub(crate) struct Aligned {
+    ptr: std::ptr::NonNull<u8>,
+    len: usize,
+}
+
+impl Aligned {
+    pub(crate) fn new(len: usize) -> Aligned {
+        let layout = Aligned::layout(len);
+        // SAFETY: the layout has a non-zero size.
+        let p = unsafe { std::alloc::alloc_zeroed(layout) };
+        Aligned { ptr: std::ptr::NonNull::new(p).unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), len }
+    }
+    fn layout(len: usize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(len.max(PAGE_SIZE), PAGE_SIZE).expect("sizes are small")
+    }
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with this length, ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout.
+        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), Aligned::layout(self.len)) }
+    }
+}
+
+thread_local! {
+    static BOUNCE: RefCell<Option<Aligned>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` with this thread's page-aligned buffer of `len` bytes.
+pub(crate) fn with_bounce<T>(len: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
+    BOUNCE.with_borrow_mut(|b| {
+        if b.as_ref().is_none_or(|b| b.len < len) {
+            *b = Some(Aligned::new(len));
+        }
+        f(&mut b.as_mut().expect("just made").as_mut()[..len])
+    })
+}
+
+/// A page of a plan.
+struct Planned {
+    page: u64,
+    before: Before,
+    frame: u32,
+}
+
+/// What to do about the pages at the start of a miss.
+enum Plan {
+    /// Somebody was faster, or reads them now: look again.
+    Again,
+    /// Read into these frames and publish.
+    Fill(Vec<Planned>),
+    /// Pass on what the source says, and only remember it in the ghost.
+    PassOn(Vec<(u64, Before)>),
+}
+
+impl Engine {
+    /// Reads at `offset` into `buf`; short only at the end of the file.
+    ///
+    /// # Errors
+    /// What the source says.
+    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        let mut done = 0;
+        let mut missed = 0;
+        while done < buf.len() {
+            let (at, rest) = (offset + done as u64, &mut buf[done..]);
+            // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
+            let step = unsafe {
+                let (seg, touches) = (&self.handles.segment, &self.handles.touches);
+                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len())
+            };
+            match step {
+                Outcome::Done(n) => {
+                    done += n;
+                    break;
+                }
+                Outcome::Miss { done: n } => {
+                    let n2 = self.fault(o, at + n as u64, &mut rest[n..], door)?;
+                    missed += n2.div_ceil(PAGE_SIZE);
+                    done += n + n2;
+                }
+                // A write is under way, or the page moves faster than we copy: wait for the writer.
+                Outcome::MainDoor { done: n } => {
+                    done += n;
+                    drop(o.content.read());
+                }
+            }
+        }
+        self.counts.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+        self.counts.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
+        let pages = done.div_ceil(PAGE_SIZE);
+        self.counts.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
+        Ok(done)
+    }
+
+    /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
+    fn fault(&self, o: &Object, at: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
+        let (first, size) = (at / PAGE, o.size());
+        if at >= size {
+            return Ok(0);
+        }
+        let end = (at + buf.len() as u64).min(size);
+        let pages = (end.div_ceil(PAGE) - first).min((self.config.io_max_bytes / PAGE_SIZE) as u64);
+        match self.plan(o, first, pages, door) {
+            Plan::Again => Ok(0),
+            Plan::Fill(plan) => self.fill(o, at, end, buf, plan),
+            Plan::PassOn(plan) => self.pass_on(o, at, end, buf, &plan),
+        }
+    }
+
+    fn plan(&self, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
+        let mut core = self.core.lock();
+        let slot = o.slot_index();
+        if core.in_flight.contains(&(slot, first)) {
+            self.fault_done.wait(&mut core);
+            return Plan::Again;
+        }
+        let Some((_, shadow)) = core.observe(o, first) else { return Plan::Again };
+        let admit = door != Door::MainCached || shadow != 0;
+        let mut absent = Vec::new();
+        for page in first..first + pages {
+            match core.observe(o, page) {
+                Some((before, shadow))
+                    if (door != Door::MainCached || (shadow != 0) == admit) && !core.in_flight.contains(&(slot, page)) =>
+                {
+                    absent.push((page, before));
+                }
+                _ => break,
+            }
+        }
+        if !admit {
+            return Plan::PassOn(absent);
+        }
+        let plan = claim_frames(&mut core, &absent);
+        if plan.is_empty() {
+            // Everything is dirty or in use: do without.
+            return Plan::PassOn(absent);
+        }
+        core.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
+        if core.frames.free_count() < self.free_low() {
+            self.reclaim_bell.ring();
+        }
+        Plan::Fill(plan)
+    }
+
+    fn fill(&self, o: &Object, at: u64, end: u64, buf: &mut [u8], plan: Vec<Planned>) -> io::Result<usize> {
+        let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+        let read = self.read_frames(o, plan[0].page, &frames);
+        let mut good = plan.len();
+        if read.is_ok() {
+            // The frames are still ours alone: copy before anybody can evict them.
+            self.copy_out(at, end, buf, &plan);
+        } else {
+            good = 0;
+        }
+        let mut core = self.core.lock();
+        for (i, p) in plan.iter().enumerate() {
+            core.in_flight.remove(&(o.slot_index(), p.page));
+            let valid = read.is_ok() && core.untouched_since(o, p.page, p.before);
+            let place = if valid { core.index.ensure(o.slot_index(), p.page) } else { None };
+            match place {
+                Some(place) => {
+                    core.insert(place, p.frame, Why::Read);
+                }
+                None => core.unclaim(p.frame),
+            }
+            if !valid {
+                good = good.min(i);
+            }
+        }
+        drop(core);
+        self.fault_done.notify_all();
+        read?;
+        let until = (plan[0].page + good as u64) * PAGE;
+        Ok(until.min(end).saturating_sub(at) as usize)
+    }
+
+    /// Reads consecutive pages from the source into frames; what lies beyond the end of the file is zero.
+    pub(crate) fn read_frames(&self, o: &Object, first: u64, frames: &[u32]) -> io::Result<()> {
+        let seg = &self.handles.segment;
+        let mut bufs: Vec<IoVec> = Vec::new();
+        for &f in frames {
+            let ptr = seg.frame(f);
+            match bufs.last_mut() {
+                Some(b) if b.ptr.wrapping_add(b.len) == ptr => b.len += PAGE_SIZE,
+                _ => bufs.push(IoVec { ptr, len: PAGE_SIZE }),
+            }
+        }
+        let fd = o.source().reader()?.raw();
+        // SAFETY: the frames are claimed: nobody else reads or writes them.
+        let n = unsafe { self.io.read(fd, first * PAGE, &bufs)? };
+        for (i, &f) in frames.iter().enumerate() {
+            let have = n.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
+            // SAFETY: as above; in bounds of the frame.
+            unsafe { seg.frame(f).add(have).write_bytes(0, PAGE_SIZE - have) };
+        }
+        Ok(())
+    }
+
+    fn copy_out(&self, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
+        for p in plan {
+            let from = at.max(p.page * PAGE);
+            let to = end.min((p.page + 1) * PAGE);
+            let (n, i) = ((to - from) as usize, (from - at) as usize);
+            let out = &mut buf[i..i + n];
+            // SAFETY: the frame is claimed by this thread; the range lies inside it.
+            unsafe {
+                let src = self.handles.segment.frame(p.frame).add((from - p.page * PAGE) as usize);
+                std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), n);
+            }
+        }
+    }
+
+    /// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
+    fn pass_on(&self, o: &Object, at: u64, end: u64, buf: &mut [u8], plan: &[(u64, Before)]) -> io::Result<usize> {
+        let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
+        let until = end.min((first + plan.len() as u64) * PAGE);
+        let want = (until - at) as usize;
+        let fd = o.source().reader()?.raw();
+        let direct = at % PAGE == 0 && want == len && buf.as_ptr() as usize % 512 == 0;
+        let read = |ptr: *mut u8| {
+            // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
+            unsafe { self.io.read(fd, first * PAGE, &[IoVec { ptr, len }]) }
+        };
+        if direct {
+            let n = read(buf.as_mut_ptr())?;
+            buf[n.min(len)..len].fill(0);
+        } else {
+            with_bounce(len, |b| -> io::Result<()> {
+                let n = read(b.as_mut_ptr())?;
+                b[n.min(len)..].fill(0);
+                let skip = (at - first * PAGE) as usize;
+                buf[..want].copy_from_slice(&b[skip..skip + want]);
+                Ok(())
+            })?;
+        }
+        let mut core = self.core.lock();
+        let mut good = 0;
+        for &(page, before) in plan {
+            if !core.untouched_since(o, page, before) {
+                break;
+            }
+            good += 1;
+            remember(&mut core, o, page);
+        }
+        core.counts.passed_on += good;
+        Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
+    }
+}
+
+/// Leaves a shadow for a page that was passed on.
+fn remember(core: &mut Core, o: &Object, page: u64) {
+    let Some(shadow) = core.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
+    if let Some(place) = core.index.ensure(o.slot_index(), page) {
+        let e = core.index.get(place);
+        if e.shadow() == 0 {
+            terrace_shm::protocol::publish(core.index.entry(place), e.with_shadow(shadow.get()));
+        }
+    }
+}
+
+/// Frames for consecutive pages, adjacent within each run where the pool has them.
+fn claim_frames(core: &mut Core, absent: &[(u64, Before)]) -> Vec<Planned> {
+    let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
+    let mut i = 0;
+    while i < absent.len() {
+        let left_in_run = RUN_PAGES - (absent[i].0 % RUN_PAGES as u64) as usize;
+        let n = left_in_run.min(absent.len() - i);
+        let run = if n > 1 { core.claim_run(n) } else { None };
+        for (k, &(page, before)) in absent[i..i + n].iter().enumerate() {
+            let frame = match run {
+                Some(first) => Some(first + k as u32),
+                None => core.claim(),
+            };
+            match frame {
+                Some(frame) => plan.push(Planned { page, before, frame }),
+                None => return plan,
+            }
+        }
+        i += n;
+    }
+    plan
+}

@@ -1,0 +1,196 @@
+//! Which frames are free: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
+//!
+//! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
+
+use terrace_shm::RUN_PAGES;
+use terrace_shm::layout::CHUNK_FRAMES;
+
+/// The free frames of the pool.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    /// One bit a frame, 1 = free; one word a group.
+    groups: Vec<u16>,
+    /// Groups that were wholly free when they were pushed.
+    whole: Vec<u32>,
+    /// Groups that had a free frame when they were pushed.
+    partial: Vec<u32>,
+    /// Per group: stands in `partial` (1), in `whole` (2).
+    queued: Vec<u8>,
+    /// Frames below this have memory.
+    populated: u32,
+    /// Frames at or above this are not handed out.
+    limit: u32,
+    free: u32,
+}
+
+impl Frames {
+    pub(crate) fn new() -> Frames {
+        Frames { groups: Vec::new(), whole: Vec::new(), partial: Vec::new(), queued: Vec::new(), populated: 0, limit: 0, free: 0 }
+    }
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free
+    }
+    pub(crate) fn populated(&self) -> u32 {
+        self.populated
+    }
+    /// Frames handed out.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.populated - self.free
+    }
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.groups.capacity() * 2 + self.queued.capacity() + (self.whole.capacity() + self.partial.capacity()) * 4
+    }
+    pub(crate) fn is_free(&self, frame: u32) -> bool {
+        let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
+        self.groups.get(g).is_some_and(|w| w >> b & 1 == 1)
+    }
+    /// The next chunk may come into use.
+    pub(crate) fn can_grow(&self) -> bool {
+        self.populated < self.limit
+    }
+    /// Brings the next chunk into use: its first frame.
+    pub(crate) fn grow(&mut self) -> u32 {
+        let first = self.populated;
+        self.populated += CHUNK_FRAMES as u32;
+        for frame in (first..self.populated).step_by(RUN_PAGES) {
+            self.groups.push(u16::MAX);
+            self.queued.push(2);
+            self.whole.push(frame / RUN_PAGES as u32);
+        }
+        self.free += CHUNK_FRAMES as u32;
+        first
+    }
+    /// Sets the number of frames that may be in use, rounded down to chunks.
+    pub(crate) fn set_limit(&mut self, frames: u32) {
+        self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
+    }
+    /// Takes the top chunk out of use. All its frames must be free.
+    pub(crate) fn drop_top_chunk(&mut self) -> u32 {
+        let first = self.populated - CHUNK_FRAMES as u32;
+        assert!((first..self.populated).all(|f| self.is_free(f)), "chunk dropped with frames in use");
+        let groups = first as usize / RUN_PAGES;
+        self.groups.truncate(groups);
+        self.queued.truncate(groups);
+        self.whole.retain(|&g| (g as usize) < groups);
+        self.partial.retain(|&g| (g as usize) < groups);
+        self.populated = first;
+        self.free -= CHUNK_FRAMES as u32;
+        first
+    }
+    /// After a restart: frames below `populated` exist, and these are in use.
+    pub(crate) fn recover(&mut self, populated: u32, in_use: impl Iterator<Item = u32>) {
+        while self.populated < populated {
+            self.grow();
+        }
+        for f in in_use {
+            let (g, b) = (f as usize / RUN_PAGES, f as usize % RUN_PAGES);
+            assert!(self.groups[g] >> b & 1 == 1, "frame {f} has two owners");
+            self.groups[g] &= !(1 << b);
+            self.free -= 1;
+        }
+        self.requeue();
+    }
+    fn requeue(&mut self) {
+        self.whole.clear();
+        self.partial.clear();
+        for g in 0..self.groups.len() {
+            self.queued[g] = 0;
+            self.queue(g);
+        }
+    }
+    fn queue(&mut self, g: usize) {
+        let (bit, list) = match self.groups[g] {
+            0 => return,
+            u16::MAX => (2, &mut self.whole),
+            _ => (1, &mut self.partial),
+        };
+        if self.queued[g] & bit == 0 {
+            self.queued[g] |= bit;
+            list.push(g as u32);
+        }
+    }
+    /// A free frame, from a group that is broken already if there is one.
+    pub(crate) fn alloc(&mut self) -> Option<u32> {
+        loop {
+            let g = match self.partial.pop() {
+                Some(g) => {
+                    self.queued[g as usize] &= !1;
+                    g
+                }
+                None => {
+                    let g = self.whole.pop()?;
+                    self.queued[g as usize] &= !2;
+                    g
+                }
+            } as usize;
+            let w = self.groups[g];
+            if w == 0 {
+                continue;
+            }
+            let b = w.trailing_zeros();
+            self.groups[g] = w & !(1 << b);
+            self.free -= 1;
+            self.queue(g);
+            return Some((g * RUN_PAGES) as u32 + b);
+        }
+    }
+    /// `n` adjacent frames (at most a run), if a whole group is free.
+    pub(crate) fn alloc_run(&mut self, n: usize) -> Option<u32> {
+        debug_assert!((1..=RUN_PAGES).contains(&n));
+        loop {
+            let g = self.whole.pop()? as usize;
+            self.queued[g] &= !2;
+            if self.groups[g] != u16::MAX {
+                self.queue(g);
+                continue;
+            }
+            let mask = (((1u32 << n) - 1) & 0xffff) as u16;
+            self.groups[g] &= !mask;
+            self.free -= n as u32;
+            self.queue(g);
+            return Some((g * RUN_PAGES) as u32);
+        }
+    }
+    pub(crate) fn free(&mut self, frame: u32) {
+        let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
+        assert!(self.groups[g] >> b & 1 == 0, "frame {frame} freed twice");
+        self.groups[g] |= 1 << b;
+        self.free += 1;
+        self.queue(g);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_adjacent_and_singles_fill_gaps() {
+        let mut f = Frames::new();
+        f.set_limit(2 * CHUNK_FRAMES as u32);
+        f.grow();
+        let run = f.alloc_run(16).unwrap();
+        let three = f.alloc_run(3).unwrap();
+        let one = f.alloc().unwrap();
+        assert_eq!(one / 16, three / 16, "a single frame comes from the broken group");
+        assert_eq!(run % 16, 0);
+        f.free(run + 3);
+        assert_eq!(f.free_count() as usize, CHUNK_FRAMES - 19);
+        assert!(f.can_grow());
+    }
+
+    #[test]
+    fn every_frame_once() {
+        let mut f = Frames::new();
+        f.set_limit(CHUNK_FRAMES as u32);
+        f.grow();
+        let mut all: Vec<u32> = std::iter::from_fn(|| f.alloc()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..CHUNK_FRAMES as u32).collect::<Vec<_>>());
+        for x in all {
+            f.free(x);
+        }
+        assert_eq!(f.drop_top_chunk(), 0);
+        assert_eq!((f.populated(), f.free_count()), (0, 0));
+    }
+}

@@ -1,0 +1,104 @@
+//! The only way to the source's data: one trait, and its real, null and faulty twins.
+
+mod blocking;
+mod null;
+mod sim;
+mod uring;
+
+pub use blocking::BlockingIo;
+pub use null::NullIo;
+pub use sim::{Faults, SimIo};
+pub use uring::UringIo;
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// A piece of memory that takes part in an operation. The caller keeps it valid until the operation has returned.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct IoVec {
+    /// Start.
+    pub ptr: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+// SAFETY: a plain address range; whoever submits it vouches for it.
+unsafe impl Send for IoVec {}
+// SAFETY: as above.
+unsafe impl Sync for IoVec {}
+
+/// One write of a batch.
+#[derive(Debug)]
+pub struct WriteOp {
+    /// Where to.
+    pub fd: RawFd,
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// What.
+    pub bufs: Vec<IoVec>,
+    /// Filled in: bytes written, all of `bufs`, or the error.
+    pub result: io::Result<()>,
+}
+
+/// I/O on source files.
+pub trait Io: Send + Sync + std::fmt::Debug {
+    /// Reads at `offset` into `bufs`, in order; short only at the end of the file.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Safety
+    /// Each of `bufs` must be valid for writes until the call returns.
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize>;
+
+    /// Writes all of `bufs` at `offset`.
+    ///
+    /// # Errors
+    /// What the device says; nothing is known of what was written.
+    ///
+    /// # Safety
+    /// Each of `bufs` must be valid for reads until the call returns.
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()>;
+
+    /// Does several writes, at once where the twin can.
+    ///
+    /// # Safety
+    /// As [`Io::write`], for each operation.
+    unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
+        for op in ops {
+            // SAFETY: the caller's promise.
+            op.result = unsafe { self.write(op.fd, op.offset, &op.bufs) };
+        }
+    }
+
+    /// fsync or fdatasync.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()>;
+
+    /// Sets the size of a source file.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()>;
+}
+
+/// Drops the first `n` bytes of a list of buffers.
+fn advance(bufs: &[IoVec], mut n: usize) -> Vec<IoVec> {
+    let mut left = Vec::with_capacity(bufs.len());
+    for b in bufs {
+        if n >= b.len {
+            n -= b.len;
+            continue;
+        }
+        left.push(IoVec { ptr: b.ptr.wrapping_add(n), len: b.len - n });
+        n = 0;
+    }
+    left
+}
+
+fn total(bufs: &[IoVec]) -> usize {
+    bufs.iter().map(|b| b.len).sum()
+}

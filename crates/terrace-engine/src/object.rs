@@ -1,0 +1,200 @@
+//! An object: a regular file as the cache knows it.
+
+use crate::source::SourceFile;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_shm::{ObjectSlot, Segment};
+
+/// Number of an object: the inode number that programs see on the mount.
+pub type ObjectId = u64;
+/// A shared object.
+pub type ObjectRef = Arc<Object>;
+
+/// A regular file of the source, published in the segment.
+#[derive(Debug)]
+pub struct Object {
+    id: ObjectId,
+    slot: u32,
+    seg: Arc<Segment>,
+    source: SourceFile,
+    /// Held (write) while content or size changes, so that a reader who must not see that waits (read).
+    pub(crate) content: RwLock<()>,
+    /// Held while pages of the object are on their way to the source.
+    pub(crate) writeback: Mutex<()>,
+    /// Dirty pages, in file order. Locked inside the core lock, or alone.
+    pub(crate) dirty: Mutex<BTreeSet<u64>>,
+    /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
+    pub(crate) growing: AtomicU64,
+    /// Since when the oldest dirty page is dirty (ns, engine clock; 0: none).
+    pub(crate) dirty_since: AtomicU64,
+    errors: Mutex<Errors>,
+    times: Mutex<Times>,
+    /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
+    pub(crate) doomed: AtomicBool,
+}
+
+/// Failed writebacks so far, as the kernel's errseq: each handle hears of each failure once.
+#[derive(Debug, Default)]
+struct Errors {
+    count: u64,
+    last: i32,
+    seen: bool,
+}
+
+/// What one open file has heard of failed writebacks.
+#[derive(Debug)]
+pub struct ErrorCursor(AtomicU64);
+
+/// Times that the cache knows better than the source, because writeback comes later than the write.
+#[derive(Debug, Default, Clone, Copy)]
+struct Times {
+    /// mtime and ctime as the program made them, ns since 1970.
+    ours: Option<(i64, i64)>,
+    /// The source's mtime must be put right after the writeback that is still to come.
+    restore: bool,
+    /// mtime and ctime of the source after our own last change of it.
+    stamp: Option<(i64, i64)>,
+}
+
+impl Object {
+    pub(crate) fn new(id: ObjectId, slot: u32, seg: Arc<Segment>, source: SourceFile) -> Object {
+        Object {
+            id,
+            slot,
+            seg,
+            source,
+            content: RwLock::new(()),
+            writeback: Mutex::new(()),
+            dirty: Mutex::new(BTreeSet::new()),
+            growing: AtomicU64::new(0),
+            dirty_since: AtomicU64::new(0),
+            errors: Mutex::new(Errors { seen: true, ..Errors::default() }),
+            times: Mutex::new(Times::default()),
+            doomed: AtomicBool::new(false),
+        }
+    }
+    /// Its number.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+    /// Its slot in the segment's object table.
+    pub fn slot_index(&self) -> u32 {
+        self.slot
+    }
+    /// Its slot.
+    pub(crate) fn slot(&self) -> &ObjectSlot {
+        self.seg.object(self.slot)
+    }
+    /// The file itself.
+    pub fn source(&self) -> &SourceFile {
+        &self.source
+    }
+    /// Size in bytes, as programs see it.
+    pub fn size(&self) -> u64 {
+        self.slot().size.load(Ordering::Acquire)
+    }
+    /// Makes the fast door step aside for this object, or come back.
+    pub fn set_slow(&self, slow: bool) {
+        let flag = terrace_shm::layout::FLAG_SLOW;
+        if slow {
+            self.slot().flags.fetch_or(flag, Ordering::SeqCst);
+        } else {
+            self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
+        }
+    }
+    /// True if the fast door steps aside.
+    pub fn is_slow(&self) -> bool {
+        self.slot().flags.load(Ordering::Acquire) & terrace_shm::layout::FLAG_SLOW != 0
+    }
+    /// Pages not yet written back.
+    pub fn dirty_pages(&self) -> u64 {
+        self.dirty.lock().len() as u64
+    }
+
+    /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
+    pub fn error_cursor(&self) -> ErrorCursor {
+        let e = self.errors.lock();
+        ErrorCursor(AtomicU64::new(if e.seen { e.count } else { e.count - 1 }))
+    }
+    pub(crate) fn note_error(&self, error: &std::io::Error) {
+        let mut e = self.errors.lock();
+        e.count += 1;
+        e.last = error.raw_os_error().unwrap_or(libc::EIO);
+        e.seen = false;
+    }
+    /// Reports a failure that this handle has not heard of.
+    pub(crate) fn take_error(&self, cursor: &ErrorCursor) -> std::io::Result<()> {
+        let mut e = self.errors.lock();
+        if cursor.0.swap(e.count, Ordering::Relaxed) == e.count {
+            return Ok(());
+        }
+        e.seen = true;
+        Err(std::io::Error::from_raw_os_error(e.last))
+    }
+
+    /// mtime and ctime (ns since 1970) where the cache knows better than the source.
+    pub fn times(&self) -> Option<(i64, i64)> {
+        self.times.lock().ours
+    }
+    /// A program wrote at `now`.
+    pub(crate) fn note_write(&self, now: i64) {
+        let mut t = self.times.lock();
+        t.ours = Some((now, now));
+        t.restore = true;
+    }
+    /// A program set the mtime; `ctime` is the source's after that.
+    pub fn set_mtime(&self, mtime: i64, ctime: i64) {
+        let mut t = self.times.lock();
+        if t.ours.is_some() {
+            t.ours = Some((mtime, ctime));
+        }
+        t.stamp = Some((mtime, ctime));
+    }
+    /// A program changed metadata through the mount (chmod, chown, link, ...): the source's ctime counts again.
+    pub fn metadata_changed(&self, mtime: i64, ctime: i64) {
+        let mut t = self.times.lock();
+        if let Some((m, _)) = t.ours {
+            t.ours = Some((m, ctime));
+        }
+        t.stamp = Some((mtime, ctime));
+    }
+    /// mtime and ctime that the source has if nobody but terrace changed it; None if terrace did not.
+    pub fn source_stamp(&self) -> Option<(i64, i64)> {
+        self.times.lock().stamp
+    }
+    /// Remembers the source's times as our own doing.
+    pub fn set_source_stamp(&self, mtime: i64, ctime: i64) {
+        self.times.lock().stamp = Some((mtime, ctime));
+    }
+
+    /// After a writeback: gives the source the mtime of the write, not of the writeback.
+    pub(crate) fn restore_times(&self) {
+        let mut t = self.times.lock();
+        let Some((mtime, _)) = t.ours else { return };
+        if !t.restore {
+            return;
+        }
+        if let Ok(w) = self.source.writer() {
+            // SAFETY: the object keeps the descriptor open.
+            let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(w.raw()) };
+            let ts = rustix::fs::Timespec {
+                tv_sec: mtime.div_euclid(1_000_000_000),
+                tv_nsec: mtime.rem_euclid(1_000_000_000),
+            };
+            let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            let set = rustix::fs::futimens(fd, &rustix::fs::Timestamps { last_access: omit, last_modification: ts });
+            if let Err(e) = set {
+                tracing::debug!("object {}: mtime not restored: {e}", self.id);
+            }
+            if let Ok(st) = rustix::fs::fstat(fd) {
+                t.stamp = Some((
+                    st.st_mtime * 1_000_000_000 + st.st_mtime_nsec as i64,
+                    st.st_ctime * 1_000_000_000 + st.st_ctime_nsec as i64,
+                ));
+            }
+        }
+        t.restore = !self.dirty.lock().is_empty();
+    }
+}

@@ -1,0 +1,66 @@
+//! Free frames ahead of need: the policy names victims, [`crate::core`] withdraws them.
+
+use crate::engine::Engine;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Frames freed under one core lock.
+const BATCH: usize = 64;
+
+impl Engine {
+    /// Below this many free frames reclaim is woken.
+    pub(crate) fn free_low(&self) -> u32 {
+        (self.pool_frames() / 512).clamp(32, 4096)
+    }
+    /// Reclaim goes on until this many are free.
+    fn free_high(&self) -> u32 {
+        self.free_low() * 2
+    }
+
+    /// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
+    pub(crate) fn reclaim_loop(&self) {
+        while !self.stopping.load(Ordering::Acquire) {
+            self.reclaim_bell.wait(Duration::from_millis(500));
+            self.core.lock().policy.set_time(self.clock.now_ns() / 1_000_000);
+            self.adjust_pool();
+            while self.reclaim_batch() {}
+        }
+    }
+
+    /// One step towards the high watermark; false when there, or when nothing can be freed.
+    fn reclaim_batch(&self) -> bool {
+        let grow = {
+            let mut core = self.core.lock();
+            if core.frames.free_count() >= self.free_high() {
+                return false;
+            }
+            if !core.frames.can_grow() {
+                let freed = core.evict(BATCH);
+                if freed == 0 && core.dirty_pages > 0 {
+                    self.writeback_bell.ring();
+                }
+                return freed > 0;
+            }
+            core.frames.populated()
+        };
+        // Backing a chunk with memory takes a while: not under the lock.
+        self.back_with_memory(grow);
+        let mut core = self.core.lock();
+        if core.frames.populated() == grow && core.frames.can_grow() {
+            core.frames.grow();
+        }
+        true
+    }
+
+    /// Evicts all clean pages. Pages dropped.
+    pub fn drop_clean(&self) -> u64 {
+        let mut dropped = 0;
+        loop {
+            let freed = self.core.lock().evict(BATCH) as u64;
+            dropped += freed;
+            if freed == 0 {
+                return dropped;
+            }
+        }
+    }
+}

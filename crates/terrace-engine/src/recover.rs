@@ -1,0 +1,114 @@
+//! What a restarted daemon does with the segment that its predecessor left.
+//!
+//! 1. The namespace, which knows the inodes, calls [`Engine::reattach_object`] for each regular file.
+//! 2. [`Engine::recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
+//!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
+//! 3. Slots whose object nobody claimed are emptied.
+
+use crate::engine::Engine;
+use crate::object::{Object, ObjectId, ObjectRef};
+use crate::segment::flag::{DIRTY, WRITEBACK};
+use crate::source::SourceFile;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use terrace_policy::Why;
+use terrace_shm::Entry;
+use terrace_shm::index::Place;
+use terrace_shm::layout::CHUNK_FRAMES;
+use terrace_shm::protocol::{publish, withdraw};
+
+/// What was found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// Objects taken over.
+    pub objects: usize,
+    /// Pages taken over.
+    pub pages: usize,
+    /// Of these, dirty ones.
+    pub dirty: usize,
+    /// Pages that were being changed and could be read from the source again.
+    pub dropped: usize,
+}
+
+impl Engine {
+    /// Takes over the object `id` if the dead daemon had published it.
+    pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
+        let mut core = self.core.lock();
+        if let Some(o) = core.objects.get(&id) {
+            return Some(o.clone());
+        }
+        let seg = self.handles.segment.clone();
+        let slot = seg.find_object(id)?;
+        let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
+        // Slow flags are set anew by the namespace, from its handles.
+        seg.object(slot).flags.store(0, Ordering::Relaxed);
+        // A dead writer may have extended the source before it published the size.
+        // SAFETY: the namespace keeps the descriptor open.
+        if let Ok(st) = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(path_fd) }) {
+            seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
+        }
+        Some(core.adopt_object(object))
+    }
+
+    /// Takes over all pages of the reattached objects, and empties the slots of all others.
+    pub fn recover_pages(&self) -> Recovered {
+        let now = self.clock.now_ns();
+        let mut found = Recovered::default();
+        let mut core = self.core.lock();
+        let seg = self.handles.segment.clone();
+        for i in 0..seg.geometry().objects_max {
+            let slot = seg.object(i);
+            if slot.id.load(Ordering::Relaxed) != 0 && core.object_in_slot(i).is_none() {
+                slot.root.store(0, Ordering::Release);
+                slot.id.store(0, Ordering::Release);
+            }
+        }
+        let objects: Vec<ObjectRef> = core.objects.values().cloned().collect();
+        let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
+        core.index.recover(&slots);
+        let mut pages: Vec<(ObjectRef, u64, Place, Entry)> = Vec::new();
+        for o in &objects {
+            core.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
+                let e = core.index.get(place);
+                if e.frame().is_some() {
+                    pages.push((o.clone(), page, place, e));
+                }
+            });
+        }
+        found.objects = objects.len();
+        let populated = pages.iter().filter_map(|p| p.3.frame()).max().map_or(0, |f| f + 1);
+        let mut kept = Vec::new();
+        for (o, page, place, e) in pages {
+            let frame = e.frame().expect("filtered above");
+            let flags = self.handles.frame_flags(frame);
+            let dirty = flags.swap(0, Ordering::AcqRel) & (DIRTY | WRITEBACK) != 0;
+            let busy = e.state() != terrace_shm::State::Present;
+            let clock = core.index.tick();
+            if (busy && !dirty) || !core.recover_owner(place, frame) {
+                withdraw(core.index.entry(place), Entry::absent(0, clock));
+                core.index.count_present(place, -1);
+                found.dropped += 1;
+                continue;
+            }
+            if busy {
+                publish(core.index.entry(place), Entry::present(frame, clock));
+            }
+            if dirty {
+                core.soil(&o, page, frame, now);
+                found.dirty += 1;
+            }
+            kept.push(frame);
+        }
+        found.pages = kept.len();
+        core.frames.recover(populated.next_multiple_of(CHUNK_FRAMES as u32), kept.iter().copied());
+        let mut touches = core.touches();
+        for frame in kept {
+            let count = terrace_policy::Touches::take(&mut touches, frame);
+            core.policy.insert(frame, None, Why::Read, &mut touches);
+            terrace_policy::Touches::set(&mut touches, frame, count.min(terrace_shm::map::TOUCH_MAX));
+        }
+        drop(core);
+        self.adjust_pool();
+        found
+    }
+}

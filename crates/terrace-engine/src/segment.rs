@@ -1,0 +1,78 @@
+//! The memory files of an instance: made by the keeper, inherited by each terraced that it starts.
+
+use crate::config::EngineConfig;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use terrace_shm::map::{memfd, read_only_twin};
+use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
+
+/// Room for the namespace's durable tables (sparse), bytes.
+const NAMESPACE_BYTES: usize = 512 << 20;
+
+/// Memory files and their mappings. Made before the first terraced is cloned, so that all inherit the mappings.
+#[derive(Debug)]
+pub struct SegmentHandles {
+    /// The segment, writable.
+    pub segment: Arc<Segment>,
+    /// Its memory file.
+    pub segment_fd: OwnedFd,
+    /// The same, read-only: what clients get.
+    pub segment_ro: OwnedFd,
+    /// Touch table.
+    pub touches: Arc<TouchTable>,
+    /// Its memory file, for clients.
+    pub touch_fd: OwnedFd,
+    durable: Arc<Mapping>,
+    /// Kept so that the region shows up under its name in /proc.
+    pub durable_fd: OwnedFd,
+}
+
+/// Frame flags that outlive terraced.
+pub mod flag {
+    /// The frame holds content that the source does not have yet.
+    pub const DIRTY: u8 = 1;
+    /// The frame is on its way to the source.
+    pub const WRITEBACK: u8 = 2;
+}
+
+impl SegmentHandles {
+    /// Makes the memory files of a new instance.
+    ///
+    /// # Errors
+    /// Out of memory or of address space.
+    pub fn create(config: &EngineConfig) -> io::Result<SegmentHandles> {
+        let max = config.memory_max_bytes.unwrap_or_else(machine_memory).max(config.memory_bytes);
+        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(u32::MAX / 8));
+        let segment_fd = memfd("terrace-segment", geometry.segment_bytes())?;
+        let segment = Arc::new(Segment::create(&segment_fd, geometry)?);
+        let segment_ro = read_only_twin(segment_fd.as_fd())?;
+        let touch_fd = memfd("terrace-touch", geometry.touch_bytes())?;
+        let touches = Arc::new(TouchTable::attach(&touch_fd, geometry.frames_max)?);
+        let durable_bytes = geometry.touch_bytes() + NAMESPACE_BYTES;
+        let durable_fd = memfd("terrace-durable", durable_bytes)?;
+        let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
+        Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, durable, durable_fd })
+    }
+    /// Flags of a frame, see [`flag`].
+    pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
+        assert!(frame < self.segment.geometry().frames_max);
+        // SAFETY: in bounds of the first part of the region; accessed as atomics only.
+        unsafe { AtomicU8::from_ptr(self.durable.as_ptr().add(frame as usize)) }
+    }
+    /// The part of the durable region that is the namespace's: start and bytes. Zero when new.
+    pub fn namespace_region(&self) -> (NonNull<u8>, usize) {
+        let at = self.segment.geometry().touch_bytes();
+        // SAFETY: within the mapping.
+        let p = unsafe { self.durable.as_ptr().add(at) };
+        (NonNull::new(p).expect("mapping is not null"), NAMESPACE_BYTES)
+    }
+}
+
+/// Memory of the machine, bytes.
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit.max(1))
+}

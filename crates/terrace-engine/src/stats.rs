@@ -1,0 +1,170 @@
+//! What `terrace stat` shows.
+
+use crate::engine::Engine;
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::PAGE_SIZE;
+
+/// A snapshot. Field names keep the kernel's stems; bytes are bytes, all else are pages or counts since the start.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub schema: &'static str,
+    pub policy: String,
+    pub memory: Memory,
+    pub fast_door: FastDoor,
+    pub main_door: MainDoor,
+    pub reclaim: Reclaim,
+    pub writeback: Writeback,
+    pub objects: usize,
+    pub generations: Vec<GenerationRow>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Memory {
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    pub frames_bytes: u64,
+    pub frames_max_bytes: u64,
+    pub metadata_bytes: u64,
+    pub metadata_bytes_per_page: f64,
+    pub pages: u64,
+    pub free_frames: u64,
+    pub huge_bytes: u64,
+    pub index_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct FastDoor {
+    pub clients: usize,
+    pub hits: u64,
+    pub hit_bytes: u64,
+    pub misses: u64,
+    pub miss_bytes: u64,
+    pub fallbacks: u64,
+    pub retries: u64,
+    pub donations: u64,
+    pub donations_dropped: u64,
+    pub donations_taken: u64,
+    pub donations_refused: u64,
+    pub donations_read: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct MainDoor {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub passed_on: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Reclaim {
+    pub pgscan: u64,
+    pub pgsteal: u64,
+    pub workingset_refault: u64,
+    pub inserted: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Writeback {
+    pub dirty: u64,
+    pub dirty_bytes: u64,
+    pub dirty_limit: u64,
+    pub written_back: u64,
+    pub errors: u64,
+    pub throttled: u64,
+    pub failing_errno: i32,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct GenerationRow {
+    pub label: String,
+    pub seq: u64,
+    pub age_ms: u64,
+    pub pages: usize,
+}
+
+impl Engine {
+    /// A snapshot of the counters and sizes.
+    pub fn stats(&self) -> Stats {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let now_ms = self.clock.now_ns() / 1_000_000;
+        let fast = self.clients.totals();
+        let core = self.core.lock();
+        let metadata = self.metadata_bytes(&core);
+        let pages = u64::from(core.frames.in_use());
+        let frames_bytes = u64::from(core.frames.populated()) * PAGE_SIZE as u64;
+        let (d, c) = (&self.counts, core.counts);
+        Stats {
+            schema: "terrace.stat.v1",
+            policy: core.policy.name().to_owned(),
+            memory: Memory {
+                limit_bytes: get(&self.memory),
+                used_bytes: frames_bytes + metadata,
+                frames_bytes,
+                frames_max_bytes: u64::from(self.pool_frames()) * PAGE_SIZE as u64,
+                metadata_bytes: metadata,
+                metadata_bytes_per_page: if pages > 0 { metadata as f64 / pages as f64 } else { 0.0 },
+                pages,
+                free_frames: u64::from(core.frames.free_count()),
+                huge_bytes: get(&self.huge_chunks) * terrace_shm::layout::HUGE as u64,
+                index_bytes: core.index.resident_bytes() as u64,
+            },
+            fast_door: FastDoor {
+                clients: self.clients.count(),
+                hits: fast[0],
+                hit_bytes: fast[1],
+                misses: fast[2],
+                miss_bytes: fast[3],
+                fallbacks: fast[4],
+                donations: fast[5],
+                donations_dropped: fast[6],
+                retries: fast[7],
+                donations_taken: get(&d.donations_taken),
+                donations_refused: get(&d.donations_refused),
+                donations_read: get(&d.donations_read),
+            },
+            main_door: MainDoor {
+                reads: get(&d.reads),
+                read_bytes: get(&d.read_bytes),
+                hits: get(&d.hit_pages),
+                misses: get(&d.miss_pages),
+                passed_on: c.passed_on,
+                writes: get(&d.writes),
+                write_bytes: get(&d.write_bytes),
+            },
+            reclaim: Reclaim {
+                pgscan: c.pgscan,
+                pgsteal: c.pgsteal,
+                workingset_refault: c.refaults,
+                inserted: c.inserted,
+            },
+            writeback: Writeback {
+                dirty: core.dirty_pages,
+                dirty_bytes: core.dirty_pages * PAGE_SIZE as u64,
+                dirty_limit: self.dirty_limit(),
+                written_back: get(&d.written_back),
+                errors: get(&d.writeback_errors),
+                throttled: get(&d.throttled),
+                failing_errno: self.writeback_errno.load(Ordering::Relaxed),
+            },
+            objects: core.objects.len(),
+            generations: core
+                .policy
+                .generations(now_ms)
+                .into_iter()
+                .map(|g| GenerationRow { label: g.label, seq: g.seq, age_ms: g.age_ms, pages: g.pages })
+                .collect(),
+        }
+    }
+}

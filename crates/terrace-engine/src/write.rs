@@ -1,0 +1,351 @@
+//! Writes, truncates, and operations on the source that the cache must not see half done.
+//!
+//! Life of a write: [`Engine::write`] -> `throttle` -> per batch of pages: `prepare` (core lock: frames, entries Busy),
+//! fill what a partial write needs, copy, `commit` (core lock: dirty bit first, then publish).
+
+use crate::engine::Engine;
+use crate::io::IoVec;
+use crate::object::{Object, ObjectRef};
+use crate::source::SourceFile;
+use rustix::io::Errno;
+use std::io;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_policy::{Shadow, Why};
+use terrace_shm::index::Place;
+use terrace_shm::protocol::{publish, withdraw};
+use terrace_shm::{Entry, PAGE_SIZE, State};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Pages changed under one pair of core locks.
+const BATCH: usize = 64;
+
+/// A page that a write is changing.
+struct Changing {
+    page: u64,
+    place: Place,
+    frame: u32,
+    /// Bytes of the page that the write covers.
+    from: usize,
+    to: usize,
+    /// It was resident before, so its frame holds content.
+    resident: bool,
+    shadow: u32,
+}
+
+/// Why a batch could not be prepared.
+enum Obstacle {
+    /// No frame: all are dirty or in use.
+    Frames,
+    /// No index node.
+    Index,
+}
+
+impl Engine {
+    /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
+    /// at once. Waits while too much is dirty.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
+    /// is no room for more dirty pages.
+    pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        self.throttle(data.len().div_ceil(PAGE_SIZE) as u64)?;
+        let _content = o.content.write();
+        let old_size = o.size();
+        // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
+        let source = o.source().writer()?.raw();
+        if end > old_size {
+            o.growing.store(end, Ordering::Release);
+            if let Err(e) = self.io.truncate(source, end) {
+                o.growing.store(0, Ordering::Release);
+                return Err(e);
+            }
+        }
+        let written = self.write_pages(o, old_size, offset, data);
+        // What was written before an error stays written, as with any file system.
+        let end = offset + *written.as_ref().unwrap_or(&0) as u64;
+        if end > old_size {
+            o.slot().size.store(end, Ordering::Release);
+        }
+        self.settle_size(o, source)?;
+        let done = written?;
+        o.note_write(self.clock.wall_ns());
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
+        self.counts.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
+        Ok(done)
+    }
+
+    /// Ends the growth of the source; cuts it back if the write fell short of what it had announced.
+    fn settle_size(&self, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
+        let announced = o.growing.load(Ordering::Relaxed);
+        if announced > o.size() {
+            let _writeback = o.writeback.lock();
+            self.io.truncate(source, o.size())?;
+        }
+        o.growing.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    fn write_pages(&self, o: &Object, old_size: u64, offset: u64, data: &[u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < data.len() {
+            let step = match self.write_batch(o, old_size, offset + done as u64, &data[done..]) {
+                Ok(Ok(n)) => Ok(n),
+                Ok(Err(Obstacle::Frames)) => self.wait_for_clean().map(|()| 0),
+                Ok(Err(Obstacle::Index)) => {
+                    let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
+                    self.write_through(o, offset + done as u64, &data[done..done + n]).map(|()| n)
+                }
+                Err(e) => Err(e),
+            };
+            match step {
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Changes the first pages of a write; bytes done. The object's content lock is held.
+    fn write_batch(&self, o: &Object, old_size: u64, at: u64, data: &[u8]) -> io::Result<Result<usize, Obstacle>> {
+        let batch = match self.prepare(o, at, data.len()) {
+            Ok(batch) => batch,
+            Err(obstacle) => return Ok(Err(obstacle)),
+        };
+        let mut done = 0;
+        for (i, c) in batch.iter().enumerate() {
+            if let Err(e) = self.fill_for_write(o, c, old_size) {
+                self.commit(o, &batch[..i]);
+                self.abandon(o, &batch[i..]);
+                return if i > 0 { Ok(Ok(done)) } else { Err(e) };
+            }
+            let n = c.to - c.from;
+            // SAFETY: the entry is Busy, so readers discard what they copy; the content lock keeps writers out.
+            unsafe {
+                let frame = self.handles.segment.frame(c.frame).add(c.from);
+                std::ptr::copy_nonoverlapping(data[done..done + n].as_ptr(), frame, n);
+            }
+            done += n;
+        }
+        self.commit(o, &batch);
+        Ok(Ok(done))
+    }
+
+    /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
+    fn prepare(&self, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
+        let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
+        let mut core = self.core.lock();
+        core.note_change(o);
+        let mut pos = at;
+        while pos < at + len as u64 && batch.len() < BATCH {
+            let page = pos / PAGE;
+            let from = (pos % PAGE) as usize;
+            let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
+            let Some(place) = core.index.ensure(o.slot_index(), page) else {
+                return if batch.is_empty() { Err(Obstacle::Index) } else { Ok(batch) };
+            };
+            let e = core.index.get(place);
+            let (frame, resident) = match e.frame() {
+                Some(frame) => (frame, true),
+                None => match core.claim() {
+                    Some(frame) => (frame, false),
+                    None => return if batch.is_empty() { Err(Obstacle::Frames) } else { Ok(batch) },
+                },
+            };
+            let clock = core.index.tick();
+            withdraw(core.index.entry(place), Entry::busy(frame, clock));
+            if !resident {
+                core.own(place, frame);
+            }
+            batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
+            pos += (to - from) as u64;
+        }
+        if core.frames.free_count() < self.free_low() {
+            self.reclaim_bell.ring();
+        }
+        Ok(batch)
+    }
+
+    /// Brings a frame to what the page holds before the write, where the write does not cover it all.
+    fn fill_for_write(&self, o: &Object, c: &Changing, old_size: u64) -> io::Result<()> {
+        if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
+            return Ok(());
+        }
+        if c.page * PAGE < old_size {
+            return self.read_frames(o, c.page, &[c.frame]);
+        }
+        // SAFETY: the entry is Busy and the frame new: nobody reads it.
+        unsafe { self.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
+        Ok(())
+    }
+
+    fn commit(&self, o: &Object, batch: &[Changing]) {
+        let now = self.clock.now_ns();
+        let mut core = self.core.lock();
+        for c in batch {
+            core.soil(o, c.page, c.frame, now);
+            let clock = core.index.tick();
+            publish(core.index.entry(c.place), Entry::present(c.frame, clock));
+            if !c.resident {
+                core.enlist(c.frame, NonZeroU32::new(c.shadow).map(Shadow), Why::Write);
+            }
+        }
+        if core.dirty_pages > self.dirty_background() {
+            self.writeback_bell.ring();
+        }
+    }
+
+    /// Undoes `prepare` for pages whose content could not be had.
+    fn abandon(&self, _o: &Object, batch: &[Changing]) {
+        let mut core = self.core.lock();
+        for c in batch {
+            let clock = core.index.tick();
+            if c.resident {
+                publish(core.index.entry(c.place), Entry::present(c.frame, clock));
+            } else {
+                core.disown(c.place, c.frame, clock);
+            }
+        }
+    }
+
+    /// Writes a piece of one page straight to the source, for when the index is full.
+    fn write_through(&self, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
+        let fd = o.source().buffered()?;
+        let mut copy = data.to_vec();
+        let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
+        // SAFETY: `copy` lives until the call returns.
+        unsafe { self.io.write(fd, at, &[buf])? };
+        let mut core = self.core.lock();
+        core.drop_pages(o, at / PAGE, at / PAGE);
+        Ok(())
+    }
+
+    /// Sets the size of the file, in cache and source.
+    ///
+    /// # Errors
+    /// What the source says; nothing has changed then.
+    pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
+        let _content = o.content.write();
+        let _writeback = o.writeback.lock();
+        let source = o.source().writer()?.raw();
+        let old = o.size();
+        self.core.lock().note_change(o);
+        if size < old {
+            // Readers see the end first, then the pages go: nobody sees zeros where data were.
+            o.slot().size.store(size, Ordering::Release);
+        }
+        if let Err(e) = self.io.truncate(source, size) {
+            o.slot().size.store(old, Ordering::Release);
+            return Err(e);
+        }
+        if size < old {
+            let mut core = self.core.lock();
+            core.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
+            if size % PAGE != 0 {
+                core.zero_tail(o, size);
+            }
+        } else {
+            o.slot().size.store(size, Ordering::Release);
+            self.core.lock().note_change(o);
+        }
+        o.note_write(self.clock.wall_ns());
+        o.restore_times();
+        Ok(())
+    }
+
+    /// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
+    /// first, cached pages of `range` are dropped after, and the size is read anew.
+    ///
+    /// # Errors
+    /// A failed writeback, or what `f` says.
+    pub fn with_source<T>(
+        &self,
+        o: &ObjectRef,
+        range: Range<u64>,
+        f: impl FnOnce(&SourceFile) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _content = o.content.write();
+        self.write_back(o, range.clone())?;
+        let _writeback = o.writeback.lock();
+        let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
+        // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
+        self.core.lock().drop_pages(o, first, last);
+        let result = f(o.source());
+        self.core.lock().drop_pages(o, first, last);
+        // SAFETY: the namespace keeps the O_PATH descriptor open while the object lives.
+        let st = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(o.source().path_fd()) })?;
+        o.slot().size.store(st.st_size as u64, Ordering::Release);
+        result
+    }
+
+    /// Waits until `pages` more may become dirty.
+    fn throttle(&self, pages: u64) -> io::Result<()> {
+        let limit = self.dirty_limit();
+        let mut core = self.core.lock();
+        if core.dirty_pages + pages <= limit || core.dirty_pages == 0 {
+            return Ok(());
+        }
+        drop(core);
+        self.counts.throttled.fetch_add(1, Ordering::Relaxed);
+        loop {
+            self.writeback_bell.ring();
+            core = self.core.lock();
+            if core.dirty_pages + pages <= limit || core.dirty_pages == 0 {
+                return Ok(());
+            }
+            self.check_writeback()?;
+            self.dirty_done.wait_for(&mut core, Duration::from_millis(100));
+            drop(core);
+        }
+    }
+
+    /// Waits for frames that writeback is to make clean.
+    fn wait_for_clean(&self) -> io::Result<()> {
+        self.writeback_bell.ring();
+        self.check_writeback()?;
+        let mut core = self.core.lock();
+        self.dirty_done.wait_for(&mut core, Duration::from_millis(100));
+        Ok(())
+    }
+
+    fn check_writeback(&self) -> io::Result<()> {
+        match self.writeback_errno.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            e => Err(io::Error::from_raw_os_error(e)),
+        }
+    }
+}
+
+impl crate::core::Core {
+    /// Takes back a frame that was booked for a page which stays absent.
+    pub(crate) fn disown(&mut self, place: Place, frame: u32, clock: u64) {
+        withdraw(self.index.entry(place), Entry::absent(0, clock));
+        self.index.count_present(place, -1);
+        self.free_owned(frame);
+    }
+
+    /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
+    pub(crate) fn zero_tail(&mut self, o: &Object, size: u64) {
+        let Some(place) = self.index.find(o.slot_index(), size / PAGE) else { return };
+        let e = self.index.get(place);
+        let clock = self.index.tick();
+        if e.state() != State::Present {
+            publish(self.index.entry(place), Entry::absent(e.shadow(), clock));
+            return;
+        }
+        withdraw(self.index.entry(place), Entry::busy(e.payload(), clock));
+        let at = (size % PAGE) as usize;
+        // SAFETY: the entry is Busy; the range lies inside the frame.
+        unsafe { self.handles.segment.frame(e.payload()).add(at).write_bytes(0, PAGE_SIZE - at) };
+        let clock = self.index.tick();
+        publish(self.index.entry(place), Entry::present(e.payload(), clock));
+    }
+}
