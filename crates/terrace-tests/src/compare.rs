@@ -1,0 +1,207 @@
+//! Runs one script on two sides, compares what they answered, and makes a failing script small.
+
+use crate::exec;
+use crate::gen_ops::{Ops, interleave};
+use crate::process;
+use crate::rig::{Rig, helper, workspace};
+use crate::rng::Rng;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A script has this long to run.
+const SCRIPT_SECONDS_MAX: u64 = 300;
+
+/// How the driver is started.
+#[derive(Clone, Debug, Default)]
+pub struct Driver {
+    /// Words before the driver's own (`terrace run ... --`).
+    pub wrapper: Vec<String>,
+    /// `--break` for the driver: a deliberate fault.
+    pub fault: Option<String>,
+}
+
+/// One run's answers, and the directory it left behind.
+#[derive(Debug)]
+pub struct Run {
+    /// One line an operation.
+    pub log: String,
+    /// The directory, relative to the rig's.
+    pub root: String,
+}
+
+/// Puts the file for `press` where the runs of this rig find it.
+pub fn prepare(rig: &Rig) {
+    exec::write_big(&rig.at().join("big")).expect("the big file can be written");
+}
+
+/// Runs a script in a fresh directory of a rig.
+pub fn run_script(rig: &Rig, driver: &Driver, script: &str) -> Run {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let root = format!("r{n}");
+    let path = rig.at().join(&root);
+    std::fs::create_dir(&path).expect("a directory for the run");
+    std::fs::hard_link(rig.at().join("big"), path.join("big")).expect("the big file can be linked");
+    let file = rig.aside().join(format!("script-{n}"));
+    std::fs::write(&file, script).expect("the script can be written");
+
+    let mut command = match driver.wrapper.split_first() {
+        Some((first, rest)) => {
+            let mut command = rig.command(first);
+            command.args(rest).arg(helper("opdriver"));
+            command
+        }
+        None => rig.command(helper("opdriver")),
+    };
+    command.arg(&path).arg(&file);
+    if let Some(fault) = &driver.fault {
+        command.args(["--break", fault]);
+    }
+    let outcome = process::run(&mut command, SCRIPT_SECONDS_MAX);
+    let mut log = outcome.stdout.clone();
+    if !outcome.status.success() {
+        log += &format!("the driver ended: {:?} {}\n", outcome.status, outcome.stderr);
+    }
+    std::fs::remove_file(path.join("big")).expect("the big file can be unlinked");
+    let _ = std::fs::remove_file(file);
+    Run { log, root }
+}
+
+/// Two sides that must agree.
+#[derive(Debug)]
+pub struct Pair<'a> {
+    /// The plain directory.
+    pub reference: &'a Rig,
+    /// The side under test.
+    pub tested: &'a Rig,
+    /// How the driver runs on the tested side.
+    pub driver: Driver,
+    roots: std::cell::RefCell<Vec<(String, String)>>,
+}
+
+impl<'a> Pair<'a> {
+    /// A pair; both rigs must be prepared.
+    pub fn new(reference: &'a Rig, tested: &'a Rig, driver: Driver) -> Pair<'a> {
+        Pair { reference, tested, driver, roots: Default::default() }
+    }
+
+    /// Runs the sequences interleaved on both sides. A difference is made small and reported.
+    pub fn check(&self, sequences: &[Ops], rng: &mut Rng) -> Result<(), String> {
+        let script = interleave(sequences, rng);
+        let Some(difference) = self.differ(&script) else { return Ok(()) };
+        Err(self.explain(sequences, &script, &difference))
+    }
+
+    fn differ(&self, script: &str) -> Option<Difference> {
+        let reference = run_script(self.reference, &Driver::default(), script);
+        let tested = run_script(self.tested, &self.driver, script);
+        let difference = Difference::find(&reference.log, &tested.log);
+        self.roots.borrow_mut().push((reference.root, tested.root));
+        difference
+    }
+
+    /// Compares the trees that all runs so far left, as the source file system shows them: to be called after umount.
+    pub fn check_sources(&self) -> Result<(), String> {
+        for (left, right) in self.roots.borrow_mut().drain(..) {
+            let (left, right) = (self.reference.src().join(left), self.tested.src().join(right));
+            let tree = |path: &PathBuf| {
+                process::run(std::process::Command::new(helper("opdriver")).arg("--tree").arg(path), 120).expect_success()
+            };
+            if let Some(d) = Difference::find(&tree(&left), &tree(&right)) {
+                return Err(format!("the sources differ after umount: {}\n{d}", right.display()));
+            }
+            for path in [left, right] {
+                std::fs::remove_dir_all(path).expect("a run's directory can be removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, sequences: &[Ops], script: &str, difference: &Difference) -> String {
+        let kept = keep(script);
+        let mut text = format!("{difference}\nthe whole script: {}\n", kept.display());
+        let Some(n) = difference.sequence else { return text };
+        match self.minimise(&sequences[n]) {
+            Some((ops, difference)) => {
+                text += &format!("the least that differs:\n@0\n{}\n{difference}", ops.join("\n"));
+            }
+            None => text += "alone, the sequence does not differ: it takes the others beside it\n",
+        }
+        text
+    }
+
+    /// Removes operations while the two sides still differ.
+    fn minimise(&self, ops: &Ops) -> Option<(Ops, Difference)> {
+        let tries = std::cell::Cell::new(0);
+        let differs = |ops: &Ops| {
+            tries.set(tries.get() + 1);
+            self.differ(&format!("@0\n{}\n", ops.join("\n")))
+        };
+        let mut best = ops.clone();
+        let mut difference = differs(&best)?;
+        if let Some(line) = difference.operation {
+            let shorter = best[..(line + 1).min(best.len())].to_vec();
+            if let Some(d) = differs(&shorter) {
+                (best, difference) = (shorter, d);
+            }
+        }
+        let mut chunk = best.len() / 2;
+        while chunk > 0 {
+            let mut at = 0;
+            while at < best.len() && tries.get() < 150 {
+                let mut candidate = best.clone();
+                candidate.drain(at..(at + chunk).min(best.len()));
+                match differs(&candidate) {
+                    Some(d) => (best, difference) = (candidate, d),
+                    None => at += chunk,
+                }
+            }
+            chunk /= 2;
+        }
+        Some((best, difference))
+    }
+}
+
+fn keep(script: &str) -> PathBuf {
+    let dir = workspace().join("target/test-failures");
+    std::fs::create_dir_all(&dir).expect("target can be written");
+    let path = dir.join(format!("script-{:x}", crate::rng::hash(script.as_bytes())));
+    std::fs::write(&path, script).expect("target can be written");
+    path
+}
+
+/// Where two logs part.
+#[derive(Debug)]
+pub struct Difference {
+    sequence: Option<usize>,
+    operation: Option<usize>,
+    text: String,
+}
+
+impl Difference {
+    /// The first line in which two logs differ, with what led there.
+    pub fn find(reference: &str, tested: &str) -> Option<Difference> {
+        if reference == tested {
+            return None;
+        }
+        let (left, right): (Vec<&str>, Vec<&str>) = (reference.lines().collect(), tested.lines().collect());
+        let at = left.iter().zip(&right).position(|(l, r)| l != r).unwrap_or(left.len().min(right.len()));
+        let line = |lines: &[&str]| lines.get(at).map_or("(nothing)".to_owned(), |l| l.to_string());
+        let own = left.get(at).or(right.get(at)).and_then(|l| l.split(' ').next()?.parse::<usize>().ok());
+        let mine = |l: &&&str| own.is_some_and(|n| l.starts_with(&format!("{n} ")));
+        let before: Vec<&&str> = left[..at].iter().filter(mine).collect();
+        let is_operation = left.get(at).is_some_and(|l| l.contains(" => "));
+        let mut text = String::new();
+        for l in before.iter().rev().take(25).rev() {
+            text += &format!("          {l}\n");
+        }
+        text += &format!("reference {}\ntested    {}\n", line(&left), line(&right));
+        Some(Difference { sequence: own, operation: is_operation.then_some(before.len()), text })
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,89 @@
+//! What a test may not leave behind: mounts, processes, runtime directories.
+
+use crate::process;
+use std::path::{Path, PathBuf};
+
+/// Where instances keep their sockets: the same rule as the product's.
+pub fn runtime_dir() -> PathBuf {
+    // SAFETY: no arguments.
+    let uid = unsafe { libc::geteuid() };
+    if uid == 0 {
+        return "/run/terrace".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => Path::new(&dir).join("terrace"),
+        None => format!("/tmp/terrace-{uid}").into(),
+    }
+}
+
+/// The instance directories and what their info.json says.
+pub fn instances() -> Vec<(PathBuf, serde_json::Value)> {
+    let Ok(list) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
+    list.filter_map(|entry| {
+        let dir = entry.ok()?.path();
+        let text = std::fs::read_to_string(dir.join("info.json")).ok()?;
+        Some((dir, serde_json::from_str(&text).ok()?))
+    })
+    .collect()
+}
+
+/// All that is still there of work below `dir`, one line each; waits a little for what is just ending.
+pub fn find(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    process::wait_until(5, || {
+        found = look(dir);
+        found.is_empty()
+    });
+    found
+}
+
+fn look(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let name = dir.to_str().expect("a UTF-8 path");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    found.extend(mounts.lines().filter(|l| l.contains(name)).map(|l| format!("mount: {l}")));
+    for (place, info) in instances() {
+        if info.to_string().contains(name) {
+            found.push(format!("instance: {} {info}", place.display()));
+        }
+    }
+    for pid in process::pids() {
+        if pid != std::process::id() as i32 && process::alive(pid) && mentions(pid, name) {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            found.push(format!("process: {pid} {} {}", comm.trim(), process::state(pid)));
+        }
+    }
+    found
+}
+
+/// True when the arguments, the working directory or the mounts of a process (of a private namespace) name the place.
+fn mentions(pid: i32, name: &str) -> bool {
+    let read = |what: &str| std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    let has = |text: &[u8]| text.windows(name.len()).any(|w| w == name.as_bytes());
+    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|p| p.starts_with(name));
+    cwd || has(&read("cmdline")) || has(&read("mountinfo"))
+}
+
+/// Ends what [`find`] finds, by number: for tests that failed half-way.
+pub fn clear(dir: &Path) {
+    let name = dir.to_str().expect("a UTF-8 path");
+    for pid in process::pids() {
+        if pid != std::process::id() as i32 && process::alive(pid) && mentions(pid, name) {
+            process::kill(pid, libc::SIGKILL);
+        }
+    }
+    for _ in 0..4 {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for line in mounts.lines().filter(|l| l.contains(name)) {
+            let point = line.split(' ').nth(4).expect("a mount point");
+            let point = std::ffi::CString::new(point).expect("no NUL");
+            // SAFETY: a NUL-terminated path below the test's own directory.
+            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+    for (place, info) in instances() {
+        if info.to_string().contains(name) {
+            let _ = std::fs::remove_dir_all(place);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Self-describing pages and the ledger of what was done to them: the means of every verifying stress.
+//!
+//! Each 512-byte sector of a page says which page it belongs to, which version it is, and carries a checksum. A page has
+//! one writing process at a time. The ledger, a file outside the cache that all processes map, holds three numbers a
+//! page: the version whose write has *started*, the last one *acknowledged*, and the last one that an fsync covered. A
+//! reader that saw `acked` before it read and sees `started` after it has read must have got a version in between:
+//! anything older is a lost or stale write, anything else was never written.
+
+use crate::rng::{hash, mix};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+const SECTOR: usize = 512;
+const MAGIC: u64 = 0x7465_7272_6163_6531;
+const HEADER: usize = 4096;
+
+/// Writes version `version` of page `page` into `buf`.
+pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
+    assert_eq!(buf.len(), PAGE, "one page");
+    for (s, sector) in buf.chunks_mut(SECTOR).enumerate() {
+        let words = [MAGIC, page, version, s as u64];
+        for (i, word) in sector[..SECTOR - 8].chunks_mut(8).enumerate() {
+            let value = words.get(i).copied().unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ i as u64));
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        let sum = hash(&sector[..SECTOR - 8]);
+        sector[SECTOR - 8..].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// What is wrong with a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// Each sector is sound, but they are of different versions.
+    Torn(Vec<u64>),
+    /// A sector is not what was ever written there.
+    Garbage(String),
+}
+
+/// The version of a page; 0 when it was never written.
+pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
+    if buf.iter().all(|b| *b == 0) {
+        return Ok(0);
+    }
+    let mut versions = Vec::new();
+    for (s, sector) in buf.chunks(SECTOR).enumerate() {
+        if sector.iter().all(|b| *b == 0) {
+            versions.push(0);
+            continue;
+        }
+        let word = |i: usize| u64::from_le_bytes(sector[i * 8..][..8].try_into().expect("8 bytes"));
+        if word(0) != MAGIC || word(1) != page || word(3) != s as u64 || word(63) != hash(&sector[..SECTOR - 8]) {
+            let text = format!("page {page} sector {s}: says magic {:x} page {} version {} sector {}", word(0), word(1), word(2), word(3));
+            return Err(Bad::Garbage(text));
+        }
+        versions.push(word(2));
+    }
+    if versions.iter().any(|v| *v != versions[0]) { Err(Bad::Torn(versions)) } else { Ok(versions[0]) }
+}
+
+/// The shared record of what was written. See the module's text.
+#[derive(Debug)]
+pub struct Ledger {
+    base: *mut u8,
+    len: usize,
+    pages: u64,
+}
+
+// SAFETY: all access goes through atomics in a mapping that lives as long as the value.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Ledger {
+    /// Makes a ledger for so many pages, or opens the one that is there.
+    pub fn open(path: &Path, pages: u64) -> Ledger {
+        let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        let len = HEADER + pages as usize * 24;
+        file.set_len(len as u64).expect("the ledger can be made as long as it must be");
+        // SAFETY: a new shared mapping of a file of this length.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED, "the ledger can be mapped");
+        Ledger { base: base.cast(), len, pages }
+    }
+
+    fn cell(&self, index: usize) -> &AtomicU64 {
+        assert!(index * 8 + 8 <= self.len, "within the ledger");
+        // SAFETY: aligned and within the mapping (asserted); only atomics touch it.
+        unsafe { &*self.base.add(index * 8).cast::<AtomicU64>() }
+    }
+
+    fn of(&self, page: u64, which: u64) -> &AtomicU64 {
+        assert!(page < self.pages, "a page of the ledger");
+        self.cell(HEADER / 8 + (page * 3 + which) as usize)
+    }
+
+    /// How many pages it records.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The version whose write was begun last.
+    pub fn started(&self, page: u64) -> &AtomicU64 {
+        self.of(page, 0)
+    }
+
+    /// The version whose write was acknowledged last.
+    pub fn acked(&self, page: u64) -> &AtomicU64 {
+        self.of(page, 1)
+    }
+
+    /// The newest version that an fsync has covered.
+    pub fn synced(&self, page: u64) -> &AtomicU64 {
+        self.of(page, 2)
+    }
+
+    /// Set when all processes shall end.
+    pub fn stop(&self) -> &AtomicU64 {
+        self.cell(0)
+    }
+
+    /// Pages written so far, by all.
+    pub fn writes(&self) -> &AtomicU64 {
+        self.cell(1)
+    }
+
+    /// Pages read and verified so far, by all.
+    pub fn reads(&self) -> &AtomicU64 {
+        self.cell(2)
+    }
+
+    /// Pages that were seen torn once and whole when read again.
+    pub fn torn(&self) -> &AtomicU64 {
+        self.cell(3)
+    }
+
+    /// Fsyncs done so far, by all.
+    pub fn syncs(&self) -> &AtomicU64 {
+        self.cell(4)
+    }
+
+    /// One line for the test's output.
+    pub fn summary(&self) -> String {
+        let n = |cell: &AtomicU64| cell.load(SeqCst);
+        format!(
+            "{} pages written, {} read, {} fsyncs, {} torn and read again",
+            n(self.writes()),
+            n(self.reads()),
+            n(self.syncs()),
+            n(self.torn())
+        )
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length; nothing borrows it any more.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_tells_its_version() {
+        let mut page = vec![0; PAGE];
+        assert_eq!(version(&page, 3), Ok(0));
+        stamp(&mut page, 3, 9);
+        assert_eq!(version(&page, 3), Ok(9));
+        assert!(matches!(version(&page, 4), Err(Bad::Garbage(_))));
+    }
+
+    #[test]
+    fn torn_and_broken_pages_are_seen() {
+        let (mut old, mut new) = (vec![0; PAGE], vec![0; PAGE]);
+        stamp(&mut old, 3, 9);
+        stamp(&mut new, 3, 10);
+        old[1024..].copy_from_slice(&new[1024..]);
+        assert_eq!(version(&old, 3), Err(Bad::Torn(vec![9, 9, 10, 10, 10, 10, 10, 10])));
+        new[700] ^= 4;
+        assert!(matches!(version(&new, 3), Err(Bad::Garbage(_))));
+    }
+}

@@ -1,0 +1,182 @@
+//! Running programs under a watchdog, and finding and ending processes by number.
+
+use std::io::{Read as _, Seek as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a program left: its status and all that it printed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+    /// What was run, for messages.
+    pub what: String,
+}
+
+impl Outcome {
+    /// The output of a program that must succeed.
+    #[track_caller]
+    pub fn expect_success(self) -> String {
+        assert!(self.status.success(), "{self}");
+        self.stdout
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let status = match self.status.signal() {
+            Some(signal) => format!("signal {signal}"),
+            None => format!("exit {:?}", self.status.code()),
+        };
+        write!(f, "{} -> {status}\n--- stdout\n{}\n--- stderr\n{}", self.what, tail(&self.stdout), tail(&self.stderr))
+    }
+}
+
+fn tail(text: &str) -> &str {
+    let mut from = text.len().saturating_sub(8000);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    &text[from..]
+}
+
+/// Runs a program to its end. After `seconds` it and its process group are killed, and the test fails: nothing here may
+/// hang.
+#[track_caller]
+pub fn run(command: &mut Command, seconds: u64) -> Outcome {
+    let (mut out, mut err) = (scratch(), scratch());
+    command.stdin(Stdio::null()).process_group(0);
+    command.stdout(out.try_clone().expect("a descriptor")).stderr(err.try_clone().expect("a descriptor"));
+    let what = format!("{command:?}");
+    let mut child = Background::new(command);
+    let Some(status) = child.wait(Duration::from_secs(seconds)) else {
+        let held = tell_hang(child.id());
+        child.kill();
+        panic!("{what}: still running after {seconds} s\n{held}--- stdout\n{}\n--- stderr\n{}", read(&mut out), read(&mut err));
+    };
+    Outcome { status, stdout: read(&mut out), stderr: read(&mut err), what }
+}
+
+/// Where each thread of a hanging process group stands in the kernel.
+fn tell_hang(group: i32) -> String {
+    let mut out = String::new();
+    for pid in pids() {
+        // SAFETY: plain integers.
+        if unsafe { libc::getpgid(pid) } != group {
+            continue;
+        }
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+        out += &format!("pid {pid} {} state {} in {}\n{}", read("comm").trim(), state(pid), read("wchan"), read("stack"));
+    }
+    out
+}
+
+fn scratch() -> std::fs::File {
+    // SAFETY: memfd_create gives a new descriptor, owned from here on by the File.
+    unsafe {
+        let fd = libc::memfd_create(c"test-output".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+        std::os::fd::FromRawFd::from_raw_fd(fd)
+    }
+}
+
+fn read(file: &mut std::fs::File) -> String {
+    let mut all = Vec::new();
+    file.rewind().expect("memory can be rewound");
+    file.read_to_end(&mut all).expect("memory can be read");
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// A running program in a process group of its own, killed with that group when dropped.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Background {
+    /// Starts it.
+    #[track_caller]
+    pub fn new(command: &mut Command) -> Background {
+        command.process_group(0);
+        let child = command.spawn().unwrap_or_else(|why| panic!("{command:?}: {why}"));
+        Background { child, status: None }
+    }
+
+    /// Its process number, and that of its group.
+    pub fn id(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits for its end, at most so long.
+    pub fn wait(&mut self, at_most: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + at_most;
+        let mut pause = 1;
+        while self.status.is_none() {
+            self.status = self.child.try_wait().expect("a child can be waited for");
+            if self.status.is_some() || Instant::now() > end {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+            pause = (pause * 2).min(20);
+        }
+        self.status
+    }
+
+    /// Kills the program and all in its group, and reaps it.
+    pub fn kill(&mut self) {
+        if self.status.is_none() {
+            kill(-self.id(), libc::SIGKILL);
+            self.status = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a signal; true when the process was there.
+pub fn kill(pid: i32, signal: i32) -> bool {
+    assert!(pid.abs() > 1, "a process of a test");
+    // SAFETY: plain integers.
+    unsafe { libc::kill(pid, signal) == 0 }
+}
+
+/// The state letter of a process, or `-` when it is gone.
+pub fn state(pid: i32) -> char {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return '-' };
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
+}
+
+/// True while a process runs: a zombie holds nothing any more.
+pub fn alive(pid: i32) -> bool {
+    !matches!(state(pid), '-' | 'Z' | 'X')
+}
+
+/// All process numbers.
+pub fn pids() -> Vec<i32> {
+    let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
+    list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Asks again until it is so, at most `seconds` long.
+pub fn wait_until(seconds: u64, mut so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if so() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,340 @@
+//! A place to test in: a fresh directory, and on two of the three sides a terrace mount of it.
+
+use crate::process::{self, Outcome};
+use crate::{leftovers, rng};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Through which door the programs of a test reach their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The bare directory: the reference.
+    Plain,
+    /// A terrace mount, programs as they are.
+    Mount,
+    /// A terrace mount, programs with the preload library.
+    Fast,
+}
+
+/// The top of the source tree.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/terrace-tests").to_owned()
+}
+
+/// A file of the product; tells what to do when it is missing.
+#[track_caller]
+pub fn product(name: &str) -> PathBuf {
+    let dir = std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
+    let path = dir.join(name);
+    assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
+    path
+}
+
+/// A program of this crate, beside the running test.
+pub fn helper(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this program");
+    let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|p| p.exists());
+    found.unwrap_or_else(|| panic!("{name} is not built: run the tests through cargo"))
+}
+
+/// A fresh directory, removed at the end when the test went well.
+#[derive(Debug)]
+pub struct TestDir(PathBuf);
+
+impl TestDir {
+    /// Makes it; `test` becomes part of its name.
+    pub fn new(test: &str) -> TestDir {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = base_dir().join(format!("{test}-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        TestDir(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A directory in it, made now.
+    pub fn sub(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        path
+    }
+}
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        if std::thread::panicking() || std::env::var_os("TERRACE_KEEP").is_some() {
+            eprintln!("kept for inspection: {}", self.0.display());
+            return;
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Test data lie on the file system of the build; programs that run as other users must be able to get there.
+fn base_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
+        return dir.into();
+    }
+    let near = workspace().join("target/test-data");
+    std::fs::create_dir_all(&near).expect("target can be written");
+    let open = |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
+    if near.ancestors().filter(|p| !p.as_os_str().is_empty()).all(open) { near } else { "/var/tmp/terrace-tests".into() }
+}
+
+/// A test's directory and, where there is one, the mount.
+#[derive(Debug)]
+pub struct Rig {
+    side: Side,
+    src: PathBuf,
+    at: PathBuf,
+    options: Vec<String>,
+    finished: bool,
+    // Last, so that it is removed after the mount is gone.
+    dir: TestDir,
+}
+
+impl Rig {
+    /// A rig with so much memory (`16MiB`) for the cache.
+    #[track_caller]
+    pub fn new(test: &str, side: Side, memory: &str) -> Rig {
+        Rig::with(test, side, &["--memory", memory])
+    }
+
+    /// A rig whose mount gets these options.
+    #[track_caller]
+    pub fn with(test: &str, side: Side, options: &[&str]) -> Rig {
+        let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
+        let src = dir.sub("src");
+        let at = if side == Side::Plain { src.clone() } else { dir.sub("mnt") };
+        let options = options.iter().map(|o| o.to_string()).collect();
+        let rig = Rig { side, src, at, options, finished: false, dir };
+        if side != Side::Plain {
+            rig.mount();
+        }
+        rig
+    }
+
+    /// Through which door this rig leads.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The directory that is cached, as the source file system shows it.
+    pub fn src(&self) -> &Path {
+        &self.src
+    }
+
+    /// The directory in which programs work.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// A directory for the test's own things, never cached.
+    pub fn aside(&self) -> PathBuf {
+        self.dir.sub("aside")
+    }
+
+    /// The test's whole directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Mounts (again).
+    #[track_caller]
+    pub fn mount(&self) {
+        let mut command = Command::new(product("terrace"));
+        command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
+        process::run(&mut command, 60).expect_success();
+        assert!(self.mounted(), "terrace mount said it is done, but nothing is mounted on {}", self.at.display());
+    }
+
+    /// True while the mount is there.
+    pub fn mounted(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+        let at = self.at.to_str().expect("a UTF-8 path");
+        mounts.lines().any(|l| l.split(' ').nth(4) == Some(at))
+    }
+
+    /// Runs `terrace CMD MNT ARGS...`.
+    #[track_caller]
+    pub fn terrace(&self, cmd: &str, args: &[&str]) -> Outcome {
+        process::run(Command::new(product("terrace")).arg(cmd).arg(&self.at).args(args), 120)
+    }
+
+    /// A program in this rig's directory, behind this rig's door.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.at);
+        if self.side == Side::Fast {
+            self.through_fast_door(&mut command);
+        }
+        command
+    }
+
+    /// Gives a program the environment that `terrace run` would give it.
+    pub fn through_fast_door(&self, command: &mut Command) {
+        let (place, _) = self.instance();
+        command.env("LD_PRELOAD", product("libterrace_preload.so")).env("TERRACE_SOCKET", place.join("door.sock"));
+    }
+
+    /// Runs a shell script in this rig's directory, behind its door; it must succeed.
+    #[track_caller]
+    pub fn shell(&self, script: &str, seconds: u64) -> String {
+        process::run(self.command("/bin/bash").arg("-euc").arg(script), seconds).expect_success()
+    }
+
+    /// The instance's runtime directory and info.json.
+    #[track_caller]
+    pub fn instance(&self) -> (PathBuf, serde_json::Value) {
+        let at = self.at.to_str().expect("a UTF-8 path");
+        let all = leftovers::instances();
+        let mine = all.iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
+        mine.cloned().unwrap_or_else(|| panic!("no instance serves {at}: {all:?}"))
+    }
+
+    /// The process number of the keeper.
+    #[track_caller]
+    pub fn keeper(&self) -> i32 {
+        self.instance().1["pid"].as_i64().expect("info.json has pid") as i32
+    }
+
+    /// The process number of terraced, which changes when the keeper starts a new one.
+    #[track_caller]
+    pub fn terraced(&self) -> i32 {
+        self.instance().1["terraced"].as_i64().expect("info.json has terraced") as i32
+    }
+
+    /// What `terrace stat --json` says.
+    #[track_caller]
+    pub fn stat(&self) -> serde_json::Value {
+        let text = self.terrace("stat", &["--json"]).expect_success();
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("terrace stat --json: {why}: {text}"))
+    }
+
+    /// `terrace check` must have nothing to say.
+    #[track_caller]
+    pub fn check(&self) {
+        if self.side != Side::Plain {
+            let outcome = self.terrace("check", &[]);
+            assert!(outcome.status.success(), "the cache does not agree with itself: {outcome}");
+        }
+    }
+
+    /// Unmounts: afterwards the source holds everything and nothing of the instance is left.
+    #[track_caller]
+    pub fn umount(&self) {
+        if self.side != Side::Plain {
+            self.terrace("umount", &[]).expect_success();
+            assert!(!self.mounted(), "still mounted after terrace umount");
+            let left = leftovers::find(self.dir.path());
+            assert!(left.is_empty(), "left behind: {left:#?}");
+        }
+    }
+
+    /// The end of each test: checks the cache, unmounts, looks for anything left behind.
+    #[track_caller]
+    pub fn finish(mut self) {
+        self.check();
+        self.umount();
+        self.finished = true;
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !self.finished && self.side != Side::Plain {
+            if std::thread::panicking() {
+                self.tell();
+            }
+            leftovers::clear(self.dir.path());
+        }
+    }
+}
+
+impl Rig {
+    /// What can help to understand a failure.
+    fn tell(&self) {
+        for (place, info) in leftovers::instances() {
+            if info["mnt"].as_str() == self.at.to_str() {
+                eprintln!("instance {info}");
+                let log = std::fs::read_to_string(place.join("log")).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().rev().take(30).collect();
+                lines.iter().rev().for_each(|l| eprintln!("  {l}"));
+            }
+        }
+    }
+}
+
+/// Disturbs a live mount from another thread until it is dropped: drops, flushes, resizes, and kills when asked to.
+#[derive(Debug)]
+pub struct Chaos {
+    stop: std::sync::mpsc::Sender<()>,
+    thread: Option<std::thread::JoinHandle<u32>>,
+}
+
+/// What [`Chaos`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// `terrace drop`, `flush` and `resize`.
+    Commands,
+    /// kill -9 of terraced.
+    Kill,
+}
+
+impl Chaos {
+    /// Starts it: something happens about every `pause_ms`.
+    pub fn start(rig: &Rig, trouble: Trouble, seed: u64, pause_ms: u64) -> Chaos {
+        let (stop, stopped) = std::sync::mpsc::channel();
+        let at = rig.at().to_owned();
+        let mut rng = rng::Rng::new(seed);
+        let thread = std::thread::spawn(move || {
+            let mut done = 0;
+            loop {
+                let pause = std::time::Duration::from_millis(pause_ms / 2 + rng.below(pause_ms));
+                if stopped.recv_timeout(pause) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    return done;
+                }
+                done += u32::from(disturb(&at, trouble, &mut rng));
+            }
+        });
+        Chaos { stop, thread: Some(thread) }
+    }
+
+    /// Ends it and tells how often something was done.
+    pub fn stop(mut self) -> u32 {
+        let _ = self.stop.send(());
+        self.thread.take().expect("stopped once").join().expect("the troublemaker itself is well")
+    }
+}
+
+impl Drop for Chaos {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
+    if trouble == Trouble::Kill {
+        let at = at.to_str().expect("a UTF-8 path");
+        let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
+        let pid = mine.and_then(|(_, info)| info["terraced"].as_i64());
+        return pid.is_some_and(|pid| process::kill(pid as i32, libc::SIGKILL));
+    }
+    let mut command = Command::new(product("terrace"));
+    match rng.below(5) {
+        0..=1 => command.arg("drop").arg(at),
+        2 => command.arg("flush").arg(at),
+        3 => command.arg("resize").arg(at).arg("16MiB"),
+        _ => command.arg("resize").arg(at).arg("24MiB"),
+    };
+    process::run(&mut command, 60).expect_success();
+    true
+}

@@ -1,0 +1,147 @@
+//! Starting and judging the processes of a verifying stress (`verifier`).
+
+use crate::pages::Ledger;
+use crate::process::Background;
+use crate::rig::{Rig, helper};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// Files of self-describing pages on a rig, their ledger, and the processes at work on them.
+#[derive(Debug)]
+pub struct Stress<'a> {
+    rig: &'a Rig,
+    /// What was written.
+    pub ledger: Ledger,
+    ledger_path: PathBuf,
+    files: u64,
+    pages: u64,
+    writers: u64,
+    seed: u64,
+    workers: Vec<Worker>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    role: String,
+    id: u64,
+    fast: bool,
+    process: Background,
+    log: PathBuf,
+}
+
+impl<'a> Stress<'a> {
+    /// Prepares `files` files of `pages` pages each, written by at most `writers` processes.
+    pub fn new(rig: &'a Rig, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
+        let ledger_path = rig.aside().join("ledger");
+        let ledger = Ledger::open(&ledger_path, files * pages);
+        for n in 0..files {
+            let file = std::fs::File::create(rig.at().join(format!("f{n}"))).expect("a file on the rig");
+            file.set_len(pages * 4096).expect("a file on the rig");
+        }
+        Stress { rig, ledger, ledger_path, files, pages, writers, seed, workers: Vec::new() }
+    }
+
+    fn command(&self, role: &str, fast: bool) -> Command {
+        let mut command = Command::new(helper("verifier"));
+        if fast {
+            self.rig.through_fast_door(&mut command);
+        }
+        command.arg(role).arg(format!("dir={}", self.rig.at().display()));
+        command.arg(format!("ledger={}", self.ledger_path.display()));
+        command.args([format!("files={}", self.files), format!("pages={}", self.pages)]);
+        command
+    }
+
+    /// Starts a worker. `fast` gives it the preload library; `more` are further options.
+    pub fn start(&mut self, role: &str, id: u64, fast: bool, more: &[&str]) {
+        let log = self.rig.aside().join(format!("{role}-{id}.log"));
+        let mut command = self.command(role, fast);
+        command.args([format!("id={id}"), format!("writers={}", self.writers), format!("seed={}", self.seed)]);
+        command.args(more).stdin(Stdio::null());
+        let out = std::fs::File::options().create(true).append(true).open(&log).expect("a log");
+        command.stdout(out.try_clone().expect("a descriptor")).stderr(out);
+        let process = Background::new(&mut command);
+        self.workers.push(Worker { role: role.into(), id, fast, process, log });
+    }
+
+    /// Panics when a worker has ended by itself: it only does so when something is wrong.
+    #[track_caller]
+    pub fn expect_all_running(&mut self) {
+        for worker in &mut self.workers {
+            if let Some(status) = worker.process.wait(Duration::ZERO) {
+                panic!("{}", worker.tell(&format!("ended too early: {status}"), self.seed));
+            }
+        }
+    }
+
+    /// kill -9 of one worker, by number in the order of starting; a new one takes its place.
+    pub fn replace(&mut self, n: usize, more: &[&str]) {
+        let mut worker = self.workers.remove(n);
+        worker.process.kill();
+        self.seed = self.seed.wrapping_add(1);
+        self.start(&worker.role.clone(), worker.id, worker.fast, more);
+    }
+
+    /// How many workers there are.
+    pub fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    /// Kills all workers at once, as a crash does.
+    pub fn kill_all(&mut self) {
+        self.workers.iter_mut().for_each(|w| w.process.kill());
+        self.workers.clear();
+    }
+
+    /// Lets them work for so long, watching that none fails.
+    #[track_caller]
+    pub fn work(&mut self, for_: Duration) {
+        let end = std::time::Instant::now() + for_;
+        while std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            self.expect_all_running();
+        }
+    }
+
+    /// Tells all workers to end, and expects each to have found nothing wrong.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        self.ledger.stop().store(1, SeqCst);
+        for mut worker in std::mem::take(&mut self.workers) {
+            match worker.process.wait(Duration::from_secs(60)) {
+                Some(status) if status.success() => {}
+                Some(status) => panic!("{}", worker.tell(&status.to_string(), self.seed)),
+                None => panic!("{}", worker.tell("does not end", self.seed)),
+            }
+        }
+        self.ledger.stop().store(0, SeqCst);
+        println!("{}", self.ledger.summary());
+    }
+
+    /// Reads every page once through a door, or (`None`) from the source, and compares it with the ledger.
+    #[track_caller]
+    pub fn verify(&self, door: Option<bool>, require: &str) {
+        let mut command = self.command("check", door == Some(true));
+        if door.is_none() {
+            command.arg(format!("dir={}", self.rig.src().display()));
+        }
+        command.arg(format!("require={require}"));
+        let outcome = crate::process::run(&mut command, 120);
+        assert!(outcome.status.success(), "door {door:?}, seed {}: {outcome}", self.seed);
+    }
+}
+
+impl Worker {
+    fn tell(&self, what: &str, seed: u64) -> String {
+        let door = if self.fast { "fast door" } else { "main door" };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        format!("{} {} ({door}): {what} (seed {seed})\n{log}", self.role, self.id)
+    }
+}

@@ -1,0 +1,152 @@
+//! kill -9 of terraced, of clients, and of everything, at random moments under verifying writers and readers.
+
+use std::time::Duration;
+use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::stress::Stress;
+use terrace_tests::{amount, leftovers, process};
+
+fn rounds() -> u64 {
+    amount("TERRACE_CRASH_ROUNDS", 10, 200)
+}
+
+fn pause(rng: &mut Rng, most_ms: u64) -> Duration {
+    Duration::from_millis(1 + rng.below(most_ms))
+}
+
+#[track_caller]
+fn settle(mut stress: Stress, rig: &Rig) {
+    stress.stop();
+    stress.verify(Some(true), "acked");
+    stress.verify(Some(false), "acked");
+    rig.check();
+    rig.umount();
+    stress.verify(None, "acked");
+}
+
+/// No acknowledged write is lost and no program sees an error.
+#[test]
+fn terraced_killed() {
+    let seed = seed("crash-terraced");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("crash-terraced", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    stress.start("write", 0, true, &["sync=1"]);
+    stress.start("write", 1, false, &["sync=1", "torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, false, &["torn=ok"]);
+    for round in 0..rounds() {
+        stress.work(pause(&mut rng, 400));
+        let before = rig.terraced();
+        assert!(process::kill(before, libc::SIGKILL), "round {round}: terraced {before} was not there");
+        let again = process::wait_until(20, || rig.terraced() != before && process::alive(rig.terraced()));
+        assert!(again, "round {round}: no new terraced after 20 s");
+        let seen = stress.ledger.writes().load(std::sync::atomic::Ordering::SeqCst);
+        let moves = process::wait_until(20, || {
+            stress.expect_all_running();
+            stress.ledger.writes().load(std::sync::atomic::Ordering::SeqCst) > seen + 20
+        });
+        assert!(moves, "round {round}: writers stand still after the restart");
+        if round % 10 == 9 {
+            rig.check();
+        }
+    }
+    settle(stress, &rig);
+}
+
+/// Killed again while it is still recovering.
+#[test]
+fn terraced_killed_in_recovery() {
+    let seed = seed("crash-recovery");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("crash-recovery", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    stress.start("write", 0, true, &[]);
+    stress.start("write", 1, false, &["torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    for round in 0..rounds() {
+        stress.work(pause(&mut rng, 200));
+        for _ in 0..1 + rng.below(3) {
+            let now = rig.terraced();
+            process::kill(now, libc::SIGKILL);
+            let again = process::wait_until(20, || rig.terraced() != now);
+            assert!(again, "round {round}: no new terraced after 20 s");
+            std::thread::sleep(Duration::from_micros(rng.below(3000)));
+        }
+    }
+    stress.work(Duration::from_millis(500));
+    settle(stress, &rig);
+}
+
+/// Nobody else notices, and what the dead had acknowledged stays.
+#[test]
+fn clients_killed() {
+    let seed = seed("crash-clients");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("crash-clients", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&rig, 4, 2048, 3, seed);
+    stress.start("write", 0, true, &["torn=ok"]);
+    stress.start("write", 1, false, &["torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, true, &["torn=ok"]);
+    stress.start("mapwrite", 2, true, &["torn=ok"]);
+    for round in 0..rounds() {
+        stress.work(pause(&mut rng, 300));
+        for _ in 0..1 + rng.below(2) {
+            let victim = rng.below(stress.len() as u64) as usize;
+            stress.replace(victim, &["torn=ok"]);
+        }
+        if round % 10 == 9 {
+            rig.check();
+        }
+    }
+    settle(stress, &rig);
+}
+
+/// Keeper and terraced both: what fsync acknowledged is in the source, one command mounts again.
+#[test]
+fn everything_killed() {
+    let seed = seed("crash-all");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("crash-all", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&rig, 3, 1024, 2, seed);
+    for round in 0..rounds() {
+        stress.start("write", 0, true, &["sync=1", "torn=ok"]);
+        stress.start("write", 1, false, &["sync=1", "torn=ok"]);
+        stress.start("read", 0, true, &["torn=ok"]);
+        stress.work(pause(&mut rng, 600));
+        let (keeper, terraced) = (rig.keeper(), rig.terraced());
+        // In both orders: the keeper must not start a new terraced that nobody keeps.
+        let order = if rng.chance(50) { [keeper, terraced] } else { [terraced, keeper] };
+        order.iter().for_each(|pid| {
+            process::kill(*pid, libc::SIGKILL);
+        });
+        stress.kill_all();
+        let gone = process::wait_until(10, || {
+            let late = leftovers::instances().iter().filter(|(_, i)| i["mnt"].as_str() == rig.at().to_str()).count();
+            late == 0 || (!process::alive(rig.keeper()) && !process::alive(rig.terraced()))
+        });
+        assert!(gone, "round {round}: something of the instance lives on");
+        stress.verify(None, "synced");
+        rig.mount();
+        stress.verify(Some(false), "synced");
+        stress.verify(Some(true), "synced");
+        rig.check();
+        accept_losses(&stress, &rig);
+    }
+    rig.finish();
+}
+
+/// What was acknowledged but not synced may be gone: the ledger takes the files as they now are.
+fn accept_losses(stress: &Stress, rig: &Rig) {
+    use std::sync::atomic::Ordering::SeqCst;
+    let pages = stress.ledger.pages() / 3;
+    for file in 0..3 {
+        let data = std::fs::read(rig.at().join(format!("f{file}"))).expect("the file is there");
+        for (i, page) in data.chunks(4096).enumerate() {
+            let number = file * pages + i as u64;
+            let now = terrace_tests::pages::version(page, number).expect("verified just before");
+            stress.ledger.acked(number).store(now, SeqCst);
+        }
+    }
+}

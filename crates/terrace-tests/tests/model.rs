@@ -1,0 +1,96 @@
+//! The model test: random operation sequences answer the same on a plain directory, through the mount, through the fast
+//! door and under `terrace run`; also while the cache is disturbed, and while terraced is killed.
+
+use std::time::{Duration, Instant};
+use terrace_tests::amount;
+use terrace_tests::compare::{Driver, Pair, prepare};
+use terrace_tests::gen_ops::sequence;
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
+use terrace_tests::rng::{Rng, seed};
+
+/// Sequences that interleave in one driver process.
+const BATCH: u64 = 50;
+
+/// Checks batches until `sequences` have run, then the source after umount.
+#[track_caller]
+fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Trouble, u64)>) {
+    let seed = seed(test);
+    let (plain, rig) = (Rig::new(test, Side::Plain, ""), Rig::new(test, side, "16MiB"));
+    prepare(&plain);
+    prepare(&rig);
+    let pair = Pair::new(&plain, &rig, Driver::default());
+    let chaos = trouble.map(|(what, pause_ms)| Chaos::start(&rig, what, seed, pause_ms));
+    let begun = Instant::now();
+    let mut rng = Rng::new(seed);
+    let mut done = 0;
+    while done < sequences {
+        let batch: Vec<_> = (0..BATCH).map(|_| sequence(rng.next_u64(), 60)).collect();
+        if let Err(why) = pair.check(&batch, &mut rng) {
+            panic!("{test}: TERRACE_SEED={seed}, batch {}: {why}", done / BATCH);
+        }
+        done += BATCH;
+    }
+    let disturbed = chaos.map_or(0, Chaos::stop);
+    println!("{test}: {done} sequences equal in {:?}, disturbed {disturbed} times", begun.elapsed());
+    rig.check();
+    rig.umount();
+    if let Err(why) = pair.check_sources() {
+        panic!("{test}: TERRACE_SEED={seed}: {why}");
+    }
+}
+
+#[test]
+fn the_mount_answers_as_a_plain_directory() {
+    model("model-mount", Side::Mount, amount("TERRACE_SEQUENCES", 1000, 30_000), None);
+}
+
+#[test]
+fn the_fast_door_answers_as_a_plain_directory() {
+    model("model-fast", Side::Fast, amount("TERRACE_SEQUENCES", 1000, 30_000), None);
+}
+
+#[test]
+fn drop_flush_and_resize_change_no_answer() {
+    let n = amount("TERRACE_SEQUENCES", 500, 10_000);
+    model("model-disturbed", Side::Fast, n, Some((Trouble::Commands, 40)));
+}
+
+#[test]
+fn killing_terraced_changes_no_answer_through_the_mount() {
+    let n = amount("TERRACE_SEQUENCES", 300, 10_000);
+    model("model-killed-mount", Side::Mount, n, Some((Trouble::Kill, 150)));
+}
+
+#[test]
+fn killing_terraced_changes_no_answer_through_the_fast_door() {
+    let n = amount("TERRACE_SEQUENCES", 300, 10_000);
+    model("model-killed-fast", Side::Fast, n, Some((Trouble::Kill, 150)));
+}
+
+/// Each batch is one `terrace run` of the driver, in the place where the directory always was.
+#[test]
+fn terrace_run_answers_as_a_plain_directory() {
+    let test = "model-run";
+    let seed = seed(test);
+    let (plain, rig) = (Rig::new(test, Side::Plain, ""), Rig::new("model-run-on", Side::Plain, ""));
+    prepare(&plain);
+    prepare(&rig);
+    let on = rig.at().to_str().expect("a UTF-8 path").to_owned();
+    let terrace = product("terrace").to_str().expect("a UTF-8 path").to_owned();
+    let mut rng = Rng::new(seed);
+    let end = Instant::now() + Duration::from_secs(600);
+    for batch in 0..amount("TERRACE_SEQUENCES", 300, 5_000) / BATCH {
+        let policy = *rng.pick(&["strata", "mglru", "clock", "lru"]);
+        let words = [&terrace, "run", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
+        let driver = Driver { wrapper: words.map(str::to_owned).to_vec(), fault: None };
+        let pair = Pair::new(&plain, &rig, driver);
+        let sequences: Vec<_> = (0..BATCH).map(|_| sequence(rng.next_u64(), 60)).collect();
+        let result = pair.check(&sequences, &mut rng).and_then(|()| pair.check_sources());
+        if let Err(why) = result {
+            panic!("{test}: TERRACE_SEED={seed}, batch {batch}, policy {policy}: {why}");
+        }
+        assert!(Instant::now() < end, "far too slow");
+    }
+    let left = terrace_tests::leftovers::find(rig.dir());
+    assert!(left.is_empty(), "left behind: {left:#?}");
+}

@@ -1,0 +1,112 @@
+//! Many processes read and write the same files through both doors at once; every page read is judged.
+
+use std::time::Duration;
+use terrace_tests::amount;
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rng::seed;
+use terrace_tests::stress::Stress;
+
+fn seconds() -> Duration {
+    Duration::from_secs(amount("TERRACE_SECONDS", 10, 300))
+}
+
+/// 96 MiB of files over 16 MiB of memory.
+fn stress<'a>(rig: &'a Rig, seed: u64) -> Stress<'a> {
+    Stress::new(rig, 6, 4096, 3, seed)
+}
+
+/// At the end of each: all that was acknowledged is there through both doors, and in the source after umount.
+#[track_caller]
+fn settle(mut stress: Stress, rig: &Rig) {
+    stress.stop();
+    stress.verify(Some(true), "acked");
+    stress.verify(Some(false), "acked");
+    rig.check();
+    rig.umount();
+    stress.verify(None, "acked");
+}
+
+#[test]
+fn the_stress_itself_passes_on_a_plain_directory() {
+    let rig = Rig::new("stress-plain", Side::Plain, "");
+    let mut stress = Stress::new(&rig, 2, 512, 2, seed("stress-plain"));
+    for id in 0..2 {
+        stress.start("write", id, false, &["sync=1"]);
+        stress.start("read", id, false, &["torn=ok"]);
+    }
+    stress.start("mapread", 0, false, &["torn=ok"]);
+    stress.work(Duration::from_secs(2));
+    stress.stop();
+    stress.verify(None, "acked");
+}
+
+#[test]
+#[should_panic(expected = "must be")]
+fn a_lost_write_is_found() {
+    let rig = Rig::new("stress-lost", Side::Plain, "");
+    let mut stress = Stress::new(&rig, 1, 64, 1, seed("stress-lost"));
+    stress.start("write", 0, false, &[]);
+    stress.work(Duration::from_secs(1));
+    let older = std::fs::read(rig.src().join("f0")).expect("the file is there");
+    stress.work(Duration::from_secs(1));
+    stress.stop();
+    std::fs::write(rig.src().join("f0"), older).expect("the file can be written");
+    stress.verify(None, "acked");
+}
+
+#[test]
+fn both_doors_at_once() {
+    let seed = seed("stress-doors");
+    let rig = Rig::new("stress-doors", Side::Mount, "16MiB");
+    let mut stress = stress(&rig, seed);
+    stress.start("write", 0, true, &["sync=1"]);
+    stress.start("write", 1, false, &["sync=1", "torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, true, &["torn=ok"]);
+    stress.start("read", 2, false, &["torn=ok"]);
+    stress.work(seconds());
+    settle(stress, &rig);
+}
+
+#[test]
+fn readers_of_the_fast_door_see_no_torn_page() {
+    let seed = seed("stress-whole");
+    let rig = Rig::new("stress-whole", Side::Mount, "16MiB");
+    let mut stress = stress(&rig, seed);
+    stress.start("write", 0, true, &["sync=1"]);
+    stress.start("write", 1, true, &["sync=1"]);
+    stress.start("read", 0, true, &[]);
+    stress.start("read", 1, true, &[]);
+    stress.work(seconds());
+    settle(stress, &rig);
+}
+
+#[test]
+fn shared_mappings_beside_both_doors() {
+    let seed = seed("stress-maps");
+    let rig = Rig::new("stress-maps", Side::Mount, "16MiB");
+    let mut stress = stress(&rig, seed);
+    stress.start("mapwrite", 0, true, &["torn=ok"]);
+    stress.start("mapwrite", 1, false, &["torn=ok"]);
+    stress.start("write", 2, true, &["torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, false, &["torn=ok"]);
+    stress.start("mapread", 2, false, &["torn=ok"]);
+    stress.work(seconds());
+    settle(stress, &rig);
+}
+
+#[test]
+fn disturbed_by_drop_flush_and_resize() {
+    let seed = seed("stress-disturbed");
+    let rig = Rig::new("stress-disturbed", Side::Mount, "24MiB");
+    let mut stress = stress(&rig, seed);
+    let chaos = Chaos::start(&rig, Trouble::Commands, seed, 60);
+    stress.start("write", 0, true, &["sync=1"]);
+    stress.start("write", 1, false, &["sync=1", "torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, false, &["torn=ok"]);
+    stress.work(seconds());
+    println!("disturbed {} times", chaos.stop());
+    settle(stress, &rig);
+}
