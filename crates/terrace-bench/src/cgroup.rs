@@ -1,0 +1,253 @@
+//! A control group that holds a program and its terrace together: one memory limit for both, one meter for their CPU and their reads.
+//!
+//! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. What a machine does not give is `None`, and
+//! whoever needed it says so: a demo goes on without a limit, a comparison under a limit refuses.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Which of the two interfaces the machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Version {
+    /// One hierarchy for each controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// Paths of a group's directories; can be handed to another process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Group {
+    version: Version,
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    io: Option<PathBuf>,
+}
+
+/// What the group's memory controller says.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Bytes charged now.
+    pub usage: u64,
+    /// Most bytes that were ever charged.
+    pub usage_max: u64,
+    /// How often the limit was met (and something reclaimed).
+    pub limit_hits: u64,
+    /// Processes killed for want of memory.
+    pub oom_kills: u64,
+    /// Bytes that cannot be given back by dropping cached file pages: usage less the file cache, shared memory counted in.
+    pub pinned: u64,
+}
+
+impl Group {
+    /// Control files that take a process id; writing "0" moves the writer.
+    pub fn procs_files(&self) -> Vec<PathBuf> {
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.io].into_iter().flatten().collect();
+        dirs.dedup();
+        dirs.iter().map(|d| d.join("cgroup.procs")).collect()
+    }
+
+    /// Can this group limit memory?
+    pub fn limits_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// CPU time used by all who were ever in the group.
+    pub fn cpu_ns(&self) -> Option<u64> {
+        let dir = self.cpu.as_ref()?;
+        match self.version {
+            Version::V1 => read_number(&dir.join("cpuacct.usage")),
+            Version::V2 => {
+                field(&fs::read_to_string(dir.join("cpu.stat")).ok()?, "usage_usec").map(|us| us * 1000)
+            }
+        }
+    }
+
+    /// Bytes that the group read from block devices.
+    pub fn read_bytes(&self) -> Option<u64> {
+        let dir = self.io.as_ref()?;
+        match self.version {
+            Version::V1 => {
+                let text = fs::read_to_string(dir.join("blkio.throttle.io_service_bytes_recursive")).ok()?;
+                Some(text.lines().filter_map(|l| l.split_once(" Read ")?.1.trim().parse::<u64>().ok()).sum())
+            }
+            Version::V2 => {
+                let text = fs::read_to_string(dir.join("io.stat")).ok()?;
+                Some(
+                    text.split_whitespace()
+                        .filter_map(|w| w.strip_prefix("rbytes=")?.parse::<u64>().ok())
+                        .sum(),
+                )
+            }
+        }
+    }
+
+    /// The memory controller's numbers.
+    pub fn memory(&self) -> Option<Memory> {
+        let dir = self.memory.as_ref()?;
+        let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+        let file_pages = |file: &str, shmem: &str| {
+            field(&stat, file).unwrap_or(0).saturating_sub(field(&stat, shmem).unwrap_or(0))
+        };
+        Some(match self.version {
+            Version::V1 => {
+                let usage = read_number(&dir.join("memory.usage_in_bytes"))?;
+                let oom = fs::read_to_string(dir.join("memory.oom_control")).unwrap_or_default();
+                Memory {
+                    usage,
+                    usage_max: read_number(&dir.join("memory.max_usage_in_bytes"))?,
+                    limit_hits: read_number(&dir.join("memory.failcnt"))?,
+                    oom_kills: field(&oom, "oom_kill").unwrap_or(0),
+                    pinned: usage.saturating_sub(file_pages("total_cache", "total_shmem")),
+                }
+            }
+            Version::V2 => {
+                let usage = read_number(&dir.join("memory.current"))?;
+                let events = fs::read_to_string(dir.join("memory.events")).unwrap_or_default();
+                Memory {
+                    usage,
+                    usage_max: read_number(&dir.join("memory.peak")).unwrap_or(usage),
+                    limit_hits: field(&events, "max").unwrap_or(0),
+                    oom_kills: field(&events, "oom_kill").unwrap_or(0),
+                    pinned: usage.saturating_sub(file_pages("file", "shmem")),
+                }
+            }
+        })
+    }
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The number behind `name` in "name number" lines.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// A group made for one run; removed when dropped.
+#[derive(Debug)]
+pub struct OwnedGroup(Group);
+
+impl std::ops::Deref for OwnedGroup {
+    type Target = Group;
+    fn deref(&self) -> &Group {
+        &self.0
+    }
+}
+
+impl OwnedGroup {
+    /// Makes the group below the machine's cgroup tree, with a memory limit where one is asked for.
+    pub fn create(name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
+        Self::create_below(Path::new("/sys/fs/cgroup"), name, limit)
+    }
+
+    fn create_below(root: &Path, name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
+        let group =
+            if root.join("cgroup.controllers").exists() { unified(root, name)? } else { split(root, name)? };
+        let owned = OwnedGroup(group);
+        if let Some(bytes) = limit {
+            let file = if owned.version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+            let dir = owned.memory.clone().ok_or_else(|| io::Error::other("no memory controller"))?;
+            fs::write(dir.join(file), bytes.to_string())?;
+        }
+        Ok(owned)
+    }
+
+    fn dirs(&self) -> Vec<&PathBuf> {
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.io].into_iter().flatten().collect();
+        dirs.dedup();
+        dirs
+    }
+}
+
+impl Drop for OwnedGroup {
+    fn drop(&mut self) {
+        if let (Version::V1, Some(dir)) = (self.version, &self.memory) {
+            // Cached file pages would otherwise stay charged to a group that nobody can see any more.
+            let _ = fs::write(dir.join("memory.force_empty"), "0");
+        }
+        for dir in self.dirs() {
+            // The last process may still be on its way out.
+            for _ in 0..50 {
+                match fs::remove_dir(dir) {
+                    Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+fn split(root: &Path, name: &str) -> io::Result<Group> {
+    let make = |controller: &str| {
+        let dir = root.join(controller).join(name);
+        fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
+    };
+    let group =
+        Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct"), io: make("blkio") };
+    if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
+}
+
+fn unified(root: &Path, name: &str) -> io::Result<Group> {
+    // Each on its own: a kernel without one of them refuses the whole line.
+    for controller in ["+memory", "+cpu", "+io"] {
+        let _ = fs::write(root.join("cgroup.subtree_control"), controller);
+    }
+    let dir = root.join(name);
+    fs::create_dir_all(&dir)?;
+    let has = |file: &str| dir.join(file).exists().then(|| dir.clone());
+    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat"), io: has("io.stat") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(version: Version, dir: &Path) -> Group {
+        let dir = Some(dir.to_path_buf());
+        Group { version, memory: dir.clone(), cpu: dir.clone(), io: dir }
+    }
+
+    #[test]
+    fn version_1_files_are_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        put("cpuacct.usage", "123456789\n");
+        put(
+            "blkio.throttle.io_service_bytes_recursive",
+            "254:0 Read 8192\n254:0 Write 5\n8:0 Read 4096\nTotal 12293\n",
+        );
+        put("memory.usage_in_bytes", "1000\n");
+        put("memory.max_usage_in_bytes", "2000\n");
+        put("memory.failcnt", "3\n");
+        put("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+        put("memory.stat", "cache 1\nshmem 1\ntotal_cache 700\ntotal_shmem 600\n");
+        let g = group(Version::V1, dir.path());
+        assert_eq!(g.cpu_ns(), Some(123_456_789));
+        assert_eq!(g.read_bytes(), Some(12_288));
+        let m = g.memory().unwrap();
+        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (1000, 2000, 3, 2, 900));
+    }
+
+    #[test]
+    fn version_2_files_are_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        put("cpu.stat", "usage_usec 77\nuser_usec 7\n");
+        put("io.stat", "254:0 rbytes=4096 wbytes=1 rios=1\n8:0 rbytes=1 wbytes=0\n");
+        put("memory.current", "500\n");
+        put("memory.peak", "800\n");
+        put("memory.events", "low 0\nmax 9\noom 1\noom_kill 1\n");
+        put("memory.stat", "anon 100\nfile 300\nshmem 100\n");
+        let g = group(Version::V2, dir.path());
+        assert_eq!(g.cpu_ns(), Some(77_000));
+        assert_eq!(g.read_bytes(), Some(4097));
+        let m = g.memory().unwrap();
+        assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (500, 800, 9, 1, 300));
+    }
+}

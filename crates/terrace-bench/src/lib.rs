@@ -1,0 +1,17 @@
+//! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
+//!
+//! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
+//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`].
+
+pub mod cgroup;
+pub mod demo;
+pub mod fio;
+pub mod machine;
+pub mod pages;
+pub mod passthrough;
+pub mod stats;
+pub mod steps;
+pub mod suites;
+pub mod system;
+pub mod trial;
+pub mod worker;

@@ -1,0 +1,182 @@
+//! Files whose every byte says where it belongs, and the check that what was read is what belongs there.
+//!
+//! Page `p` of a file with seed `s` starts with the words `p` and `s`; the other 510 words follow from both. Half of a hot loop's check is
+//! one comparison of the first word ([`looks_right`]); a full check ([`check`]) is made outside the timed part.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+const WORDS: usize = PAGE / 8;
+
+/// splitmix64: small, seedable, good enough to choose pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// The next 64 bits.
+    #[inline]
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `n` (multiply-shift: the bias is under 2^-32 for any file here).
+    #[inline]
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.word()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// A number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Fisher-Yates.
+    pub fn shuffle<T>(&mut self, xs: &mut [T]) {
+        for i in (1..xs.len()).rev() {
+            xs.swap(i, self.below(i as u64 + 1) as usize);
+        }
+    }
+}
+
+#[inline]
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn word(seed: u64, page: u64, i: usize) -> u64 {
+    match i {
+        0 => page,
+        1 => seed,
+        _ => mix(seed
+            ^ page.wrapping_mul(0xd6e8_feb8_6659_fd93)
+            ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+    }
+}
+
+/// Writes the content of page `page` into `out`.
+pub fn fill(seed: u64, page: u64, out: &mut [u8]) {
+    assert_eq!(out.len(), PAGE);
+    for (i, chunk) in out.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(seed, page, i).to_le_bytes());
+    }
+}
+
+/// The check that a hot loop can afford: the page's own number.
+#[inline]
+pub fn looks_right(page: u64, data: &[u8]) -> bool {
+    data[..8] == page.to_le_bytes()
+}
+
+/// The full check of `data`, which was read from page `first` on. Says what is wrong.
+pub fn check(seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
+    for (n, chunk) in data.chunks(PAGE).enumerate() {
+        let page = first + n as u64;
+        if chunk.len() != PAGE {
+            return Err(format!("page {page}: {} bytes instead of {PAGE}", chunk.len()));
+        }
+        let wrong = (0..WORDS).find(|&i| chunk[i * 8..i * 8 + 8] != word(seed, page, i).to_le_bytes());
+        if let Some(i) = wrong {
+            let found = u64::from_le_bytes(chunk[i * 8..i * 8 + 8].try_into().unwrap());
+            return Err(format!(
+                "page {page} byte {}: {found:#x} instead of {:#x}",
+                i * 8,
+                word(seed, page, i)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Makes `path` a file of `bytes` (a multiple of the page) with this seed, on stable storage. A file that is there already and right in
+/// length, ends and a sample is kept: writing it anew for each suite would cost more than the suites.
+pub fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
+    assert_eq!(bytes % PAGE as u64, 0);
+    if is_made(path, bytes, seed).unwrap_or(false) {
+        return Ok(());
+    }
+    let mut file = File::create(path)?;
+    let mut run = vec![0u8; 1 << 20];
+    let mut done = 0u64;
+    while done < bytes {
+        let n = run.len().min((bytes - done) as usize);
+        for (i, page) in run[..n].chunks_mut(PAGE).enumerate() {
+            fill(seed, done / PAGE as u64 + i as u64, page);
+        }
+        file.write_all(&run[..n])?;
+        done += n as u64;
+    }
+    file.sync_all()
+}
+
+fn is_made(path: &Path, bytes: u64, seed: u64) -> io::Result<bool> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() != bytes {
+        return Ok(false);
+    }
+    let pages = bytes / PAGE as u64;
+    let mut rng = Rng::new(seed);
+    let mut buf = [0u8; PAGE];
+    for page in [0, pages - 1].into_iter().chain((0..256).map(|_| rng.below(pages))) {
+        file.read_exact_at(&mut buf, page * PAGE as u64)?;
+        if check(seed, page, &buf).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_knows_its_place() {
+        let mut page = [0u8; PAGE];
+        fill(7, 12, &mut page);
+        assert!(looks_right(12, &page) && !looks_right(13, &page));
+        check(7, 12, &page).unwrap();
+        assert!(check(8, 12, &page).is_err(), "another file's page");
+        assert!(check(7, 13, &page).is_err(), "another page of the file");
+        page[4095] ^= 1;
+        assert!(check(7, 12, &page).unwrap_err().contains("page 12 byte 4088"));
+        assert!(check(7, 12, &page[..4000]).is_err(), "a short read");
+    }
+
+    #[test]
+    fn a_file_is_made_once_and_made_again_when_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        make_file(&path, 64 * PAGE as u64, 3).unwrap();
+        let data = std::fs::read(&path).unwrap();
+        check(3, 0, &data).unwrap();
+        assert!(is_made(&path, 64 * PAGE as u64, 3).unwrap());
+        assert!(!is_made(&path, 64 * PAGE as u64, 4).unwrap());
+        make_file(&path, 32 * PAGE as u64, 4).unwrap();
+        check(4, 0, &std::fs::read(&path).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn random_numbers_stay_below_and_cover() {
+        let mut rng = Rng::new(1);
+        let mut seen = [false; 10];
+        (0..1000).for_each(|_| seen[rng.below(10) as usize] = true);
+        assert_eq!(seen, [true; 10]);
+        let mut order: Vec<u32> = (0..100).collect();
+        rng.shuffle(&mut order);
+        assert_ne!(order, (0..100).collect::<Vec<_>>());
+        order.sort_unstable();
+        assert_eq!(order, (0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,132 @@
+//! The page-cache study: files twice the memory, random reads of three distributions, program and cache together in one memory cgroup.
+//!
+//! The kernel's side has fio and its page cache under the limit. terrace's side has fio, the daemon and all its frames under the same
+//! limit; `--memory` is the largest that stays inside, found once for each number of jobs: what else the group must hold is measured with a
+//! smaller memory first.
+
+use super::{MIB, data, fio_sample, fio_step, measured, verify_step};
+use crate::fio::{Job, random_options};
+use crate::steps::Step;
+use crate::system::{self, Places, System};
+use crate::trial::{Bound, Cell, Measured, Trial};
+use std::io;
+
+/// Sizes and times.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// The memory limit of either side; the file is twice as large.
+    pub limit: u64,
+    /// Seconds of warm-up.
+    pub warm_s: u64,
+    /// Seconds measured.
+    pub measure_s: u64,
+}
+
+const FILE: &str = "study";
+/// Bytes left free below the limit: page tables and kernel memory come and go.
+const SPARE: u64 = 4 * MIB;
+
+/// Three distributions, two and four jobs.
+pub fn run(trial: &mut Trial, scale: Scale) -> io::Result<()> {
+    data(&trial.places, FILE, scale.limit * 2).map_err(io::Error::other)?;
+    for jobs in [2, 4] {
+        let mut memory = None;
+        for (name, distribution) in
+            [("random", "random"), ("zipf:0.8", "zipf:0.8:0.5"), ("normal:40", "normal:40")]
+        {
+            let name = format!("{name}, {jobs} jobs");
+            if !trial.wanted("fio", &name) || system::interrupted() {
+                continue;
+            }
+            let study = Study { scale, file: FILE, distribution, jobs };
+            let bytes = match memory {
+                Some(bytes) => bytes,
+                None if trial.options.self_check => 0,
+                None => study.largest_memory(&trial.places).map_err(io::Error::other)?,
+            };
+            memory = Some(bytes);
+            let judged = vec![
+                ("iops", Bound::AtLeast(1.0)),
+                ("latency_us_p99", Bound::None),
+                ("cpu_us_per_op", Bound::None),
+                ("device_reads_per_op", Bound::None),
+            ];
+            let systems = [System::Kernel, System::Terrace { memory: bytes, fast_door: true }];
+            let cell = Cell { suite: "fio", name, systems, judged };
+            trial.cell(cell, |places, system, seed| one(places, system, seed, study))?;
+        }
+    }
+    Ok(())
+}
+
+/// One study: a load, its file and its steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Study<'a> {
+    /// Sizes and times.
+    pub scale: Scale,
+    /// File below the directory under test.
+    pub file: &'a str,
+    /// fio's name of the distribution.
+    pub distribution: &'a str,
+    /// Processes that read.
+    pub jobs: u32,
+}
+
+impl Study<'_> {
+    /// A warm-up with one seed, a measurement with another.
+    pub fn steps(&self, seed: u64) -> Vec<Step> {
+        let job = |seconds, seed| Job {
+            engine: "psync",
+            rw: "randread",
+            bs: "4k",
+            file: self.file,
+            size: self.scale.limit * 2,
+            seconds,
+            more: random_options(self.distribution, self.jobs, seed),
+        };
+        vec![
+            fio_step("warm", &job(self.scale.warm_s, seed)),
+            fio_step("measure", &job(self.scale.measure_s, seed + 1)),
+        ]
+    }
+
+    /// The largest `--memory` that keeps program, daemon and cache inside the limit: what else the group holds is measured with less.
+    pub fn largest_memory(&self, places: &Places) -> Result<u64, String> {
+        let probe = self.scale.limit / 4 * 3;
+        let scale = Scale { warm_s: self.scale.warm_s.min(8), measure_s: 2, ..self.scale };
+        let short = Study { scale, distribution: "random", ..*self };
+        let system = System::Terrace { memory: probe, fast_door: true };
+        let run = system::run(places, &system, Some(scale.limit), |_| short.steps(1))?;
+        let beside = run.pinned_max.saturating_sub(probe);
+        let memory = (scale.limit - beside - SPARE) / MIB * MIB;
+        eprintln!(
+            "{} jobs: {} MiB beside terrace's memory, so --memory {}MiB under the limit of {} MiB",
+            self.jobs,
+            beside / MIB,
+            memory / MIB,
+            scale.limit / MIB
+        );
+        Ok(memory)
+    }
+}
+
+fn one(places: &Places, system: &System, seed: u64, study: Study<'_>) -> Result<Measured, String> {
+    let limit = study.scale.limit;
+    let run = system::run(places, system, Some(limit), |group| {
+        let mut steps = study.steps(seed);
+        steps.push(verify_step(places, group, study.file));
+        steps
+    })?;
+    let mut sample = fio_sample(run.step("measure")?, "read")?;
+    let memory = run.memory.ok_or("no memory controller: no limit")?;
+    sample.insert("memory_max_mib", memory.usage_max as f64 / MIB as f64);
+    sample.insert("limit_hits", memory.limit_hits as f64);
+    sample.insert("pinned_max_mib", run.pinned_max as f64 / MIB as f64);
+    if *system == System::Kernel && (memory.limit_hits == 0 || memory.usage_max < limit / 100 * 98) {
+        return Err(format!("the limit does not bind: {} MiB used", memory.usage_max / MIB));
+    }
+    if sample.get("device_reads_per_op").is_some_and(|&r| r < 0.001) {
+        return Err("nothing was read from the device: the file is cached outside the limit".into());
+    }
+    measured(run, "measure", sample)
+}
