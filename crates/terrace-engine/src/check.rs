@@ -41,7 +41,11 @@ impl Engine {
             });
         }
         if named + core.claimed != core.frames.in_use() {
-            bad.push(format!("{named} frames named, {} claimed, {} in use", core.claimed, core.frames.in_use()));
+            bad.push(format!(
+                "{named} frames named, {} claimed, {} in use",
+                core.claimed,
+                core.frames.in_use()
+            ));
         }
         if dirty != core.dirty_pages || flagged != dirty {
             bad.push(format!("{dirty} dirty in sets, {} counted, {flagged} flagged", core.dirty_pages));

@@ -88,7 +88,12 @@ impl Core {
     // ---- objects -------------------------------------------------------------------------------------------------
 
     /// Publishes a new object: takes a slot, and says in it what readers need.
-    pub(crate) fn add_object(&mut self, id: ObjectId, size: u64, make: impl FnOnce(u32) -> Object) -> Option<ObjectRef> {
+    pub(crate) fn add_object(
+        &mut self,
+        id: ObjectId,
+        size: u64,
+        make: impl FnOnce(u32) -> Object,
+    ) -> Option<ObjectRef> {
         let seg = self.handles.segment.clone();
         let i = seg.probe(id).find(|&i| seg.object(i).id.load(Ordering::Relaxed) == 0)?;
         let slot = seg.object(i);

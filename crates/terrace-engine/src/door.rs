@@ -10,8 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    UCred, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, UCred, recvmsg, sendmsg,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -111,7 +111,8 @@ impl Engine {
         if rings.is_empty() {
             return false;
         }
-        rings.iter().any(|c| c.pid == tid) || thread_group(tid).is_some_and(|p| rings.iter().any(|c| c.pid == p))
+        rings.iter().any(|c| c.pid == tid)
+            || thread_group(tid).is_some_and(|p| rings.iter().any(|c| c.pid == p))
     }
     /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
     /// no close by a program.
@@ -142,7 +143,10 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
         let (engine, bell) = (engine.clone(), bell.clone());
         std::thread::Builder::new().name("drain".into()).spawn(move || drain_loop(&engine, &bell))?
     };
-    engine.clients.server_tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    engine
+        .clients
+        .server_tid
+        .store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
     let mut connections: Vec<Connection> = Vec::new();
     while !engine.stopping.load(Ordering::Acquire) {
         let ready: Vec<usize> = {
@@ -160,11 +164,11 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
                 if let Some(client) = connections.swap_remove(i - 1).client {
                     engine.clients.leave(&client);
                 }
-            } else if i == 0 {
-                if let Ok(socket) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
-                    let _ = rustix::net::sockopt::set_socket_passcred(&socket, true);
-                    connections.push(Connection { socket, client: None });
-                }
+            } else if i == 0
+                && let Ok(socket) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)
+            {
+                let _ = rustix::net::sockopt::set_socket_passcred(&socket, true);
+                connections.push(Connection { socket, client: None });
             }
         }
     }
@@ -221,7 +225,13 @@ fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<(
 
 type Answer = Result<(Reply, Vec<OwnedFd>), Errno>;
 
-fn handle(engine: &Arc<Engine>, c: &mut Connection, r: Request, cred: Option<UCred>, fd: Option<OwnedFd>) -> Answer {
+fn handle(
+    engine: &Arc<Engine>,
+    c: &mut Connection,
+    r: Request,
+    cred: Option<UCred>,
+    fd: Option<OwnedFd>,
+) -> Answer {
     if r.version != LAYOUT_VERSION {
         return Err(Errno::PROTO);
     }
@@ -273,7 +283,8 @@ fn shown(engine: &Engine, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
 fn source(engine: &Engine, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
     let client = c.client.as_ref().ok_or(Errno::ACCESS)?;
     let access = rustix::fs::fcntl_getfl(fd)? & rustix::fs::OFlags::RWMODE;
-    if access == rustix::fs::OFlags::WRONLY || rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::PATH) {
+    if access == rustix::fs::OFlags::WRONLY || rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::PATH)
+    {
         return Err(Errno::ACCESS);
     }
     let o = shown(engine, fd)?;
@@ -281,7 +292,8 @@ fn source(engine: &Engine, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer
     if may_write {
         client.may_write.write().insert(o.id());
     }
-    let (file, direct) = o.source().reader_for_client().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let (file, direct) =
+        o.source().reader_for_client().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     let reply = Reply {
         object: o.id(),
         may_write: u32::from(may_write),
@@ -315,7 +327,13 @@ fn drain_loop(engine: &Engine, bell: &OwnedFd) {
             last = Instant::now();
         }
         let idle = last.elapsed();
-        let nap_ms = if idle < EAGER { 1 } else if idle < Duration::from_secs(1) { 10 } else { 100 };
+        let nap_ms = if idle < EAGER {
+            1
+        } else if idle < Duration::from_secs(1) {
+            10
+        } else {
+            100
+        };
         header.drainer_sleeps.store(1, Ordering::SeqCst);
         let timeout = Timespec { tv_sec: 0, tv_nsec: nap_ms * 1_000_000 };
         let _ = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&timeout));
@@ -351,7 +369,11 @@ fn drain(engine: &Engine, client: &Client) -> usize {
         match place {
             Some(place) => {
                 core.insert(place, d.frame, Why::Read);
-                let count = if d.len.is_some() { &engine.counts.donations_taken } else { &engine.counts.donations_read };
+                let count = if d.len.is_some() {
+                    &engine.counts.donations_taken
+                } else {
+                    &engine.counts.donations_read
+                };
                 count.fetch_add(1, Ordering::Relaxed);
             }
             None => {
@@ -376,7 +398,8 @@ fn accept(engine: &Engine, client: &Client, ready: &[usize]) -> Vec<Donated> {
         let d = client.ring.donation(i);
         let (id, page) = (d.object.load(Ordering::Relaxed), d.page.load(Ordering::Relaxed));
         let len = d.len.load(Ordering::Relaxed);
-        let theirs = Before { identity: d.seen.load(Ordering::Relaxed), clock: d.clock.load(Ordering::Relaxed) };
+        let theirs =
+            Before { identity: d.seen.load(Ordering::Relaxed), clock: d.clock.load(Ordering::Relaxed) };
         let Some(object) = core.objects.get(&id).cloned() else { continue };
         if page >= object.size().div_ceil(PAGE) || named.insert((id, page), ()).is_some() {
             continue;

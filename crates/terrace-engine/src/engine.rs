@@ -109,11 +109,15 @@ impl Engine {
     ) -> io::Result<Arc<Engine>> {
         let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
         if config.memory_bytes < MEMORY_MIN {
-            return Err(invalid(format!("memory of {} bytes is under the minimum of {MEMORY_MIN}", config.memory_bytes)));
+            return Err(invalid(format!(
+                "memory of {} bytes is under the minimum of {MEMORY_MIN}",
+                config.memory_bytes
+            )));
         }
         let frames_max = handles.segment.geometry().frames_max as usize;
-        let policy = terrace_policy::build(&config.policy, frames_max, frames_max)
-            .ok_or_else(|| invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", "))))?;
+        let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
+            invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
+        })?;
         let engine = Arc::new(Engine {
             memory: AtomicU64::new(config.memory_bytes),
             core: Mutex::new(Core::new(handles.clone(), policy)),
@@ -144,7 +148,9 @@ impl Engine {
     /// No more threads.
     pub fn serve(self: &Arc<Engine>) -> io::Result<()> {
         let mut threads = self.threads.lock();
-        for (name, body) in [("reclaim", Engine::reclaim_loop as fn(&Engine)), ("writeback", Engine::writeback_loop)] {
+        for (name, body) in
+            [("reclaim", Engine::reclaim_loop as fn(&Engine)), ("writeback", Engine::writeback_loop)]
+        {
             let engine = self.clone();
             threads.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
         }
@@ -159,13 +165,19 @@ impl Engine {
     pub fn shutdown(&self) -> io::Result<()> {
         self.handles.segment.header().serving.store(0, Ordering::Release);
         let flushed = self.flush_all(true);
+        self.halt();
+        flushed
+    }
+
+    /// Ends the background threads and writes nothing back: what is dirty stays so in the segment, for the next engine
+    /// over it.
+    pub fn halt(&self) {
         self.stopping.store(true, Ordering::Release);
         self.reclaim_bell.ring();
         self.writeback_bell.ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
-        flushed
     }
 
     /// The memory files.

@@ -28,7 +28,10 @@ impl Aligned {
         let layout = Aligned::layout(len);
         // SAFETY: the layout has a non-zero size.
         let p = unsafe { std::alloc::alloc_zeroed(layout) };
-        Aligned { ptr: std::ptr::NonNull::new(p).unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), len }
+        Aligned {
+            ptr: std::ptr::NonNull::new(p).unwrap_or_else(|| std::alloc::handle_alloc_error(layout)),
+            len,
+        }
     }
     fn layout(len: usize) -> std::alloc::Layout {
         std::alloc::Layout::from_size_align(len.max(PAGE_SIZE), PAGE_SIZE).expect("sizes are small")
@@ -145,7 +148,8 @@ impl Engine {
         for page in first..first + pages {
             match core.observe(o, page) {
                 Some((before, shadow))
-                    if (door != Door::MainCached || (shadow != 0) == admit) && !core.in_flight.contains(&(slot, page)) =>
+                    if (door != Door::MainCached || (shadow != 0) == admit)
+                        && !core.in_flight.contains(&(slot, page)) =>
                 {
                     absent.push((page, before));
                 }
@@ -236,12 +240,19 @@ impl Engine {
     }
 
     /// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
-    fn pass_on(&self, o: &Object, at: u64, end: u64, buf: &mut [u8], plan: &[(u64, Before)]) -> io::Result<usize> {
+    fn pass_on(
+        &self,
+        o: &Object,
+        at: u64,
+        end: u64,
+        buf: &mut [u8],
+        plan: &[(u64, Before)],
+    ) -> io::Result<usize> {
         let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
         let until = end.min((first + plan.len() as u64) * PAGE);
         let want = (until - at) as usize;
         let fd = o.source().reader()?.raw();
-        let direct = at % PAGE == 0 && want == len && buf.as_ptr() as usize % 512 == 0;
+        let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
         let read = |ptr: *mut u8| {
             // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
             unsafe { self.io.read(fd, first * PAGE, &[IoVec { ptr, len }]) }

@@ -25,7 +25,15 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new() -> Frames {
-        Frames { groups: Vec::new(), whole: Vec::new(), partial: Vec::new(), queued: Vec::new(), populated: 0, limit: 0, free: 0 }
+        Frames {
+            groups: Vec::new(),
+            whole: Vec::new(),
+            partial: Vec::new(),
+            queued: Vec::new(),
+            populated: 0,
+            limit: 0,
+            free: 0,
+        }
     }
     pub(crate) fn free_count(&self) -> u32 {
         self.free
@@ -38,7 +46,9 @@ impl Frames {
         self.populated - self.free
     }
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.groups.capacity() * 2 + self.queued.capacity() + (self.whole.capacity() + self.partial.capacity()) * 4
+        self.groups.capacity() * 2
+            + self.queued.capacity()
+            + (self.whole.capacity() + self.partial.capacity()) * 4
     }
     pub(crate) fn is_free(&self, frame: u32) -> bool {
         let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);

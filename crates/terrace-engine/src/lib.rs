@@ -25,6 +25,7 @@ mod frames;
 pub mod io;
 pub mod namespace;
 pub mod object;
+mod pagecache;
 pub mod pool;
 pub mod reclaim;
 pub mod recover;

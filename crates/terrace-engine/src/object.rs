@@ -54,8 +54,6 @@ struct Times {
     ours: Option<(i64, i64)>,
     /// The source's mtime must be put right after the writeback that is still to come.
     restore: bool,
-    /// mtime and ctime of the source after our own last change of it.
-    stamp: Option<(i64, i64)>,
 }
 
 impl Object {
@@ -144,29 +142,26 @@ impl Object {
         t.ours = Some((now, now));
         t.restore = true;
     }
-    /// A program set the mtime; `ctime` is the source's after that.
-    pub fn set_mtime(&self, mtime: i64, ctime: i64) {
+    /// A program set the mtime through the mount; the source has it already.
+    pub fn adopt_mtime(&self, mtime: i64) {
+        let mut t = self.times.lock();
+        if let Some((m, _)) = &mut t.ours {
+            *m = mtime;
+        }
+    }
+    /// A program changed metadata through the mount (chmod, link, ...): the source's ctime is the newest.
+    pub fn adopt_ctime(&self) {
+        let mut t = self.times.lock();
+        if let (Some((_, c)), Some((_, ctime))) = (&mut t.ours, self.source.times()) {
+            *c = ctime;
+        }
+    }
+    /// The source itself was changed (fallocate, ...): its times are the newest.
+    pub(crate) fn adopt_times(&self) {
         let mut t = self.times.lock();
         if t.ours.is_some() {
-            t.ours = Some((mtime, ctime));
+            t.ours = self.source.times();
         }
-        t.stamp = Some((mtime, ctime));
-    }
-    /// A program changed metadata through the mount (chmod, chown, link, ...): the source's ctime counts again.
-    pub fn metadata_changed(&self, mtime: i64, ctime: i64) {
-        let mut t = self.times.lock();
-        if let Some((m, _)) = t.ours {
-            t.ours = Some((m, ctime));
-        }
-        t.stamp = Some((mtime, ctime));
-    }
-    /// mtime and ctime that the source has if nobody but terrace changed it; None if terrace did not.
-    pub fn source_stamp(&self) -> Option<(i64, i64)> {
-        self.times.lock().stamp
-    }
-    /// Remembers the source's times as our own doing.
-    pub fn set_source_stamp(&self, mtime: i64, ctime: i64) {
-        self.times.lock().stamp = Some((mtime, ctime));
     }
 
     /// After a writeback: gives the source the mtime of the write, not of the writeback.
@@ -184,15 +179,12 @@ impl Object {
                 tv_nsec: mtime.rem_euclid(1_000_000_000),
             };
             let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-            let set = rustix::fs::futimens(fd, &rustix::fs::Timestamps { last_access: omit, last_modification: ts });
+            let set = rustix::fs::futimens(
+                fd,
+                &rustix::fs::Timestamps { last_access: omit, last_modification: ts },
+            );
             if let Err(e) = set {
                 tracing::debug!("object {}: mtime not restored: {e}", self.id);
-            }
-            if let Ok(st) = rustix::fs::fstat(fd) {
-                t.stamp = Some((
-                    st.st_mtime * 1_000_000_000 + st.st_mtime_nsec as i64,
-                    st.st_ctime * 1_000_000_000 + st.st_ctime_nsec as i64,
-                ));
             }
         }
         t.restore = !self.dirty.lock().is_empty();

@@ -34,7 +34,8 @@ impl Engine {
             // Half a percent in reserve, so that books may grow between two calls.
             let metadata = self.metadata_bytes(&core).max(spare) + limit / 200;
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
-            let chunks = chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
+            let chunks =
+                chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
             if chunks != self.chunks.swap(chunks, Ordering::Relaxed) {
                 core.frames.set_limit(chunks as u32 * CHUNK_FRAMES as u32);
                 core.policy.set_capacity(chunks as usize * CHUNK_FRAMES);
@@ -57,7 +58,9 @@ impl Engine {
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         let frames_max = u64::from(self.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
         if bytes < MEMORY_MIN || bytes > frames_max {
-            let m = format!("{bytes} bytes is not between the minimum of {MEMORY_MIN} and this instance's maximum of {frames_max}");
+            let m = format!(
+                "{bytes} bytes is not between the minimum of {MEMORY_MIN} and this instance's maximum of {frames_max}"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, m));
         }
         self.memory.store(bytes, Ordering::Relaxed);
@@ -106,7 +109,8 @@ impl Engine {
         let start = self.handles.segment.frame(first_frame).cast::<libc::c_void>();
         // SAFETY: the range is a chunk of the segment mapping; populating and collapsing change no content.
         let huge = unsafe {
-            libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE) == 0 && libc::madvise(start, HUGE, libc::MADV_COLLAPSE) == 0
+            libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE) == 0
+                && libc::madvise(start, HUGE, libc::MADV_COLLAPSE) == 0
         };
         if huge {
             self.huge_chunks.fetch_add(1, Ordering::Relaxed);

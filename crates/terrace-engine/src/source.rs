@@ -42,6 +42,13 @@ impl SourceFile {
     pub fn proc_path(&self) -> String {
         format!("/proc/self/fd/{}", self.path_fd)
     }
+    /// mtime and ctime, ns since 1970.
+    pub fn times(&self) -> Option<(i64, i64)> {
+        // SAFETY: the descriptor outlives this (see `new`).
+        let st = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(self.path_fd) }).ok()?;
+        let ns = |s: i64, n: i64| s.saturating_mul(1_000_000_000).saturating_add(n);
+        Some((ns(st.st_mtime, st.st_mtime_nsec as i64), ns(st.st_ctime, st.st_ctime_nsec as i64)))
+    }
     /// For reading, past the page cache where the source allows it.
     pub fn reader(&self) -> io::Result<&DataFd> {
         get_or_open(&self.read, || self.open_direct(OFlags::RDONLY))
@@ -52,7 +59,9 @@ impl SourceFile {
     }
     /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
     pub fn buffered(&self) -> io::Result<RawFd> {
-        let fd = get_or_open(&self.tail, || Ok(open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))?;
+        let fd = get_or_open(&self.tail, || {
+            Ok(open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+        })?;
         Ok(fd.as_raw_fd())
     }
     /// A fresh read-only direct descriptor to hand to a client.

@@ -55,7 +55,8 @@ impl Engine {
         if data.is_empty() {
             return Ok(0);
         }
-        let end = offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        let end =
+            offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
         self.throttle(data.len().div_ceil(PAGE_SIZE) as u64)?;
         let _content = o.content.write();
         let old_size = o.size();
@@ -115,7 +116,13 @@ impl Engine {
     }
 
     /// Changes the first pages of a write; bytes done. The object's content lock is held.
-    fn write_batch(&self, o: &Object, old_size: u64, at: u64, data: &[u8]) -> io::Result<Result<usize, Obstacle>> {
+    fn write_batch(
+        &self,
+        o: &Object,
+        old_size: u64,
+        at: u64,
+        data: &[u8],
+    ) -> io::Result<Result<usize, Obstacle>> {
         let batch = match self.prepare(o, at, data.len()) {
             Ok(batch) => batch,
             Err(obstacle) => return Ok(Err(obstacle)),
@@ -249,7 +256,7 @@ impl Engine {
         if size < old {
             let mut core = self.core.lock();
             core.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
-            if size % PAGE != 0 {
+            if !size.is_multiple_of(PAGE) {
                 core.zero_tail(o, size);
             }
         } else {
@@ -275,7 +282,8 @@ impl Engine {
         let _content = o.content.write();
         self.write_back(o, range.clone())?;
         let _writeback = o.writeback.lock();
-        let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
+        let (first, last) =
+            (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
         // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
         self.core.lock().drop_pages(o, first, last);
         let result = f(o.source());
@@ -283,6 +291,7 @@ impl Engine {
         // SAFETY: the namespace keeps the O_PATH descriptor open while the object lives.
         let st = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(o.source().path_fd()) })?;
         o.slot().size.store(st.st_size as u64, Ordering::Release);
+        o.adopt_times();
         result
     }
 

@@ -17,8 +17,8 @@ use terrace_shm::PAGE_SIZE;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages collected under one core lock.
 const BATCH: usize = 2048;
-/// Dirty bytes up to which a close hands data to the kernel's page cache instead of waiting for the device.
-const CLOSE_BUFFERED_MAX: u64 = 256 << 10;
+/// Dirty bytes up to which `flush_visible` hands data to the kernel's page cache instead of waiting for the device.
+const VISIBLE_BUFFERED_MAX: u64 = 256 << 10;
 
 /// A page on its way.
 #[derive(Clone, Copy)]
@@ -36,17 +36,17 @@ impl Engine {
         self.write_back(o, range)
     }
 
-    /// After a close: what was written becomes visible to those who go round the mount. Small amounts go through the
-    /// kernel's page cache, which is quick; durability is fsync's business.
+    /// Makes what was written visible to those who go round the mount (close, SEEK_HOLE, ...). Small amounts go through
+    /// the kernel's page cache, which is quick; durability is fsync's business.
     ///
     /// # Errors
     /// The first failure; the pages stay dirty.
-    pub fn close_flush(&self, o: &ObjectRef) -> io::Result<()> {
+    pub fn flush_visible(&self, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         if o.doomed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let small = o.dirty_pages() * PAGE <= CLOSE_BUFFERED_MAX;
-        self.write_back_as(o, 0..u64::MAX, small).map(|_| ())
+        let small = o.dirty_pages() * PAGE <= VISIBLE_BUFFERED_MAX;
+        self.write_back_as(o, range, small).map(|_| ())
     }
 
     /// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
@@ -160,10 +160,15 @@ impl Engine {
             debug_assert!(at < size, "dirty page beyond the end");
             let len = size.saturating_sub(at).min(PAGE) as usize;
             let cut = len < PAGE_SIZE;
-            let fd: RawFd = if buffered || (cut && writer.direct) { o.source().buffered()? } else { writer.raw() };
+            let fd: RawFd =
+                if buffered || (cut && writer.direct) { o.source().buffered()? } else { writer.raw() };
             let ptr = self.handles.segment.frame(g.frame);
             match ops.last_mut() {
-                Some(op) if op.fd == fd && op.offset + bytes(&op.bufs) as u64 == at && bytes(&op.bufs) < self.config.io_max_bytes => {
+                Some(op)
+                    if op.fd == fd
+                        && op.offset + bytes(&op.bufs) as u64 == at
+                        && bytes(&op.bufs) < self.config.io_max_bytes =>
+                {
                     match op.bufs.last_mut() {
                         Some(b) if b.ptr.wrapping_add(b.len) == ptr => b.len += len,
                         _ => op.bufs.push(IoVec { ptr, len }),
@@ -241,7 +246,10 @@ impl Engine {
             .filter(|o| o.dirty_pages() > 0 && !o.doomed.load(Ordering::Relaxed))
             .map(|o| {
                 let path = std::fs::read_link(o.source().proc_path());
-                (path.map_or_else(|_| format!("inode {}", o.id()), |p| p.display().to_string()), o.dirty_pages() * PAGE)
+                (
+                    path.map_or_else(|_| format!("inode {}", o.id()), |p| p.display().to_string()),
+                    o.dirty_pages() * PAGE,
+                )
             })
             .collect();
         report.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -170,7 +170,14 @@ impl Index {
         if root == 0 {
             return;
         }
-        self.collect((root >> 32) as u32, root as u32 - 1, 0, first / RUN_PAGES as u64, last / RUN_PAGES as u64, &mut leaves);
+        self.collect(
+            (root >> 32) as u32,
+            root as u32 - 1,
+            0,
+            first / RUN_PAGES as u64,
+            last / RUN_PAGES as u64,
+            &mut leaves,
+        );
         for (run, leaf) in leaves {
             for at in 0..RUN_PAGES {
                 let page = run * RUN_PAGES as u64 + at as u64;
@@ -215,7 +222,8 @@ impl Index {
 
     /// Bytes of index nodes in use, and of what the daemon keeps beside them.
     pub fn live_bytes(&self) -> usize {
-        self.leaves.in_use() * (size_of::<Leaf>() + size_of::<LeafInfo>()) + self.inners.in_use() * size_of::<Inner>()
+        self.leaves.in_use() * (size_of::<Leaf>() + size_of::<LeafInfo>())
+            + self.inners.in_use() * size_of::<Inner>()
     }
     /// Bytes of memory that the index has ever touched (freed nodes are reused, not given back).
     pub fn resident_bytes(&self) -> usize {
@@ -351,21 +359,31 @@ impl Index {
         for &object in objects {
             let root = self.seg.object(object).root.load(Ordering::Acquire);
             if root != 0 {
-                self.reach(object, (root >> 32) as u32, root as u32 - 1, 0, &mut leaves_seen, &mut inners_seen);
+                self.reach(
+                    object,
+                    (root >> 32) as u32,
+                    root as u32 - 1,
+                    0,
+                    &mut leaves_seen,
+                    &mut inners_seen,
+                );
             }
         }
         leaves_seen.sort_unstable_by_key(|&(leaf, _, _)| leaf);
         self.leaves.next = leaves_seen.last().map_or(0, |l| l.0 + 1);
-        self.info = vec![LeafInfo { object: FREE, run: 0, present: 0, queued: false }; self.leaves.next as usize];
+        self.info =
+            vec![LeafInfo { object: FREE, run: 0, present: 0, queued: false }; self.leaves.next as usize];
         for &(leaf, object, run) in &leaves_seen {
             let entries = &self.seg.leaf(leaf).0;
-            let present = entries.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count();
+            let present =
+                entries.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count();
             self.info[leaf as usize] = LeafInfo { object, run, present: present as u16, queued: false };
             if present == 0 {
                 self.count_present(Place::new(leaf, 0), 0);
             }
         }
-        self.leaves.waiting = (0..self.leaves.next).filter(|&l| self.info[l as usize].object == FREE).collect();
+        self.leaves.waiting =
+            (0..self.leaves.next).filter(|&l| self.info[l as usize].object == FREE).collect();
         inners_seen.sort_unstable();
         self.inners.next = inners_seen.last().map_or(0, |i| i + 1);
         self.children = vec![0; self.inners.next as usize];
@@ -373,7 +391,8 @@ impl Index {
             self.children[i as usize] =
                 self.seg.inner(i).0.iter().filter(|c| c.load(Ordering::Relaxed) != 0).count() as u16;
         }
-        self.inners.waiting = (0..self.inners.next).filter(|i| inners_seen.binary_search(i).is_err()).collect();
+        self.inners.waiting =
+            (0..self.inners.next).filter(|i| inners_seen.binary_search(i).is_err()).collect();
     }
 
     fn reach(
@@ -415,7 +434,9 @@ impl Index {
             });
             let present = present.count();
             if (i.object, i.run, usize::from(i.present)) != (object, run, present) {
-                bad.push(format!("leaf {leaf}: books say {i:?}, tree says object {object} run {run} present {present}"));
+                bad.push(format!(
+                    "leaf {leaf}: books say {i:?}, tree says object {object} run {run} present {present}"
+                ));
             }
         }
         if leaves.len() != self.leaves.in_use() || inners.len() != self.inners.in_use() {

@@ -80,7 +80,10 @@ impl Ring {
     }
     /// Maps a ring of `slots` slots.
     pub fn attach(fd: impl AsFd, slots: usize) -> io::Result<Ring> {
-        if slots == 0 || slots > SLOTS_MAX || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::bytes(slots) {
+        if slots == 0
+            || slots > SLOTS_MAX
+            || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::bytes(slots)
+        {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "ring: bad size"));
         }
         Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::bytes(slots), true, PAGE_SIZE)?, slots })

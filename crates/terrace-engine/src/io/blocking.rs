@@ -18,7 +18,11 @@ fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 }
 
 fn check(n: isize) -> Result<usize, Errno> {
-    if n >= 0 { Ok(n as usize) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) }
+    if n >= 0 {
+        Ok(n as usize)
+    } else {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
 }
 
 impl Io for BlockingIo {
@@ -29,7 +33,12 @@ impl Io for BlockingIo {
             let left = advance(bufs, done);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
-                libc::preadv64(fd, left.as_ptr().cast(), left.len().min(VECS_MAX) as i32, (offset + done as u64) as i64)
+                libc::preadv64(
+                    fd,
+                    left.as_ptr().cast(),
+                    left.len().min(VECS_MAX) as i32,
+                    (offset + done as u64) as i64,
+                )
             });
             match n {
                 Ok(0) => break,
@@ -54,7 +63,12 @@ impl Io for BlockingIo {
             let left = advance(bufs, done);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
-                libc::pwritev64(fd, left.as_ptr().cast(), left.len().min(VECS_MAX) as i32, (offset + done as u64) as i64)
+                libc::pwritev64(
+                    fd,
+                    left.as_ptr().cast(),
+                    left.len().min(VECS_MAX) as i32,
+                    (offset + done as u64) as i64,
+                )
             });
             match n {
                 Ok(0) => return Err(Errno::NOSPC.into()),

@@ -52,10 +52,11 @@ impl Io for UringIo {
         let mut ring = self.ring.lock();
         for batch in ops.chunks_mut(DEPTH as usize) {
             for (i, op) in batch.iter().enumerate() {
-                let sqe = opcode::Writev::new(types::Fd(op.fd), op.bufs.as_ptr().cast(), op.bufs.len() as u32)
-                    .offset(op.offset)
-                    .build()
-                    .user_data(i as u64);
+                let sqe =
+                    opcode::Writev::new(types::Fd(op.fd), op.bufs.as_ptr().cast(), op.bufs.len() as u32)
+                        .offset(op.offset)
+                        .build()
+                        .user_data(i as u64);
                 // SAFETY: buffers live until the batch has completed below; the queue has room for a whole batch.
                 unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
             }

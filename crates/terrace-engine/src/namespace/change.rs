@@ -1,0 +1,156 @@
+//! Changing attributes, and what a change of content takes away with it: set-id bits and file capabilities.
+
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+
+use super::attr::{Attr, Time};
+use super::creds::Powers;
+use super::error::Result;
+use super::inode::Inode;
+use super::{CachedFile, Caller, Kind, Namespace, PageCache};
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This time.
+    At(Time),
+}
+
+/// Attributes to set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last modification.
+    pub mtime: Option<SetTime>,
+}
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+const CAPABILITY: &str = "security.capability";
+
+/// `mode` as it is after a write by somebody without the power to keep set-id bits. Set-group-id without group
+/// execution is an old mark for mandatory locking and stays.
+fn without_set_id(mode: u32) -> u32 {
+    let mode = mode & !S_ISUID;
+    if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Sets attributes and returns all of them.
+    pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<Attr> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            set_mode(&inode, mode)?;
+        }
+        if let Some(size) = set.size {
+            self.truncate(caller, &inode, size)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            set_times(&inode, set)?;
+        }
+        self.tell_cache(&inode, set)?;
+        self.attr_of(&inode)
+    }
+
+    fn truncate(&self, caller: &Caller, inode: &Inode<C::Object>, size: u64) -> Result<()> {
+        if inode.kind == Kind::Directory {
+            return Err(Errno::ISDIR.into());
+        }
+        let object = self.object_of(inode, &mut inode.life.lock())?;
+        self.strip_privileges(caller, inode)?;
+        Ok(self.cache.truncate(&object, size)?)
+    }
+
+    fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
+        let object = inode.life.lock().object.clone();
+        let Some(object) = object else { return Ok(()) };
+        if set.mtime.is_some() {
+            let stat = inode.stat()?;
+            object.set_mtime(Attr::from_stat(inode.nodeid, &stat).mtime);
+        }
+        object.metadata_changed();
+        Ok(())
+    }
+
+    /// Takes set-id bits and file capabilities away before `caller` changes the content.
+    pub(crate) fn strip_privileges(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
+        if inode.unprivileged.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let keep = inode.stat()?.st_mode & (S_ISUID | S_ISGID) == 0 || Powers::of(caller).keep_set_id();
+        self.strip_known(inode, keep)
+    }
+
+    /// As `strip_privileges`, where the kernel has said whether set-id bits are kept.
+    pub(crate) fn strip_known(&self, inode: &Inode<C::Object>, keep_set_id: bool) -> Result<()> {
+        if inode.unprivileged.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Before looking: whoever gives new privileges meanwhile takes the mark away again.
+        inode.unprivileged.store(true, Ordering::Release);
+        let mode = inode.stat()?.st_mode;
+        let stripped = without_set_id(mode);
+        if stripped != mode && !keep_set_id {
+            set_mode(inode, stripped & 0o7777)?;
+            self.metadata_changed(inode);
+            self.invalidate_attributes(inode.nodeid);
+        }
+        match rustix::fs::removexattr(inode.path().as_c_str(), CAPABILITY) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if stripped != mode && keep_set_id {
+            inode.unprivileged.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the permission bits through the descriptor.
+pub(crate) fn set_mode<O>(inode: &Inode<O>, mode: u32) -> Result<()> {
+    inode.unprivileged.store(false, Ordering::Release);
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    Ok(rustix::fs::chmodat(CWD, inode.path().as_c_str(), mode, AtFlags::empty())?)
+}
+
+fn set_times<O>(inode: &Inode<O>, set: &SetAttr) -> Result<()> {
+    let spec = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() },
+    };
+    let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
+    Ok(rustix::fs::utimensat(CWD, inode.path().as_c_str(), &times, AtFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_id_bits_go_with_a_write() {
+        assert_eq!(without_set_id(0o104_755), 0o100_755);
+        assert_eq!(without_set_id(0o106_755), 0o100_755);
+        assert_eq!(without_set_id(0o102_745), 0o102_745);
+        assert_eq!(without_set_id(0o100_644), 0o100_644);
+    }
+}

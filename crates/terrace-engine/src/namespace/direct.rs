@@ -1,0 +1,116 @@
+//! A page cache that caches nothing: each read and write goes to the source at once.
+//!
+//! The null twin of the engine: the namespace's tests run on it, and a mount over it measures what FUSE alone costs.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::attr::{Attr, Time};
+use super::path::ProcPath;
+use super::{CachedFile, Door, PageCache};
+
+/// The cache without pages.
+#[derive(Debug, Default)]
+pub struct Direct;
+
+/// A file of the source.
+#[derive(Debug)]
+pub struct DirectFile {
+    path_fd: RawFd,
+    read: OnceLock<OwnedFd>,
+    write: OnceLock<OwnedFd>,
+}
+
+impl DirectFile {
+    fn open(&self, access: OFlags) -> io::Result<OwnedFd> {
+        // SAFETY: `PageCache::object` promises that the descriptor outlives the object.
+        let path = ProcPath::new(unsafe { BorrowedFd::borrow_raw(self.path_fd) });
+        Ok(rustix::fs::open(path.as_c_str(), access | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn get<'a>(&self, slot: &'a OnceLock<OwnedFd>, access: OFlags) -> io::Result<&'a OwnedFd> {
+        if let Some(fd) = slot.get() {
+            return Ok(fd);
+        }
+        let fd = self.open(access)?;
+        Ok(slot.get_or_init(|| fd))
+    }
+
+    fn reader(&self) -> io::Result<&OwnedFd> {
+        self.get(&self.read, OFlags::RDONLY)
+    }
+
+    fn writer(&self) -> io::Result<&OwnedFd> {
+        self.get(&self.write, OFlags::WRONLY)
+    }
+}
+
+impl CachedFile for Arc<DirectFile> {
+    fn dirty_pages(&self) -> u64 {
+        0
+    }
+
+    fn fix_attr(&self, _: &mut Attr) {}
+
+    fn set_slow(&self, _: bool) {}
+
+    fn metadata_changed(&self) {}
+
+    fn set_mtime(&self, _: Time) {}
+}
+
+impl PageCache for Direct {
+    type Object = Arc<DirectFile>;
+    type Cursor = ();
+
+    fn object(&self, _: u64, path_fd: RawFd, _: u64) -> io::Result<Self::Object> {
+        Ok(Arc::new(DirectFile { path_fd, read: OnceLock::new(), write: OnceLock::new() }))
+    }
+
+    fn forget_object(&self, _: u64) {}
+
+    fn discard_object(&self, _: u64) {}
+
+    fn error_cursor(&self, _: &Self::Object) {}
+
+    fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], _: Door) -> io::Result<usize> {
+        let (fd, mut done) = (object.reader()?, 0);
+        while done < buf.len() {
+            match rustix::io::pread(fd, &mut buf[done..], offset + done as u64)? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, object: &Self::Object, offset: u64, data: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::pwrite(object.writer()?, data, offset)?)
+    }
+
+    fn truncate(&self, object: &Self::Object, size: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(object.writer()?, size)?)
+    }
+
+    fn flush(&self, _: &Self::Object, _: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, object: &Self::Object, data_only: bool, (): &()) -> io::Result<()> {
+        let fd = object.reader()?;
+        Ok(if data_only { rustix::fs::fdatasync(fd)? } else { rustix::fs::fsync(fd)? })
+    }
+
+    fn with_source<T>(
+        &self,
+        _: &Self::Object,
+        _: Range<u64>,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        act()
+    }
+}

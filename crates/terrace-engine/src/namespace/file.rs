@@ -1,0 +1,257 @@
+//! Content: open, read, write, and what works on the source's extents.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, StatFs};
+use rustix::io::Errno;
+
+use super::error::{Error, Result};
+use super::handle::{Handle, OpenFile, What, count_open_locked, count_release, writes};
+use super::inode::{Inode, Life, Seen};
+use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
+
+/// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+
+/// An open file, as told to the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The handle.
+    pub fh: u64,
+    /// The kernel is to bypass its page cache.
+    pub direct: bool,
+    /// What the kernel has of the file is still good.
+    pub keep_cache: bool,
+    /// There is nothing to be done when a descriptor is closed.
+    pub no_flush: bool,
+}
+
+/// What the kernel says about a write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteKind {
+    /// The writer's file flags: O_SYNC and O_DSYNC count.
+    pub flags: u32,
+    /// Written back from the kernel's page cache: handle and caller are guesses.
+    pub from_cache: bool,
+    /// Set-id bits are to go.
+    pub kill_set_id: bool,
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Opens a regular file.
+    pub fn open(&self, op: &Op<'_>, nodeid: u64, flags: u32) -> Result<Opened> {
+        self.open_inode(op, self.inode(nodeid)?, flags)
+    }
+
+    pub(crate) fn open_inode(&self, op: &Op<'_>, inode: Arc<Inode<C::Object>>, flags: u32) -> Result<Opened> {
+        if op.is_resent()
+            && let Some((fh, handle)) = self.handles.reopened(op.unique())
+        {
+            return Ok(opened(fh, handle.file()?, false));
+        }
+        let direct = flags & libc::O_DIRECT as u32 != 0
+            || self.clients.get().is_some_and(|clients| clients.is_client(op.caller.tid));
+        let door = if direct { Door::MainDirect } else { Door::MainCached };
+
+        let mut life = inode.life.lock();
+        let object = self.object_of(&inode, &mut life)?;
+        if writes(flags) && life.writers == 0 {
+            refuse_unwritable(&inode, flags)?;
+        }
+        let fresh = !self.changed_behind(&inode, &mut life, &object)?;
+        if flags & libc::O_TRUNC as u32 != 0 {
+            inode.touch();
+            self.strip_privileges(&op.caller, &inode)?;
+            self.cache.truncate(&object, 0)?;
+        }
+        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door };
+        let mut answer = opened(0, &file, fresh);
+        let what = What::File(file);
+        count_open_locked::<C>(&mut life, &what);
+        drop(life);
+        answer.fh = self.handles.insert(inode.clone(), what, op.unique()).inspect_err(|_| {
+            let mut life = inode.life.lock();
+            life.handles -= 1;
+            life.writers -= u32::from(writes(flags));
+        })?;
+        Ok(answer)
+    }
+
+    /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped.
+    fn changed_behind(
+        &self,
+        inode: &Inode<C::Object>,
+        life: &mut Life<C::Object>,
+        object: &C::Object,
+    ) -> Result<bool> {
+        if object.dirty_pages() > 0 {
+            return Ok(false);
+        }
+        // Cleared before the look: a change through the mount sets it before it acts.
+        let ours = inode.modified.swap(false, Ordering::AcqRel);
+        let now = Seen::of(&inode.stat()?);
+        let before = life.seen.replace(now);
+        let changed = !ours && before.is_some_and(|before| before != now);
+        if changed {
+            self.cache.with_source(object, 0..u64::MAX, || Ok(()))?;
+            inode.unprivileged.store(false, Ordering::Release);
+            self.invalidate_attributes(inode.nodeid);
+        }
+        Ok(changed)
+    }
+
+    /// Reads into `buf`; short at the end of the file.
+    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        Ok(self.cache.read(&file.object, offset, buf, file.door)?)
+    }
+
+    /// Writes `data`.
+    pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+        let handle = match self.handles.get(fh) {
+            Err(_) if kind.from_cache => return self.write_unopened(nodeid, offset, data),
+            handle => handle?,
+        };
+        let (inode, file) = (&handle.inode, handle.file()?);
+        inode.touch();
+        if !kind.from_cache {
+            self.strip_known(inode, !kind.kill_set_id)?;
+        }
+        let written = self.cache.write(&file.object, offset, data)?;
+        // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
+        if file.door == Door::MainDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
+            let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
+            self.cache.fsync(&file.object, data_only, &file.cursor)?;
+        }
+        Ok(written)
+    }
+
+    /// The kernel writes back a mapping whose handle is gone.
+    fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<usize> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        let object = self.object_of(&inode, &mut inode.life.lock())?;
+        Ok(self.cache.write(&object, offset, data)?)
+    }
+
+    /// A descriptor is closed: writes back, so that programs beside the mount see the content.
+    pub fn flush(&self, fh: u64) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        if self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0 {
+            self.cache.flush(&file.object, 0..u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// The last descriptor and mapping of a handle are gone.
+    pub fn release(&self, fh: u64) {
+        if let Some(handle) = self.handles.remove(fh) {
+            count_release(&handle);
+            if handle.inode.nlookup() == 0 {
+                self.retire_if_unused(&handle.inode);
+            }
+        }
+    }
+
+    /// Makes a file's content stable, and its attributes unless `data_only`.
+    pub fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        Ok(self.cache.fsync(&file.object, data_only, &file.cursor)?)
+    }
+
+    /// Allocates, punches, zeroes, collapses or inserts a range, as `mode` says.
+    pub fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let (inode, file) = (&handle.inode, handle.file()?);
+        inode.touch();
+        self.strip_privileges(caller, inode)?;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+        let moves = mode.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
+        let range = offset..if moves { u64::MAX } else { end };
+        self.on_source(&file.object, range, || {
+            rustix::fs::fallocate(open_source(inode, OFlags::RDWR)?, mode, offset, len)
+        })
+    }
+
+    /// The next data or hole from `offset` on.
+    pub fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Result<u64> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        let seek = match whence as i32 {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL.into()),
+        };
+        self.cache.flush(&file.object, 0..u64::MAX)?;
+        Ok(rustix::fs::seek(open_source(&handle.inode, OFlags::RDONLY)?, seek)?)
+    }
+
+    /// Copies within the source file system; short is allowed, and usual for long ranges.
+    pub fn copy_file_range(
+        &self,
+        caller: &Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.handles.get(from.0)?, self.handles.get(to.0)?);
+        let len = len.min(COPY_BYTES_MAX);
+        let end = |offset: u64| offset.checked_add(len).ok_or(Errno::OVERFLOW);
+        self.cache.flush(&source.file()?.object, from.1..end(from.1)?)?;
+        target.inode.touch();
+        self.strip_privileges(caller, &target.inode)?;
+        self.on_source(&target.file()?.object, to.1..end(to.1)?, || copy(&source, from.1, &target, to.1, len))
+    }
+
+    /// `PageCache::with_source` for calls that answer with an errno.
+    fn on_source<T>(
+        &self,
+        object: &C::Object,
+        range: Range<u64>,
+        act: impl FnOnce() -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        Ok(self.cache.with_source(object, range, || act().map_err(Into::into))?)
+    }
+
+    /// Figures of the source file system.
+    pub fn statfs(&self) -> Result<StatFs> {
+        Ok(rustix::fs::fstatfs(self.inode(super::ROOT)?.fd())?)
+    }
+}
+
+fn opened<C: PageCache>(fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
+    let direct = file.door == Door::MainDirect;
+    Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
+}
+
+/// The source must agree to be written now: at write-back it would be too late to tell the program (a read-only file system,
+/// an immutable file).
+fn refuse_unwritable<O>(inode: &Inode<O>, flags: u32) -> Result<()> {
+    let append = OFlags::from_bits_retain(flags) & OFlags::APPEND;
+    open_source(inode, OFlags::WRONLY | append).map(drop).map_err(Error::Source)
+}
+
+/// A descriptor of the source file itself.
+fn open_source<O>(inode: &Inode<O>, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(inode.path().as_c_str(), access | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn copy<C: PageCache>(
+    from: &Handle<C>,
+    mut from_offset: u64,
+    to: &Handle<C>,
+    mut to_offset: u64,
+    len: u64,
+) -> rustix::io::Result<u64> {
+    let source = open_source(&from.inode, OFlags::RDONLY)?;
+    let target = open_source(&to.inode, OFlags::RDWR)?;
+    let len = usize::try_from(len).expect("limited above");
+    Ok(rustix::fs::copy_file_range(source, Some(&mut from_offset), target, Some(&mut to_offset), len)? as u64)
+}

@@ -1,0 +1,252 @@
+//! Open files and directories.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::dir::Stream;
+use super::durable::{Durable, FREE, HandleRecord, USED};
+use super::error::{Error, Result};
+use super::inode::{Inode, InodeTable};
+use super::{Door, PageCache};
+
+const SHARDS: usize = 16;
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile<C: PageCache> {
+    pub(crate) object: C::Object,
+    pub(crate) cursor: C::Cursor,
+    pub(crate) flags: u32,
+    pub(crate) door: Door,
+}
+
+impl<C: PageCache> OpenFile<C> {
+    /// Was it opened for writing?
+    pub(crate) fn writes(&self) -> bool {
+        writes(self.flags)
+    }
+}
+
+/// Do these open flags allow writing?
+pub(crate) fn writes(flags: u32) -> bool {
+    flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    fd: OwnedFd,
+    pub(crate) stream: Mutex<Stream>,
+}
+
+impl OpenDir {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, stream: Mutex::new(Stream::default()) }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum What<C: PageCache> {
+    File(OpenFile<C>),
+    Dir(OpenDir),
+}
+
+/// A handle.
+#[derive(Debug)]
+pub(crate) struct Handle<C: PageCache> {
+    pub(crate) inode: Arc<Inode<C::Object>>,
+    pub(crate) what: What<C>,
+    slot: usize,
+    unique: u64,
+}
+
+impl<C: PageCache> Handle<C> {
+    pub(crate) fn file(&self) -> Result<&OpenFile<C>> {
+        match &self.what {
+            What::File(file) => Ok(file),
+            What::Dir(_) => Err(Error::WrongKind),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> Result<&OpenDir> {
+        match &self.what {
+            What::Dir(dir) => Ok(dir),
+            What::File(_) => Err(Error::WrongKind),
+        }
+    }
+}
+
+/// All open handles. The inode's counts in `Life` are kept by those who open and release.
+#[derive(Debug)]
+pub(crate) struct HandleTable<C: PageCache> {
+    shards: [RwLock<HashMap<u64, Arc<Handle<C>>>>; SHARDS],
+    /// Handles of an earlier daemon by the request that opened them, for resent opens.
+    recovered: Mutex<HashMap<u64, u64>>,
+    durable: Arc<Durable>,
+    count: AtomicUsize,
+}
+
+impl<C: PageCache> HandleTable<C> {
+    pub(crate) fn new(durable: Arc<Durable>) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| RwLock::new(HashMap::new())),
+            recovered: Mutex::new(HashMap::new()),
+            durable,
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// The handles of an earlier daemon.
+    pub(crate) fn recover(durable: Arc<Durable>, inodes: &InodeTable<C::Object>, cache: &C) -> Result<Self> {
+        let table = Self::new(durable);
+        for (slot, record) in table.durable.handles_used().iter().enumerate() {
+            if record.state.load(Ordering::Acquire) == USED {
+                table.adopt(slot, record, inodes, cache)?;
+            }
+        }
+        Ok(table)
+    }
+
+    fn adopt(
+        &self,
+        slot: usize,
+        record: &HandleRecord,
+        inodes: &InodeTable<C::Object>,
+        cache: &C,
+    ) -> Result<()> {
+        let inode = inodes.get(record.nodeid.load(Ordering::Relaxed))?;
+        let raw = record.fd.load(Ordering::Relaxed);
+        let what = if raw >= 0 {
+            // SAFETY: a used record owns its descriptor, as in the inode table.
+            What::Dir(OpenDir::new(unsafe { OwnedFd::from_raw_fd(raw) }))
+        } else {
+            let life = inode.life.lock();
+            let object = life.object.clone().ok_or(Error::UnknownNode(inode.nodeid))?;
+            What::File(OpenFile {
+                cursor: cache.error_cursor(&object),
+                object,
+                flags: record.flags.load(Ordering::Relaxed),
+                door: Door::from_code(record.door.load(Ordering::Relaxed)),
+            })
+        };
+        count_open(&inode, &what);
+        let unique = record.unique.load(Ordering::Relaxed);
+        let fh = file_handle(slot, record.generation.load(Ordering::Relaxed));
+        self.recovered.lock().insert(unique, fh);
+        self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn shard(&self, fh: u64) -> &RwLock<HashMap<u64, Arc<Handle<C>>>> {
+        &self.shards[fh as usize % SHARDS]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found
+                .extend(shard.read().values().filter_map(|handle| Some(handle.dir().ok()?.fd().as_raw_fd())));
+        }
+        found
+    }
+
+    pub(crate) fn get(&self, fh: u64) -> Result<Arc<Handle<C>>> {
+        self.shard(fh).read().get(&fh).cloned().ok_or(Error::UnknownHandle(fh))
+    }
+
+    /// The handle that the resent request `unique` opened before the restart.
+    pub(crate) fn reopened(&self, unique: u64) -> Option<(u64, Arc<Handle<C>>)> {
+        let fh = self.recovered.lock().remove(&unique)?;
+        Some((fh, self.get(fh).ok()?))
+    }
+
+    /// Enters a new handle; it is durable when this returns.
+    pub(crate) fn insert(&self, inode: Arc<Inode<C::Object>>, what: What<C>, unique: u64) -> Result<u64> {
+        let slot = self.durable.handle_slots.take()?;
+        let record = &self.durable.handles[slot];
+        assert_eq!(record.state.load(Ordering::Acquire), FREE, "handle slot {slot} is taken");
+        let generation = self.durable.header.handle_generation.fetch_add(1, Ordering::AcqRel);
+        let (fd, flags, door) = match &what {
+            What::File(file) => (-1, file.flags, file.door),
+            What::Dir(dir) => (dir.fd().as_raw_fd(), 0, Door::MainCached),
+        };
+        record.fd.store(fd, Ordering::Relaxed);
+        record.nodeid.store(inode.nodeid, Ordering::Relaxed);
+        record.unique.store(unique, Ordering::Relaxed);
+        record.generation.store(generation, Ordering::Relaxed);
+        record.flags.store(flags, Ordering::Relaxed);
+        record.door.store(door.code(), Ordering::Relaxed);
+        record.state.store(USED, Ordering::Release);
+        let fh = file_handle(slot, generation);
+        self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(fh)
+    }
+
+    /// Takes a handle out. `None`: it was released already, by the first try of a resent request.
+    pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle<C>>> {
+        let handle = self.shard(fh).write().remove(&fh)?;
+        self.durable.handles[handle.slot].state.store(FREE, Ordering::Release);
+        self.durable.handle_slots.give(handle.slot);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let mut recovered = self.recovered.lock();
+        if !recovered.is_empty() {
+            recovered.remove(&handle.unique);
+        }
+        Some(handle)
+    }
+}
+
+/// Handles are numbered from 1 on: 0 is what the kernel sends where it has none.
+fn file_handle(slot: usize, generation: u32) -> u64 {
+    (u64::from(generation) << 32) | (slot as u64 + 1)
+}
+
+/// Counts a handle in at its inode. While a writer goes through the kernel's page cache, dirty pages of shared mappings
+/// may be there unknown to us: the fast door steps aside.
+fn count_open<C: PageCache>(inode: &Inode<C::Object>, what: &What<C>) {
+    count_open_locked::<C>(&mut inode.life.lock(), what);
+}
+
+/// As `count_open`, by one who holds the inode's `life`.
+pub(crate) fn count_open_locked<C: PageCache>(life: &mut super::inode::Life<C::Object>, what: &What<C>) {
+    use super::CachedFile;
+    life.handles += 1;
+    if let What::File(file) = what
+        && file.writes()
+    {
+        life.writers += 1;
+        if file.door == Door::MainCached {
+            file.object.set_slow(true);
+        }
+    }
+}
+
+/// Counts a handle out. The file is slow until its last writer is gone: others than us may have made it so, for
+/// any of them.
+pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
+    use super::CachedFile;
+    let mut life = handle.inode.life.lock();
+    life.handles -= 1;
+    if let What::File(file) = &handle.what
+        && file.writes()
+    {
+        life.writers -= 1;
+        if life.writers == 0 {
+            file.object.set_slow(false);
+        }
+    }
+}

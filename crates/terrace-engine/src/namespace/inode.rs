@@ -1,0 +1,353 @@
+//! The inodes that the kernel knows, each held by one O_PATH descriptor.
+//!
+//! The descriptor pins the source inode, so that its number cannot be given to another file while the kernel may
+//! still use it, and keeps an unlinked file reachable. An inode lives while the kernel holds references (`nlookup`,
+//! in the durable record) or a handle is open; whichever ends last retires it.
+//!
+//! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
+//! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Stat};
+
+use super::attr::{Kind, Time};
+use super::durable::{Durable, FREE, InodeRecord, USED};
+use super::error::{Error, Result};
+use super::path::ProcPath;
+
+/// The node id of the root, and the inode number it reports.
+pub const ROOT: u64 = 1;
+
+/// First node id for files on other devices than the source root's.
+const FOREIGN_MIN: u64 = 1 << 62;
+
+const SHARDS: usize = 64;
+
+/// The source's word on a file at a moment when the cache held nothing newer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Seen {
+    size: i64,
+    mtime: Time,
+    ctime: Time,
+}
+
+impl Seen {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            size: stat.st_size,
+            mtime: Time { sec: stat.st_mtime as i64, nsec: stat.st_mtime_nsec as u32 },
+            ctime: Time { sec: stat.st_ctime as i64, nsec: stat.st_ctime_nsec as u32 },
+        }
+    }
+}
+
+/// What opens and closes change.
+#[derive(Debug)]
+pub(crate) struct Life<O> {
+    /// The inode's object in the page cache, from its first use on.
+    pub(crate) object: Option<O>,
+    /// Open handles.
+    pub(crate) handles: u32,
+    /// Of these, opened for writing.
+    pub(crate) writers: u32,
+    /// The source as last seen with nothing newer in the cache.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// One inode.
+#[derive(Debug)]
+pub(crate) struct Inode<O> {
+    pub(crate) nodeid: u64,
+    pub(crate) kind: Kind,
+    slot: usize,
+    fd: OwnedFd,
+    record: &'static InodeRecord,
+    pub(crate) life: Mutex<Life<O>>,
+    /// Did this mount change the inode since `seen`? Set before the change.
+    pub(crate) modified: AtomicBool,
+    /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
+    pub(crate) unprivileged: AtomicBool,
+}
+
+impl std::fmt::Debug for InodeRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InodeRecord({})", self.nodeid.load(Ordering::Relaxed))
+    }
+}
+
+impl<O> Inode<O> {
+    fn new(slot: usize, record: &'static InodeRecord, fd: OwnedFd) -> Self {
+        Self {
+            nodeid: record.nodeid.load(Ordering::Relaxed),
+            kind: Kind::from_mode(record.mode.load(Ordering::Relaxed)),
+            slot,
+            fd,
+            record,
+            life: Mutex::new(Life { object: None, handles: 0, writers: 0, seen: None }),
+            modified: AtomicBool::new(true),
+            unprivileged: AtomicBool::new(false),
+        }
+    }
+
+    /// The O_PATH descriptor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The O_PATH descriptor's number.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// A path that names this very inode, whatever happened to its names.
+    pub(crate) fn path(&self) -> ProcPath {
+        ProcPath::new(self.fd())
+    }
+
+    /// The source's attributes.
+    pub(crate) fn stat(&self) -> Result<Stat> {
+        Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
+    }
+
+    /// The node id, if this is a directory.
+    pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>> {
+        match self.kind {
+            Kind::Directory => Ok(self.fd()),
+            _ => Err(Error::Source(rustix::io::Errno::NOTDIR)),
+        }
+    }
+
+    /// References the kernel holds.
+    pub(crate) fn nlookup(&self) -> u64 {
+        self.record.nlookup.load(Ordering::Acquire)
+    }
+
+    /// Notes in the durable table whether the page cache has an object of this inode.
+    pub(crate) fn note_object(&self, exists: bool) {
+        self.record.has_object.store(u32::from(exists), Ordering::Release);
+    }
+
+    /// Did an earlier daemon have an object of this inode?
+    pub(crate) fn had_object(&self) -> bool {
+        self.record.has_object.load(Ordering::Acquire) != 0
+    }
+
+    /// Says that this mount is about to change the inode.
+    pub(crate) fn touch(&self) {
+        self.modified.store(true, Ordering::Release);
+    }
+}
+
+/// All inodes that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct InodeTable<O> {
+    shards: Box<[Mutex<Shard<O>>]>,
+    /// Node ids of files on other devices, by (device, inode).
+    foreign: Mutex<HashMap<(u64, u64), u64>>,
+    durable: Arc<Durable>,
+    root_dev: u64,
+    root_ino: u64,
+    count: AtomicUsize,
+}
+
+type Shard<O> = HashMap<u64, Arc<Inode<O>>>;
+
+impl<O> InodeTable<O> {
+    /// A table with nothing but the root in it.
+    pub(crate) fn create(durable: Arc<Durable>, root: OwnedFd) -> Result<Self> {
+        let stat = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH)?;
+        let table = Self::empty(durable, &stat);
+        let slot = table.durable.inode_slots.take()?;
+        assert_eq!(slot, 0, "the root is the first inode of a fresh table");
+        table.publish(slot, ROOT, &stat, root);
+        Ok(table)
+    }
+
+    /// The table of an earlier daemon; its descriptors are still open in the shared descriptor table.
+    pub(crate) fn recover(durable: Arc<Durable>) -> Result<Self> {
+        let records = durable.inodes_used();
+        let root = records.first().filter(|r| r.state.load(Ordering::Acquire) == USED);
+        let root = root.ok_or(Error::UnknownNode(ROOT))?;
+        let root_fd = root.fd.load(Ordering::Relaxed);
+        // SAFETY: the record of the root is never freed, so its descriptor is open.
+        let stat = rustix::fs::statat(unsafe { BorrowedFd::borrow_raw(root_fd) }, "", AtFlags::EMPTY_PATH)?;
+        let table = Self::empty(durable, &stat);
+        for (slot, record) in records.iter().enumerate() {
+            if record.state.load(Ordering::Acquire) == USED {
+                // SAFETY: a used record owns its descriptor: it was published after the descriptor was opened, and
+                // is unpublished before it is closed.
+                let fd = unsafe { OwnedFd::from_raw_fd(record.fd.load(Ordering::Relaxed)) };
+                table.adopt(Inode::new(slot, record, fd));
+            }
+        }
+        Ok(table)
+    }
+
+    fn empty(durable: Arc<Durable>, root: &Stat) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(),
+            foreign: Mutex::new(HashMap::new()),
+            durable,
+            root_dev: root.st_dev,
+            root_ino: root.st_ino,
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    fn adopt(&self, inode: Inode<O>) -> Arc<Inode<O>> {
+        let inode = Arc::new(inode);
+        if inode.nodeid >= FOREIGN_MIN {
+            let record = inode.record;
+            let key = (record.dev.load(Ordering::Relaxed), record.ino.load(Ordering::Relaxed));
+            self.foreign.lock().insert(key, inode.nodeid);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.shard(inode.nodeid).lock().insert(inode.nodeid, inode.clone());
+        inode
+    }
+
+    fn shard(&self, nodeid: u64) -> &Mutex<Shard<O>> {
+        let mixed = nodeid.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 58) as usize % SHARDS]
+    }
+
+    /// Inodes in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Room in the table.
+    pub(crate) fn max(&self) -> usize {
+        self.durable.inodes.len()
+    }
+
+    /// All inodes at this moment.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode<O>>> {
+        self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The inode `nodeid`.
+    pub(crate) fn get(&self, nodeid: u64) -> Result<Arc<Inode<O>>> {
+        self.shard(nodeid).lock().get(&nodeid).cloned().ok_or(Error::UnknownNode(nodeid))
+    }
+
+    /// The number under which the mount reports source inode `ino` of a directory listing.
+    pub(crate) fn reported(&self, ino: u64) -> u64 {
+        if ino == self.root_ino { ROOT } else { ino }
+    }
+
+    /// The node id of a source inode, if it needs no table to be known.
+    fn native(&self, stat: &Stat) -> Option<u64> {
+        match (stat.st_dev == self.root_dev, stat.st_ino) {
+            (true, ino) if ino == self.root_ino => Some(ROOT),
+            // Node id 1 is taken; other numbers this high do not exist on real file systems.
+            (true, ino) if ino != ROOT && ino < FOREIGN_MIN => Some(ino),
+            _ => None,
+        }
+    }
+
+    /// The known inode with the identity that `stat` says, its lookup count raised where `count` asks for it.
+    pub(crate) fn find(&self, stat: &Stat, count: impl FnOnce(u64) -> bool) -> Option<Arc<Inode<O>>> {
+        let nodeid = match self.native(stat) {
+            Some(nodeid) => nodeid,
+            None => *self.foreign.lock().get(&(stat.st_dev, stat.st_ino))?,
+        };
+        let shard = self.shard(nodeid).lock();
+        let inode = shard.get(&nodeid)?;
+        if count(nodeid) {
+            inode.record.nlookup.fetch_add(1, Ordering::AcqRel);
+        }
+        Some(inode.clone())
+    }
+
+    /// Takes the source inode behind `fd` into the table (or finds it there) and raises its lookup count.
+    pub(crate) fn insert(
+        &self,
+        stat: &Stat,
+        fd: OwnedFd,
+        count: impl Fn(u64) -> bool,
+    ) -> Result<Arc<Inode<O>>> {
+        if let Some(nodeid) = self.native(stat) {
+            return self.insert_as(nodeid, stat, fd, count);
+        }
+        let mut foreign = self.foreign.lock();
+        let key = (stat.st_dev, stat.st_ino);
+        let nodeid = *foreign
+            .entry(key)
+            .or_insert_with(|| FOREIGN_MIN + self.durable.header.foreign_next.fetch_add(1, Ordering::AcqRel));
+        self.insert_as(nodeid, stat, fd, count).inspect_err(|_| {
+            foreign.remove(&key);
+        })
+    }
+
+    fn insert_as(
+        &self,
+        nodeid: u64,
+        stat: &Stat,
+        fd: OwnedFd,
+        count: impl Fn(u64) -> bool,
+    ) -> Result<Arc<Inode<O>>> {
+        let mut shard = self.shard(nodeid).lock();
+        if let Some(inode) = shard.get(&nodeid) {
+            if count(nodeid) {
+                inode.record.nlookup.fetch_add(1, Ordering::AcqRel);
+            }
+            return Ok(inode.clone());
+        }
+        let slot = self.durable.inode_slots.take()?;
+        let inode = Arc::new(self.fill(slot, nodeid, stat, fd, u64::from(count(nodeid))));
+        shard.insert(nodeid, inode.clone());
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(inode)
+    }
+
+    fn publish(&self, slot: usize, nodeid: u64, stat: &Stat, fd: OwnedFd) {
+        self.adopt(self.fill(slot, nodeid, stat, fd, 1));
+    }
+
+    fn fill(&self, slot: usize, nodeid: u64, stat: &Stat, fd: OwnedFd, nlookup: u64) -> Inode<O> {
+        let record = &self.durable.inodes[slot];
+        assert_eq!(record.state.load(Ordering::Acquire), FREE, "inode slot {slot} is taken");
+        record.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
+        record.nodeid.store(nodeid, Ordering::Relaxed);
+        record.dev.store(stat.st_dev, Ordering::Relaxed);
+        record.ino.store(stat.st_ino, Ordering::Relaxed);
+        record.nlookup.store(nlookup, Ordering::Relaxed);
+        record.mode.store(stat.st_mode, Ordering::Relaxed);
+        record.has_object.store(0, Ordering::Relaxed);
+        record.state.store(USED, Ordering::Release);
+        Inode::new(slot, record, fd)
+    }
+
+    /// Takes `n` references away; the inode, if none is left.
+    pub(crate) fn release(&self, nodeid: u64, n: u64) -> Option<Arc<Inode<O>>> {
+        let shard = self.shard(nodeid).lock();
+        let inode = shard.get(&nodeid)?;
+        let held = inode.nlookup();
+        inode.record.nlookup.store(held.saturating_sub(n), Ordering::Release);
+        (held <= n).then(|| inode.clone())
+    }
+
+    /// Drops an inode without references, unless a lookup came in between. The caller holds its `life`.
+    pub(crate) fn retire(&self, inode: &Inode<O>) {
+        let key = (inode.record.dev.load(Ordering::Relaxed), inode.record.ino.load(Ordering::Relaxed));
+        let foreign = (inode.nodeid >= FOREIGN_MIN).then(|| self.foreign.lock());
+        let mut shard = self.shard(inode.nodeid).lock();
+        if inode.nlookup() > 0 || inode.nodeid == ROOT {
+            return;
+        }
+        if shard.remove(&inode.nodeid).is_some() {
+            if let Some(mut foreign) = foreign {
+                foreign.remove(&key);
+            }
+            inode.record.state.store(FREE, Ordering::Release);
+            self.durable.inode_slots.give(inode.slot);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

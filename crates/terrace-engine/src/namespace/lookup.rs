@@ -1,0 +1,134 @@
+//! Names to inodes, references, attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::attr::Attr;
+use super::error::Result;
+use super::inode::{Inode, ROOT};
+use super::{CachedFile, Kind, Namespace, Op, PageCache};
+
+/// An inode as the answer to a lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its attributes; `attr.ino` is the node id.
+    pub attr: Attr,
+    /// How long the attributes may be kept.
+    pub attr_ttl: Duration,
+    /// How long the name may be kept.
+    pub entry_ttl: Duration,
+}
+
+pub(crate) const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+
+/// The source's word on `name`, which is not followed if it is a link.
+pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(dir, name, NOFOLLOW)
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Looks `name` up in the directory `parent` and raises the inode's reference count.
+    pub fn lookup(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<Entry> {
+        let parent = self.inode(parent)?;
+        let name = match (name.as_encoded_bytes(), parent.nodeid) {
+            // The parent of the root, for those who resolve file handles, is the root.
+            (b"..", ROOT) => OsStr::new("."),
+            _ => name,
+        };
+        Ok(self.enter(&parent, name, Some(op))?.1)
+    }
+
+    /// The inode under `name`, known from now on and counted for `op` (without one: always).
+    pub(crate) fn enter(
+        &self,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        mut op: Option<&mut Op<'_>>,
+    ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
+        let dir = parent.directory()?;
+        let counts = |op: &Option<&mut Op<'_>>, nodeid| op.as_ref().is_none_or(|op| op.counts(nodeid));
+        let mut stat = stat_name(dir, name)?;
+        let inode = match self.inodes.find(&stat, |nodeid| counts(&op, nodeid)) {
+            Some(inode) => inode,
+            None => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
+                self.inodes.insert(&stat, fd, |nodeid| counts(&op, nodeid))?
+            }
+        };
+        if let Some(op) = op.as_mut()
+            && op.counts(inode.nodeid)
+        {
+            op.counted(inode.nodeid);
+        }
+        let entry = self.entry(self.overlay(&inode, &stat));
+        Ok((inode, entry))
+    }
+
+    /// An entry with the times to live that hold now. When the table of inodes fills up, new names are not kept by the
+    /// kernel, which then forgets their inodes as soon as nobody uses them.
+    pub(crate) fn entry(&self, attr: Attr) -> Entry {
+        let full = self.inodes.len() >= self.inodes_soft_max;
+        let entry_ttl = if full { Duration::ZERO } else { self.config.entry_ttl };
+        Entry { attr, attr_ttl: self.config.attr_ttl, entry_ttl }
+    }
+
+    /// The kernel drops `n` references.
+    pub fn forget(&self, nodeid: u64, n: u64) {
+        if let Some(inode) = self.inodes.release(nodeid, n) {
+            self.retire_if_unused(&inode);
+        }
+    }
+
+    /// Attributes of an inode.
+    pub fn getattr(&self, nodeid: u64) -> Result<Attr> {
+        self.attr_of(&*self.inode(nodeid)?)
+    }
+
+    pub(crate) fn attr_of(&self, inode: &Inode<C::Object>) -> Result<Attr> {
+        Ok(self.overlay(inode, &inode.stat()?))
+    }
+
+    /// The source's attributes with the cache's newer ones over them.
+    fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> Attr {
+        let mut attr = Attr::from_stat(inode.nodeid, stat);
+        if inode.kind == Kind::File
+            && let Some(object) = &inode.life.lock().object
+        {
+            object.fix_attr(&mut attr);
+        }
+        attr
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, nodeid: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(nodeid)?;
+        if inode.kind != Kind::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(rustix::fs::readlinkat(inode.fd(), "", Vec::new())?.into_bytes())
+    }
+
+    /// Tells the cache that the source's metadata of an inode moved on, if the cache has the inode.
+    pub(crate) fn metadata_changed(&self, inode: &Inode<C::Object>) {
+        if inode.kind == Kind::File
+            && let Some(object) = &inode.life.lock().object
+        {
+            object.metadata_changed();
+        }
+    }
+
+    /// As `metadata_changed`, for an inode that a name was taken from or given to.
+    pub(crate) fn links_changed(&self, stat: &Stat) {
+        if let Some(inode) = self.inodes.find(stat, |_| false) {
+            inode.touch();
+            self.metadata_changed(&inode);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Operations that give names: mknod, mkdir, symlink, link, create.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::io::Errno;
+
+use super::attr::decode_device;
+use super::creds::as_caller;
+use super::error::Result;
+use super::inode::Inode;
+use super::lookup::{Entry, stat_name};
+use super::{Namespace, Op, Opened, PageCache};
+
+impl<C: PageCache> Namespace<C> {
+    /// Makes a file that is neither directory nor link. `mode` has the type bits.
+    pub fn mknod(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let caller = op.caller;
+        let (kind, bits) = (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & 0o7777));
+        let made = self.make(op, parent, name, |dir| {
+            as_caller(&caller, umask, || rustix::fs::mknodat(dir, name, kind, bits, decode_device(rdev)))
+        });
+        Ok(made?.1)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32) -> Result<Entry> {
+        let caller = op.caller;
+        let bits = Mode::from_raw_mode(mode & 0o7777);
+        let made = self
+            .make(op, parent, name, |dir| as_caller(&caller, umask, || rustix::fs::mkdirat(dir, name, bits)));
+        Ok(made?.1)
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub fn symlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, target: &OsStr) -> Result<Entry> {
+        let caller = op.caller;
+        let made = self.make(op, parent, name, |dir| {
+            as_caller(&caller, 0o022, || rustix::fs::symlinkat(target, dir, name))
+        });
+        Ok(made?.1)
+    }
+
+    /// Gives the inode `nodeid` another name.
+    pub fn link(&self, op: &mut Op<'_>, nodeid: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        let path = inode.path();
+        let made = self.make(op, parent, name, |dir| {
+            rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)
+        });
+        let (inode, mut entry) = made?;
+        self.metadata_changed(&inode);
+        entry.attr = self.attr_of(&inode)?;
+        Ok(entry)
+    }
+
+    /// Makes a regular file and opens it. Without O_EXCL a file that is there already is opened.
+    pub fn create(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    ) -> Result<(Entry, Opened)> {
+        let caller = op.caller;
+        let bits = Mode::from_raw_mode(mode & 0o7777);
+        let made = self.make(op, parent, name, |dir| {
+            as_caller(&caller, umask, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))
+        });
+        let (inode, entry) = match made {
+            Err(error) if error.is(Errno::EXIST) && flags & libc::O_EXCL as u32 == 0 => {
+                self.enter(&*self.inode(parent)?, name, Some(op))?
+            }
+            made => made?,
+        };
+        let nodeid = inode.nodeid;
+        match self.open_inode(op, inode, flags) {
+            Ok(opened) => Ok((entry, opened)),
+            Err(error) => {
+                self.forget(nodeid, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs `act`, which gives something the name, once over all restarts, and looks the name up.
+    fn make(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        act: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
+    ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
+        let parent = self.inode(parent)?;
+        let dir = parent.directory()?;
+        let replayed = op.is_replayed();
+        if !replayed && stat_name(dir, name).is_ok() {
+            return Err(Errno::EXIST.into());
+        }
+        op.intend(0);
+        match act(dir) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if replayed => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.enter(&parent, name, Some(op))
+    }
+}

@@ -1,0 +1,332 @@
+//! The namespace: what a mount answers to the kernel, apart from FUSE itself.
+//!
+//! It maps the kernel's node ids to inodes of the source directory, does every operation on names and attributes with
+//! the source file system's own system calls, and hands content to the page cache. Everything is relative to one
+//! O_PATH descriptor an inode, so that renames from any side cannot lead it astray.
+//!
+//! Authority: names, owners, modes, links and extended attributes are the source's; content, size and mtime are the page
+//! cache's while it holds something newer. The kernel in front may cache attributes and names for long, since all
+//! changes pass through it; a source changed behind the mount's back is noticed when a file is opened.
+//!
+//! | file | what |
+//! |---|---|
+//! | `inode`, `handle` | tables of what the kernel knows and what is open |
+//! | `durable`, `journal` | what a restarted daemon needs |
+//! | `lookup`, `attr` | names to inodes, attributes |
+//! | `make`, `remove` | operations that change names |
+//! | `file`, `dir`, `xattr` | content, listings, extended attributes |
+//! | `creds`, `path`, `limits` | acting for the caller, through descriptors |
+//! | `direct` | a page cache that caches nothing |
+
+mod attr;
+mod change;
+mod creds;
+mod dir;
+pub mod direct;
+mod durable;
+mod error;
+mod file;
+mod handle;
+mod inode;
+mod journal;
+pub mod limits;
+mod lookup;
+mod make;
+mod path;
+mod remove;
+mod xattr;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+pub use attr::{Attr, Kind, Time};
+pub use change::{SetAttr, SetTime};
+pub use dir::{Listed, ListedPlus};
+pub use durable::{DurableLayout, DurableRegion};
+pub use error::{Error, Result};
+pub use file::{Opened, WriteKind};
+pub use inode::ROOT;
+pub use journal::Op;
+pub use lookup::Entry;
+
+use durable::Durable;
+use handle::HandleTable;
+use inode::{Inode, InodeTable};
+use journal::Journal;
+
+/// The page cache as the namespace sees it.
+///
+/// `Object` is a shared reference to a cached file and `Cursor` one handle's view of its write-back errors.
+pub trait PageCache: Send + Sync + 'static {
+    /// A cached file.
+    type Object: CachedFile;
+    /// Which write-back errors a handle has been told.
+    type Cursor: Send + Sync + fmt::Debug;
+
+    /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
+    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards.
+    fn forget_object(&self, id: u64);
+    /// As `forget_object`, for a file without names: nothing is written.
+    fn discard_object(&self, id: u64);
+    /// The errors that have happened up to now count as told.
+    fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
+    /// Reads at `offset`; short at the end of the file.
+    fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize>;
+    /// Writes at `offset`, making the file longer if need be.
+    fn write(&self, object: &Self::Object, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// Sets the size, in the cache and in the source.
+    fn truncate(&self, object: &Self::Object, size: u64) -> io::Result<()>;
+    /// Writes back the dirty pages of `range`.
+    fn flush(&self, object: &Self::Object, range: Range<u64>) -> io::Result<()>;
+    /// Writes all back and makes it stable; fails once for each cursor after a failed write-back.
+    fn fsync(&self, object: &Self::Object, data_only: bool, cursor: &Self::Cursor) -> io::Result<()>;
+    /// Runs `act` on the source with `range` written back before, dropped after, and the cache kept out meanwhile; then
+    /// takes the size from the source.
+    fn with_source<T>(
+        &self,
+        object: &Self::Object,
+        range: Range<u64>,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T>;
+}
+
+/// A cached file as the namespace sees it.
+pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
+    /// Pages that the source does not have yet.
+    fn dirty_pages(&self) -> u64;
+    /// Puts the cache's size and times over the source's where the cache knows better.
+    fn fix_attr(&self, attr: &mut Attr);
+    /// Sends the fast door's readers of this file to the main door, or no longer.
+    fn set_slow(&self, slow: bool);
+    /// The source's ctime is the newest again (chmod, chown, link ...).
+    fn metadata_changed(&self);
+    /// The program set the mtime, in nanoseconds since 1970; the source has it already.
+    fn set_mtime(&self, mtime: Time);
+}
+
+/// Which way a read came, for the counters and for admission.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Door {
+    /// Through the mount, the kernel keeping the pages as well.
+    MainCached,
+    /// Through the mount, past the kernel's page cache.
+    MainDirect,
+}
+
+impl Door {
+    fn code(self) -> u32 {
+        self as u32
+    }
+
+    fn from_code(code: u32) -> Self {
+        if code == Self::MainDirect.code() { Self::MainDirect } else { Self::MainCached }
+    }
+}
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// The request's number, bit 63 set when it is a resent one.
+    pub unique: u64,
+}
+
+/// Knows which threads belong to fast-door clients: their opens bypass the kernel's page cache.
+pub trait Clients: Send + Sync + 'static {
+    /// Is the thread one of a registered client?
+    fn is_client(&self, tid: u32) -> bool;
+}
+
+/// The kernel's caches, as far as the namespace must speak to them.
+pub trait Kernel: Send + Sync + 'static {
+    /// The kernel's attributes of `nodeid` are out of date.
+    fn invalidate_attributes(&self, nodeid: u64);
+}
+
+/// What can be chosen about a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct NamespaceConfig {
+    /// Capacities of the durable tables.
+    pub layout: DurableLayout,
+    /// How long the kernel may keep attributes.
+    pub attr_ttl: Duration,
+    /// How long the kernel may keep a name.
+    pub entry_ttl: Duration,
+    /// How long the kernel may remember that a name does not exist. Short: only changes behind the mount's back make
+    /// it wrong, and those are most often new files.
+    pub negative_ttl: Duration,
+    /// Does the last close of a descriptor write the file back, so that programs beside the mount see it?
+    pub flush_on_close: bool,
+}
+
+impl Default for NamespaceConfig {
+    fn default() -> Self {
+        Self {
+            layout: DurableLayout::default(),
+            attr_ttl: Duration::from_secs(3600),
+            entry_ttl: Duration::from_secs(3600),
+            negative_ttl: Duration::from_secs(1),
+            flush_on_close: true,
+        }
+    }
+}
+
+/// The namespace of one mount over a source directory.
+pub struct Namespace<C: PageCache> {
+    cache: Arc<C>,
+    config: NamespaceConfig,
+    inodes: InodeTable<C::Object>,
+    handles: HandleTable<C>,
+    journal: Journal,
+    clients: OnceLock<Box<dyn Clients>>,
+    kernel: OnceLock<Box<dyn Kernel>>,
+    /// From this many inodes on the kernel is asked to forget new ones soon.
+    inodes_soft_max: usize,
+}
+
+impl<C: PageCache> fmt::Debug for Namespace<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace").field("inodes", &self.inodes.len()).finish_non_exhaustive()
+    }
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// A namespace over the directory `root` (an O_PATH descriptor), with a zeroed region for its tables.
+    pub fn new(cache: Arc<C>, root: OwnedFd, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
+        let durable = Arc::new(Durable::create(region, config.layout)?);
+        let inodes = InodeTable::create(durable.clone(), root)?;
+        let handles = HandleTable::new(durable.clone());
+        Ok(Self::assemble(cache, config, inodes, handles, durable))
+    }
+
+    /// The namespace of an earlier daemon, from its region; its descriptors must still be open.
+    pub fn recover(cache: Arc<C>, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
+        let durable = Arc::new(Durable::open(region, config.layout)?);
+        let inodes = InodeTable::recover(durable.clone())?;
+        for inode in inodes.all() {
+            if inode.kind == Kind::File && inode.had_object() {
+                let size = inode.stat()?.st_size as u64;
+                inode.life.lock().object = Some(cache.object(inode.nodeid, inode.raw_fd(), size)?);
+            }
+        }
+        let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
+        let namespace = Self::assemble(cache, config, inodes, handles, durable);
+        for inode in namespace.inodes.all() {
+            if inode.nlookup() == 0 {
+                namespace.retire_if_unused(&inode);
+            }
+        }
+        Ok(namespace)
+    }
+
+    fn assemble(
+        cache: Arc<C>,
+        config: NamespaceConfig,
+        inodes: InodeTable<C::Object>,
+        handles: HandleTable<C>,
+        durable: Arc<Durable>,
+    ) -> Self {
+        // Each inode takes a descriptor, and a file in use up to three more.
+        let descriptors = usize::try_from(limits::descriptors_max()).unwrap_or(usize::MAX);
+        Self {
+            cache,
+            config,
+            inodes_soft_max: (inodes.max() / 4 * 3).min(descriptors / 2),
+            inodes,
+            handles,
+            journal: Journal::new(durable),
+            clients: OnceLock::new(),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    /// Says who knows the fast-door clients. Without it there are none.
+    pub fn set_clients(&self, clients: Box<dyn Clients>) {
+        let _ = self.clients.set(clients);
+    }
+
+    /// Says how to reach the kernel's caches.
+    pub fn set_kernel(&self, kernel: Box<dyn Kernel>) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
+    pub fn begin(&self, caller: Caller) -> Op<'_> {
+        self.journal.begin(caller)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &NamespaceConfig {
+        &self.config
+    }
+
+    /// Inodes that the kernel knows.
+    pub fn inodes_known(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Handles that are open.
+    pub fn handles_open(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Every descriptor that the durable tables name. A restarted daemon closes what else its predecessor had open.
+    pub fn descriptors(&self) -> HashSet<RawFd> {
+        let inodes = self.inodes.all().into_iter().map(|inode| inode.raw_fd());
+        inodes.chain(self.handles.descriptors()).collect()
+    }
+
+    fn inode(&self, nodeid: u64) -> Result<Arc<Inode<C::Object>>> {
+        self.inodes.get(nodeid)
+    }
+
+    /// The object of a regular file, made on first use. The caller holds the inode's `life`.
+    fn object_of(&self, inode: &Inode<C::Object>, life: &mut inode::Life<C::Object>) -> Result<C::Object> {
+        if let Some(object) = &life.object {
+            return Ok(object.clone());
+        }
+        if inode.kind != Kind::File {
+            return Err(Error::WrongKind);
+        }
+        inode.note_object(true);
+        let size = inode.stat()?.st_size as u64;
+        let object = self.cache.object(inode.nodeid, inode.raw_fd(), size)?;
+        life.object = Some(object.clone());
+        Ok(object)
+    }
+
+    /// Drops an inode that the kernel has forgotten and nobody has open.
+    fn retire_if_unused(&self, inode: &Inode<C::Object>) {
+        let mut life = inode.life.lock();
+        if life.handles > 0 || inode.nlookup() > 0 || inode.nodeid == ROOT {
+            return;
+        }
+        if life.object.take().is_some() {
+            let nameless = inode.stat().is_ok_and(|stat| stat.st_nlink == 0);
+            if nameless {
+                self.cache.discard_object(inode.nodeid);
+            } else {
+                self.cache.forget_object(inode.nodeid);
+            }
+            inode.note_object(false);
+        }
+        self.inodes.retire(inode);
+    }
+
+    fn invalidate_attributes(&self, nodeid: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate_attributes(nodeid);
+        }
+    }
+}

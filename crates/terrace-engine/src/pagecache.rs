@@ -1,0 +1,90 @@
+//! The engine as the namespace sees it.
+
+use crate::engine::{Door, Engine};
+use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
+use crate::object::{ErrorCursor, ObjectRef};
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+fn time(ns: i64) -> Time {
+    Time { sec: ns.div_euclid(1_000_000_000), nsec: ns.rem_euclid(1_000_000_000) as u32 }
+}
+
+impl CachedFile for ObjectRef {
+    fn dirty_pages(&self) -> u64 {
+        crate::Object::dirty_pages(self)
+    }
+    fn fix_attr(&self, attr: &mut Attr) {
+        attr.size = self.size();
+        if let Some((mtime, ctime)) = self.times() {
+            attr.mtime = time(mtime);
+            attr.ctime = time(ctime);
+        }
+    }
+    fn set_slow(&self, slow: bool) {
+        crate::Object::set_slow(self, slow);
+    }
+    fn metadata_changed(&self) {
+        self.adopt_ctime();
+    }
+    fn set_mtime(&self, mtime: Time) {
+        self.adopt_mtime(mtime.nanoseconds() as i64);
+    }
+}
+
+impl PageCache for Engine {
+    type Object = ObjectRef;
+    type Cursor = ErrorCursor;
+
+    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
+        Engine::object(self, id, path_fd, size)
+    }
+    fn forget_object(&self, id: u64) {
+        if let Err(e) = Engine::forget_object(self, id) {
+            tracing::error!(
+                "object {id}: forgotten by the kernel, but not written back: {e}; kept until it can be"
+            );
+        }
+    }
+    fn discard_object(&self, id: u64) {
+        Engine::discard_object(self, id);
+        let _ = Engine::forget_object(self, id);
+    }
+    fn error_cursor(&self, object: &ObjectRef) -> ErrorCursor {
+        object.error_cursor()
+    }
+    fn read(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        buf: &mut [u8],
+        door: namespace::Door,
+    ) -> io::Result<usize> {
+        let door = match door {
+            namespace::Door::MainCached => Door::MainCached,
+            namespace::Door::MainDirect => Door::MainDirect,
+        };
+        Engine::read(self, object, offset, buf, door)
+    }
+    fn write(&self, object: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
+        Engine::write(self, object, offset, data)
+    }
+    fn truncate(&self, object: &ObjectRef, size: u64) -> io::Result<()> {
+        Engine::truncate(self, object, size)
+    }
+    fn flush(&self, object: &ObjectRef, range: Range<u64>) -> io::Result<()> {
+        self.flush_visible(object, range)
+    }
+    fn fsync(&self, object: &ObjectRef, data_only: bool, cursor: &ErrorCursor) -> io::Result<()> {
+        Engine::fsync(self, object, data_only, cursor)
+    }
+    fn with_source<T>(
+        &self,
+        object: &ObjectRef,
+        range: Range<u64>,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        Engine::with_source(self, object, range, |_| act())
+    }
+}

@@ -1,0 +1,330 @@
+//! The engine against a model: random operations on a few files, compared byte for byte with plain vectors; with faults,
+//! with crashes of the daemon in between, with tiny memory so that eviction never rests.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use terrace_engine::io::{BlockingIo, Faults, Io, SimIo, UringIo};
+use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+
+/// xorshift64*: seeded, printed, reproducible.
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+}
+
+fn seed() -> u64 {
+    let s = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
+    let s = s.unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
+    });
+    println!("TERRACE_SEED={s}");
+    s
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    config: EngineConfig,
+    handles: Arc<SegmentHandles>,
+    io: Arc<dyn Io>,
+    engine: Arc<Engine>,
+    paths: HashMap<u64, OwnedFd>,
+    model: HashMap<u64, Vec<u8>>,
+}
+
+const FILES: u64 = 3;
+/// Files may grow to this, together over the 16 MiB of memory.
+const SIZE_MAX: u64 = 8 << 20;
+
+impl World {
+    fn new(policy: &str, io: Arc<dyn Io>) -> World {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(64 << 20),
+            policy: policy.into(),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine =
+            Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
+        engine.serve().unwrap();
+        let mut w = World { dir, config, handles, io, engine, paths: HashMap::new(), model: HashMap::new() };
+        for id in 1..=FILES {
+            File::create(w.path(id)).unwrap();
+            let flags = rustix::fs::OFlags::PATH;
+            w.paths.insert(id, rustix::fs::open(w.path(id), flags, rustix::fs::Mode::empty()).unwrap());
+            w.model.insert(id, Vec::new());
+        }
+        w
+    }
+    fn path(&self, id: u64) -> std::path::PathBuf {
+        self.dir.path().join(format!("f{id}"))
+    }
+    fn object(&self, id: u64) -> ObjectRef {
+        let size = std::fs::metadata(self.path(id)).unwrap().len();
+        self.engine.object(id, self.paths[&id].as_raw_fd(), size).unwrap()
+    }
+    /// terraced dies; another one takes over what is in the segment.
+    fn crash(&mut self) {
+        self.engine.halt();
+        let engine =
+            Engine::start(self.config.clone(), self.handles.clone(), Arc::new(SystemClock), self.io.clone())
+                .unwrap();
+        for (id, fd) in &self.paths {
+            engine.reattach_object(*id, fd.as_raw_fd());
+        }
+        let found = engine.recover_pages();
+        assert!(found.objects <= FILES as usize);
+        engine.serve().unwrap();
+        self.engine = engine;
+    }
+    fn read_and_compare(&self, id: u64, offset: u64, len: usize, door: Door) {
+        let o = self.object(id);
+        let mut buf = vec![0xaa; len];
+        let n = loop {
+            match self.engine.read(&o, offset, &mut buf, door) {
+                Ok(n) => break n,
+                Err(e) => assert_eq!(e.raw_os_error(), Some(5), "only injected errors"),
+            }
+        };
+        let m = &self.model[&id];
+        let from = (offset as usize).min(m.len());
+        let want = &m[from..m.len().min(from + len)];
+        assert_eq!(n, want.len(), "file {id}, offset {offset}, len {len}: length");
+        if let Some(i) = (0..n).find(|&i| buf[i] != want[i]) {
+            panic!(
+                "file {id}, byte {} (read at {offset}+{len}, {door:?}): {} instead of {}",
+                from + i,
+                buf[i],
+                want[i]
+            );
+        }
+    }
+    fn write(&mut self, rng: &mut Rng, id: u64) {
+        let offset = if rng.below(4) == 0 { self.model[&id].len() as u64 } else { rng.below(SIZE_MAX) };
+        let len = match rng.below(4) {
+            0 => rng.below(100) + 1,
+            1 => 4096,
+            2 => rng.below(20_000) + 1,
+            _ => rng.below(300_000) + 1,
+        };
+        let offset = if rng.below(3) == 0 { offset / 4096 * 4096 } else { offset };
+        let byte = rng.next() as u8;
+        let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i % 251) as u8)).collect();
+        let o = self.object(id);
+        let mut done = 0;
+        while done < data.len() {
+            match self.engine.write(&o, offset + done as u64, &data[done..]) {
+                Ok(n) => done += n,
+                Err(e) => assert!(matches!(e.raw_os_error(), Some(5 | 28)), "unexpected: {e}"),
+            }
+        }
+        let m = self.model.get_mut(&id).unwrap();
+        let end = (offset + len) as usize;
+        if m.len() < end {
+            m.resize(end, 0);
+        }
+        m[offset as usize..end].copy_from_slice(&data);
+    }
+    fn step(&mut self, rng: &mut Rng, crashes: bool) {
+        let id = rng.below(FILES) + 1;
+        match rng.below(100) {
+            0..40 => {
+                let door = [Door::MainCached, Door::MainDirect, Door::Library][rng.below(3) as usize];
+                self.read_and_compare(id, rng.below(SIZE_MAX), rng.below(200_000) as usize, door);
+            }
+            40..75 => self.write(rng, id),
+            75..80 => {
+                let size = rng.below(SIZE_MAX);
+                let o = self.object(id);
+                self.engine.truncate(&o, size).unwrap();
+                self.model.get_mut(&id).unwrap().resize(size as usize, 0);
+                assert_eq!(o.size(), size);
+            }
+            80..84 => self.punch(rng, id),
+            84..88 => {
+                let o = self.object(id);
+                let cursor = o.error_cursor();
+                if self.engine.fsync(&o, rng.below(2) == 0, &cursor).is_ok() {
+                    assert_eq!(std::fs::read(self.path(id)).unwrap(), self.model[&id], "source after fsync");
+                }
+            }
+            88..91 => {
+                let _ = self.engine.flush_visible(&self.object(id), 0..u64::MAX);
+            }
+            91..94 => {
+                self.engine.drop_clean();
+            }
+            94..96 => {
+                let bytes = (16 + rng.below(48)) << 20;
+                let _ = self.engine.resize(bytes);
+                self.config.memory_bytes = bytes;
+            }
+            96..98 if crashes => self.crash(),
+            _ => {
+                // The kernel forgets the inode; it is found again later.
+                let _ = self.engine.forget_object(id);
+            }
+        }
+    }
+    fn punch(&mut self, rng: &mut Rng, id: u64) {
+        let (from, len) = (rng.below(SIZE_MAX), rng.below(100_000) + 1);
+        let o = self.object(id);
+        let done = self.engine.with_source(&o, from..from + len, |source| {
+            let fd = File::options().write(true).open(source.proc_path())?;
+            let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            Ok(rustix::fs::fallocate(fd, flags, from, len)?)
+        });
+        if done.is_ok() {
+            let m = self.model.get_mut(&id).unwrap();
+            let (a, b) = ((from as usize).min(m.len()), ((from + len) as usize).min(m.len()));
+            m[a..b].fill(0);
+        }
+    }
+    fn finish(&self) {
+        let bad = self.engine.check();
+        assert!(bad.is_empty(), "check: {bad:#?}");
+        for id in 1..=FILES {
+            self.read_and_compare(id, 0, SIZE_MAX as usize + 400_000, Door::MainDirect);
+        }
+        let stats = self.engine.stats();
+        assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "over the limit: {:?}", stats.memory);
+    }
+}
+
+fn run(policy: &str, io: Arc<dyn Io>, steps: usize, crashes: bool, lull: impl Fn()) {
+    let mut rng = Rng(seed());
+    let mut w = World::new(policy, io);
+    for i in 0..steps {
+        w.step(&mut rng, crashes);
+        if i % 100 == 99 {
+            let bad = w.engine.check();
+            assert!(bad.is_empty(), "check after step {i}: {bad:#?}");
+        }
+    }
+    lull();
+    w.finish();
+    w.engine.shutdown().unwrap();
+    for id in 1..=FILES {
+        assert_eq!(std::fs::read(w.path(id)).unwrap(), w.model[&id], "source after shutdown");
+    }
+}
+
+#[test]
+fn agrees_with_the_model_under_every_policy() {
+    for policy in terrace_policy::NAMES {
+        println!("policy {policy}");
+        run(policy, Arc::new(BlockingIo), 600, false, || {});
+    }
+}
+
+#[test]
+fn agrees_with_the_model_across_crashes() {
+    run("strata", Arc::new(UringIo::new().unwrap()), 1500, true, || {});
+}
+
+#[test]
+fn agrees_with_the_model_under_faults() {
+    let faults = Faults {
+        read_eio: 20,
+        read_short: 100,
+        write_eio: 20,
+        write_enospc: 20,
+        slow: 5,
+        ..Faults::default()
+    };
+    let io = Arc::new(SimIo::new(BlockingIo, seed(), faults));
+    let calm = io.clone();
+    run("strata", io, 1000, true, move || calm.set(Faults::default()));
+}
+
+#[test]
+fn a_failed_writeback_is_told_once_to_every_handle_and_the_page_stays_dirty() {
+    let io = Arc::new(SimIo::new(BlockingIo, 1, Faults { write_eio: 1000, ..Faults::default() }));
+    let w = World::new("strata", io.clone());
+    let o = w.object(1);
+    let (a, b) = (o.error_cursor(), o.error_cursor());
+    w.engine.write(&o, 0, &[7; 8192]).unwrap();
+    assert_eq!(w.engine.fsync(&o, false, &a).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(o.dirty_pages(), 2);
+    io.set(Faults::default());
+    assert!(w.engine.fsync(&o, false, &a).is_ok(), "told once");
+    assert_eq!(
+        w.engine.fsync(&o, false, &b).unwrap_err().raw_os_error(),
+        Some(5),
+        "the other handle hears of it too"
+    );
+    assert_eq!(std::fs::read(w.path(1)).unwrap(), [7; 8192]);
+    assert_eq!(o.dirty_pages(), 0);
+    w.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
+    let io = Arc::new(SimIo::new(BlockingIo, 1, Faults { write_enospc: 1000, ..Faults::default() }));
+    let w = World::new("strata", io.clone());
+    let o = w.object(1);
+    let chunk = vec![3u8; 1 << 20];
+    let mut written = 0;
+    let error = loop {
+        match w.engine.write(&o, written, &chunk) {
+            Ok(n) => written += n as u64,
+            Err(e) => break e,
+        }
+        assert!(written < 64 << 20, "the writer must be stopped at the dirty limit");
+    };
+    assert_eq!(error.raw_os_error(), Some(28));
+    io.set(Faults::default());
+    let mut back = vec![0; written as usize];
+    assert_eq!(w.engine.read(&o, 0, &mut back, Door::Library).unwrap(), written as usize);
+    assert!(back.iter().all(|&b| b == 3));
+    w.engine.shutdown().unwrap();
+    assert_eq!(std::fs::metadata(w.path(1)).unwrap().len(), written);
+}
+
+/// Readers and writers at once: each page holds one number all over; a reader must never see two.
+#[test]
+fn no_torn_page_under_concurrent_readers_and_writers() {
+    let s = seed();
+    let w = World::new("strata", Arc::new(BlockingIo));
+    let o = w.object(1);
+    let pages = 6000u64;
+    for p in 0..pages {
+        w.engine.write(&o, p * 4096, &1u64.to_le_bytes().repeat(512)).unwrap();
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for t in 0..3 {
+            let (o, engine, stop) = (&o, &w.engine, &stop);
+            scope.spawn(move || {
+                let mut rng = Rng(s.wrapping_add(t) | 1);
+                let mut buf = vec![0u8; 16384];
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let p = rng.below(pages - 4);
+                    engine.read(o, p * 4096, &mut buf, Door::MainDirect).unwrap();
+                    for page in buf.chunks(4096) {
+                        assert!(page.chunks(8).all(|c| c == &page[..8]), "torn page near {p}");
+                    }
+                }
+            });
+        }
+        let mut rng = Rng(s | 1);
+        for i in 2..20_000u64 {
+            w.engine.write(&o, rng.below(pages) * 4096, &i.to_le_bytes().repeat(512)).unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let bad = w.engine.check();
+    assert!(bad.is_empty(), "{bad:#?}");
+    w.engine.shutdown().unwrap();
+}
