@@ -40,12 +40,15 @@ impl PageCache for Engine {
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
         Engine::object(self, id, path_fd, size)
     }
-    fn forget_object(&self, id: u64) {
-        if let Err(e) = Engine::forget_object(self, id) {
+    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<ObjectRef> {
+        self.reattach_object(id, path_fd)
+    }
+    fn forget_object(&self, id: u64) -> io::Result<()> {
+        Engine::forget_object(self, id).inspect_err(|e| {
             tracing::error!(
                 "object {id}: forgotten by the kernel, but not written back: {e}; kept until it can be"
             );
-        }
+        })
     }
     fn discard_object(&self, id: u64) {
         Engine::discard_object(self, id);
@@ -86,5 +89,11 @@ impl PageCache for Engine {
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         Engine::with_source(self, object, range, |_| act())
+    }
+    fn is_client(&self, tid: u32) -> bool {
+        Engine::is_client(self, tid)
+    }
+    fn is_own_thread(&self, tid: u32) -> bool {
+        self.is_door_thread(tid)
     }
 }

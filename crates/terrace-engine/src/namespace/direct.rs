@@ -71,7 +71,13 @@ impl PageCache for Direct {
         Ok(Arc::new(DirectFile { path_fd, read: OnceLock::new(), write: OnceLock::new() }))
     }
 
-    fn forget_object(&self, _: u64) {}
+    fn reattach(&self, _: u64, _: RawFd) -> Option<Self::Object> {
+        None
+    }
+
+    fn forget_object(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
 
     fn discard_object(&self, _: u64) {}
 
@@ -112,5 +118,13 @@ impl PageCache for Direct {
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         act()
+    }
+
+    fn is_client(&self, _: u32) -> bool {
+        false
+    }
+
+    fn is_own_thread(&self, _: u32) -> bool {
+        false
     }
 }

@@ -53,7 +53,7 @@ impl<C: PageCache> Namespace<C> {
             return Ok(opened(fh, handle.file()?, false));
         }
         let direct = flags & libc::O_DIRECT as u32 != 0
-            || self.clients.get().is_some_and(|clients| clients.is_client(op.caller.tid));
+            || self.cache.is_client(op.caller.tid);
         let door = if direct { Door::MainDirect } else { Door::MainCached };
 
         let mut life = inode.life.lock();
@@ -139,10 +139,11 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// A descriptor is closed: writes back, so that programs beside the mount see the content.
-    pub fn flush(&self, fh: u64) -> Result<()> {
+    pub fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
-        if self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0 {
+        let wanted = self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0;
+        if wanted && !self.cache.is_own_thread(caller.tid) {
             self.cache.flush(&file.object, 0..u64::MAX)?;
         }
         Ok(())

@@ -70,8 +70,11 @@ pub trait PageCache: Send + Sync + 'static {
 
     /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
-    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards.
-    fn forget_object(&self, id: u64);
+    /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
+    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<Self::Object>;
+    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
+    /// the object stays, and its descriptor open.
+    fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.
     fn discard_object(&self, id: u64);
     /// The errors that have happened up to now count as told.
@@ -94,6 +97,11 @@ pub trait PageCache: Send + Sync + 'static {
         range: Range<u64>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T>;
+    /// Is the thread one of a registered fast-door client? Its opens bypass the kernel's page cache, so that its data
+    /// are cached once.
+    fn is_client(&self, tid: u32) -> bool;
+    /// Is the thread one of the cache's own, which closes descriptors that programs showed it?
+    fn is_own_thread(&self, tid: u32) -> bool;
 }
 
 /// A cached file as the namespace sees it.
@@ -142,12 +150,6 @@ pub struct Caller {
     pub unique: u64,
 }
 
-/// Knows which threads belong to fast-door clients: their opens bypass the kernel's page cache.
-pub trait Clients: Send + Sync + 'static {
-    /// Is the thread one of a registered client?
-    fn is_client(&self, tid: u32) -> bool;
-}
-
 /// The kernel's caches, as far as the namespace must speak to them.
 pub trait Kernel: Send + Sync + 'static {
     /// The kernel's attributes of `nodeid` are out of date.
@@ -189,7 +191,6 @@ pub struct Namespace<C: PageCache> {
     inodes: InodeTable<C::Object>,
     handles: HandleTable<C>,
     journal: Journal,
-    clients: OnceLock<Box<dyn Clients>>,
     kernel: OnceLock<Box<dyn Kernel>>,
     /// From this many inodes on the kernel is asked to forget new ones soon.
     inodes_soft_max: usize,
@@ -210,24 +211,32 @@ impl<C: PageCache> Namespace<C> {
         Ok(Self::assemble(cache, config, inodes, handles, durable))
     }
 
-    /// The namespace of an earlier daemon, from its region; its descriptors must still be open.
+    /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
+    /// has taken its pages over as well, call `finish_recovery`.
     pub fn recover(cache: Arc<C>, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
         let durable = Arc::new(Durable::open(region, config.layout)?);
         let inodes = InodeTable::recover(durable.clone())?;
         for inode in inodes.all() {
             if inode.kind == Kind::File && inode.had_object() {
-                let size = inode.stat()?.st_size as u64;
-                inode.life.lock().object = Some(cache.object(inode.nodeid, inode.raw_fd(), size)?);
+                let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {
+                    Some(object) => object,
+                    // Killed between the note and the object.
+                    None => cache.object(inode.nodeid, inode.raw_fd(), inode.stat()?.st_size as u64)?,
+                };
+                inode.life.lock().object = Some(object);
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
-        let namespace = Self::assemble(cache, config, inodes, handles, durable);
-        for inode in namespace.inodes.all() {
+        Ok(Self::assemble(cache, config, inodes, handles, durable))
+    }
+
+    /// Drops the inodes whose last reference went just before the crash.
+    pub fn finish_recovery(&self) {
+        for inode in self.inodes.all() {
             if inode.nlookup() == 0 {
-                namespace.retire_if_unused(&inode);
+                self.retire_if_unused(&inode);
             }
         }
-        Ok(namespace)
     }
 
     fn assemble(
@@ -246,14 +255,8 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable),
-            clients: OnceLock::new(),
             kernel: OnceLock::new(),
         }
-    }
-
-    /// Says who knows the fast-door clients. Without it there are none.
-    pub fn set_clients(&self, clients: Box<dyn Clients>) {
-        let _ = self.clients.set(clients);
     }
 
     /// Says how to reach the kernel's caches.
@@ -312,13 +315,14 @@ impl<C: PageCache> Namespace<C> {
         if life.handles > 0 || inode.nlookup() > 0 || inode.nodeid == ROOT {
             return;
         }
-        if life.object.take().is_some() {
-            let nameless = inode.stat().is_ok_and(|stat| stat.st_nlink == 0);
-            if nameless {
+        if life.object.is_some() {
+            if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
-            } else {
-                self.cache.forget_object(inode.nodeid);
+            } else if self.cache.forget_object(inode.nodeid).is_err() {
+                // What could not be written back stays, with the inode, until a later forget or the end.
+                return;
             }
+            life.object = None;
             inode.note_object(false);
         }
         self.inodes.retire(inode);
