@@ -176,7 +176,7 @@ pub trait Evict: Send + fmt::Debug {
 }
 
 /// The policies `build` knows, the default first.
-pub const NAMES: &[&str] = &["strata", "clock", "lru"];
+pub const NAMES: &[&str] = &["strata", "mglru", "clock", "lru"];
 
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
@@ -184,6 +184,7 @@ pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Ev
     assert!(slots_max <= evict::SLOTS_MAX, "slots_max {slots_max} over {}", evict::SLOTS_MAX);
     Some(match name {
         "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
+        "mglru" => Box::new(evict::mglru::Mglru::new(slots_max, capacity)),
         "clock" => Box::new(evict::clock::Clock::new(slots_max, capacity)),
         "lru" => Box::new(evict::lru::Lru::new(slots_max, capacity)),
         _ => return None,

@@ -206,6 +206,11 @@ impl Held {
         !self.list.is_empty() && (self.wait == 0 || others == 0)
     }
 
+    #[cfg(test)]
+    pub(crate) fn wait_is_over(&mut self) {
+        self.wait = 0;
+    }
+
     /// A victim was taken elsewhere.
     pub(crate) fn other_taken(&mut self) {
         self.wait = self.wait.saturating_sub(1);
@@ -214,9 +219,10 @@ impl Held {
 
 /// Ends the search for an untouched page when there is none.
 ///
-/// Counts honestly drop while a policy looks, so one fruitless lap over all pages means that programs (or a
-/// hostile client) touch faster than the policy looks. From then on pages go regardless of their touches, until
-/// an untouched one is met: FIFO under attack, at full speed.
+/// One fruitless lap over all pages means that none was idle while the policy went round: the pool is hot all over,
+/// or a hostile client scribbles over the touch table. From then on pages go regardless of their touches, until an
+/// untouched one is met: FIFO under attack, at full speed. Rejected: a lap for each count a page can have (three
+/// times the pause under the caller's lock, for an order that says little by then).
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     looks: usize,

@@ -17,7 +17,7 @@ pub enum Mode {
     /// As the engine does: hits only bump the touch table, and batches of victims are taken ahead of demand, so
     /// that the pool is always a little under full.
     Sampled {
-        /// Victims asked for at once.
+        /// Victims asked for at once, an eighth of the pool at most.
         batch: usize,
     },
 }
@@ -60,7 +60,7 @@ impl Hasher for KeyHasher {
         }
     }
     fn write_u64(&mut self, key: u64) {
-        let wide = u128::from(self.0 ^ key) * 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+        let wide = u128::from(self.0 ^ key) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (wide >> 64) as u64 ^ wide as u64;
     }
 }
@@ -75,7 +75,7 @@ pub fn run(
     assert!(capacity > 0, "a pool has at least one page");
     let (batch, free_min) = match mode {
         Mode::Exact => (1, 0),
-        Mode::Sampled { batch } => (batch.clamp(1, capacity), (batch / 2).min(capacity / 32)),
+        Mode::Sampled { batch } => (batch.clamp(1, capacity.div_ceil(8)), (batch / 2).min(capacity / 32)),
     };
     let mut index: HashMap<u64, Entry, BuildHasherDefault<KeyHasher>> = HashMap::default();
     let mut touches = vec![0u8; capacity];

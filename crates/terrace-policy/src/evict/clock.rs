@@ -128,3 +128,37 @@ impl Evict for Clock {
         self.slots.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evict::testing::Pool;
+
+    #[test]
+    fn touched_pages_go_round_once() {
+        let mut pool = Pool::new(Clock::new(64, 4));
+        pool.enter(0..4);
+        pool.touch([0, 2, 2, 2]);
+        pool.is("ring: 3 2 1 0 | held: ");
+        assert_eq!(pool.evict(1), [1]); // 0 was touched
+        pool.is("ring: 0 3 2 | held: ");
+        assert_eq!(pool.evict(2), [3, 0]); // 2 was touched, thrice or once alike
+        pool.is("ring: 2 | held: ");
+        assert_eq!(pool.evict(5), [2]);
+        assert_eq!(pool.evict(5), []);
+    }
+
+    #[test]
+    fn a_victim_that_cannot_go_waits_aside() {
+        let mut pool = Pool::new(Clock::new(64, 4));
+        pool.enter(0..4);
+        assert_eq!(pool.evict(1), [0]);
+        pool.restore([0]);
+        pool.is("ring: 3 2 1 | held: 0");
+        assert_eq!(pool.evict(2), [1, 2]);
+        pool.touch([0]);
+        assert_eq!(pool.evict(2), [3, 0]); // touched while held: it went round, and nothing else was left
+        pool.restore([0]);
+        assert_eq!(pool.evict(1), [0], "alone, it is offered at once");
+    }
+}

@@ -151,3 +151,42 @@ impl Evict for Lru {
         self.slots.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evict::testing::Pool;
+
+    #[test]
+    fn told_each_access_it_is_textbook_lru() {
+        let mut pool = Pool::new(Lru::new(64, 4));
+        pool.enter(0..4);
+        for slot in [0, 2, 0] {
+            pool.touch([slot]);
+            pool.policy.accessed(slot);
+        }
+        pool.is("recency: 0 2 3 1 | held: ");
+        assert_eq!(pool.evict(3), [1, 3, 2]);
+        pool.is("recency: 0 | held: ");
+    }
+
+    #[test]
+    fn the_hand_orders_by_slot_what_was_touched_between_its_passes() {
+        let mut pool = Pool::new(Lru::new(64, 16));
+        pool.enter(0..12);
+        pool.touch([5, 1, 9]);
+        assert_eq!(pool.evict(1), [0]); // the hand passed 0..8: 1 and 5 moved, 9 not yet
+        pool.is("recency: 5 1 11 10 9 8 7 6 4 3 2 | held: ");
+        assert_eq!(pool.evict(1), [2]); // it passed 8..16: 9 moved
+        pool.is("recency: 9 5 1 11 10 8 7 6 4 3 | held: ");
+    }
+
+    #[test]
+    fn a_touched_page_at_the_tail_is_moved_even_before_the_hand_comes() {
+        let mut pool = Pool::new(Lru::new(64, 16));
+        pool.enter([40, 41]);
+        pool.touch([40]);
+        assert_eq!(pool.evict(1), [41]);
+        pool.is("recency: 40 | held: ");
+    }
+}

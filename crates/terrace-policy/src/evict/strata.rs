@@ -396,3 +396,158 @@ impl Evict for Strata {
         self.slots.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evict::testing::Pool;
+
+    /// 20 pages: probation 2, of which the young half 1; a generation closes above 5; the ghost holds 18.
+    fn pool() -> Pool<Strata> {
+        Pool::new(Strata::new(64, 20))
+    }
+
+    fn shadow(clock: u32) -> Option<Shadow> {
+        Some(Shadow(NonZeroU32::new(clock).unwrap()))
+    }
+
+    #[test]
+    fn a_pool_that_never_evicted_fills_its_generations() {
+        let mut pool = pool();
+        pool.enter(0..6);
+        pool.is("young: 5 | old: 4 | gen 0: 3 2 1 0 | held: ");
+        pool.enter(6..9);
+        pool.is("young: 8 | old: 7 | gen 1: 6 | gen 0: 5 4 3 2 1 0 | held: ");
+    }
+
+    #[test]
+    fn touches_of_the_first_half_do_not_count() {
+        let mut pool = pool();
+        pool.enter(0..2);
+        pool.is("young: 1 | old: 0 | gen 0:  | held: ");
+        pool.touch([1]);
+        assert_eq!(pool.evict(1), [0]);
+        pool.enter(2..5);
+        pool.is("young: 4 | old: 3 2 1 | gen 0:  | held: ");
+        assert_eq!(pool.touches[1], 0, "forgotten at the border");
+        pool.touch([2]);
+        assert_eq!(pool.evict(1), [1]);
+        pool.is("young: 4 | old: 3 2 | gen 0:  | held: ");
+        pool.enter([5]);
+        assert_eq!(pool.evict(1), [3]); // 2 was touched in the second half
+        pool.is("young: 5 | old: 4 | gen 0: 2 | held: ");
+    }
+
+    #[test]
+    fn main_is_asked_once_probation_is_within_its_share_and_counts_are_decremented() {
+        let mut pool = pool();
+        pool.enter(0..6);
+        pool.touch([0, 0, 0, 0, 0, 1]);
+        assert_eq!(pool.evict(2), [2, 3]);
+        pool.is("young: 5 | old: 4 | gen 0: 1 0 | held: ");
+        assert_eq!((pool.touches[0], pool.touches[1]), (2, 0), "five touches count as three");
+        assert_eq!(pool.evict(1), [1]); // 0 goes round once more
+        assert_eq!(pool.touches[0], 1);
+        let victims = pool.evict_shadows(1); // and once more: one lap without an idle page ends the search
+        assert_eq!(victims, [Victim { slot: 0, shadow: None }]);
+        let victims = pool.evict_shadows(2); // main is empty
+        assert_eq!(victims, [Victim { slot: 4, shadow: shadow(2) }, Victim { slot: 5, shadow: shadow(3) }]);
+    }
+
+    #[test]
+    fn the_ghost_counts_probation_evictions_only() {
+        let mut pool = pool();
+        pool.enter(0..6);
+        pool.evict(4); // all from main
+        pool.is("young: 5 | old: 4 | gen 0:  | held: ");
+        pool.enter(6..9);
+        let victims = pool.evict_shadows(1);
+        assert_eq!(victims, [Victim { slot: 4, shadow: shadow(2) }]);
+        for _ in 0..17 {
+            pool.policy.shadow(); // pages read and passed on
+        }
+        assert!(pool.enter_as(4, victims[0].shadow, Why::Read));
+        pool.is("young: 8 | old: 7 6 5 | gen 0: 4 | held: ");
+        pool.policy.shadow();
+        assert!(!pool.enter_as(9, victims[0].shadow, Why::Read), "18 entries later it is forgotten");
+        assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
+    }
+
+    #[test]
+    fn the_clock_wraps_past_zero() {
+        let mut pool = pool();
+        pool.policy.eviction_clock = u32::MAX - 1;
+        let before = pool.policy.shadow().unwrap();
+        let after = pool.policy.shadow().unwrap();
+        assert_eq!((before.0.get(), after.0.get()), (u32::MAX, 1));
+        for _ in 0..16 {
+            pool.policy.shadow();
+        }
+        assert!(pool.policy.in_ghost(before));
+        pool.policy.shadow();
+        assert!(!pool.policy.in_ghost(before));
+    }
+
+    #[test]
+    fn generations_open_by_size_and_merge_beyond_four() {
+        let mut pool = pool();
+        for slot in 0..32 {
+            pool.policy.set_time(u64::from(slot));
+            assert!(pool.enter_as(slot, shadow(1), Why::Read));
+        }
+        pool.is("young:  | old:  | gen 5: 31 30 | gen 4: 29 28 27 26 25 24 | gen 3: 23 22 21 20 19 18 \
+             | gen 2: 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0 | held: ");
+        let rows = pool.policy.generations(40);
+        assert_eq!(rows[2], Generation { seq: 5, age_ms: 11, pages: 2, label: "gen 5".into() });
+        assert_eq!(rows[5], Generation { seq: 2, age_ms: 29, pages: 18, label: "gen 2".into() });
+    }
+
+    #[test]
+    fn tags_stay_unambiguous_for_pages_that_nothing_ever_evicts() {
+        let mut pool = pool();
+        pool.enter_as(0, shadow(1), Why::Read);
+        for _ in 0..3 * TAG_SPAN {
+            for slot in 1..8 {
+                pool.enter_as(slot, shadow(1), Why::Read);
+            }
+            for slot in 1..8 {
+                pool.policy.remove(slot);
+            }
+        }
+        assert!(pool.policy.max_seq > 2 * TAG_SPAN);
+        assert_eq!(pool.policy.seq_of(pool.policy.slots.tag(0)), pool.policy.min_seq());
+        assert_eq!(pool.evict(1), [0]);
+    }
+
+    #[test]
+    fn held_pages_do_not_count_as_probation_and_leave_a_shadow() {
+        let mut pool = pool();
+        pool.enter(0..6);
+        assert_eq!(pool.evict(1), [0]);
+        pool.restore([0]);
+        pool.is("young: 5 | old: 4 | gen 0: 3 2 1 | held: 0");
+        assert_eq!(pool.evict(5), [1, 2, 3, 4, 5]);
+        assert_eq!(pool.evict_shadows(1), [Victim { slot: 0, shadow: shadow(4) }]);
+        pool.restore([0]);
+        pool.enter([1]);
+        pool.touch([0]);
+        pool.policy.remove(1);
+        assert_eq!(pool.evict(1), [0], "touched, it went to main, which holds nothing else");
+    }
+
+    #[test]
+    fn an_emptied_or_grown_pool_fills_anew() {
+        let mut pool = pool();
+        pool.enter(0..3);
+        pool.evict(1);
+        assert!(!pool.policy.filling);
+        pool.policy.set_capacity(22);
+        assert!(!pool.policy.filling, "a small step is no growth");
+        pool.policy.set_capacity(40);
+        assert!(pool.policy.filling);
+        pool.evict(1);
+        let left: Vec<Slot> = (0..3).filter(|&slot| pool.policy.contains(slot)).collect();
+        left.into_iter().for_each(|slot| pool.policy.remove(slot));
+        assert!(pool.policy.filling);
+    }
+}

@@ -1,0 +1,208 @@
+//! What holds for every policy, whatever is done to it: no page lost, no page invented, always a way out.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use terrace_policy::{Evict, NAMES, Shadow, Slot, Touches, Victim, Why, build};
+
+const SLOTS: u32 = 48;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert { slot: Slot, why: Why, shadow: bool },
+    Touch { slot: Slot, times: u8 },
+    Victims { want: usize, restore: u32 },
+    Remove(Slot),
+    Pass,
+    Capacity(usize),
+    Time(u64),
+    Accessed(Slot),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let why = prop_oneof![Just(Why::Read), Just(Why::Write), Just(Why::Readahead)];
+    let op = prop_oneof![
+        8 => (0..SLOTS, why, any::<bool>()).prop_map(|(slot, why, shadow)| Op::Insert { slot, why, shadow }),
+        6 => (0..SLOTS, 1..10u8).prop_map(|(slot, times)| Op::Touch { slot, times }),
+        4 => (0..9usize, any::<u32>()).prop_map(|(want, mask)| Op::Victims { want, restore: mask & mask >> 7 }),
+        2 => (0..SLOTS).prop_map(Op::Remove),
+        1 => Just(Op::Pass),
+        1 => (0..60usize).prop_map(Op::Capacity),
+        1 => (0..1000u64).prop_map(Op::Time),
+        1 => (0..SLOTS).prop_map(Op::Accessed),
+    ];
+    prop::collection::vec(op, 1..300)
+}
+
+/// The policy under test beside the plain truth.
+struct Pair {
+    policy: Box<dyn Evict>,
+    touches: Vec<u8>,
+    resident: BTreeSet<Slot>,
+    shadows: Vec<Shadow>,
+    now_ms: u64,
+}
+
+impl Pair {
+    fn new(name: &str) -> Pair {
+        let policy = build(name, SLOTS as usize, 32).unwrap();
+        let touches = vec![0; SLOTS as usize];
+        Pair { policy, touches, resident: BTreeSet::new(), shadows: Vec::new(), now_ms: 0 }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Insert { slot, why, shadow } => {
+                if self.resident.insert(slot) {
+                    let shadow = if shadow { self.shadows.pop() } else { None };
+                    let recent = self.policy.insert(slot, shadow, why, &mut self.touches);
+                    assert!(shadow.is_some() || !recent, "a refault without a shadow");
+                    assert_eq!(self.touches[slot as usize], 0);
+                }
+            }
+            Op::Touch { slot, times } => {
+                self.touches[slot as usize] = self.touches[slot as usize].saturating_add(times);
+            }
+            Op::Victims { want, restore } => self.victims(want, restore),
+            Op::Remove(slot) => {
+                if self.resident.remove(&slot) {
+                    self.policy.remove(slot);
+                }
+            }
+            Op::Pass => self.shadows.extend(self.policy.shadow()),
+            Op::Capacity(pages) => self.policy.set_capacity(pages),
+            Op::Time(later) => {
+                self.now_ms += later;
+                self.policy.set_time(self.now_ms);
+            }
+            Op::Accessed(slot) => {
+                if self.resident.contains(&slot) {
+                    self.policy.accessed(slot);
+                }
+            }
+        }
+    }
+
+    fn victims(&mut self, want: usize, restore: u32) {
+        let mut out: Vec<Victim> = Vec::new();
+        self.policy.victims(want, &mut self.touches, &mut out);
+        assert!(out.len() <= want);
+        assert!(!out.is_empty() || want == 0 || self.resident.is_empty(), "pages are left, none offered");
+        for (i, victim) in out.iter().enumerate() {
+            assert!(self.resident.remove(&victim.slot), "{} was not resident", victim.slot);
+            assert!(!self.policy.contains(victim.slot));
+            if restore >> i & 1 == 0 {
+                self.shadows.extend(victim.shadow);
+            }
+        }
+        for (i, victim) in out.iter().enumerate() {
+            if restore >> i & 1 == 1 {
+                self.policy.restore(victim.slot);
+                self.resident.insert(victim.slot);
+            }
+        }
+    }
+
+    fn verify(&self) {
+        self.policy.check().unwrap();
+        assert_eq!(self.policy.resident(), self.resident.len());
+        for slot in 0..SLOTS {
+            assert_eq!(self.policy.contains(slot), self.resident.contains(&slot), "slot {slot}");
+        }
+        let pages: usize = self.policy.generations(self.now_ms).iter().map(|row| row.pages).sum();
+        assert_eq!(pages, self.resident.len(), "generations tell of other pages than there are");
+    }
+}
+
+/// A client that scribbles: every slot always looks touched, also right after it was cleared.
+struct Hostile;
+
+impl Touches for Hostile {
+    fn peek(&self, _slot: Slot) -> u8 {
+        255
+    }
+    fn set(&mut self, _slot: Slot, _count: u8) {}
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_page_is_lost_and_all_can_go(ops in ops(), hostile: bool) {
+        for name in NAMES {
+            let mut pair = Pair::new(name);
+            for op in &ops {
+                pair.apply(op);
+                pair.verify();
+            }
+            while !pair.resident.is_empty() {
+                let mut out = Vec::new();
+                if hostile {
+                    pair.policy.victims(4, &mut Hostile, &mut out);
+                } else {
+                    pair.policy.victims(4, &mut pair.touches, &mut out);
+                }
+                prop_assert!(!out.is_empty(), "{} pages cannot be evicted", pair.resident.len());
+                for victim in out {
+                    prop_assert!(pair.resident.remove(&victim.slot));
+                }
+                pair.verify();
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_a_slot_is_at_most_ten_bytes() {
+    for name in NAMES {
+        let policy = build(name, 100_000, 100_000).unwrap();
+        assert!(policy.bytes() <= 10 * 100_000, "{name}: {} bytes", policy.bytes());
+        assert_eq!(policy.name(), *name);
+    }
+    assert!(build("nonesuch", 1, 1).is_none());
+}
+
+/// One pool, all of it dirty: nothing can go, and every page is still offered in turn.
+#[test]
+fn a_pool_that_cannot_evict_is_offered_fairly() {
+    for name in NAMES {
+        let mut pair = Pair::new(name);
+        for slot in 0..SLOTS {
+            pair.apply(&Op::Insert { slot, why: Why::Write, shadow: false });
+        }
+        let mut offered = BTreeSet::new();
+        for _ in 0..4 * SLOTS / 8 {
+            let mut out = Vec::new();
+            pair.policy.victims(8, &mut pair.touches, &mut out);
+            offered.extend(out.iter().map(|victim| victim.slot));
+            out.iter().for_each(|victim| pair.policy.restore(victim.slot));
+            pair.verify();
+        }
+        assert_eq!(offered.len(), SLOTS as usize, "{name}");
+    }
+}
+
+/// Dirty pages do not hide clean ones: with half the pool unable to go, the other half is found at once.
+#[test]
+fn dirty_pages_do_not_stand_in_the_way_of_clean_ones() {
+    for name in NAMES {
+        let mut pair = Pair::new(name);
+        for slot in 0..SLOTS {
+            pair.apply(&Op::Insert { slot, why: Why::Read, shadow: false });
+        }
+        let (mut calls, mut freed) = (0, 0);
+        while freed < SLOTS / 2 {
+            let mut out = Vec::new();
+            pair.policy.victims(8, &mut pair.touches, &mut out);
+            calls += 1;
+            for victim in out {
+                if victim.slot % 2 == 0 {
+                    pair.policy.restore(victim.slot);
+                } else {
+                    freed += 1;
+                }
+            }
+            assert!(calls <= 2 * SLOTS / 8, "{name}: {freed} freed in {calls} calls");
+        }
+    }
+}
