@@ -1,0 +1,122 @@
+//! C programs that do with descriptors what programs do (`tests/c/behaviour.c`): each case on a plain directory, through
+//! the mount and through the fast door, compiled with and without fortified calls.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use terrace_tests::process::{self, Outcome};
+use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::tools::{compile, need_library};
+
+struct Program {
+    _dir: TestDir,
+    path: PathBuf,
+}
+
+fn program(fortified: bool) -> Program {
+    let dir = TestDir::new("behaviour-build");
+    let path = dir.path().join("behaviour");
+    compile("behaviour", &path, if fortified { &["-D_FORTIFY_SOURCE=2", "-lutil"] } else { &["-lutil"] });
+    Program { _dir: dir, path }
+}
+
+fn run_case(rig: &Rig, program: &Path, case: &str, before: impl Fn(&mut Command)) -> Outcome {
+    let mut command = rig.command(program);
+    command.arg(rig.at()).arg(case).env("BEHAVIOUR_EARLY", rig.at().join("a"));
+    before(&mut command);
+    process::run(&mut command, 60)
+}
+
+/// Runs all cases and panics with those that failed.
+#[track_caller]
+fn all_cases(side: Side, fortified: bool, before: impl Fn(&mut Command, &Rig)) {
+    let program = program(fortified);
+    let rig = Rig::new("behaviour", side, "16MiB");
+    let before = |command: &mut Command| before(command, &rig);
+    let prepared = process::run(Command::new(&program.path).arg(rig.at()).arg("prepare"), 60);
+    prepared.expect_success();
+    let list = process::run(Command::new(&program.path).args([".", "list"]), 60).expect_success();
+    let mut failed = Vec::new();
+    for case in list.lines() {
+        let outcome = run_case(&rig, &program.path, case, before);
+        if !outcome.status.success() {
+            failed.push(format!("{case}: {outcome}"));
+        }
+    }
+    assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
+    rig.finish();
+}
+
+#[test]
+fn on_a_plain_directory() {
+    all_cases(Side::Plain, false, |_, _| ());
+    all_cases(Side::Plain, true, |_, _| ());
+}
+
+#[test]
+fn through_the_mount() {
+    all_cases(Side::Mount, false, |_, _| ());
+}
+
+#[test]
+fn through_the_fast_door() {
+    all_cases(Side::Fast, false, |_, _| ());
+}
+
+#[test]
+fn through_the_fast_door_fortified() {
+    all_cases(Side::Fast, true, |_, _| ());
+}
+
+#[test]
+fn with_jemalloc_beside() {
+    let jemalloc = need_library("libjemalloc.so.2", "libjemalloc2");
+    let terrace = product("libterrace_preload.so");
+    let order = [format!("{}:{}", jemalloc.display(), terrace.display()), format!("{}:{}", terrace.display(), jemalloc.display())];
+    for preload in order {
+        all_cases(Side::Fast, false, |command, _| {
+            command.env("LD_PRELOAD", &preload);
+        });
+    }
+}
+
+#[test]
+fn with_another_interposer_beside() {
+    let dir = TestDir::new("behaviour-shim");
+    let shim = dir.path().join("libshim.so");
+    compile("shim", &shim, &["-shared", "-fPIC"]);
+    let terrace = product("libterrace_preload.so");
+    let order = [format!("{}:{}", shim.display(), terrace.display()), format!("{}:{}", terrace.display(), shim.display())];
+    for preload in order {
+        all_cases(Side::Fast, false, |command, _| {
+            command.env("LD_PRELOAD", &preload);
+        });
+    }
+}
+
+/// With a door that is not there, or leads nowhere, programs go through the mount.
+#[test]
+fn with_a_dead_door() {
+    for socket in ["/nonexistent/door.sock", "/dev/null", ""] {
+        all_cases(Side::Fast, false, |command, _| {
+            command.env("TERRACE_SOCKET", socket);
+        });
+    }
+}
+
+/// What a program that touches no terrace file can see of the library: nothing in its descriptors, threads, signals.
+#[test]
+fn nothing_observable_elsewhere() {
+    let rig = Rig::new("unobservable", Side::Fast, "16MiB");
+    let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/' | grep -v /proc/ | sort; \
+                  grep -E 'Threads|SigBlk|SigIgn|SigCgt|NoNewPrivs' /proc/self/status; ulimit -a";
+    let run = |fast: bool| {
+        let mut command = Command::new("/bin/bash");
+        if fast {
+            rig.through_fast_door(&mut command);
+        }
+        process::run(command.arg("-c").arg(script).current_dir("/"), 30).expect_success()
+    };
+    let strip = |text: String| text.lines().filter(|l| !l.contains("memfd:test-output")).collect::<Vec<_>>().join("\n");
+    assert_eq!(strip(run(false)), strip(run(true)));
+    rig.finish();
+}
