@@ -319,9 +319,10 @@ impl Core {
 
     /// Bytes of books on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.frames.populated() as usize * 4
+        // Tables are as long as the segment has frames, but only the part in use has memory.
+        let per_frame = 4 + self.policy.bytes().div_ceil(self.owner.len());
+        self.frames.populated() as usize * per_frame
             + self.frames.heap_bytes()
-            + self.policy.bytes()
             + self.objects.len() * (size_of::<Object>() + 96)
             + self.dirty_pages as usize * 12
     }

@@ -9,6 +9,9 @@ use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
 use terrace_shm::ring::Ring;
 use terrace_shm::{PAGE_SIZE, State};
 
+/// Bytes of metadata that a page costs in a densely cached file.
+const METADATA_PER_PAGE: u64 = 25;
+
 impl Engine {
     /// Frames that the pool may hold now.
     pub(crate) fn pool_frames(&self) -> u32 {
@@ -28,11 +31,12 @@ impl Engine {
         let limit = self.memory.load(Ordering::Relaxed);
         let chunks = {
             let mut core = self.core.lock();
-            let spare = limit / 64 + (256 << 10);
             let index_max = (limit / 16).max(1 << 20) as usize;
             core.index.trim(index_max);
-            // Half a percent in reserve, so that books may grow between two calls.
-            let metadata = self.metadata_bytes(&core).max(spare) + limit / 200;
+            // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
+            // books may grow between two calls.
+            let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
+            let metadata = self.metadata_bytes(&core).max(full) + limit / 400 + (64 << 10);
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
             let chunks =
                 chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);

@@ -19,12 +19,13 @@ pub struct LeafInfo {
     /// Run that it covers.
     pub run: u32,
     /// Present or busy entries.
-    pub present: u16,
+    pub present: u8,
     /// Queued among the leaves that hold shadows only.
     queued: bool,
 }
 
 const FREE: u32 = u32::MAX;
+const _: () = assert!(size_of::<LeafInfo>() == 12);
 
 /// A node number pool: fresh ones, ones ready for reuse, ones that wait for the epoch.
 #[derive(Debug, Default)]
@@ -144,7 +145,7 @@ impl Index {
     /// Counts a page of the leaf as present (+1) or no longer (-1). A leaf without present pages is queued for [`Index::trim`].
     pub fn count_present(&mut self, place: Place, delta: i32) {
         let i = &mut self.info[place.leaf() as usize];
-        i.present = (i32::from(i.present) + delta) as u16;
+        i.present = (i32::from(i.present) + delta) as u8;
         if i.present == 0 && !i.queued {
             i.queued = true;
             self.shadow_only.push_back(place.leaf());
@@ -377,7 +378,7 @@ impl Index {
             let entries = &self.seg.leaf(leaf).0;
             let present =
                 entries.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count();
-            self.info[leaf as usize] = LeafInfo { object, run, present: present as u16, queued: false };
+            self.info[leaf as usize] = LeafInfo { object, run, present: present as u8, queued: false };
             if present == 0 {
                 self.count_present(Place::new(leaf, 0), 0);
             }
