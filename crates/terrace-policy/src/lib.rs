@@ -82,7 +82,7 @@ impl Touches for Vec<u8> {
     }
 }
 
-/// One row of a policy's inside, as `terrace stat` shows it: oldest generation last to first, queues before.
+/// One row of a policy's inside, as `terrace stat` shows it: queues first, then generations, youngest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// Sequence number; of a queue that has none, 0.
