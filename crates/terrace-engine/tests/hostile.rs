@@ -1,0 +1,224 @@
+//! A hostile client: it scribbles over all that it can write (touch table, ring, socket), as a user that may read the files
+//! but not write them. The daemon must neither crash nor serve anybody a byte that is not the file's.
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use terrace_engine::io::BlockingIo;
+use terrace_engine::{Door, Engine, EngineConfig, SegmentHandles, SystemClock, door};
+use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::ring::Ring;
+use terrace_shm::sync::Ordering;
+use terrace_shm::{Mapping, Segment};
+
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+}
+
+fn seed() -> u64 {
+    let s = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
+    let s = s.unwrap_or_else(|| {
+        Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1
+    });
+    println!("TERRACE_SEED={s}");
+    s
+}
+
+/// Page `p` of the victim file: a number all over, that no hostile write produces.
+fn content(p: u64) -> [u8; 4096] {
+    let mut page = [0; 4096];
+    for (i, w) in page.chunks_mut(8).enumerate() {
+        w.copy_from_slice(&(p << 20 | i as u64 | 0x5afe << 48).to_le_bytes());
+    }
+    page
+}
+
+const PAGES: u64 = 8000;
+
+fn call(socket: &OwnedFd, bytes: &[u8], show: Option<&OwnedFd>) -> Option<(Reply, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = show.iter().map(|f| f.as_fd()).collect();
+    if !fds.is_empty() {
+        ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&fds));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, rustix::net::SendFlags::NOSIGNAL)
+        .ok()?;
+    let mut reply = [0u8; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = rustix::net::RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [IoSliceMut::new(&mut reply)];
+    let n =
+        rustix::net::recvmsg(socket, &mut iov, &mut ancillary, rustix::net::RecvFlags::empty()).ok()?.bytes;
+    let mut got = Vec::new();
+    for m in ancillary.drain() {
+        if let rustix::net::RecvAncillaryMessage::ScmRights(fds) = m {
+            got.extend(fds);
+        }
+    }
+    Some((Reply::from_bytes(&reply[..n])?, got))
+}
+
+fn connect(path: &Path) -> OwnedFd {
+    let s = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .unwrap();
+    rustix::net::connect(&s, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    s
+}
+
+/// The attacker's process (started by the test below with another user id).
+#[test]
+#[ignore = "run by a_hostile_client_changes_nothing"]
+fn attacker() {
+    let dir = std::env::var("HOSTILE_DIR").unwrap();
+    let mut rng = Rng(std::env::var("HOSTILE_SEED").unwrap().parse().unwrap());
+    let until = Instant::now() + Duration::from_millis(std::env::var("HOSTILE_MS").unwrap().parse().unwrap());
+    let socket = connect(&Path::new(&dir).join("door.sock"));
+    let request = |op| Request { op, version: LAYOUT_VERSION };
+    let (reply, fds) = call(&socket, request(proto::HELLO).as_bytes(), None).unwrap();
+    assert_eq!((reply.errno, fds.len()), (0, 4));
+    let seg = Segment::attach(&fds[0]).unwrap();
+    assert!(Mapping::new(fds[0].as_fd(), 4096, true, 4096).is_err(), "the segment must not map writable");
+    assert!(rustix::fs::ftruncate(&fds[1], 0).is_err(), "the touch table must not shrink");
+    assert!(rustix::fs::ftruncate(&fds[2], 0).is_err(), "the ring must not shrink");
+    let touch_len = rustix::fs::fstat(&fds[1]).unwrap().st_size as usize;
+    let touch = Mapping::new(fds[1].as_fd(), touch_len, true, 4096).unwrap();
+    let ring = Ring::attach(&fds[2], reply.ring_slots as usize).unwrap();
+    let raw_ring = Mapping::new(fds[2].as_fd(), Ring::bytes(ring.slots()), true, 4096).unwrap();
+    let file = OwnedFd::from(std::fs::File::open(Path::new(&dir).join("victim")).unwrap());
+    let (source, mut source_fds) = call(&socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap();
+    assert_eq!((source.errno, source.may_write), (0, 0), "a reader must not become a donor of content");
+    let source_fd = source_fds.pop().unwrap();
+    assert!(rustix::io::write(&source_fd, b"x").is_err(), "the source descriptor must be read-only");
+    let slot = seg.object(seg.find_object(source.object).unwrap());
+    let victim_pages = slot.size.load(Ordering::Relaxed) / 4096;
+    while Instant::now() < until {
+        match rng.below(4) {
+            // A perfect forgery: all fields right, the content a lie.
+            0 | 1 => {
+                let i = rng.below(ring.slots() as u64) as usize;
+                let d = ring.donation(i);
+                let page = rng.below(victim_pages);
+                let Some(seen) = terrace_shm::client::observe(&seg, slot, page) else { continue };
+                // SAFETY: the content page is mapped writable.
+                unsafe { ring.content(i).write_bytes(0xee, 4096) };
+                d.object.store(source.object, Ordering::Relaxed);
+                d.page.store(page, Ordering::Relaxed);
+                d.seen.store(seen.identity, Ordering::Relaxed);
+                d.clock.store(u64::MAX, Ordering::Relaxed);
+                d.len.store(4096, Ordering::Relaxed);
+                d.state.store(2, Ordering::Release);
+            }
+            // Noise over ring and touch table.
+            2 => {
+                for _ in 0..200 {
+                    let (m, len) = if rng.below(2) == 0 { (&raw_ring, 8192) } else { (&touch, touch_len) };
+                    // SAFETY: in bounds of a writable mapping.
+                    unsafe {
+                        m.as_ptr()
+                            .add(rng.below(len as u64 - 8) as usize)
+                            .cast::<u64>()
+                            .write_unaligned(rng.next())
+                    };
+                }
+            }
+            // Noise over the socket.
+            _ => {
+                let noisy = connect(&Path::new(&dir).join("door.sock"));
+                let mut bytes = [0u8; 48];
+                bytes.iter_mut().for_each(|b| *b = rng.next() as u8);
+                if rng.below(2) == 0 {
+                    bytes[..8].copy_from_slice(request(rng.below(6) as u32).as_bytes());
+                }
+                let n = rng.below(48) as usize;
+                let _ = rustix::net::send(&noisy, &bytes[..n], rustix::net::SendFlags::NOSIGNAL);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hostile_client_changes_nothing() {
+    let s = seed();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
+    let config =
+        EngineConfig { memory_bytes: 20 << 20, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() };
+    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+    let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo)).unwrap();
+    engine.serve().unwrap();
+    let meta = std::fs::metadata(&victim).unwrap();
+    engine.set_mount_dev(meta.dev());
+    let path_fd = rustix::fs::open(&victim, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let o = engine.object(meta.ino(), path_fd.as_raw_fd(), meta.len()).unwrap();
+
+    let socket_path = dir.path().join("door.sock");
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&socket_path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 64).unwrap();
+    std::fs::set_permissions(&socket_path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let server = {
+        let e = engine.clone();
+        std::thread::spawn(move || door::serve(&e, &listener))
+    };
+
+    // Somewhere the other user can execute it.
+    let exe = dir.path().join("attacker");
+    std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ms = std::env::var("HOSTILE_MS").unwrap_or_else(|_| "3000".into());
+    let root = rustix::process::getuid().is_root();
+    let mut attackers: Vec<_> = (0..2)
+        .map(|i| {
+            let mut c = std::process::Command::new(&exe);
+            c.args(["attacker", "--exact", "--ignored"]).current_dir(dir.path());
+            c.env("HOSTILE_DIR", dir.path()).env("HOSTILE_SEED", (s + i).to_string()).env("HOSTILE_MS", &ms);
+            if root {
+                c.uid(65534).gid(65534);
+            }
+            c.spawn().unwrap()
+        })
+        .collect();
+
+    // The rest of the world reads meanwhile, and writes a second file.
+    let mut rng = Rng(s);
+    let mut buf = vec![0; 64 << 10];
+    let mut reads = 0u64;
+    while attackers.iter_mut().any(|a| a.try_wait().unwrap().is_none()) {
+        let first = rng.below(PAGES - 16);
+        let n = engine.read(&o, first * 4096, &mut buf, Door::MainDirect).unwrap();
+        for (i, page) in buf[..n].chunks(4096).enumerate() {
+            assert!(page == content(first + i as u64), "page {} is not the file's", first + i as u64);
+        }
+        reads += 1;
+    }
+    for mut a in attackers {
+        assert!(a.wait().unwrap().success(), "an attack hit something that it should not have");
+    }
+    println!("{reads} reads verified");
+    let bad = engine.check();
+    assert!(bad.is_empty(), "{bad:#?}");
+    engine.shutdown().unwrap();
+    server.join().unwrap().unwrap();
+    assert_eq!(std::fs::read(&victim).unwrap(), (0..PAGES).flat_map(content).collect::<Vec<u8>>());
+}
