@@ -35,6 +35,8 @@ pub struct EngineConfig {
     pub writeback_interval: Duration,
     /// Largest single read or write of the source, bytes.
     pub io_max_bytes: usize,
+    /// Farthest that a sequential reader past the kernel's page cache is read ahead, bytes.
+    pub readahead_max_bytes: usize,
     /// Kind of I/O.
     pub io: IoKind,
     /// Donation slots of each client process.
@@ -55,6 +57,7 @@ impl Default for EngineConfig {
             dirty_expire: Duration::from_secs(30),
             writeback_interval: Duration::from_secs(5),
             io_max_bytes: 1 << 20,
+            readahead_max_bytes: 512 << 10,
             io: IoKind::Uring,
             ring_slots: 64,
             clients_max: 256,

@@ -179,6 +179,9 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
 /// Answers one message; false if the connection is over.
 fn answer(engine: &Arc<Engine>, bell: &OwnedFd, c: &mut Connection) -> bool {
     let Some((request, cred, fd)) = receive(&c.socket) else { return false };
+    if (request.op, request.version) == (proto::FLUSH, LAYOUT_VERSION) {
+        return flush_apart(engine, &c.socket).is_ok();
+    }
     let (reply, fds) = match handle(engine, c, request, cred, fd) {
         Ok(answer) => answer,
         Err(e) => (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new()),
@@ -193,6 +196,16 @@ fn answer(engine: &Arc<Engine>, bell: &OwnedFd, c: &mut Connection) -> bool {
         out.extend(fds.iter().map(|f| f.as_fd()));
     }
     send(&c.socket, &reply, &out).is_ok()
+}
+
+/// syncfs takes as long as the device needs: other clients do not wait for it.
+fn flush_apart(engine: &Arc<Engine>, socket: &OwnedFd) -> io::Result<()> {
+    let (engine, socket) = (engine.clone(), socket.try_clone()?);
+    std::thread::Builder::new().name("syncfs".into()).spawn(move || {
+        let errno = engine.flush_all(true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        let _ = send(&socket, &Reply { errno: errno as u32, ..Reply::default() }, &[]);
+    })?;
+    Ok(())
 }
 
 fn receive(socket: &OwnedFd) -> Option<(Request, Option<UCred>, Option<OwnedFd>)> {
@@ -241,10 +254,6 @@ fn handle(
         (proto::SOURCE, Some(fd)) => source(engine, c, &cred, &fd),
         (proto::MAPPED, Some(fd)) => {
             shown(engine, &fd)?.set_slow(true);
-            Ok((Reply::default(), Vec::new()))
-        }
-        (proto::FLUSH, _) => {
-            engine.flush_all(true).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             Ok((Reply::default(), Vec::new()))
         }
         _ => Err(Errno::INVAL),

@@ -127,7 +127,13 @@ impl Engine {
             return Ok(0);
         }
         let end = (at + buf.len() as u64).min(size);
-        let pages = (end.div_ceil(PAGE) - first).min((self.config.io_max_bytes / PAGE_SIZE) as u64);
+        let mut pages = (end.div_ceil(PAGE) - first).min((self.config.io_max_bytes / PAGE_SIZE) as u64);
+        if door != Door::MainCached {
+            // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
+            let window_max = (self.config.readahead_max_bytes / PAGE_SIZE) as u64;
+            let ahead = o.readahead.lock().beyond(first, pages, window_max);
+            pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
+        }
         match self.plan(o, first, pages, door) {
             Plan::Again => Ok(0),
             Plan::Fill(plan) => self.fill(o, at, end, buf, plan),
@@ -188,7 +194,8 @@ impl Engine {
             let place = if valid { core.index.ensure(o.slot_index(), p.page) } else { None };
             match place {
                 Some(place) => {
-                    core.insert(place, p.frame, Why::Read);
+                    let asked_for = p.page * PAGE < end;
+                    core.insert(place, p.frame, if asked_for { Why::Read } else { Why::Readahead });
                 }
                 None => core.unclaim(p.frame),
             }
@@ -226,7 +233,7 @@ impl Engine {
     }
 
     fn copy_out(&self, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
-        for p in plan {
+        for p in plan.iter().filter(|p| p.page * PAGE < end) {
             let from = at.max(p.page * PAGE);
             let to = end.min((p.page + 1) * PAGE);
             let (n, i) = ((to - from) as usize, (from - at) as usize);

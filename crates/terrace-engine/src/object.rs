@@ -5,7 +5,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_shm::{ObjectSlot, Segment};
+use terrace_shm::{ObjectSlot, RUN_PAGES, Segment};
 
 /// Number of an object: the inode number that programs see on the mount.
 pub type ObjectId = u64;
@@ -29,10 +29,36 @@ pub struct Object {
     pub(crate) growing: AtomicU64,
     /// Since when the oldest dirty page is dirty (ns, engine clock; 0: none).
     pub(crate) dirty_since: AtomicU64,
+    pub(crate) readahead: Mutex<Readahead>,
     errors: Mutex<Errors>,
     times: Mutex<Times>,
     /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
     pub(crate) doomed: AtomicBool,
+}
+
+/// Sequential reads that miss: where the last one ended, and how far it read ahead.
+///
+/// Readers copy what was read ahead without asking, so the next miss of a sequential reader comes exactly at `next`; the
+/// window then doubles, as in the kernel's mm/readahead.c.
+#[derive(Debug, Default)]
+pub(crate) struct Readahead {
+    next: u64,
+    window: u64,
+}
+
+impl Readahead {
+    /// Pages to read beyond a miss of `[first, first + pages)`.
+    pub(crate) fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
+        let sequential = first == self.next && first > 0;
+        self.window = match (sequential, self.window) {
+            (false, _) if first == 0 => RUN_PAGES as u64,
+            (false, _) => 0,
+            (true, 0) => RUN_PAGES as u64,
+            (true, w) => (w * 2).min(window_max),
+        };
+        self.next = first + pages + self.window;
+        self.window
+    }
 }
 
 /// Failed writebacks so far, as the kernel's errseq: each handle hears of each failure once.
@@ -68,6 +94,7 @@ impl Object {
             dirty: Mutex::new(BTreeSet::new()),
             growing: AtomicU64::new(0),
             dirty_since: AtomicU64::new(0),
+            readahead: Mutex::new(Readahead::default()),
             errors: Mutex::new(Errors { seen: true, ..Errors::default() }),
             times: Mutex::new(Times::default()),
             doomed: AtomicBool::new(false),

@@ -52,8 +52,7 @@ impl<C: PageCache> Namespace<C> {
         {
             return Ok(opened(fh, handle.file()?, false));
         }
-        let direct = flags & libc::O_DIRECT as u32 != 0
-            || self.cache.is_client(op.caller.tid);
+        let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
         let door = if direct { Door::MainDirect } else { Door::MainCached };
 
         let mut life = inode.life.lock();
