@@ -1,1 +1,87 @@
-fn main() {}
+//! terrace: a tiered page cache for programs whose data does not fit in memory. The command.
+//!
+//! | commands | |
+//! |---|---|
+//! | [`mount`] | `mount`, and `mount.fuse.terrace` for mount(8) |
+//! | [`run`] | `run`: a command with a directory served at its own path |
+//! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
+//! | [`stat`], [`generate`] | `stat`, `generate` |
+//!
+//! | what they rest on | |
+//! |---|---|
+//! | [`cli`], [`config`], [`size`], [`error`] | what the user says and is told |
+//! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
+//! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and what is left when it does not |
+//! | [`fuse`] | the kernel's requests, answered by the engine's namespace |
+//! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
+//! | [`sys`] | system calls without a safe crate |
+
+mod cli;
+mod config;
+mod control;
+mod daemon;
+mod error;
+mod fuse;
+mod generate;
+mod holders;
+mod instance;
+mod keeper;
+mod lost;
+mod mount;
+mod mounts;
+mod place;
+mod report;
+mod run;
+mod running;
+mod size;
+mod stat;
+mod sys;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use error::{Failure, Result};
+
+fn main() -> ExitCode {
+    let done = match parse() {
+        Ok(command) => execute(command),
+        Err(code) => return code,
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("{failure}");
+        failure.exit_code()
+    })
+}
+
+fn execute(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Mount(args) => mount::mount(args),
+        Command::Umount(args) => running::umount(&args.mnt),
+        Command::Run(args) => run::run(args),
+        Command::Stat(args) => stat::stat(&args),
+        Command::Flush(args) => running::flush(&args.mnt),
+        Command::Drop(args) => running::drop(&args.mnt),
+        Command::Check(args) => running::check(&args.mnt),
+        Command::Resize(args) => running::resize(&args.mnt, args.size),
+        Command::Generate(args) => generate::generate(args.what),
+    }
+}
+
+/// The command line, or the exit code of help, version or a usage error.
+fn parse() -> std::result::Result<Command, ExitCode> {
+    let args =
+        mount::from_helper_arguments(std::env::args_os()).unwrap_or_else(|| std::env::args_os().collect());
+    Cli::try_parse_from(args).map(|cli| cli.command).map_err(|err| {
+        if !err.use_stderr() {
+            let _ = err.print();
+            return ExitCode::SUCCESS;
+        }
+        let text = err.render().to_string();
+        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let failure = Failure::new("usage", why, "see `terrace --help`");
+        eprintln!("{failure}");
+        failure.exit_code()
+    })
+}

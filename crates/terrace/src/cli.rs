@@ -1,0 +1,174 @@
+//! The command line: what can be asked, and nothing of how it is done.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A tiered page cache for programs whose data does not fit in memory.
+#[derive(Debug, Parser)]
+#[command(name = "terrace", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  terrace run --on ./data --memory 2GiB -- ./program    data is served by terrace while program runs
+  terrace mount /data /mnt/data --memory 4GiB           the same for everybody, until umount
+  terrace stat /mnt/data --watch 1
+
+Exit codes: 0 done, 1 negative answer, 2 usage or error; of `run` the command's own.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a directory through terrace at another place
+    Mount(Mount),
+    /// Write everything back and end a mount
+    Umount(Place),
+    /// Run a command for which a directory is served by terrace at its own path
+    Run(Run),
+    /// Show what the cache does
+    Stat(Stat),
+    /// Write everything unwritten to stable storage of the source
+    Flush(Place),
+    /// Drop clean pages from the cache
+    Drop(Place),
+    /// Walk index, frames and policy, and say what does not agree
+    Check(Place),
+    /// Change the memory limit of a live mount
+    Resize(Resize),
+    /// Print the man page or shell completions
+    Generate(Generate),
+}
+
+/// What decides how an instance is set up; each overrides the environment and the file.
+#[derive(Debug, Args, Clone, Default)]
+pub struct Tuning {
+    /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G [environment: TERRACE_MEMORY]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Eviction policy: strata, mglru, clock or lru [environment: TERRACE_POLICY]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+}
+
+/// `terrace mount`.
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The directory to be cached
+    #[arg(value_name = "SRC")]
+    pub src: PathBuf,
+    /// The directory where it is served
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Setup of the cache
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// Stay in the foreground; end with SIGINT or SIGTERM
+    #[arg(long)]
+    pub foreground: bool,
+    /// Mount options as mount(8) gives them: memory=, policy=, config=, ro, noatime, ...
+    #[arg(short = 'o', value_name = "OPTIONS", hide = true)]
+    pub options: Option<String>,
+}
+
+/// `terrace run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The directory that terrace serves to the command
+    #[arg(long, value_name = "DIR")]
+    pub on: PathBuf,
+    /// Setup of the cache
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// Do not set the preload library: every access takes the mount
+    #[arg(long)]
+    pub no_fast_door: bool,
+    /// Write the final statistics here, as JSON
+    #[arg(long, value_name = "FILE.json")]
+    pub stats: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// A command about one mount.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+}
+
+/// `terrace stat`.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// The mount; without it, every mount of this user
+    #[arg(value_name = "MNT")]
+    pub mnt: Option<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Repeat every so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub watch: Option<f64>,
+}
+
+/// `terrace resize`.
+#[derive(Debug, Args)]
+pub struct Resize {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// The new limit, for example 2GiB
+    #[arg(value_name = "SIZE")]
+    pub size: String,
+}
+
+/// `terrace generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// What to print
+    #[arg(value_enum, value_name = "WHAT")]
+    pub what: What,
+}
+
+/// What `terrace generate` prints.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum What {
+    /// The man page, terrace(1)
+    Man,
+    /// Completions for bash
+    CompleteBash,
+    /// Completions for zsh
+    CompleteZsh,
+    /// Completions for fish
+    CompleteFish,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_dashes_is_the_command() {
+        let args = ["terrace", "run", "--on", "d", "--", "ls", "-l", "--memory", "x"];
+        let Command::Run(run) = Cli::try_parse_from(args).unwrap().command else { panic!("not run") };
+        assert_eq!(run.command, ["ls", "-l", "--memory", "x"]);
+        assert!(run.tuning.memory.is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! The configuration: flag over environment over file over default.
+//!
+//! One file is read, the first that exists of `--config`, `TERRACE_CONFIG`, `$XDG_CONFIG_HOME/terrace/terrace.toml` and
+//! `/etc/terrace/terrace.toml`. Files are not merged: what holds is always to be read in one place.
+//! Everything is checked here, once; the rest of the program trusts the values. docs/terrace.toml documents every key
+//! and a test below holds it equal to this code.
+
+mod limits;
+mod locate;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::Tuning;
+use crate::error::{Failure, Result, reason};
+use crate::size::{GIB, KIB, Size, Span};
+
+pub use limits::parse_memory;
+
+/// All that can be configured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Limit on everything terrace keeps: frames, index, metadata, rings.
+    pub memory: Size,
+    /// Eviction policy.
+    pub policy: String,
+    /// Back the frames with huge pages where the machine gives them.
+    pub huge_pages: bool,
+    /// When written data goes to the source.
+    pub dirty: Dirty,
+    /// How the source is read and written.
+    pub io: Io,
+    /// The fast door.
+    pub door: Door,
+    /// The main door.
+    pub fuse: Fuse,
+    /// Limits on tables.
+    pub limits: Limits,
+    /// What is written to the log.
+    pub log: Log,
+}
+
+/// `[dirty]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dirty {
+    /// Share of the memory at which writing back starts.
+    pub background_percent: u8,
+    /// Share of the memory at which writers wait.
+    pub percent: u8,
+    /// Age at which a dirty page is written back.
+    pub expire: Span,
+    /// How often ages are looked at.
+    pub interval: Span,
+}
+
+/// `[io]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Io {
+    /// How reads and writes of the source are issued.
+    pub engine: IoEngine,
+    /// Most that is read ahead of a sequential reader.
+    pub readahead_max: Size,
+}
+
+/// How the source is read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoEngine {
+    /// io_uring; falls back to blocking calls where the kernel refuses it.
+    Uring,
+    /// pread and pwrite on threads.
+    Blocking,
+}
+
+/// `[door]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Door {
+    /// Pages a client may have donated and terrace not yet taken.
+    pub ring_slots: u32,
+    /// Most processes that use the fast door at one time.
+    pub clients_max: u32,
+}
+
+/// `[fuse]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fuse {
+    /// Threads that answer the kernel.
+    pub threads: u32,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Most files and directories the kernel may know at one time.
+    pub inodes_max: u32,
+    /// Most open files and directories.
+    pub handles_max: u32,
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Least severe message written.
+    pub level: Level,
+}
+
+/// Severities of log messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Only what went wrong.
+    Error,
+    /// And what may go wrong.
+    Warn,
+    /// And what happened.
+    Info,
+    /// And how.
+    Debug,
+    /// And every step.
+    Trace,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            memory: Size(GIB),
+            policy: "strata".to_owned(),
+            huge_pages: true,
+            dirty: Dirty::default(),
+            io: Io::default(),
+            door: Door::default(),
+            fuse: Fuse::default(),
+            limits: Limits::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Dirty {
+    fn default() -> Dirty {
+        let seconds = |s| Span(std::time::Duration::from_secs(s));
+        Dirty { background_percent: 10, percent: 20, expire: seconds(30), interval: seconds(5) }
+    }
+}
+
+impl Default for Io {
+    fn default() -> Io {
+        Io { engine: IoEngine::Uring, readahead_max: Size(128 * KIB) }
+    }
+}
+
+impl Default for Door {
+    fn default() -> Door {
+        Door { ring_slots: 64, clients_max: 256 }
+    }
+}
+
+impl Default for Fuse {
+    fn default() -> Fuse {
+        Fuse { threads: 8 }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { inodes_max: 1 << 20, handles_max: 65_536 }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { level: Level::Warn }
+    }
+}
+
+impl Config {
+    /// The configuration of this invocation.
+    pub fn load(tuning: &Tuning) -> Result<Config> {
+        Config::load_with(tuning, &|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+    }
+
+    /// [`Config::load`] with the environment as a function, for tests.
+    fn load_with(tuning: &Tuning, env: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+        let mut config = match locate::file(tuning.config.as_deref(), env) {
+            Some(path) => Config::read(&path)?,
+            None => Config::default(),
+        };
+        let memory = named(&tuning.memory, "--memory").or(named(&env("TERRACE_MEMORY"), "TERRACE_MEMORY"));
+        if let Some((name, text)) = memory {
+            config.memory = limits::parse_memory(name, text)?;
+        }
+        let policy = named(&tuning.policy, "--policy").or(named(&env("TERRACE_POLICY"), "TERRACE_POLICY"));
+        if let Some((name, text)) = policy {
+            limits::check_policy(&text).map_err(|(why, cure)| Failure::new(name, why, cure))?;
+            config.policy = text;
+        }
+        Ok(config)
+    }
+
+    /// Reads and checks one file.
+    fn read(path: &Path) -> Result<Config> {
+        let name = &path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|err| Failure::new(name, reason(err), "name a readable file"))?;
+        Config::parse(&text).map_err(|(line, why, cure)| {
+            Failure::new(format_args!("{} line {line}", path.display()), why, cure)
+        })
+    }
+
+    /// Parses and checks the text of a file; an error comes with its line and cure.
+    fn parse(text: &str) -> std::result::Result<Config, (usize, String, String)> {
+        let config = toml::from_str::<Config>(text).map_err(|err| {
+            let line = locate::line_of_offset(text, err.span().map_or(0, |span| span.start));
+            (line, err.message().to_owned(), "correct the line, docs/terrace.toml lists every key".to_owned())
+        })?;
+        match limits::check(&config) {
+            Ok(()) => Ok(config),
+            Err(wrong) => Err((locate::line_of_key(text, wrong.key), wrong.to_string(), wrong.cure)),
+        }
+    }
+}
+
+/// A value with the name of where it came from.
+fn named<'a>(value: &Option<String>, name: &'a str) -> Option<(&'a str, String)> {
+    value.clone().map(|text| (name, text))
+}
+
+#[cfg(test)]
+mod tests;

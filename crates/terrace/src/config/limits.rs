@@ -1,0 +1,131 @@
+//! What values may be: every number has a limit, and keys that contradict each other are an error.
+
+use std::fmt;
+
+use super::Config;
+use crate::error::{Failure, Result};
+use crate::size::{KIB, MIB, Size};
+
+/// Less memory than this leaves no room for frames beside the tables.
+pub const MEMORY_MIN: Size = Size(16 * MIB);
+/// More than any machine has; catches a slip of a unit before address space does.
+const MEMORY_MAX: Size = Size(64 << 40);
+
+/// A value that cannot be, and what to do.
+#[derive(Debug)]
+pub struct Wrong {
+    /// The dotted key.
+    pub key: &'static str,
+    why: String,
+    /// What the user does next.
+    pub cure: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.why)
+    }
+}
+
+/// Checks every key; the first that is wrong is told.
+pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
+    check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
+    check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;
+    check_dirty(config)?;
+    check_readahead(config.io.readahead_max)?;
+    if !config.door.ring_slots.is_power_of_two() {
+        let why = format!("= {} is not a power of two", config.door.ring_slots);
+        return Err(wrong("door.ring_slots", why, "write 32, 64 or 128".to_owned()));
+    }
+    within("door.ring_slots", config.door.ring_slots, 8, 1024)?;
+    within("door.clients_max", config.door.clients_max, 1, 4096)?;
+    within("fuse.threads", config.fuse.threads, 1, 64)?;
+    within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
+    within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
+}
+
+fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {
+    let dirty = &config.dirty;
+    within("dirty.percent", dirty.percent.into(), 1, 80)?;
+    within("dirty.background_percent", dirty.background_percent.into(), 0, 79)?;
+    if dirty.background_percent >= dirty.percent {
+        let why = format!("= {} is not below dirty.percent = {}", dirty.background_percent, dirty.percent);
+        let cure = "writing back must start before writers wait: lower it or raise dirty.percent";
+        return Err(wrong("dirty.background_percent", why, cure.to_owned()));
+    }
+    for (key, span) in [("dirty.expire", dirty.expire), ("dirty.interval", dirty.interval)] {
+        let ms = span.0.as_millis();
+        if !(10..=86_400_000).contains(&ms) {
+            return Err(wrong(key, format!("= {span} is out of bounds"), "write 10ms to 24h".to_owned()));
+        }
+    }
+    if dirty.interval > dirty.expire {
+        let why = format!("= {} is longer than dirty.expire = {}", dirty.interval, dirty.expire);
+        let cure = "pages would grow older than they may: lower it or raise dirty.expire";
+        return Err(wrong("dirty.interval", why, cure.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_readahead(size: Size) -> std::result::Result<(), Wrong> {
+    match size.0 {
+        bytes if !bytes.is_multiple_of(4 * KIB) => Err(wrong(
+            "io.readahead_max",
+            format!("= {size} is not a whole number of pages"),
+            "write a multiple of 4KiB".to_owned(),
+        )),
+        bytes if bytes > 16 * MIB => {
+            Err(wrong("io.readahead_max", format!("= {size} is too large"), "write 0 to 16MiB".to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn within(key: &'static str, value: u32, min: u32, max: u32) -> std::result::Result<(), Wrong> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(wrong(key, format!("= {value} is out of bounds"), format!("write {min} to {max}")))
+}
+
+fn wrong(key: &'static str, why: String, cure: String) -> Wrong {
+    Wrong { key, why, cure }
+}
+
+/// Why a memory limit cannot be, and the cure.
+pub fn check_memory(size: Size) -> std::result::Result<(), (String, String)> {
+    if size < MEMORY_MIN {
+        return Err((
+            format!("{size} is below the minimum of {MEMORY_MIN}"),
+            format!("give at least {MEMORY_MIN}"),
+        ));
+    }
+    if size > MEMORY_MAX {
+        return Err((
+            format!("{size} is above the maximum of {MEMORY_MAX}"),
+            "give less than the machine has".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Why a policy cannot be, and the cure.
+pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
+    let known = policies();
+    if known.contains(&name) {
+        return Ok(());
+    }
+    Err((format!("there is no policy `{name}`"), format!("choose one of {}", known.join(", "))))
+}
+
+/// The policies that can be named.
+fn policies() -> &'static [&'static str] {
+    terrace_policy::NAMES
+}
+
+/// A memory limit from flag, environment or argument `name`.
+pub fn parse_memory(name: &str, text: String) -> Result<Size> {
+    let size = text.parse::<Size>().map_err(|why| Failure::new(name, why, "see `terrace --help`"))?;
+    check_memory(size).map_err(|(why, cure)| Failure::new(name, why, cure))?;
+    Ok(size)
+}

@@ -1,0 +1,69 @@
+//! Which file is read, and on which line of it a key stands.
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+/// The file to read: the one named by flag or environment even if it does not exist (that is an error worth telling), else
+/// the first that exists of those searched.
+pub fn file(flag: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    flag.map(Path::to_owned)
+        .or_else(|| env("TERRACE_CONFIG").map(PathBuf::from))
+        .or_else(|| searched(env).into_iter().find(|path| path.exists()))
+}
+
+/// Files that are read without being named, the user's before the machine's.
+fn searched(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let home = || env("HOME").map(|home| Path::new(&home).join(".config"));
+    let user = env("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
+    let user = user.filter(|dir| dir.is_absolute()).map(|dir| dir.join("terrace/terrace.toml"));
+    user.into_iter().chain([PathBuf::from("/etc/terrace/terrace.toml")]).collect()
+}
+
+/// The line, counted from 1, in which byte `offset` of `text` stands.
+pub fn line_of_offset(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
+}
+
+/// The line of a dotted key; of its nearest table that is written, else the first.
+pub fn line_of_key(text: &str, dotted: &str) -> usize {
+    let Ok(root) = DeTable::parse(text) else { return 1 };
+    let mut table = root.get_ref();
+    let mut offset = 0;
+    for part in dotted.split('.') {
+        let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == part) else { break };
+        offset = key.span().start;
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    line_of_offset(text, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_lines() {
+        let text = "memory = 1\n\n[dirty]\n# note\npercent = 5\n";
+        assert_eq!(line_of_key(text, "memory"), 1);
+        assert_eq!(line_of_key(text, "dirty.percent"), 5);
+        assert_eq!(line_of_key(text, "dirty.background_percent"), 3);
+        assert_eq!(line_of_key(text, "log.level"), 1);
+    }
+
+    #[test]
+    fn the_nearest_file_wins() {
+        let env = |name: &str| match name {
+            "TERRACE_CONFIG" => Some("/named.toml".to_owned()),
+            "XDG_CONFIG_HOME" => Some("/x".to_owned()),
+            _ => None,
+        };
+        assert_eq!(file(Some(Path::new("/flag.toml")), &env), Some("/flag.toml".into()));
+        assert_eq!(file(None, &env), Some("/named.toml".into()));
+        let found = searched(&env);
+        assert_eq!(found, [Path::new("/x/terrace/terrace.toml"), Path::new("/etc/terrace/terrace.toml")]);
+    }
+}

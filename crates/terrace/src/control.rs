@@ -1,0 +1,65 @@
+//! Commands to a running instance: one JSON object a line, over a stream socket, each answered by one.
+//!
+//! ```text
+//! {"cmd":"resize","bytes":1073741824}   ->   {"ok":true}
+//! {"cmd":"check"}                       ->   {"ok":true,"disagreements":[]}
+//! {"cmd":"fly"}                         ->   {"ok":false,"error":"there is no command `fly`"}
+//! ```
+
+mod client;
+mod server;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use client::{Client, Refusal};
+pub use server::serve;
+
+/// What can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+pub enum Request {
+    /// Statistics.
+    Stat,
+    /// Write everything to stable storage.
+    Flush,
+    /// Drop clean pages.
+    Drop,
+    /// Walk all tables.
+    Check,
+    /// Set the memory limit.
+    Resize {
+        /// The new limit.
+        bytes: u64,
+    },
+    /// Flush, unmount, end.
+    Stop {
+        /// Also when the mount is in use: its users keep what they have open.
+        #[serde(default)]
+        lazy: bool,
+    },
+    /// Process ids.
+    Pid,
+}
+
+/// Why a request is refused: a word for programs, a line for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct No {
+    /// `busy`, `io`, `usage`, ...
+    pub code: &'static str,
+    /// The line.
+    pub why: String,
+}
+
+impl No {
+    /// A failed operation.
+    pub fn failed(err: impl std::fmt::Display) -> No {
+        No { code: "failed", why: err.to_string() }
+    }
+}
+
+/// Who answers: the daemon; in tests, something simpler.
+pub trait Answer: Sync {
+    /// The fields of a positive answer, as an object.
+    fn answer(&self, request: Request) -> Result<Value, No>;
+}

@@ -1,0 +1,125 @@
+//! terraced: the body of the daemon. It inherits everything from the keeper, serves until the mount is gone, and ends.
+//!
+//! | thread | does |
+//! |---|---|
+//! | `terraced` | starts the others, serves the main door, ends the process |
+//! | `fuse-N` | answer the kernel |
+//! | `reclaim`, `writeback`, `door`, `drain` | the engine's |
+//! | `control` | commands |
+//! | `signals` | SIGTERM: an orderly stop |
+//! | `ready` | tells the keeper, once a predecessor's leavings are gone |
+//! | `record` | notes what is unwritten, for whoever comes after a crash of everything |
+
+mod answers;
+mod engine;
+mod record;
+mod stop;
+mod strays;
+
+use std::sync::Arc;
+
+use terrace_engine::Engine;
+
+use crate::control;
+use crate::error::{Failure, Result, reason};
+use crate::keeper::{EXIT_REFUSED, Shared};
+use crate::sys;
+
+pub use engine::Memory;
+
+use stop::Stopper;
+use strays::Strays;
+
+/// Exit status after an error while serving: the keeper starts another terraced.
+const EXIT_FAILED: i32 = 1;
+
+/// The process's life, on a fresh thread: glibc's idea of the main thread is the keeper's.
+pub fn main(shared: Shared, recovering: bool) -> ! {
+    let _ = rustix::thread::set_name(c"terraced");
+    abort_on_panic();
+    // Never dropped: closing its descriptors here would close them for the keeper too.
+    let shared: &'static mut Shared = Box::leak(Box::new(shared));
+    let life =
+        std::thread::Builder::new().name("terraced".to_owned()).spawn(move || live(shared, recovering));
+    sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
+}
+
+/// A panic anywhere is a crash: what it left half done is repaired by the next terraced, not worked around by this one.
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
+fn live(shared: &mut Shared, recovering: bool) -> i32 {
+    match serve(shared, recovering) {
+        Ok(()) => {
+            clean_up_for_dead_keeper(shared);
+            0
+        }
+        Err(failure) => {
+            tracing::error!("{failure}");
+            shared.news.say(&format!("failed {failure}"));
+            if recovering { EXIT_FAILED } else { EXIT_REFUSED }
+        }
+    }
+}
+
+/// From start to unmount.
+fn serve(shared: &mut Shared, recovering: bool) -> Result<()> {
+    let strays = if recovering { Strays::found() } else { Strays::default() };
+    // 1. The engine and the namespace over what is inherited.
+    let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
+    let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
+    let strays = strays.but(&shared.kept, &door.descriptors());
+    // 2. Everybody who asks something.
+    engine.serve().map_err(|err| cannot("engine", err))?;
+    start_threads(shared, &engine, strays).map_err(|err| cannot("threads", err))?;
+    // 3. The main door, until the mount is gone.
+    let served = door.run();
+    // 4. The last writes: unmounting has brought the kernel's dirty pages.
+    if let Err(err) = engine.shutdown() {
+        tracing::error!("{}: not everything could be written back: {err}", shared.place.src.display());
+    }
+    record::note(&engine, shared);
+    served.map_err(|err| cannot("mount", err))
+}
+
+fn start_threads(shared: &mut Shared, engine: &Arc<Engine>, strays: Strays) -> std::io::Result<()> {
+    let stopper = Arc::new(Stopper::new(engine.clone(), &shared.place.mnt));
+    let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
+    let control_listener = shared.control.try_clone()?;
+    thread("control", move || control::serve(&control_listener, answers))?;
+    let (door, door_engine) = (shared.door.try_clone()?, engine.clone());
+    thread("door", move || {
+        if let Err(err) = terrace_engine::door::serve(&door_engine, &door) {
+            tracing::error!("fast door: {err}; programs go on by the main door");
+        }
+    })?;
+    thread("signals", move || stopper.obey_signals())?;
+    record::start(engine, shared)?;
+    let mut news = shared.news.try_clone()?;
+    thread("ready", move || {
+        // What the dead daemon had open and nobody needs. Not before the main door serves: among it may be a file of the
+        // mount, shown by a client of the fast door, and closing that is a request to ourselves.
+        strays.close();
+        news.say("ready");
+    })
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// Usually the keeper's work; without a keeper nobody else does it.
+fn clean_up_for_dead_keeper(shared: &Shared) {
+    if rustix::process::getppid() != Some(shared.keeper) {
+        shared.instance.remove();
+    }
+}
+
+fn cannot(what: &str, err: std::io::Error) -> Failure {
+    Failure::new(what, reason(err), "see the log, and try again with --foreground")
+}

@@ -1,0 +1,47 @@
+//! terraced's answers to commands.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use terrace_engine::Engine;
+
+use super::stop::{Stopped, Stopper};
+use crate::control::{Answer, No, Request};
+use crate::error::reason;
+use crate::keeper::Shared;
+
+/// Answers from the engine.
+#[derive(Debug)]
+pub struct Answers {
+    engine: Arc<Engine>,
+    stopper: Arc<Stopper>,
+    keeper: i32,
+    mnt: PathBuf,
+}
+
+impl Answers {
+    /// For this instance.
+    pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, shared: &Shared) -> Answers {
+        Answers { engine, stopper, keeper: shared.keeper.as_raw_pid(), mnt: shared.place.mnt.clone() }
+    }
+}
+
+impl Answer for Answers {
+    fn answer(&self, request: Request) -> Result<Value, No> {
+        let failed = |err: std::io::Error| No::failed(reason(err));
+        match request {
+            Request::Stat => Ok(json!({"stat": self.engine.stats()})),
+            Request::Flush => self.engine.flush_all(true).map(|()| json!({})).map_err(failed),
+            Request::Drop => Ok(json!({"pages": self.engine.drop_clean()})),
+            Request::Check => Ok(json!({"disagreements": self.engine.check()})),
+            Request::Resize { bytes } => self.engine.resize(bytes).map(|()| json!({})).map_err(failed),
+            Request::Stop { lazy } => {
+                self.stopper.stop(lazy).map(|stopped| json!({"in_use": stopped == Stopped::InUse}))
+            }
+            Request::Pid => {
+                Ok(json!({"keeper": self.keeper, "terraced": std::process::id(), "mnt": self.mnt}))
+            }
+        }
+    }
+}

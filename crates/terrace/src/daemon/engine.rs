@@ -1,0 +1,136 @@
+//! The engine and its front, set up from the configuration.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+use terrace_engine::io::{BlockingIo, Io, UringIo};
+use terrace_engine::namespace::{DurableLayout, DurableRegion, Namespace, NamespaceConfig};
+use terrace_engine::{Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
+
+use crate::config::{Config, IoEngine};
+use crate::fuse;
+use crate::keeper::Shared;
+use crate::mounts;
+
+/// The memory files of an instance.
+#[derive(Debug, Clone)]
+pub struct Memory(Arc<SegmentHandles>);
+
+impl Memory {
+    /// Makes them, in the keeper.
+    pub fn create(config: &Config) -> io::Result<Memory> {
+        SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
+    }
+}
+
+/// An engine over the memory files.
+pub fn start(config: &Config, memory: &Memory) -> io::Result<Arc<Engine>> {
+    let config = engine_config(config);
+    let io = io_of(config.io);
+    Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
+}
+
+/// The kernel may forbid io_uring (containers often do); plain calls then do the same work.
+fn io_of(kind: IoKind) -> Arc<dyn Io> {
+    if kind == IoKind::Uring {
+        match UringIo::new() {
+            Ok(uring) => return Arc::new(uring),
+            Err(err) => tracing::warn!("io_uring: {err}; using blocking calls"),
+        }
+    }
+    Arc::new(BlockingIo)
+}
+
+/// The mount's side: the namespace and what it answers on.
+pub struct MainDoor {
+    namespace: Arc<Namespace<Engine>>,
+    fuse: OwnedFd,
+    threads: usize,
+    recovering: bool,
+}
+
+/// The namespace over the source, new or taken over from a dead terraced.
+pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
+    if let Some(entry) = mounts::at(&shared.place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE) {
+        engine.set_mount_dev(rustix::fs::makedev(entry.dev.0, entry.dev.1));
+    }
+    let config = namespace_config(&shared.config);
+    let (base, bytes) = shared.memory.0.namespace_region();
+    // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
+    let region = unsafe { DurableRegion::new(base, bytes) };
+    let namespace = if recovering {
+        let namespace = Namespace::recover(engine.clone(), region, config).map_err(failed)?;
+        tracing::warn!("taken over: {:?}", engine.recover_pages());
+        namespace.finish_recovery();
+        namespace
+    } else {
+        let root = shared.place.src_fd.try_clone()?;
+        Namespace::new(engine.clone(), root, region, config).map_err(failed)?
+    };
+    Ok(MainDoor {
+        namespace: Arc::new(namespace),
+        fuse: shared.fuse.try_clone()?,
+        threads: shared.config.fuse.threads as usize,
+        recovering,
+    })
+}
+
+impl MainDoor {
+    /// Descriptors that the tables name.
+    pub fn descriptors(&self) -> HashSet<RawFd> {
+        self.namespace.descriptors()
+    }
+
+    /// Answers the kernel until the mount is gone.
+    pub fn run(self) -> io::Result<()> {
+        fuse::serve(self.namespace, self.fuse, self.threads, self.recovering)
+    }
+}
+
+fn failed(err: terrace_engine::namespace::Error) -> io::Error {
+    io::Error::other(err.to_string())
+}
+
+/// The namespace's view of the configuration.
+fn namespace_config(config: &Config) -> NamespaceConfig {
+    let layout = DurableLayout {
+        inodes_max: config.limits.inodes_max,
+        handles_max: config.limits.handles_max,
+        ..DurableLayout::default()
+    };
+    NamespaceConfig { layout, ..NamespaceConfig::default() }
+}
+
+/// The engine's view of the configuration.
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        memory_bytes: config.memory.0,
+        policy: config.policy.clone(),
+        huge_pages: config.huge_pages,
+        dirty_background_percent: config.dirty.background_percent.into(),
+        dirty_percent: config.dirty.percent.into(),
+        dirty_expire: config.dirty.expire.0,
+        writeback_interval: config.dirty.interval.0,
+        io: match config.io.engine {
+            IoEngine::Uring => IoKind::Uring,
+            IoEngine::Blocking => IoKind::Blocking,
+        },
+        ring_slots: config.door.ring_slots as usize,
+        clients_max: config.door.clients_max as usize,
+        ..EngineConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_the_engines() {
+        let ours = engine_config(&Config::default());
+        assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
+        assert_eq!(namespace_config(&Config::default()).layout, DurableLayout::default());
+    }
+}

@@ -1,0 +1,94 @@
+//! Who keeps a mount busy.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A process with something below the mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// How: `cwd`, `root`, `open file` or `mapping`.
+    pub how: &'static str,
+    /// Of what.
+    pub path: PathBuf,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {}, {} {})", self.name, self.pid, self.how, self.path.display())
+    }
+}
+
+/// Processes that hold something at or below `mnt`, each once. Only links of /proc are read: nothing asks the mount.
+pub fn of(mnt: &Path) -> Vec<Holder> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok().map(|pid| (pid, entry.path())))
+        .filter_map(|(pid, dir)| holder(pid, &dir, mnt))
+        .collect()
+}
+
+/// The holders as part of a line, a few of them by name.
+pub fn told(holders: &[Holder]) -> String {
+    const TOLD_MAX: usize = 4;
+    let mut names: Vec<String> = holders.iter().take(TOLD_MAX).map(Holder::to_string).collect();
+    if holders.len() > TOLD_MAX {
+        names.push(format!("{} more", holders.len() - TOLD_MAX));
+    }
+    match names.is_empty() {
+        true => "a process this user may not look into".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
+    let below = |path: PathBuf| path.starts_with(mnt).then_some(path);
+    let link = |name: &str| fs::read_link(dir.join(name)).ok().and_then(below);
+    let open = || {
+        let fds = fs::read_dir(dir.join("fd")).ok()?;
+        fds.flatten().find_map(|fd| fs::read_link(fd.path()).ok().and_then(below))
+    };
+    let found = link("cwd").map(|path| ("cwd", path));
+    let found = found.or_else(|| link("root").map(|path| ("root", path)));
+    let found = found.or_else(|| open().map(|path| ("open file", path)));
+    let (how, path) = found.or_else(|| mapped(dir, mnt).map(|path| ("mapping", path)))?;
+    let name = fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
+    Some(Holder { pid, name, how, path })
+}
+
+/// `7f00-7f10 r--p 00000000 00:2a 17    /path`
+fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
+    let maps = fs::read_to_string(dir.join("maps")).ok()?;
+    maps.lines()
+        .filter_map(|line| line.find(" /").map(|at| PathBuf::from(&line[at + 1..])))
+        .find(|path| path.starts_with(mnt))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_file_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let own = std::process::id() as i32;
+        assert!(!of(&path).iter().any(|holder| holder.pid == own));
+        let _file = fs::File::create(path.join("file")).unwrap();
+        let found = of(&path);
+        let ours = found.iter().find(|holder| holder.pid == own).unwrap();
+        assert_eq!((ours.how, &ours.path), ("open file", &path.join("file")));
+        assert!(told(&found).contains(&format!("pid {own}, open file")));
+    }
+
+    #[test]
+    fn many_are_counted() {
+        let one = Holder { pid: 1, name: "x".to_owned(), how: "cwd", path: "/m".into() };
+        assert!(told(&vec![one; 9]).ends_with(", 5 more"));
+    }
+}

@@ -1,0 +1,152 @@
+//! What the keeper makes once, before any terraced: directory, log, memory, sockets, mount.
+
+use std::fs::File;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use rustix::mount::MountFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, Rlimit};
+
+use super::{Shared, Task};
+use crate::config::Level;
+use crate::daemon::Memory;
+use crate::error::{Failure, Result, reason};
+use crate::instance::{Instance, Kind, Lock};
+use crate::mounts::{self, fusermount};
+use crate::place::Place;
+use crate::report::{self, Line};
+use crate::sys;
+
+/// Everything, or nothing. The line is the keeper's end of [`Shared::news`].
+pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Line)> {
+    // The kernel has applied the caller's mask before a mode gets here.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    raise_descriptor_limit();
+    let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
+    let made = detach_streams(detached, &instance).and_then(|()| {
+        start_log(task.config.log.level);
+        assemble(task, &instance)
+    });
+    match made {
+        Ok((shared, heard)) => Ok((shared, lock, heard)),
+        Err(failure) => {
+            instance.remove();
+            Err(failure)
+        }
+    }
+}
+
+/// The mount comes last: nothing after it fails.
+fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Line)> {
+    let Task { place, config, kind, flags, .. } = task;
+    let short = |what: &'static str| {
+        move |err: std::io::Error| {
+            Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
+        }
+    };
+    let memory = Memory::create(&config).map_err(short("memory for the cache"))?;
+    let control = bind(&instance.control_socket())?;
+    let door = door_listener(&instance.door_socket())?;
+    let (heard, news) = report::pair().map_err(short("socket"))?;
+    let fuse = mount(&place, kind, flags)?;
+    let instance = instance.clone();
+    let keeper = rustix::process::getpid();
+    let kept = Vec::new();
+    Ok((Shared { place, config, kind, memory, fuse, control, door, news, instance, kept, keeper }, heard))
+}
+
+fn bind(path: &Path) -> Result<UnixListener> {
+    UnixListener::bind(path).map_err(|err| {
+        Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
+    })
+}
+
+/// The fast door keeps the bounds of messages, and ends with its client.
+fn door_listener(path: &Path) -> Result<OwnedFd> {
+    let listener = || -> rustix::io::Result<OwnedFd> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, 128)?;
+        Ok(socket)
+    };
+    listener().map_err(|err| {
+        Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
+    })
+}
+
+/// Root mounts by itself, as does the keeper of `run` in its user namespace; for others the setuid helper does.
+fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
+    let direct = mounts::open_fuse().and_then(|dev| {
+        mounts::mount(&dev, &place.src, &place.mnt, place.mode, flags)?;
+        Ok(dev)
+    });
+    let name = place.mnt.display();
+    match direct {
+        Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied && kind == Kind::Mount => {
+            let read_only = if flags.contains(MountFlags::RDONLY) { ",ro" } else { "" };
+            fusermount::mount(&place.src, &place.mnt, read_only)
+                .map_err(|words| Failure::new(name, words, "mount as root, or at a directory of yours"))
+        }
+        done => done.map_err(|err| Failure::new(name, reason(err), "see `dmesg` for the kernel's reason")),
+    }
+}
+
+/// Each file the kernel knows costs terraced a descriptor.
+fn raise_descriptor_limit() {
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    let all = Rlimit { current: most, maximum: most };
+    if most.is_none() || rustix::process::setrlimit(Resource::Nofile, all).is_err() {
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// A keeper in the background is its own session, holds no directory and no terminal, and logs to its own file.
+fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
+    if !detached {
+        return Ok(());
+    }
+    let detach = || -> std::io::Result<()> {
+        rustix::process::setsid()?;
+        std::env::set_current_dir("/")?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let log = File::options().create(true).append(true).open(instance.log())?;
+        sys::replace_fd(&null, 0)?;
+        sys::replace_fd(&null, 1)?;
+        sys::replace_fd(&log, 2)
+    };
+    detach().map_err(|err| Failure::new("background", reason(err), "try again with --foreground"))
+}
+
+fn start_log(level: Level) {
+    let level = match level {
+        Level::Error => tracing::Level::ERROR,
+        Level::Warn => tracing::Level::WARN,
+        Level::Info => tracing::Level::INFO,
+        Level::Debug => tracing::Level::DEBUG,
+        Level::Trace => tracing::Level::TRACE,
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(std::io::stderr);
+    let _ = subscriber.try_init();
+}
+
+/// Closes what terraced left open: /dev/fuse first, since a file of the mount closes only when somebody answers, or when
+/// the connection is gone.
+pub fn close_all_but(kept: &[RawFd]) {
+    let is_fuse = |fd: &RawFd| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|path| path == Path::new("/dev/fuse"))
+    };
+    let left: Vec<RawFd> =
+        sys::open_descriptors().into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
+    let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
+    for fd in connections.into_iter().chain(others) {
+        // SAFETY: terraced, which owned it, is dead; the keeper's own descriptors are all in `kept`.
+        unsafe { rustix::io::close(fd) };
+    }
+}

@@ -1,0 +1,285 @@
+//! The keeper's loop: start terraced, listen to everybody, start it again.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
+
+use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes};
+use super::{EXIT_REFUSED, Shared};
+use crate::daemon;
+use crate::error::Failure;
+use crate::instance::{Info, Kind, SCHEMA};
+use crate::lost;
+use crate::report::{self, Heard, Line, News};
+use crate::sys::{self, Side, SignalNumber};
+
+/// Signals the keeper takes from its descriptor; terraced inherits them blocked.
+pub const SIGNALS: &[SignalNumber] =
+    &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// How an instance ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Unmounted, or stopped in order.
+    Done,
+    /// terraced could not start.
+    Refused(Failure),
+    /// terraced crashed too often.
+    GaveUp(Failure),
+}
+
+/// How one terraced ended.
+enum Exit {
+    Done,
+    Refused,
+    Crashed(String),
+}
+
+/// Who can have something to tell.
+#[derive(Clone, Copy)]
+enum Source {
+    Terraced,
+    Starter,
+    Command,
+    Signals,
+}
+
+/// The state of the loop.
+pub struct Watch {
+    shared: Shared,
+    signals: OwnedFd,
+    /// From terraced.
+    heard: Line,
+    /// To and from the command that started us.
+    starter: Option<Line>,
+    /// Started by a command that does not wait for our end, or by `run`: the terminal is not ours.
+    background: bool,
+    /// The wrapped command; /dev/null until it is known, so that the number is taken before the first clone.
+    command: OwnedFd,
+    /// The command that started us is dead, and the wrapped command is waited for.
+    orphaned: bool,
+    /// An orderly stop was asked for.
+    stopping: bool,
+    /// This terraced serves.
+    ready: bool,
+    /// Some terraced has served.
+    served: bool,
+    /// What a terraced that cannot start said.
+    refusal: Option<Failure>,
+    crashes: Crashes,
+    restarts: u32,
+}
+
+impl Watch {
+    /// A loop over what was made.
+    pub fn new(shared: Shared, heard: Line, starter: Option<Line>) -> Watch {
+        let null = std::fs::File::open("/dev/null").expect("/dev/null opens");
+        let mut watch = Watch {
+            shared,
+            signals: sys::signal_fd(SIGNALS).expect("a signalfd"),
+            heard,
+            background: starter.is_some(),
+            starter,
+            command: null.into(),
+            orphaned: false,
+            stopping: false,
+            ready: false,
+            served: false,
+            refusal: None,
+            crashes: Crashes::default(),
+            restarts: 0,
+        };
+        watch.shared.kept = sys::open_descriptors();
+        watch
+    }
+
+    /// Until the instance is over.
+    pub fn run(mut self) -> (Shared, Ended) {
+        loop {
+            let child = match sys::clone_sharing_files() {
+                Ok(Side::Parent(child)) => child,
+                Ok(Side::Child) => daemon::main(self.shared, self.restarts > 0),
+                Err(err) => {
+                    let failure = Failure::new("terraced", err, "free some memory and try again");
+                    return self.end(Ended::Refused(failure));
+                }
+            };
+            match self.watch(child) {
+                Exit::Done => return self.end(Ended::Done),
+                Exit::Refused => {
+                    let silent =
+                        || Failure::new("terraced", "it could not start", "try again with --foreground");
+                    let failure = self.refusal.take().unwrap_or_else(silent);
+                    return self.end(Ended::Refused(failure));
+                }
+                Exit::Crashed(how) => {
+                    tracing::error!("terraced {how}");
+                    if !self.served {
+                        let why = format!("it {how} before it served");
+                        let failure = Failure::new("terraced", why, "try again with --foreground");
+                        return self.end(Ended::Refused(failure));
+                    }
+                    if self.crashes.one_too_many(Instant::now()) {
+                        let failure = self.one_too_many(&how);
+                        return self.end(Ended::GaveUp(failure));
+                    }
+                    self.restarts += 1;
+                }
+            }
+        }
+    }
+
+    /// Tells whoever listens.
+    fn end(mut self, ended: Ended) -> (Shared, Ended) {
+        if let Ended::Refused(failure) | Ended::GaveUp(failure) = &ended {
+            tracing::error!("{failure}");
+            let word = if self.served { "gone" } else { "failed" };
+            if let Some(starter) = &mut self.starter {
+                starter.say(&format!("{word} {failure}"));
+            }
+        }
+        (self.shared, ended)
+    }
+
+    fn one_too_many(&self, how: &str) -> Failure {
+        let within = CRASHES_WITHIN.as_secs();
+        let lost = lost::told_by_keeper(&self.shared.instance);
+        let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: unmounted; {lost}");
+        let cure = "look into the log, and mount again";
+        Failure::new(self.shared.place.mnt.display(), why, cure)
+    }
+
+    /// One life of terraced.
+    fn watch(&mut self, child: Pid) -> Exit {
+        self.ready = false;
+        if self.stopping {
+            sys::send(child, libc::SIGTERM);
+        }
+        loop {
+            for source in self.wait() {
+                match source {
+                    Source::Terraced => self.hear_terraced(child),
+                    Source::Starter => self.hear_starter(),
+                    Source::Command => self.stop(child),
+                    Source::Signals => {
+                        if let Some(exit) = self.take_signals(child) {
+                            return exit;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who has something to tell. Signals come last, so that the last words of a terraced that ended are heard first. The
+    /// starter is listened to only while terraced serves: its news make us open a descriptor (the rule in the module's
+    /// header).
+    fn wait(&self) -> Vec<Source> {
+        let mut sources = vec![(Source::Terraced, self.heard.as_fd())];
+        if let Some(starter) = self.starter.as_ref().filter(|_| self.ready && !self.orphaned) {
+            sources.push((Source::Starter, starter.as_fd()));
+        }
+        if self.orphaned && !self.stopping {
+            sources.push((Source::Command, self.command.as_fd()));
+        }
+        sources.push((Source::Signals, self.signals.as_fd()));
+        let mut fds: Vec<_> =
+            sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        // An interrupted wait has nothing to tell; the next one has.
+        let _ = rustix::event::poll(&mut fds, None);
+        let told = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        sources.iter().zip(&fds).filter(|(_, fd)| told(fd)).map(|((source, _), _)| *source).collect()
+    }
+
+    fn hear_terraced(&mut self, child: Pid) {
+        let Heard::Line(line) = self.heard.hear() else { return };
+        match report::parse(&line) {
+            Some(News::Ready) => {
+                self.ready = true;
+                self.write_info(child);
+                if !self.served
+                    && let Some(starter) = &mut self.starter
+                {
+                    starter.say("ready");
+                }
+                self.served = true;
+                if self.shared.kind == Kind::Mount {
+                    self.starter = None;
+                }
+            }
+            Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
+            None => {}
+        }
+    }
+
+    /// From `run`: which process to wait for if `run` itself dies, or that it has died.
+    fn hear_starter(&mut self) {
+        let Some(starter) = &mut self.starter else { return };
+        match starter.hear() {
+            Heard::Line(line) => {
+                let pid = line.strip_prefix("pid ").and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+                let opened = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+                if let Some(opened) = opened {
+                    let _ = rustix::io::dup3(&opened, &mut self.command, rustix::io::DupFlags::CLOEXEC);
+                }
+            }
+            Heard::Nothing => {}
+            // /dev/null, in place of a command that is not known, is always readable: then the stop is immediate.
+            Heard::End => {
+                self.orphaned = true;
+                tracing::info!("`terrace run` is gone; ending with its command");
+            }
+        }
+    }
+
+    fn take_signals(&mut self, child: Pid) -> Option<Exit> {
+        while let Some(signal) = sys::next_signal(&self.signals) {
+            match signal {
+                libc::SIGCHLD => {}
+                // In the background the terminal's signals are none of our business.
+                libc::SIGINT | libc::SIGQUIT | libc::SIGHUP if self.background => {}
+                _ => self.stop(child),
+            }
+        }
+        match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => Some(exit_of(status, self.refusal.is_some())),
+            _ => None,
+        }
+    }
+
+    fn stop(&mut self, child: Pid) {
+        self.stopping = true;
+        sys::send(child, libc::SIGTERM);
+    }
+
+    fn write_info(&self, terraced: Pid) {
+        let Shared { place, config, kind, keeper, instance, .. } = &self.shared;
+        let info = Info {
+            schema: SCHEMA.to_owned(),
+            pid: keeper.as_raw_pid(),
+            terraced: terraced.as_raw_pid(),
+            restarts: self.restarts,
+            kind: *kind,
+            src: place.src.clone(),
+            mnt: place.mnt.clone(),
+            memory_bytes: config.memory.0,
+            policy: config.policy.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        if let Err(err) = instance.write_info(&info) {
+            tracing::error!("info.json: {err}");
+        }
+    }
+}
+
+fn exit_of(status: WaitStatus, refused: bool) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) => Exit::Done,
+        (Some(EXIT_REFUSED), _) if refused => Exit::Refused,
+        (Some(code), _) => Exit::Crashed(format!("ended with status {code}")),
+        (None, Some(signal)) => Exit::Crashed(format!("was killed by signal {signal}")),
+        (None, None) => Exit::Crashed("ended".to_owned()),
+    }
+}

@@ -1,0 +1,194 @@
+//! What an instance that died, keeper and all, took with it.
+//!
+//! While it lives, terraced records several times a second which files had data not yet written to the source. The record
+//! lies in the runtime directory and survives both processes. What fsync acknowledged is in the source in any case.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Failure, Result, reason};
+use crate::instance::{self, Info, Instance};
+use crate::mounts::{self, How};
+use crate::size::human;
+
+/// dirty.json.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dirty {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Bytes unwritten, all files together.
+    pub bytes: u64,
+    /// How many files have some.
+    pub files_total: u64,
+    /// The first of them.
+    pub files: Vec<File>,
+}
+
+/// A file with unwritten data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Its path below the source.
+    pub path: String,
+    /// Its unwritten bytes.
+    pub bytes: u64,
+}
+
+/// Most files named in a record.
+const FILES_MAX: usize = 100;
+/// Most files named in a message.
+const TOLD_MAX: usize = 8;
+/// Name of the record in the instance's directory.
+const RECORD: &str = "dirty.json";
+/// How often the record is renewed.
+pub const RECORD_EVERY: Duration = Duration::from_millis(250);
+
+impl Dirty {
+    /// The record of this moment.
+    pub fn now(report: Vec<(String, u64)>) -> Dirty {
+        let unix_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        Dirty {
+            unix_ms,
+            bytes: report.iter().map(|(_, bytes)| bytes).sum(),
+            files_total: report.len() as u64,
+            files: report.into_iter().take(FILES_MAX).map(|(path, bytes)| File { path, bytes }).collect(),
+        }
+    }
+
+    /// Whether two records say the same of different moments.
+    pub fn same(&self, other: &Dirty) -> bool {
+        (self.bytes, self.files_total, &self.files) == (other.bytes, other.files_total, &other.files)
+    }
+
+    /// Leaves the record for whoever comes after.
+    pub fn record(&self, instance: &Instance) -> std::io::Result<()> {
+        instance.replace(RECORD, &serde_json::to_vec(self)?)
+    }
+
+    fn of(instance: &Instance) -> Option<Dirty> {
+        serde_json::from_slice(&std::fs::read(instance.path(RECORD)).ok()?).ok()
+    }
+}
+
+/// Clears a dead mount and everything its instances left, and says what was lost.
+pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
+    let dead: Vec<(Instance, Info)> = instance::all()
+        .into_iter()
+        .filter(|instance| !instance.is_alive())
+        .filter_map(|instance| instance.info().map(|info| (instance, info)))
+        .filter(|(_, info)| info.mnt == mnt)
+        .collect();
+    // Mounts can lie on each other: a dead one may have been mounted over before this command knew better.
+    while crate::place::is_dead(mnt) {
+        mounts::unmount(mnt, How::Lazy).map_err(|err| {
+            Failure::new(
+                mnt.display(),
+                reason(err),
+                format!("clear the dead mount with `umount -l {}`", mnt.display()),
+            )
+        })?;
+    }
+    if dead.is_empty() {
+        let _ = writeln!(out, "terrace: {}: the previous instance died and left no record", mnt.display());
+    }
+    for (instance, info) in dead {
+        let _ = writeln!(out, "terrace: {}: {}", mnt.display(), told(Dirty::of(&instance), &info));
+        instance.remove();
+    }
+    Ok(())
+}
+
+/// The keeper's words when it gives up, while the record is still its own.
+pub fn told_by_keeper(instance: &Instance) -> String {
+    match Dirty::of(instance) {
+        Some(dirty) if dirty.bytes > 0 => {
+            format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(&dirty))
+        }
+        _ => "nothing was unwritten".to_owned(),
+    }
+}
+
+/// The message about one dead instance.
+fn told(dirty: Option<Dirty>, info: &Info) -> String {
+    let who = format!("the previous instance (keeper {}) died", info.pid);
+    let Some(dirty) = dirty else { return format!("{who} before anything was written; nothing was lost") };
+    if dirty.bytes == 0 {
+        return format!(
+            "{who}; nothing was lost: its last record, {}, had everything written to {}",
+            ago(dirty.unix_ms),
+            info.src.display()
+        );
+    }
+    format!(
+        "{who} with up to {} bytes ({}) unwritten in {}, as recorded {}; what fsync had acknowledged is safe",
+        dirty.bytes,
+        human(dirty.bytes),
+        named(&dirty),
+        ago(dirty.unix_ms)
+    )
+}
+
+/// The files of a record, as many as a line bears.
+fn named(dirty: &Dirty) -> String {
+    let names: Vec<&str> = dirty.files.iter().take(TOLD_MAX).map(|file| file.path.as_str()).collect();
+    let more = dirty.files_total.saturating_sub(names.len() as u64);
+    match more {
+        0 => names.join(", "),
+        _ => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+/// How long ago a moment was.
+fn ago(unix_ms: u64) -> String {
+    let then = UNIX_EPOCH + Duration::from_millis(unix_ms);
+    match SystemTime::now().duration_since(then).unwrap_or_default().as_secs_f64() {
+        seconds if seconds < 120.0 => format!("{seconds:.1} s ago"),
+        seconds if seconds < 7200.0 => format!("{:.0} min ago", seconds / 60.0),
+        seconds => format!("{:.0} h ago", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> Info {
+        Info {
+            schema: instance::SCHEMA.to_owned(),
+            pid: 7,
+            terraced: 8,
+            restarts: 0,
+            kind: instance::Kind::Mount,
+            src: "/data".into(),
+            mnt: "/mnt".into(),
+            memory_bytes: 0,
+            policy: String::new(),
+            version: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_told_in_one_line() {
+        let report = (0..12).map(|n| (format!("f{n}"), 4096)).collect();
+        let line = told(Some(Dirty::now(report)), &info());
+        assert!(line.contains("up to 49152 bytes (48.0 KiB) unwritten in f0, f1"), "{line}");
+        assert!(line.contains("f7 and 4 more"), "{line}");
+        assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn no_unwritten_data_is_no_loss() {
+        let line = told(Some(Dirty::now(Vec::new())), &info());
+        assert!(line.contains("nothing was lost"), "{line}");
+        assert!(told(None, &info()).contains("nothing was lost"));
+    }
+
+    #[test]
+    fn records_name_a_bounded_number_of_files() {
+        let dirty = Dirty::now((0..1000).map(|n| (n.to_string(), 1)).collect());
+        assert_eq!((dirty.files.len(), dirty.files_total, dirty.bytes), (FILES_MAX, 1000, 1000));
+    }
+}

@@ -1,0 +1,67 @@
+//! Mounts: the kernel's list of them, and making and ending ours.
+
+pub mod fusermount;
+mod table;
+pub mod userns;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+pub use table::{Entry, at, below, table};
+
+/// The type a terrace mount has in /proc/mounts.
+pub const FSTYPE: &str = "fuse.terrace";
+
+/// Opens the kernel's end of the main door.
+pub fn open_fuse() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Mounts the session behind `dev` at `mnt`; `mode` is the root's, `owner` who the kernel takes for the mounter.
+///
+/// `allow_other` with `default_permissions`: the kernel checks permissions as on the source, for every user.
+pub fn mount(dev: impl AsFd, src: &Path, mnt: &Path, mode: u32, flags: MountFlags) -> io::Result<()> {
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    let options = format!(
+        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},allow_other,default_permissions\0",
+        dev.as_fd().as_raw_fd()
+    );
+    let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).expect("one NUL, at the end");
+    Ok(rustix::mount::mount(src, mnt, FSTYPE, flags, options)?)
+}
+
+/// Changes the flags of a mount that exists.
+pub fn remount(mnt: &Path, flags: MountFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(mnt, flags, c"")?)
+}
+
+/// How a mount is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Only if nobody uses it.
+    Unused,
+    /// At once for names, for open files when the last is closed.
+    Lazy,
+}
+
+/// Unmounts; by fusermount3 for those who may not.
+pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
+    let flags = match how {
+        How::Unused => UnmountFlags::NOFOLLOW,
+        How::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(mnt, flags) {
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, how),
+        done => Ok(done?),
+    }
+}
+
+/// Whether the server of the mount at `path` is gone: the kernel's answer to everything is ENOTCONN.
+pub fn is_disconnected(path: &Path) -> bool {
+    matches!(rustix::fs::stat(path), Err(rustix::io::Errno::NOTCONN))
+}

@@ -1,0 +1,73 @@
+//! Mounting without being root: the setuid helper fusermount3 opens /dev/fuse, mounts, and sends the descriptor back
+//! over a socket whose number is in `_FUSE_COMMFD`.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::FdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
+};
+
+use super::How;
+
+const HELPER: &str = "fusermount3";
+
+/// Mounts at `mnt`; the answer is the descriptor of /dev/fuse, or the helper's own words.
+pub fn mount(src: &Path, mnt: &Path, extra: &str) -> Result<OwnedFd, String> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|e| e.to_string())?;
+    // The helper's end alone survives the exec.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| e.to_string())?;
+    let name = src.display().to_string().replace('\\', "\\\\").replace(',', "\\,");
+    let child = Command::new(HELPER)
+        .args(["-o", &format!("default_permissions,fsname={name},subtype=terrace{extra}"), "--"])
+        .arg(mnt)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|err| format!("{HELPER}: {err}"))?;
+    drop(theirs);
+    let received = receive(ours.as_fd());
+    let output = child.wait_with_output().map_err(|err| err.to_string())?;
+    match received {
+        Ok(Some(fd)) if output.status.success() => Ok(fd),
+        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+/// One descriptor from the socket; none when the helper closed it without sending.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8; 1];
+    let mut data = [io::IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(fd)
+}
+
+/// Unmounts what this user has mounted.
+pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
+    let mut helper = Command::new(HELPER);
+    helper.arg("-u");
+    if how == How::Lazy {
+        helper.arg("-z");
+    }
+    let output = helper.arg("--").arg(mnt).stdin(Stdio::null()).output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    match () {
+        () if output.status.success() => Ok(()),
+        () if words.contains("busy") => Err(rustix::io::Errno::BUSY.into()),
+        () => Err(io::Error::other(words.trim().to_owned())),
+    }
+}

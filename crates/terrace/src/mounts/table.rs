@@ -1,0 +1,91 @@
+//! /proc/self/mountinfo: what is mounted where, as proc(5) describes it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Device as stat reports it, major and minor.
+    pub dev: (u32, u32),
+    /// Where it is.
+    pub point: PathBuf,
+    /// `ext4`, `fuse.terrace`, ...
+    pub fstype: String,
+    /// What is mounted.
+    pub source: PathBuf,
+}
+
+/// All mounts this process sees, oldest first; a later one at the same point covers an earlier.
+pub fn table() -> Vec<Entry> {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    text.split(|b| *b == b'\n').filter_map(parse).collect()
+}
+
+/// The topmost mount whose point is exactly `path`.
+pub fn at(path: &Path) -> Option<Entry> {
+    table().into_iter().rev().find(|entry| entry.point == path)
+}
+
+/// Mounts strictly below `path`.
+pub fn below(path: &Path) -> Vec<Entry> {
+    table().into_iter().filter(|entry| entry.point != path && entry.point.starts_with(path)).collect()
+}
+
+/// `36 35 98:0 /root /point options [tags] - type source options`
+fn parse(line: &[u8]) -> Option<Entry> {
+    let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    Some(Entry {
+        dev: (major.parse().ok()?, minor.parse().ok()?),
+        point: unescaped(fields.get(4)?),
+        fstype: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        source: unescaped(fields.get(dash + 2)?),
+    })
+}
+
+/// Space, tab, newline and backslash are written as `\ooo`.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    debug_assert!(OsString::from_vec(bytes.clone()).as_bytes().len() <= field.len());
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_the_kernel_writes_them() {
+        let line =
+            b"41 29 0:36 / /mnt/with\\040space rw,nosuid shared:7 - fuse.terrace /data\\134x rw,user_id=0";
+        let entry = parse(line).unwrap();
+        assert_eq!(entry.dev, (0, 36));
+        assert_eq!(entry.point, Path::new("/mnt/with space"));
+        assert_eq!(entry.fstype, "fuse.terrace");
+        assert_eq!(entry.source, Path::new("/data\\x"));
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).is_some());
+        assert!(!below(Path::new("/")).is_empty());
+    }
+}

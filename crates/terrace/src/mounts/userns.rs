@@ -1,0 +1,52 @@
+//! A mount namespace of one's own: directly for root, inside a user namespace for everybody else.
+
+use std::io;
+
+use rustix::mount::MountPropagationFlags;
+use rustix::thread::UnshareFlags;
+
+/// Why there is none, and what to do about it.
+#[derive(Debug)]
+pub struct Refused {
+    /// The kernel's reason.
+    pub err: io::Error,
+    /// What the user can do.
+    pub cure: &'static str,
+}
+
+/// Moves this process into a mount namespace whose mounts are seen by nobody else; mounts made outside still come in.
+///
+/// In the user namespace the user keeps his own id, so that the command sees itself as before; files of all others appear as
+/// nobody's, which is a limit of a namespace that needs no privilege. Rights to mount end with the exec of the command.
+pub fn private_mounts() -> Result<(), Refused> {
+    match unshare(UnshareFlags::NEWNS) {
+        Err(rustix::io::Errno::PERM) => private_user()?,
+        done => done.map_err(|err| refused(err.into()))?,
+    }
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", slave).map_err(|err| refused(err.into()))
+}
+
+fn private_user() -> Result<(), Refused> {
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|err| refused(err.into()))?;
+    // The kernel wants setgroups given up before a group can be mapped without privilege.
+    let written = std::fs::write("/proc/self/setgroups", "deny")
+        .and_then(|()| std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1\n")))
+        .and_then(|()| std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")));
+    written.map_err(refused)
+}
+
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: the process has one thread and shares no file-system state with another; nothing here relies on descriptors
+    // being shared across the call.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+fn refused(err: io::Error) -> Refused {
+    Refused {
+        err,
+        cure: "run as root, or allow unprivileged user namespaces (sysctl user.max_user_namespaces)",
+    }
+}

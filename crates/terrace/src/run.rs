@@ -1,0 +1,144 @@
+//! `terrace run`: a command for which a directory is served by terrace at its own path.
+//!
+//! ```text
+//! terrace run ── private mount namespace ──┬── keeper ── terraced     (own session: ^C does not reach them)
+//!    waits, forwards TERM and HUP          └── CMD                    (our process group and terminal)
+//! ```
+//! The keeper holds a socket to us: should we be killed, it ends when the command does.
+
+mod command;
+mod preload;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::mount::MountFlags;
+use serde_json::Value;
+
+use crate::cli;
+use crate::config::Config;
+use crate::control::Request;
+use crate::error::{EXIT_FAILED, Failure, Result, reason};
+use crate::instance::{self, Info, Instance, Kind};
+use crate::keeper::{self, Task};
+use crate::mounts::userns;
+use crate::place::Place;
+use crate::report::{self, Line};
+use crate::running;
+use crate::stat;
+use crate::sys::{self, Side};
+
+use command::Outcome;
+
+/// How long the daemon may take to end after the command.
+const END_WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs the command; the exit code, or the signal, is its own.
+pub fn run(args: cli::Run) -> Result<ExitCode> {
+    let config = Config::load(&args.tuning)?;
+    let library = if args.no_fast_door { None } else { Some(preload::find()?) };
+    let stats = args.stats.as_deref().map(stats_file).transpose()?;
+    instance::remove_dead_runs();
+    let place = Place::for_run(&args.on)?;
+    let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
+    let dir = place.mnt.clone();
+
+    userns::private_mounts()
+        .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
+    let mut keeper =
+        start_keeper(Task { place, config, kind: Kind::Run, flags: MountFlags::empty(), starter: None })?;
+    keeper.line.wait_ready()?;
+    let (instance, info) = served_by(keeper.pid, &dir)?;
+
+    let environment = library.map(|library| preload::environment(&library, &instance)).unwrap_or_default();
+    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut keeper.line);
+    let finished = finish(&instance, &info, stats.as_deref());
+    leave(outcome?, finished)
+}
+
+/// A keeper process and the line to it.
+struct Keeper {
+    pid: rustix::process::Pid,
+    line: Line,
+}
+
+fn start_keeper(mut task: Task) -> Result<Keeper> {
+    let fail = |err: std::io::Error| Failure::new("keeper", reason(err), "free some memory and try again");
+    let (line, keepers) = report::pair().map_err(fail)?;
+    match sys::fork().map_err(fail)? {
+        Side::Child => {
+            drop(line);
+            task.starter = Some(keepers);
+            sys::exit_now(i32::from(keeper::keep(task).is_err()) * i32::from(EXIT_FAILED))
+        }
+        Side::Parent(pid) => Ok(Keeper { pid, line }),
+    }
+}
+
+fn served_by(keeper: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
+    let ours = |(_, info): &(Instance, Info)| info.pid == keeper.as_raw_pid();
+    instance::living().into_iter().find(ours).ok_or_else(|| {
+        Failure::new(
+            dir.display(),
+            "the keeper left no record of itself",
+            "make the runtime directory writable",
+        )
+    })
+}
+
+/// The place for the statistics, which must be writable before the command is run, not after.
+fn stats_file(path: &Path) -> Result<PathBuf> {
+    let fail = |err: std::io::Error| {
+        Failure::new(path.display(), reason(err), "name a file in a directory of yours")
+    };
+    std::fs::File::options().create(true).append(true).open(path).map_err(fail)?;
+    path.canonicalize().map_err(fail)
+}
+
+/// Ends the instance: everything written back, unmounted. Statistics are taken when all is written.
+fn finish(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> {
+    if !instance.is_alive() {
+        return Ok(());
+    }
+    let flushed = running::ask(instance, &Request::Flush);
+    let final_stats = stats.map(|path| (path, stat::read(instance, info)));
+    let stopped = running::ask(instance, &Request::Stop { lazy: true });
+    // With users left, the daemon stays for them until they close what they have open.
+    let in_use = stopped.as_ref().is_ok_and(|answer| answer["in_use"] == true);
+    if !in_use {
+        running::wait_for_end(instance, END_WITHIN);
+    }
+    if let Some((path, stat)) = final_stats {
+        write_stats(path, &stat?)?;
+    }
+    flushed.and(stopped).map(drop).map_err(|no| {
+        let cure = "what fsync acknowledged is safe, check what the command wrote last";
+        Failure::new(info.src.display(), format!("not everything could be written back: {}", no.why), cure)
+    })
+}
+
+fn write_stats(path: &Path, stat: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(stat).unwrap_or_default() + "\n";
+    std::fs::write(path, text).map_err(|err| Failure::new(path.display(), reason(err), "name another file"))
+}
+
+/// Ends as the command did; a command that succeeded with its data lost has not succeeded.
+fn leave(outcome: Outcome, finished: Result<()>) -> Result<ExitCode> {
+    match (outcome, finished) {
+        (Outcome::Exited(0), Err(failure)) => Err(failure),
+        (Outcome::Exited(code), finished) => {
+            if let Err(failure) = finished {
+                eprintln!("{failure}");
+            }
+            Ok(ExitCode::from(code))
+        }
+        (Outcome::Killed(signal), finished) => {
+            if let Err(failure) = finished {
+                eprintln!("{failure}");
+            }
+            sys::die_by(signal);
+            Ok(ExitCode::from(128 + signal as u8))
+        }
+    }
+}

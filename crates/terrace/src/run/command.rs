@@ -1,0 +1,106 @@
+//! The wrapped command: started in our place, waited for, its signals passed on.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+use crate::error::{Failure, Result, reason};
+use crate::report::{self, Heard, Line, News};
+use crate::sys::{self, SignalNumber};
+
+/// Signals that are taken while the command runs. INT and QUIT come from the terminal, which sends them to the command as
+/// well: taking them means not dying of them. The others are sent to us alone and go on to the command.
+const SIGNALS: &[SignalNumber] =
+    &[libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this status.
+    Exited(u8),
+    /// By this signal.
+    Killed(SignalNumber),
+}
+
+/// Runs it to its end.
+pub fn run(
+    words: &[OsString],
+    cwd: Option<&Path>,
+    environment: &[(&'static str, OsString)],
+    keeper: &mut Line,
+) -> Result<Outcome> {
+    let before = sys::block(SIGNALS);
+    let signals = sys::signal_fd(SIGNALS)
+        .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).envs(environment.iter().cloned());
+    if let Some(cwd) = cwd {
+        // The directory we stand in is below the mount; the command's is the same one as terrace serves it.
+        command.current_dir(cwd);
+    }
+    // SAFETY: between fork and exec; setting the signal mask is async-signal-safe and touches no memory of ours.
+    unsafe { command.pre_exec(move || sys::restore_mask(&before)) };
+    let child = command.spawn().map_err(|err| not_run(&words[0], err))?;
+    let pid = Pid::from_child(&child);
+    keeper.say(&format!("pid {}", pid.as_raw_pid()));
+    Ok(wait(pid, &signals, keeper))
+}
+
+/// As a shell would say it.
+fn not_run(name: &OsString, err: std::io::Error) -> Failure {
+    let (code, cure) = match err.kind() {
+        std::io::ErrorKind::NotFound => (127, "check the name of the command and PATH"),
+        _ => (126, "name a program that this user may execute"),
+    };
+    Failure::new(name.display(), reason(err), cure).with_code(code)
+}
+
+fn wait(pid: Pid, signals: &impl AsFd, keeper: &mut Line) -> Outcome {
+    let mut listening = true;
+    loop {
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
+        if listening {
+            fds.push(PollFd::new(&*keeper, PollFlags::IN));
+        }
+        let _ = rustix::event::poll(&mut fds, None);
+        let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if told {
+            listening = hear(keeper);
+        }
+        while let Some(signal) = sys::next_signal(signals) {
+            if !matches!(signal, libc::SIGCHLD | libc::SIGINT | libc::SIGQUIT) {
+                sys::send(pid, signal);
+            }
+        }
+        if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
+            return outcome(status);
+        }
+    }
+}
+
+/// The keeper's last words, passed on while the command still runs; false when there is nothing more to come.
+fn hear(keeper: &mut Line) -> bool {
+    match keeper.hear() {
+        Heard::End => return false,
+        Heard::Line(line) => {
+            if let Some(News::Gone(why)) = report::parse(&line) {
+                eprintln!("{}", Failure::from_line(&why));
+            }
+        }
+        Heard::Nothing => {}
+    }
+    true
+}
+
+fn outcome(status: WaitStatus) -> Outcome {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Outcome::Exited(code as u8),
+        (None, Some(signal)) => Outcome::Killed(signal),
+        (None, None) => unreachable!("WNOHANG alone reports only ends"),
+    }
+}

@@ -1,0 +1,157 @@
+//! Commands about a running instance: find it, ask it, say what it answered.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::config;
+use crate::control::{Client, Refusal, Request};
+use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
+use crate::holders;
+use crate::instance::{self, Info, Instance};
+use crate::lost;
+use crate::mounts::{self, How};
+use crate::place;
+
+/// How often a request is sent again when the daemon died over it.
+const TRIES: usize = 4;
+/// How long a daemon may take to end after it has unmounted.
+const END_WITHIN: Duration = Duration::from_secs(60);
+
+/// `terrace flush MNT`
+pub fn flush(mnt: &Path) -> Result<ExitCode> {
+    let (instance, _) = find(mnt)?;
+    let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
+    ask(&instance, &Request::Flush).map_err(|no| Failure::new(mnt.display(), no.why, cure))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `terrace drop MNT`
+pub fn drop(mnt: &Path) -> Result<ExitCode> {
+    let (instance, _) = find(mnt)?;
+    let answer = asked(mnt, &instance, &Request::Drop)?;
+    println!("{} clean pages dropped", answer["pages"]);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `terrace check MNT`: 1 when something does not agree.
+pub fn check(mnt: &Path) -> Result<ExitCode> {
+    let (instance, _) = find(mnt)?;
+    let answer = asked(mnt, &instance, &Request::Check)?;
+    let found = answer["disagreements"].as_array().cloned().unwrap_or_default();
+    if found.is_empty() {
+        println!("index, frames and policy agree");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in &found {
+        println!("{}", line.as_str().unwrap_or_default());
+    }
+    Ok(ExitCode::from(EXIT_NEGATIVE))
+}
+
+/// `terrace resize MNT SIZE`
+pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
+    let size = config::parse_memory("SIZE", size)?;
+    let (instance, _) = find(mnt)?;
+    asked(mnt, &instance, &Request::Resize { bytes: size.0 })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `terrace umount MNT`: everything written back, the mount gone, the daemon ended.
+pub fn umount(mnt: &Path) -> Result<ExitCode> {
+    let path = place::absolute(mnt).map_err(|err| missing(mnt, &err))?;
+    if place::is_dead(&path) {
+        lost::clear(&path, &mut std::io::stderr())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match find(&path) {
+        Ok((instance, _)) => stop(&path, &instance)?,
+        // Another user's: root may still take it away, and its daemon writes back as it ends.
+        Err(failure) if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => {
+            return Err(failure);
+        }
+        Err(_) => mounts::unmount(&path, How::Unused).map_err(|err| not_unmounted(&path, &reason(err)))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
+    ask(instance, &Request::Stop { lazy: false }).map_err(|no| match no.code.as_str() {
+        "busy" => not_unmounted(mnt, "the mount is in use"),
+        _ => Failure::new(mnt.display(), no.why, "nothing was unmounted; see to that and repeat"),
+    })?;
+    if wait_for_end(instance, END_WITHIN) {
+        return Ok(());
+    }
+    let why = "it is unmounted, but its daemon still writes back";
+    Err(Failure::new(mnt.display(), why, format!("see {}", instance.log().display())))
+}
+
+fn not_unmounted(mnt: &Path, why: &str) -> Failure {
+    let mounted: Vec<String> =
+        mounts::below(mnt).iter().map(|e| format!("the mount {}", e.point.display())).collect();
+    let who = if mounted.is_empty() { holders::told(&holders::of(mnt)) } else { mounted.join(", ") };
+    Failure::new(mnt.display(), format!("{why} by {who}"), "end these and repeat; nothing was unmounted")
+}
+
+/// Whether the instance ended in time.
+pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
+    let start = Instant::now();
+    while !instance.has_ended() {
+        if start.elapsed() > within {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// The instance that serves `mnt`.
+pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
+    let path = place::absolute(mnt).map_err(|err| missing(mnt, &err))?;
+    let name = mnt.display();
+    if place::is_dead(&path) {
+        let cure = format!("clear it with `terrace umount {name}` or mount again");
+        return Err(Failure::new(name, "its daemon died, with its keeper", cure));
+    }
+    // The newest: a private mount of `run` may serve the same path as another.
+    let found =
+        instance::living().into_iter().filter(|(_, info)| info.mnt == path).max_by_key(|(_, info)| info.pid);
+    found.ok_or_else(|| {
+        let cure = "`terrace stat` lists what this user has mounted";
+        Failure::new(mnt.display(), "terrace serves nothing here for this user", cure)
+    })
+}
+
+fn missing(mnt: &Path, err: &std::io::Error) -> Failure {
+    let err = std::io::Error::from(err.kind());
+    Failure::new(mnt.display(), reason(err), "name the directory where terrace is mounted")
+}
+
+fn asked(mnt: &Path, instance: &Instance, request: &Request) -> Result<Value> {
+    ask(instance, request).map_err(|no| Failure::new(mnt.display(), no.why, "see `terrace stat` and the log"))
+}
+
+/// Asks; again when the daemon died over it, since its keeper starts another.
+pub fn ask(instance: &Instance, request: &Request) -> std::result::Result<Value, Refusal> {
+    let mut tried = 1;
+    loop {
+        let answer = match Client::connect(&instance.control_socket()) {
+            Ok(mut client) => client.ask(request),
+            Err(err) => Err(Refusal { code: "silent".to_owned(), why: err.to_string() }),
+        };
+        match answer {
+            Err(no) if no.code == "silent" && tried < TRIES && instance.is_alive() => tried += 1,
+            done => return done,
+        }
+    }
+}
+
+/// Prints to standard output; a reader who has left is no error.
+pub fn print(text: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}

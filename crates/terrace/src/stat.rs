@@ -1,0 +1,69 @@
+//! `terrace stat`: what the cache does, for people or as JSON.
+
+mod table;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cli;
+use crate::control::Request;
+use crate::error::{Failure, Result};
+use crate::instance::{self, Info, Instance};
+use crate::running;
+
+/// Once, or for ever with `--watch`.
+pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
+    let every = args.watch.map(interval).transpose()?;
+    loop {
+        let text = match &args.mnt {
+            Some(mnt) => one(&running::find(mnt)?, args.json)?,
+            None => all(args.json)?,
+        };
+        if !running::print(&text) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        match every {
+            Some(every) => std::thread::sleep(every),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+fn interval(seconds: f64) -> Result<Duration> {
+    let sane = (0.01..=86_400.0).contains(&seconds);
+    sane.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
+        Failure::new("--watch", format!("{seconds} is no interval"), "write 0.01 to 86400 seconds")
+    })
+}
+
+fn all(json: bool) -> Result<String> {
+    let living = instance::living();
+    if living.is_empty() {
+        let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
+        return Err(Failure::new("stat", "terrace serves nothing for this user", cure)
+            .with_code(crate::error::EXIT_NEGATIVE));
+    }
+    living.iter().map(|found| one(found, json)).collect()
+}
+
+fn one((instance, info): &(Instance, Info), json: bool) -> Result<String> {
+    let stat = read(instance, info)?;
+    match json {
+        true => Ok(format!("{stat}\n")),
+        false => Ok(table::of(&stat)),
+    }
+}
+
+/// The engine's statistics with the instance they belong to.
+pub fn read(instance: &Instance, info: &Info) -> Result<Value> {
+    let answer = running::ask(instance, &Request::Stat)
+        .map_err(|no| Failure::new(info.mnt.display(), no.why, "see its log in the runtime directory"))?;
+    let mut stat = answer["stat"].clone();
+    stat["instance"] = json!({
+        "src": info.src, "mnt": info.mnt, "kind": info.kind, "pid": info.pid, "terraced": info.terraced,
+        "restarts": info.restarts, "version": info.version,
+    });
+    Ok(stat)
+}

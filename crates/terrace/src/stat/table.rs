@@ -1,0 +1,191 @@
+//! The statistics as a page for people.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::size::human;
+
+/// A few lines for one instance.
+pub fn of(stat: &Value) -> String {
+    let mut page = String::new();
+    let instance = &stat["instance"];
+    let _ = writeln!(
+        page,
+        "{} on {}   policy {}, {} {}, terraced {} (restarted {} times)",
+        text(&instance["src"]),
+        text(&instance["mnt"]),
+        text(&stat["policy"]),
+        text(&instance["kind"]),
+        instance["pid"],
+        instance["terraced"],
+        instance["restarts"],
+    );
+    memory(&mut page, &stat["memory"]);
+    fast_door(&mut page, &stat["fast_door"]);
+    main_door(&mut page, &stat["main_door"]);
+    reclaim(&mut page, &stat["reclaim"]);
+    writeback(&mut page, &stat["writeback"]);
+    generations(&mut page, &stat["generations"]);
+    page
+}
+
+fn memory(page: &mut String, m: &Value) {
+    let (used, limit) = (number(&m["used_bytes"]), number(&m["limit_bytes"]));
+    line(page, "memory", format_args!("{} of {} ({})", human(used), human(limit), percent(used, limit)));
+    let huge = number(&m["huge_bytes"]);
+    line(
+        page,
+        "",
+        format_args!(
+            "{} pages, {} free frames, metadata {} ({:.1} B a page), huge pages {}",
+            number(&m["pages"]),
+            number(&m["free_frames"]),
+            human(number(&m["metadata_bytes"])),
+            m["metadata_bytes_per_page"].as_f64().unwrap_or(0.0),
+            if huge > 0 { human(huge) } else { "none".to_owned() },
+        ),
+    );
+}
+
+fn fast_door(page: &mut String, door: &Value) {
+    let (hits, misses) = (number(&door["hits"]), number(&door["misses"]));
+    line(
+        page,
+        "fast door",
+        format_args!(
+            "{hits} hits ({}), {misses} misses ({}), hit ratio {}, {} clients",
+            human(number(&door["hit_bytes"])),
+            human(number(&door["miss_bytes"])),
+            percent(hits, hits + misses),
+            number(&door["clients"]),
+        ),
+    );
+    line(
+        page,
+        "",
+        format_args!(
+            "{} donated: {} taken, {} read again, {} refused, {} dropped; {} to the main door",
+            number(&door["donations"]),
+            number(&door["donations_taken"]),
+            number(&door["donations_read"]),
+            number(&door["donations_refused"]),
+            number(&door["donations_dropped"]),
+            number(&door["fallbacks"]),
+        ),
+    );
+}
+
+fn main_door(page: &mut String, door: &Value) {
+    let (hits, misses) = (number(&door["hits"]), number(&door["misses"]));
+    line(
+        page,
+        "main door",
+        format_args!(
+            "{} reads ({}), pages: {hits} hits, {misses} misses, hit ratio {}, {} passed on",
+            number(&door["reads"]),
+            human(number(&door["read_bytes"])),
+            percent(hits, hits + misses),
+            number(&door["passed_on"]),
+        ),
+    );
+    line(
+        page,
+        "",
+        format_args!("{} writes ({})", number(&door["writes"]), human(number(&door["write_bytes"]))),
+    );
+}
+
+fn reclaim(page: &mut String, r: &Value) {
+    line(
+        page,
+        "reclaim",
+        format_args!(
+            "{} scanned, {} evicted, {} refaults, {} inserted",
+            number(&r["pgscan"]),
+            number(&r["pgsteal"]),
+            number(&r["workingset_refault"]),
+            number(&r["inserted"]),
+        ),
+    );
+}
+
+fn writeback(page: &mut String, w: &Value) {
+    let failing = w["failing_errno"].as_i64().unwrap_or(0);
+    let failing = match failing {
+        0 => String::new(),
+        errno => format!(
+            "; failing now: {}",
+            crate::error::reason(std::io::Error::from_raw_os_error(errno as i32))
+        ),
+    };
+    line(
+        page,
+        "writeback",
+        format_args!(
+            "{} dirty ({} of at most {} pages), {} pages written back, {} errors, writers waited {} times{failing}",
+            human(number(&w["dirty_bytes"])),
+            number(&w["dirty"]),
+            number(&w["dirty_limit"]),
+            number(&w["written_back"]),
+            number(&w["errors"]),
+            number(&w["throttled"]),
+        ),
+    );
+}
+
+fn generations(page: &mut String, rows: &Value) {
+    for (at, row) in rows.as_array().into_iter().flatten().enumerate() {
+        let age = row["age_ms"].as_f64().unwrap_or(0.0) / 1000.0;
+        let head = if at == 0 { "generations" } else { "" };
+        line(
+            page,
+            head,
+            format_args!("{:<12} {:>10} pages, {age:.1} s", text(&row["label"]), number(&row["pages"])),
+        );
+    }
+}
+
+fn line(page: &mut String, head: &str, rest: std::fmt::Arguments<'_>) {
+    let _ = writeln!(page, "  {head:<11} {rest}");
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_owned(),
+        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_missing_is_zero() {
+        let page = of(&json!({}));
+        assert!(page.contains("fast door"));
+        assert!(page.contains("hit ratio -"));
+    }
+
+    #[test]
+    fn ratios_and_failures_are_told() {
+        let page = of(&json!({
+            "fast_door": {"hits": 3, "misses": 1},
+            "writeback": {"failing_errno": 28},
+            "generations": [{"label": "probation", "pages": 7, "age_ms": 1500}],
+        }));
+        assert!(page.contains("hit ratio 75.0 %"), "{page}");
+        assert!(page.contains("failing now: No space left on device"), "{page}");
+        assert!(page.contains("generations probation             7 pages, 1.5 s"), "{page}");
+    }
+}

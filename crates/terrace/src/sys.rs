@@ -1,0 +1,183 @@
+//! The few system calls that no safe crate has: fork and clone, the signal mask, signalfd.
+//!
+//! Everything here is for single-threaded moments of a process (the command before it does anything, the keeper always).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+
+/// Signals as libc numbers them.
+pub type SignalNumber = i32;
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Side {
+    /// The new process.
+    Child,
+    /// The old one, with the id of the new.
+    Parent(Pid),
+}
+
+/// fork(2) of a process that has one thread.
+pub fn fork() -> io::Result<Side> {
+    assert_single_threaded();
+    // SAFETY: the process has one thread (asserted above), so the child inherits no lock that is held.
+    side(unsafe { libc::fork() }.into())
+}
+
+/// A child that shares the table of file descriptors, and nothing else.
+///
+/// The raw call, since glibc's wrapper wants a stack and a function. glibc keeps the thread id of the main thread in its
+/// thread block and only its own fork() renews it: the child does its work on a fresh thread.
+pub fn clone_sharing_files() -> io::Result<Side> {
+    assert_single_threaded();
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: no CLONE_VM: the child runs on its own copy of this stack. One thread, as in `fork`.
+    side(unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_long, 0, 0, 0, 0) })
+}
+
+fn side(returned: libc::c_long) -> io::Result<Side> {
+    match returned {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Side::Child),
+        pid => Ok(Side::Parent(Pid::from_raw(pid as i32).expect("a process id is positive"))),
+    }
+}
+
+fn assert_single_threaded() {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    assert_eq!(threads, 1, "fork with {threads} threads");
+}
+
+/// Ends the process without destructors or exit handlers, which belong to the process that was forked.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+fn set_of(signals: &[SignalNumber]) -> libc::sigset_t {
+    // SAFETY: a sigset_t is plain memory; sigemptyset gives it its first value, the numbers are valid signals.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        set
+    }
+}
+
+/// A signal mask.
+#[derive(Clone, Copy)]
+pub struct Mask(libc::sigset_t);
+
+/// Blocks `signals` in this thread and those it starts; the answer is the mask before.
+pub fn block(signals: &[SignalNumber]) -> Mask {
+    let (set, mut before) = (set_of(signals), set_of(&[]));
+    // SAFETY: both sets are initialised.
+    let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before) };
+    assert_eq!(failed, 0, "pthread_sigmask");
+    Mask(before)
+}
+
+/// Sets the mask of this thread. Safe between fork and exec.
+pub fn restore_mask(mask: &Mask) -> io::Result<()> {
+    // SAFETY: the set is initialised.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// A descriptor that is readable when one of `signals` (which are blocked) is pending.
+pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
+    let set = set_of(signals);
+    // SAFETY: `set` is initialised; -1 asks for a new descriptor, which nobody else owns.
+    unsafe {
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// The next pending signal, if any.
+pub fn next_signal(fd: impl AsFd) -> Option<SignalNumber> {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    match rustix::io::read(fd.as_fd(), &mut info) {
+        Ok(length) if length == info.len() => {
+            Some(u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as SignalNumber)
+        }
+        _ => None,
+    }
+}
+
+/// Ends this process by `signal`, as the command it stood for ended; returns if that does not kill it.
+pub fn die_by(signal: SignalNumber) {
+    // The command has left a core file, if one was wanted; a second one, of terrace, would only hide it.
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    let set = set_of(&[signal]);
+    // SAFETY: default action and mask of a valid signal number; raise has no preconditions.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+}
+
+/// Sends a signal; a process that is gone is no error.
+pub fn send(pid: Pid, signal: SignalNumber) {
+    // SAFETY: kill has no memory preconditions.
+    unsafe { libc::kill(pid.as_raw_pid(), signal) };
+}
+
+/// Makes `target` refer to what `source` refers to.
+pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
+    // SAFETY: dup2 on a standard stream, which is never owned by an OwnedFd here.
+    if unsafe { libc::dup2(source.as_fd().as_raw_fd(), target) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The descriptors open now.
+pub fn open_descriptors() -> Vec<RawFd> {
+    let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let all: Vec<RawFd> =
+        dir.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The listing saw its own descriptor, which is closed by now.
+    all.into_iter().filter(|fd| is_open(*fd)).collect()
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: used for one fcntl, which answers EBADF for a number that is not open.
+    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_read_from_its_descriptor() {
+        // A thread of its own: the mask must not leak into other tests, and tgkill keeps the signal with it.
+        std::thread::spawn(|| {
+            block(&[libc::SIGUSR1]);
+            let fd = signal_fd(&[libc::SIGUSR1]).unwrap();
+            assert_eq!(next_signal(&fd), None);
+            // SAFETY: SIGUSR1 is blocked in this thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+            assert_eq!(next_signal(&fd), Some(libc::SIGUSR1));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn open_descriptors_are_listed_without_the_listing() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let open = open_descriptors();
+        assert!(open.contains(&file.as_raw_fd()));
+        assert!(open.iter().all(|fd| is_open(*fd) || *fd != file.as_raw_fd()));
+    }
+}
