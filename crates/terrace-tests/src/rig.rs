@@ -108,6 +108,8 @@ impl Rig {
     /// A rig whose mount gets these options.
     #[track_caller]
     pub fn with(test: &str, side: Side, options: &[&str]) -> Rig {
+        // With TERRACE_PLAIN=1 all sides are plain directories: that shows what of a test does not depend on terrace.
+        let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
         let src = dir.sub("src");
         let at = if side == Side::Plain { src.clone() } else { dir.sub("mnt") };
@@ -216,6 +218,14 @@ impl Rig {
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("terrace stat --json: {why}: {text}"))
     }
 
+    /// Drops clean pages, so that what follows is read from the source.
+    #[track_caller]
+    pub fn drop_cache(&self) {
+        if self.side != Side::Plain {
+            self.terrace("drop", &[]).expect_success();
+        }
+    }
+
     /// `terrace check` must have nothing to say.
     #[track_caller]
     pub fn check(&self) {
@@ -291,6 +301,7 @@ impl Chaos {
     pub fn start(rig: &Rig, trouble: Trouble, seed: u64, pause_ms: u64) -> Chaos {
         let (stop, stopped) = std::sync::mpsc::channel();
         let at = rig.at().to_owned();
+        let idle = rig.side() == Side::Plain;
         let mut rng = rng::Rng::new(seed);
         let thread = std::thread::spawn(move || {
             let mut done = 0;
@@ -299,7 +310,7 @@ impl Chaos {
                 if stopped.recv_timeout(pause) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                     return done;
                 }
-                done += u32::from(disturb(&at, trouble, &mut rng));
+                done += u32::from(!idle && disturb(&at, trouble, &mut rng));
             }
         });
         Chaos { stop, thread: Some(thread) }

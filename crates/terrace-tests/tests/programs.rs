@@ -1,0 +1,498 @@
+//! Real programs and outside suites, through the mount and through the fast door. Quick here, long with TERRACE_SOAK=1.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use terrace_tests::process::{self, Background};
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::tools::{cargo_tool, need};
+use terrace_tests::{amount, soak};
+
+// ---- fio ----
+
+/// Random reads and writes with checksums over twice the memory; `verify` reads all back at the end, through the cache.
+#[track_caller]
+fn fio(side: Side, engine: &str, more: &[&str]) {
+    need("fio", "fio");
+    let seed = seed("fio");
+    let rig = Rig::new(&format!("fio-{engine}"), side, "16MiB");
+    let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 256));
+    let seed = format!("--randseed={seed}");
+    let common = ["--name=v", "--directory=.", "--numjobs=2", "--rw=randrw", "--bssplit=4k/60:16k/20:64k/10:512/10"];
+    let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--group_reporting"];
+    let mut command = rig.command("fio");
+    command.args(common).args(verify).args(more).args([size, seed, format!("--ioengine={engine}")]);
+    process::run(&mut command, 900).expect_success();
+    // Once more, cold.
+    rig.drop_cache();
+    command.arg("--verify_only=1");
+    process::run(&mut command, 900).expect_success();
+    rig.finish();
+}
+
+#[test]
+fn fio_psync() {
+    fio(Side::Mount, "psync", &[]);
+    fio(Side::Fast, "psync", &["--fsync=64"]);
+}
+
+#[test]
+fn fio_vectors() {
+    fio(Side::Fast, "pvsync2", &[]);
+    fio(Side::Fast, "sync", &[]);
+}
+
+#[test]
+fn fio_libaio() {
+    fio(Side::Mount, "libaio", &["--iodepth=16"]);
+    fio(Side::Fast, "libaio", &["--iodepth=16", "--direct=1", "--bssplit=4k/80:64k/20"]);
+}
+
+#[test]
+fn fio_io_uring() {
+    fio(Side::Mount, "io_uring", &["--iodepth=16"]);
+    fio(Side::Fast, "io_uring", &["--iodepth=16"]);
+}
+
+#[test]
+fn fio_mmap() {
+    fio(Side::Mount, "mmap", &["--bs=4k"]);
+    fio(Side::Fast, "mmap", &["--bs=4k"]);
+}
+
+// ---- fsx ----
+
+const FSX: &str = "
+flen = 1048576
+[opsize]
+max = 65536
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 5
+mapwrite = 5
+read = 10
+write = 10
+truncate = 3
+fsync = 1
+fdatasync = 1
+posix_fallocate = 1
+punch_hole = 3
+sendfile = 2
+copy_file_range = 2
+";
+
+#[track_caller]
+fn fsx(side: Side, disturbed: Option<Trouble>) {
+    let seed = seed("fsx");
+    let rig = Rig::new("fsx", side, "16MiB");
+    let config = rig.aside().join("fsx.toml");
+    std::fs::write(&config, FSX).expect("the configuration can be written");
+    let chaos = disturbed.map(|what| Chaos::start(&rig, what, seed, 100));
+    let operations = amount("TERRACE_FSX", 10_000, 100_000).to_string();
+    let mut command = rig.command(cargo_tool("fsx", "0.3.2"));
+    command.arg("-f").arg(&config).args(["-N", &operations, "-S", &(seed & 0xffff_ffff).to_string()]);
+    command.arg("-P").arg(rig.aside()).arg("file");
+    process::run(&mut command, 1800).expect_success();
+    drop(chaos);
+    rig.finish();
+}
+
+#[test]
+fn fsx_on_a_plain_directory() {
+    fsx(Side::Plain, None);
+}
+
+#[test]
+fn fsx_through_the_mount() {
+    fsx(Side::Mount, None);
+}
+
+#[test]
+fn fsx_through_the_fast_door() {
+    fsx(Side::Fast, None);
+}
+
+#[test]
+fn fsx_while_disturbed() {
+    fsx(Side::Fast, Some(Trouble::Commands));
+}
+
+#[test]
+fn fsx_while_terraced_is_killed() {
+    fsx(Side::Fast, Some(Trouble::Kill));
+}
+
+// ---- pjdfstest ----
+
+const PJDFSTEST: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// The cases of the suite and how each ended.
+#[track_caller]
+fn pjdfstest(side: Side) -> Vec<(String, String)> {
+    let rig = Rig::new("pjdfstest", side, "16MiB");
+    let config = rig.aside().join("pjdfstest.toml");
+    std::fs::write(&config, PJDFSTEST).expect("the configuration can be written");
+    let mut command = rig.command(cargo_tool("pjdfstest", "0.2.2"));
+    command.arg("-c").arg(&config).arg("-p").arg(rig.at());
+    let outcome = process::run(&mut command, 600);
+    println!("{side:?}: {}", outcome.stdout.lines().last().unwrap_or("no output"));
+    let case = |line: &str| {
+        let (name, how) = line.split_once(' ')?;
+        let how = how.trim();
+        ["ok", "skipped", "FAILED", "failed"].contains(&how).then(|| (name.to_owned(), how.to_lowercase()))
+    };
+    let mut cases: Vec<_> = outcome.stdout.lines().filter_map(case).collect();
+    assert!(cases.len() > 300, "{outcome}");
+    cases.sort();
+    if side != Side::Plain {
+        rig.finish();
+    }
+    cases
+}
+
+#[test]
+fn pjdfstest_as_on_a_plain_directory() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("needs root: left out");
+        return;
+    }
+    let plain = pjdfstest(Side::Plain);
+    let mounted = pjdfstest(Side::Mount);
+    let worse: Vec<_> = mounted.iter().filter(|case| case.1 == "failed" && !plain.contains(case)).collect();
+    assert!(worse.is_empty(), "fail through the mount only: {worse:#?}");
+    assert_eq!(plain, mounted);
+}
+
+// ---- git, tar ----
+
+const GIT_REPOSITORY: &str = r#"
+export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t HOME=$PWD GIT_CONFIG_NOSYSTEM=1
+git init -q -b main origin
+cd origin
+for n in 1 2 3 4 5 6; do
+    mkdir -p part$n
+    cp -rL "$1"/* part$n/
+    echo "$n" > part$n/number
+    git add -A
+    git commit -q -m "part $n"
+done
+"#;
+
+const GIT_WORK: &str = r#"
+export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t HOME=$PWD GIT_CONFIG_NOSYSTEM=1
+git config --global safe.directory '*'
+git clone -q --no-local "$1/origin" clone
+cd clone
+git fsck --full --strict
+test -z "$(git status --porcelain)"
+git checkout -q -b work HEAD~2
+for f in $(git ls-files | head -50); do echo more >> "$f"; done
+git commit -q -a -m more
+git rebase -q main || git rebase --abort
+git repack -q -a -d
+git gc -q
+git fsck --full --strict
+test -z "$(git status --porcelain)"
+git log --stat > /dev/null
+git clone -q --shared . ../second
+git -C ../second fsck --full
+diff -r --exclude=.git . ../second
+"#;
+
+#[track_caller]
+fn git(side: Side) {
+    need("git", "git");
+    let rig = Rig::new("git", side, "32MiB");
+    let aside = rig.aside();
+    let sources = terrace_tests::rig::workspace().join("crates");
+    let run = |script: &str, argument: &Path, command: &mut Command| {
+        command.arg("-euc").arg(script).arg("script").arg(argument);
+        process::run(command, 600).expect_success();
+    };
+    run(GIT_REPOSITORY, &sources, Command::new("/bin/bash").current_dir(&aside));
+    run(GIT_WORK, &aside, &mut rig.command("/bin/bash"));
+    rig.drop_cache();
+    rig.shell("cd clone; git -c safe.directory='*' fsck --full --strict", 300);
+    rig.check();
+    rig.umount();
+    let fsck = "git -c safe.directory='*' -C \"$1/clone\" fsck --full --strict";
+    run(fsck, rig.src(), &mut Command::new("/bin/bash"));
+}
+
+#[test]
+fn git_clone_and_fsck() {
+    git(Side::Mount);
+    git(Side::Fast);
+}
+
+/// A tree of the machine's own files; /usr/share whole in the long form.
+fn some_tree() -> PathBuf {
+    if soak() {
+        return "/usr/share".into();
+    }
+    let has_some = |p: &&&str| std::fs::read_dir(p).is_ok_and(|list| list.count() > 3);
+    let all = ["/usr/share/perl", "/usr/lib/python3.11", "/usr/include", "/usr/share/doc", "/etc"];
+    all.iter().find(has_some).expect("a tree of files on this machine").into()
+}
+
+#[track_caller]
+fn tar(side: Side) {
+    let tree = some_tree();
+    let rig = Rig::new("tar", side, "32MiB");
+    let tree = tree.display();
+    rig.shell(&format!("mkdir copy; tar -C {tree} -cf - . | tar -C copy -xf -"), 1800);
+    rig.shell(&format!("diff -r --no-dereference {tree} copy"), 1800);
+    rig.drop_cache();
+    rig.shell(&format!("tar -C copy -cf copy.tar . && mkdir again && tar -C again -xf copy.tar && diff -r --no-dereference {tree} again"), 1800);
+    rig.shell("cp -a again third && mv third fourth && rm -r again && find fourth -type f -print0 | xargs -0 cat | wc -c", 1800);
+    rig.check();
+    rig.umount();
+    let diff = format!("diff -r --no-dereference {tree} fourth && diff -r --no-dereference {tree} copy");
+    process::run(Command::new("/bin/bash").arg("-euc").arg(diff).current_dir(rig.src()), 600).expect_success();
+}
+
+#[test]
+fn tar_and_diff() {
+    tar(Side::Mount);
+    tar(Side::Fast);
+}
+
+// ---- small tools ----
+
+/// Tools whose reads stay inside libc, a shell that moves descriptors, and python, agree with the plain directory.
+#[test]
+fn coreutils_and_python() {
+    need("python3", "python3");
+    let script = r#"
+        seq 1 200000 | tac > numbers
+        sort -n -S 1M -T . numbers > sorted; seq 1 200000 | cmp - sorted
+        md5sum numbers sorted; sha1sum < numbers; wc numbers
+        split -b 100000 numbers part. ; cat part.* | cmp - numbers
+        gzip -k numbers; gunzip -c numbers.gz | cmp - numbers
+        dd if=numbers of=copy bs=7777 status=none; cmp numbers copy
+        dd if=numbers of=copy bs=64k iflag=direct status=none; cmp numbers copy
+        sed -i 's/^1/one/' copy; grep -c one copy; head -c 100000 copy | tail -n 3; cut -c 1-2 copy | sort | uniq -c | head
+        exec 7< numbers; read -u 7 a; read -u 7 b; echo $a $b; exec 7<&-
+        while read -r x; do echo $x; done < <(head -3 numbers)
+        python3 - <<'P'
+import os, mmap, hashlib, array, io
+d = open('numbers','rb').read(); print(len(d), hashlib.md5(d).hexdigest())
+f = os.open('numbers', os.O_RDONLY)
+h = hashlib.md5()
+while True:
+    b = os.read(f, 3333)
+    if not b: break
+    h.update(b)
+print(h.hexdigest(), hashlib.md5(os.pread(f, 50000, 12345)).hexdigest())
+v = [bytearray(100), bytearray(5000)]
+print(os.preadv(f, v, 777), hashlib.md5(v[0] + v[1]).hexdigest())
+m = mmap.mmap(f, 0, prot=mmap.PROT_READ); print(hashlib.md5(m[:]).hexdigest())
+with open('made', 'w+b') as g:
+    for i in range(1000): g.seek(i * 997); g.write(b'%d' % i)
+    g.seek(0); print(hashlib.md5(g.read()).hexdigest())
+print(sorted(os.listdir('.'))[:5], os.stat('numbers').st_size)
+P
+    "#;
+    let run = |side: Side| {
+        let rig = Rig::new("tools", side, "16MiB");
+        let said = rig.shell(script, 300);
+        rig.check();
+        rig.umount();
+        said
+    };
+    let plain = run(Side::Plain);
+    assert_eq!(plain, run(Side::Mount));
+    assert_eq!(plain, run(Side::Fast));
+}
+
+// ---- SQLite ----
+
+const SQLITE_WRITER: &str = r#"
+import sqlite3, sys, os, random, hashlib
+path, acked, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rng = random.Random(seed)
+db = sqlite3.connect(path, isolation_level=None, timeout=30)
+db.execute('pragma journal_mode=wal'); db.execute('pragma synchronous=full'); db.execute('pragma wal_autocheckpoint=200')
+db.execute('create table if not exists t (id integer primary key, body blob, sum text)')
+out = os.open(acked, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+n = (db.execute('select max(id) from t').fetchone()[0] or 0)
+while True:
+    db.execute('begin immediate')
+    for _ in range(rng.randrange(1, 20)):
+        n += 1
+        body = rng.randbytes(rng.randrange(10, 3000))
+        db.execute('insert into t values (?, ?, ?)', (n, body, hashlib.md5(body).hexdigest()))
+    if rng.random() < 0.3:
+        db.execute('delete from t where id in (select id from t order by random() limit 5) and id < ?', (n,))
+    db.execute('commit')
+    os.write(out, b'%d\n' % n)
+"#;
+
+const SQLITE_CHECK: &str = r#"
+import sqlite3, sys, hashlib
+db = sqlite3.connect(sys.argv[1], timeout=30)
+said = db.execute('pragma integrity_check').fetchone()[0]
+assert said == 'ok', said
+db.execute('create table if not exists t (id integer primary key, body blob, sum text)')
+for i, body, s in db.execute('select id, body, sum from t'):
+    assert hashlib.md5(body).hexdigest() == s, f'row {i}'
+newest = db.execute('select max(id) from t').fetchone()[0] or 0
+acked = [int(l) for l in open(sys.argv[2]).read().split()]
+assert newest >= (acked[-1] if acked else 0), f'{newest} < {acked[-1]}'
+print(newest, 'rows')
+"#;
+
+#[track_caller]
+fn sqlite(side: Side, trouble: Option<Trouble>) {
+    need("python3", "python3");
+    let seed = seed("sqlite");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("sqlite", side, "16MiB");
+    let acked = rig.aside().join("acked");
+    std::fs::write(&acked, "").expect("a file");
+    let log = rig.aside().join("log");
+    for round in 0..amount("TERRACE_SQLITE_ROUNDS", 5, 60) {
+        let chaos = trouble.map(|what| Chaos::start(&rig, what, seed + round, 150));
+        let mut command = rig.command("python3");
+        command.args(["-c", SQLITE_WRITER, "db"]).arg(&acked).arg((seed + round).to_string());
+        command.stderr(std::fs::File::create(&log).expect("a log"));
+        let mut writer = Background::new(&mut command);
+        std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
+        let early = writer.wait(Duration::ZERO);
+        assert!(early.is_none(), "the writer ended: {early:?} {}", std::fs::read_to_string(&log).unwrap_or_default());
+        writer.kill();
+        drop(chaos);
+        let mut check = rig.command("python3");
+        process::run(check.args(["-c", SQLITE_CHECK, "db"]).arg(&acked), 60).expect_success();
+    }
+    let mut check = rig.command("python3");
+    println!("{}", process::run(check.args(["-c", SQLITE_CHECK, "db"]).arg(&acked), 60).expect_success());
+    rig.check();
+    rig.umount();
+    let mut check = Command::new("python3");
+    process::run(check.args(["-c", SQLITE_CHECK]).arg(rig.src().join("db")).arg(&acked), 60).expect_success();
+}
+
+#[test]
+fn sqlite_wal_with_killed_clients() {
+    sqlite(Side::Plain, None);
+    sqlite(Side::Mount, None);
+    sqlite(Side::Fast, None);
+}
+
+#[test]
+fn sqlite_wal_with_killed_clients_and_terraced() {
+    sqlite(Side::Fast, Some(Trouble::Kill));
+}
+
+// ---- PostgreSQL ----
+
+const POSTGRES: &str = r#"
+bin=$(dirname "$1"); data=$2; sock=$3
+export PATH=$bin:$PATH PGHOST=$sock PGUSER=postgres LC_ALL=C
+"#;
+
+/// A server as user postgres; terraced is killed while pgbench runs; then every page and index is checked.
+#[track_caller]
+fn postgres(side: Side) {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("needs root, to become the user postgres: left out");
+        return;
+    }
+    let initdb = need("initdb", "postgresql");
+    let rig = Rig::new("postgres", side, "32MiB");
+    let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{side:?}", std::process::id()));
+    std::fs::create_dir_all(&sock).expect("a directory for the socket");
+    let data = rig.at().join("data");
+    std::fs::create_dir(&data).expect("a directory for the server");
+    let shell = |script: &str, seconds: u64| {
+        let mut command = rig.command("setpriv");
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/bin/bash", "-euc"]);
+        command.arg(format!("{POSTGRES}\n{script}")).arg("script").arg(&initdb).arg(&data).arg(&sock).current_dir("/");
+        command.env_remove("PGDATA");
+        process::run(&mut command, seconds)
+    };
+    let chown = Command::new("chown").args(["-R", "postgres"]).arg(&data).arg(&sock).status().expect("chown");
+    assert!(chown.success(), "the user postgres exists");
+    let server = PostgresGuard { data: data.clone(), sock: sock.clone() };
+    shell("initdb -k -A trust -D \"$data\" >/dev/null", 120).expect_success();
+    let start = "pg_ctl -s -w -D \"$data\" -l \"$sock/log\" -o \"-c listen_addresses='' -c unix_socket_directories=$sock \
+                 -c shared_buffers=8MB -c max_wal_size=64MB -c checkpoint_timeout=30s\" start";
+    shell(start, 60).expect_success();
+    shell("createdb bench && pgbench -q -i -s 3 bench 2>/dev/null", 120).expect_success();
+    let chaos = (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
+    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
+    let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120).expect_success();
+    println!("{side:?}: {}", bench.lines().filter(|l| l.contains("tps") || l.contains("failed")).collect::<Vec<_>>().join(", "));
+    println!("terraced killed {} times", chaos.map_or(0, Chaos::stop));
+    assert!(bench.contains("number of failed transactions: 0"), "{bench}");
+    let sums = "psql -qAt bench -c 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history), \
+                (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)'";
+    assert_eq!(shell(sums, 60).expect_success().trim(), "t|t", "balances agree");
+    shell("psql -qAt bench -c 'create extension amcheck' && pg_amcheck --heapallindexed --rootdescend bench", 120).expect_success();
+    // The server itself dies too, recovers, and stops in peace.
+    shell("pg_ctl -s -w -D \"$data\" -m immediate stop", 60).expect_success();
+    shell(start, 120).expect_success();
+    assert_eq!(shell(sums, 60).expect_success().trim(), "t|t", "balances agree after recovery");
+    shell("pg_amcheck --heapallindexed bench && pg_ctl -s -w -D \"$data\" stop && pg_checksums --check -D \"$data\"", 120).expect_success();
+    rig.check();
+    rig.umount();
+    let source = rig.src().join("data");
+    let mut check = Command::new("setpriv");
+    check.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+    process::run(check.arg(need("pg_checksums", "postgresql")).args(["--check", "-D"]).arg(source), 120).expect_success();
+    drop(server);
+}
+
+/// Ends the server of a test that failed.
+struct PostgresGuard {
+    data: PathBuf,
+    sock: PathBuf,
+}
+
+impl Drop for PostgresGuard {
+    fn drop(&mut self) {
+        let pid = std::fs::read_to_string(self.data.join("postmaster.pid")).ok();
+        if let Some(pid) = pid.and_then(|t| t.lines().next()?.parse().ok()) {
+            process::kill(pid, libc::SIGQUIT);
+            process::wait_until(5, || !process::alive(pid));
+        }
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.sock.join("log")).unwrap_or_default();
+            log.lines().rev().take(20).for_each(|l| eprintln!("  {l}"));
+        }
+        let _ = std::fs::remove_dir_all(&self.sock);
+    }
+}
+
+#[test]
+fn postgres_on_a_plain_directory() {
+    if soak() {
+        postgres(Side::Plain);
+    }
+}
+
+#[test]
+fn postgres_through_the_mount() {
+    postgres(Side::Mount);
+}
+
+#[test]
+fn postgres_through_the_fast_door() {
+    postgres(Side::Fast);
+}
