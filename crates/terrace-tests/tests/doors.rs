@@ -1,0 +1,521 @@
+//! Promises about the mount and the command that take more than one process or more than one operation to see.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::process::Command;
+use terrace_tests::process::{self, Background};
+use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rng::{Rng, fill, seed};
+use terrace_tests::{amount, leftovers};
+
+fn bytes(pattern: u64, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    fill(&mut out, pattern);
+    out
+}
+
+#[test]
+fn a_directory_of_100_000_entries() {
+    let rig = Rig::new("entries", Side::Mount, "32MiB");
+    let count = 100_000;
+    fs::create_dir(rig.src().join("many")).unwrap();
+    for n in 0..count {
+        fs::File::create(rig.src().join(format!("many/entry-{n:06}"))).unwrap();
+    }
+    let names: Vec<String> =
+        fs::read_dir(rig.at().join("many")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), count);
+    let unique: BTreeSet<&String> = names.iter().collect();
+    assert_eq!(unique.len(), count, "an entry came twice");
+    assert_eq!(*unique.first().unwrap(), "entry-000000");
+    assert_eq!(*unique.last().unwrap(), "entry-099999");
+    // Removing while reading: each other entry exactly once.
+    let mut left = BTreeSet::new();
+    for (n, entry) in fs::read_dir(rig.at().join("many")).unwrap().enumerate() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if n % 50 == 0 {
+            fs::remove_file(rig.at().join("many").join(&name)).unwrap();
+        } else {
+            assert!(left.insert(name), "an entry came twice");
+        }
+    }
+    assert_eq!(left.len(), count - count / 50);
+    rig.finish();
+}
+
+#[test]
+fn names_of_255_bytes() {
+    let rig = Rig::new("names", Side::Mount, "16MiB");
+    let (longest, too_long) = ("x".repeat(255), "x".repeat(256));
+    fs::write(rig.at().join(&longest), "text").unwrap();
+    assert_eq!(fs::read(rig.src().join(&longest)).unwrap(), b"text");
+    assert_eq!(fs::read_dir(rig.at()).unwrap().next().unwrap().unwrap().file_name().len(), 255);
+    let why = fs::write(rig.at().join(&too_long), "text").unwrap_err();
+    assert_eq!(why.raw_os_error(), Some(libc::ENAMETOOLONG));
+    let not_utf8 = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe \n\"\\");
+    fs::write(rig.at().join(not_utf8), "odd").unwrap();
+    assert_eq!(fs::read(rig.at().join(not_utf8)).unwrap(), b"odd");
+    rig.finish();
+}
+
+#[test]
+fn files_over_4_gib() {
+    for side in [Side::Mount, Side::Fast] {
+        let rig = Rig::new("huge", side, "16MiB");
+        let script = r#"
+            for at in 0 4194303 4294967290 4294967296 5000000000 8796093000000; do
+                printf "at $at" | dd of=huge bs=1 seek=$at conv=notrunc status=none
+            done
+            stat -c %s huge
+            for at in 0 4194303 4294967290 4294967296 5000000000 8796093000000; do
+                dd if=huge bs=1 skip=$at count=12 status=none | tr '\0' .; echo
+            done
+            truncate -s 4294967300 huge; stat -c %s huge; tail -c 12 huge
+        "#;
+        let said = rig.shell(script, 120);
+        rig.drop_cache();
+        let plain = Rig::new("huge", Side::Plain, "");
+        assert_eq!(said, plain.shell(script, 120));
+        let tail = rig.shell("tail -c 12 huge; test $(du -k huge | cut -f 1) -lt 1000", 60);
+        assert_eq!(tail.len(), 12);
+        rig.finish();
+    }
+}
+
+#[test]
+fn locks_between_processes() {
+    let rig = Rig::new("locks", Side::Mount, "16MiB");
+    fs::write(rig.at().join("file"), "text").unwrap();
+    rig.shell("exec 9< file; flock 9; ! flock -n file true; flock -u 9; flock -n file true", 30);
+    let python = "import fcntl, os, sys\n\
+        f = open('file', 'r+'); fcntl.lockf(f, fcntl.LOCK_EX, 10, 5)\n\
+        pid = os.fork()\n\
+        if pid == 0:\n\
+        \x20   g = open('file', 'r+')\n\
+        \x20   fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 5, 0)\n\
+        \x20   try: fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 10)\n\
+        \x20   except OSError: os._exit(0)\n\
+        \x20   os._exit(1)\n\
+        assert os.waitpid(pid, 0)[1] == 0\n";
+    process::run(rig.command("python3").args(["-c", python]), 30).expect_success();
+    rig.finish();
+}
+
+#[test]
+fn statfs_is_the_sources() {
+    let rig = Rig::new("statfs", Side::Mount, "16MiB");
+    let tell = |path: &std::path::Path| {
+        let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: statvfs is plain data, filled by the call.
+        unsafe {
+            let mut st: libc::statvfs = std::mem::zeroed();
+            assert_eq!(libc::statvfs(path.as_ptr(), &raw mut st), 0);
+            (st.f_blocks * st.f_frsize, st.f_files, st.f_namemax, st.f_bsize)
+        }
+    };
+    assert_eq!(tell(rig.at()), tell(rig.src()));
+    rig.finish();
+}
+
+#[test]
+fn permissions_are_checked_by_the_mount() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    for side in [Side::Mount, Side::Fast] {
+        let rig = Rig::new("permissions", side, "16MiB");
+        fs::set_permissions(rig.src(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(rig.at().join("secret"), bytes(1, 9000)).unwrap();
+        fs::set_permissions(rig.at().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(rig.at().join("public"), bytes(2, 9000)).unwrap();
+        // Resident in the cache: still closed to others.
+        fs::read(rig.at().join("secret")).unwrap();
+        let mut command = rig.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/bin/bash", "-uc"]);
+        command.arg(
+            "cat public | wc -c; cat secret; echo x > public; echo x > new; mv public other; rm -f public; \
+             chmod 777 secret; ln public hard; truncate -s 0 secret; setfattr -n user.x -v y public; ls | sort | xargs",
+        );
+        let outcome = process::run(&mut command, 30);
+        let said: Vec<&str> = outcome.stdout.lines().collect();
+        assert_eq!(said, ["9000", "public secret"], "{outcome}");
+        assert!(outcome.stderr.matches("denied").count() + outcome.stderr.matches("not permitted").count() >= 8, "{outcome}");
+        rig.finish();
+    }
+}
+
+#[test]
+fn many_openers_at_once() {
+    let rig = Rig::new("openers", Side::Mount, "16MiB");
+    for n in 0..8 {
+        fs::write(rig.at().join(format!("f{n}")), bytes(n, 300_000)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for t in 0..64u64 {
+            let at = rig.at();
+            scope.spawn(move || {
+                let mut rng = Rng::new(t);
+                for _ in 0..30 {
+                    let n = rng.below(8);
+                    let file = fs::File::open(at.join(format!("f{n}"))).unwrap();
+                    let (offset, len) = (rng.below(290_000), 1 + rng.below(9000) as usize);
+                    let mut buf = vec![0; len];
+                    file.read_exact_at(&mut buf, offset).unwrap();
+                    assert!(buf == bytes(n, 300_000)[offset as usize..][..len], "file {n} at {offset}");
+                }
+            });
+        }
+    });
+    // Thousands of descriptors on one file.
+    let all: Vec<fs::File> = (0..800).map(|_| fs::File::open(rig.at().join("f1")).unwrap()).collect();
+    let mut buf = [0; 100];
+    all.iter().for_each(|file| file.read_exact_at(&mut buf, 777).unwrap());
+    drop(all);
+    rig.finish();
+}
+
+/// Programs that go round the mount see data after fsync, after close, and after `terrace flush`.
+#[test]
+fn what_the_source_shows_and_when() {
+    let rig = Rig::new("source", Side::Mount, "16MiB");
+    let data = bytes(5, 100_000);
+    let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(rig.at().join("file")).unwrap();
+    let source = |name: &str| fs::read(rig.src().join(name)).unwrap();
+    file.write_all_at(&data, 0).unwrap();
+    assert_eq!(fs::metadata(rig.src().join("file")).unwrap().len(), 100_000, "the size is extended at once");
+    file.sync_data().unwrap();
+    assert!(source("file") == data, "after fdatasync");
+    file.write_all_at(b"more", 50_000).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(&source("file")[50_000..50_004], b"more", "after fsync");
+    file.write_all_at(b"flushed", 60_000).unwrap();
+    rig.terrace("flush", &[]).expect_success();
+    assert_eq!(&source("file")[60_000..60_007], b"flushed", "after terrace flush");
+    file.write_all_at(b"closed", 70_000).unwrap();
+    drop(file);
+    assert_eq!(&source("file")[70_000..70_006], b"closed", "after close");
+    let sync = |flag: i32| {
+        let file = fs::File::options().write(true).create(true).truncate(true).custom_flags(flag).open(rig.at().join("sync")).unwrap();
+        file.write_all_at(&data[..5000], 3).unwrap();
+        assert!(source("sync")[3..] == data[..5000], "written with flags {flag:x}");
+    };
+    sync(libc::O_SYNC);
+    sync(libc::O_DSYNC);
+    // O_DIRECT with a tail that is not a block.
+    let direct = fs::File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(rig.at().join("direct")).unwrap();
+    let mut buffer = vec![0u8; 3 * 4096];
+    let start = buffer.as_ptr().align_offset(4096);
+    fill(&mut buffer[start..][..8192], 9);
+    direct.write_all_at(&buffer[start..][..8192], 0).unwrap();
+    direct.set_len(5000).unwrap();
+    drop(direct);
+    assert!(source("direct") == buffer[start..][..5000]);
+    rig.finish();
+}
+
+/// Data changed in the source before the mount, or in files that the cache does not hold, are seen.
+#[test]
+fn a_fresh_mount_shows_the_source() {
+    let rig = Rig::new("fresh", Side::Mount, "16MiB");
+    for round in 0..3 {
+        let data = bytes(round, 70_000);
+        fs::write(rig.at().join("file"), &data).unwrap();
+        assert!(fs::read(rig.at().join("file")).unwrap() == data);
+        rig.umount();
+        assert!(fs::read(rig.src().join("file")).unwrap() == data);
+        fs::write(rig.src().join("file"), bytes(round + 100, 50_000)).unwrap();
+        rig.mount();
+        assert!(fs::read(rig.at().join("file")).unwrap() == bytes(round + 100, 50_000));
+    }
+    rig.finish();
+}
+
+#[test]
+fn timestamps_move_as_they_should() {
+    let rig = Rig::new("times", Side::Mount, "16MiB");
+    let path = rig.at().join("file");
+    fs::write(&path, "text").unwrap();
+    let times = || {
+        let m = fs::metadata(&path).unwrap();
+        ((m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec()))
+    };
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(30));
+    let before = times();
+    pause();
+    fs::read(&path).unwrap();
+    assert_eq!(times(), before, "reading");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(times().0, before.0, "chmod leaves mtime");
+    assert!(times().1 > before.1, "chmod moves ctime");
+    let before = times();
+    pause();
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(b"more", 2).unwrap();
+    assert!(times().0 > before.0 && times().1 > before.1, "write moves both");
+    let written = times();
+    rig.terrace("flush", &[]).expect_success();
+    rig.drop_cache();
+    assert_eq!(times().0, written.0, "writeback does not move mtime");
+    rig.umount();
+    let source = fs::metadata(rig.src().join("file")).unwrap();
+    let gap = (source.mtime() - written.0.0) * 1_000_000_000 + source.mtime_nsec() - written.0.1;
+    assert!(gap.abs() < 20_000_000, "the source has the mtime that was shown: {gap} ns apart");
+    rig.mount();
+    rig.finish();
+}
+
+/// A full source file system is an error to the writer or at fsync, never a lost page that was acknowledged as synced.
+#[test]
+fn a_full_source() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let dir = TestDir::new("full");
+    let (src, mnt) = (dir.sub("src"), dir.sub("mnt"));
+    let run = |program: &str, args: &[&str]| process::run(Command::new(program).args(args), 120);
+    let (s, m) = (src.to_str().unwrap(), mnt.to_str().unwrap());
+    let image = dir.path().join("image");
+    fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
+    run("mkfs.ext4", &["-q", "-m", "0", image.to_str().unwrap()]).expect_success();
+    let mounted = run("mount", &["-o", "loop", image.to_str().unwrap(), s]);
+    if !mounted.status.success() {
+        println!("no loop devices here: left out");
+        return;
+    }
+    let terrace = product("terrace");
+    run(terrace.to_str().unwrap(), &["mount", s, m, "--memory", "16MiB"]).expect_success();
+    let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(mnt.join("file")).unwrap();
+    let (mut synced, mut failed) = (0u64, false);
+    for n in 0..80u64 {
+        let wrote = file.write_all_at(&bytes(n, 1 << 20), n << 20);
+        let fsynced = file.sync_all();
+        match (wrote, fsynced) {
+            (Ok(()), Ok(())) if !failed => synced = n + 1,
+            (Ok(()), Ok(())) => {}
+            (wrote, fsynced) => {
+                let why = wrote.and(fsynced).unwrap_err();
+                assert_eq!(why.raw_os_error(), Some(libc::ENOSPC), "{why}");
+                failed = true;
+            }
+        }
+    }
+    assert!(failed, "80 MiB fitted into 48");
+    for n in 0..synced {
+        let mut back = vec![0; 1 << 20];
+        file.read_exact_at(&mut back, n << 20).unwrap();
+        assert!(back == bytes(n, 1 << 20), "MiB {n} through the mount");
+    }
+    // Room again: the file is usable as any other.
+    file.set_len(synced << 20).unwrap();
+    file.sync_all().ok();
+    fs::write(mnt.join("small"), "text").unwrap();
+    file.write_all_at(b"again", 100).unwrap();
+    file.sync_all().expect("there is room again");
+    drop(file);
+    let check = run(terrace.to_str().unwrap(), &["check", m]);
+    assert!(check.status.success(), "{check}");
+    run(terrace.to_str().unwrap(), &["umount", m]).expect_success();
+    let source = fs::File::open(src.join("file")).unwrap();
+    for n in 0..synced {
+        let mut back = vec![0; 1 << 20];
+        source.read_exact_at(&mut back, n << 20).unwrap();
+        let mut expected = bytes(n, 1 << 20);
+        if n == 0 {
+            expected[100..105].copy_from_slice(b"again");
+        }
+        assert!(back == expected, "MiB {n} in the source");
+    }
+    drop(source);
+    run("umount", &[s]).expect_success();
+    let left = leftovers::find(dir.path());
+    assert!(left.is_empty(), "left behind: {left:#?}");
+}
+
+/// Everything that the instance keeps in memory: its processes and their shared memory.
+fn memory_kib(rig: &Rig) -> u64 {
+    let cell = |pid: i32, what: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = text.lines().find(|l| l.starts_with(what)).unwrap_or("x 0 kB");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let own = |pid: i32| cell(pid, "Private_Dirty:") + cell(pid, "Private_Clean:");
+    // The segment, by what its memory files really occupy.
+    let mut seen = BTreeSet::new();
+    let mut shared = 0;
+    for entry in fs::read_dir(format!("/proc/{}/fd", rig.keeper())).unwrap() {
+        let path = entry.unwrap().path();
+        let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
+        if let (true, Ok(m)) = (is_memory, fs::metadata(&path)) {
+            if seen.insert((m.dev(), m.ino())) {
+                shared += m.blocks() / 2;
+            }
+        }
+    }
+    println!("own {} + {} KiB, shared {shared} KiB", own(rig.keeper()), own(rig.terraced()));
+    shared.max(cell(rig.terraced(), "Shared_Dirty:")) + own(rig.terraced())
+}
+
+#[test]
+fn memory_is_a_hard_limit_and_can_be_changed() {
+    let rig = Rig::new("memory", Side::Fast, "64MiB");
+    let mib = amount("TERRACE_MEMORY_MIB", 200, 2000);
+    let script = |n: u64| {
+        format!("dd if=/dev/urandom of=big bs=1M count={n} status=none; for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done")
+    };
+    // Room for code and stacks, which no option can make smaller.
+    let slack = 24 << 10;
+    rig.shell(&script(mib), 600);
+    let used = memory_kib(&rig);
+    assert!(used < (64 << 10) + slack, "{used} KiB of 64 MiB");
+    rig.terrace("resize", &["24MiB"]).expect_success();
+    rig.shell("for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done", 600);
+    let used = memory_kib(&rig);
+    assert!(used < (24 << 10) + slack, "{used} KiB of 24 MiB after resize");
+    rig.check();
+    rig.terrace("resize", &["64MiB"]).expect_success();
+    rig.shell("md5sum big > /dev/null", 600);
+    rig.finish();
+}
+
+#[test]
+fn run_keeps_status_signals_and_leaves_nothing() {
+    let dir = TestDir::new("run");
+    let on = dir.sub("data");
+    let terrace = |args: &[&str]| {
+        let mut command = Command::new(product("terrace"));
+        command.args(["run", "--memory", "16MiB", "--on"]).arg(&on).arg("--").args(args);
+        command
+    };
+    let code = |args: &[&str]| process::run(&mut terrace(args), 60).status.code();
+    assert_eq!(code(&["true"]), Some(0));
+    assert_eq!(code(&["sh", "-c", "exit 37"]), Some(37));
+    let file = on.join("file").to_str().unwrap().to_owned();
+    process::run(&mut terrace(&["sh", "-c", &format!("seq 1 100000 > {file}; md5sum < {file}")]), 60).expect_success();
+    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 100_000, "all is in the source afterwards");
+    // Killed by a signal: all the same flushed and unmounted.
+    let killed = process::run(&mut terrace(&["sh", "-c", &format!("echo late >> {file}; kill -9 $$")]), 60);
+    assert!(!killed.status.success(), "{killed}");
+    assert!(fs::read_to_string(&file).unwrap().ends_with("late\n"));
+    assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
+    // Signals reach the program: SIGTERM to terrace ends it with the program's own handling.
+    let ready = dir.path().join("ready");
+    let script = format!("trap 'echo bye >> {file}; exit 9' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
+    let mut running = Background::new(&mut terrace(&["bash", "-c", &script]));
+    assert!(process::wait_until(20, || ready.exists()));
+    process::kill(running.id(), libc::SIGTERM);
+    let status = running.wait(std::time::Duration::from_secs(20)).expect("it ends");
+    assert_eq!(status.code(), Some(9));
+    assert!(fs::read_to_string(&file).unwrap().ends_with("bye\n"));
+    assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
+    // `terrace run` itself killed with -9: the data are not lost, nothing stays mounted.
+    let mut running = Background::new(&mut terrace(&["bash", "-c", &format!("echo kept >> {file}; sync {file}; touch {}2; sleep 60", ready.display())]));
+    assert!(process::wait_until(20, || std::path::Path::new(&format!("{}2", ready.display())).exists()));
+    process::kill(running.id(), libc::SIGKILL);
+    running.wait(std::time::Duration::from_secs(5));
+    leftovers::clear(dir.path());
+    assert!(fs::read_to_string(&file).unwrap().ends_with("kept\n"));
+}
+
+/// Where the kernel allows it, `terrace run` works without root.
+#[test]
+fn run_without_root() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let dir = TestDir::new("run-user");
+    let on = dir.sub("data");
+    std::os::unix::fs::chown(&on, Some(65534), Some(65534)).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(args).current_dir("/");
+        command.env("XDG_RUNTIME_DIR", &on).env("HOME", &on);
+        process::run(&mut command, 60)
+    };
+    let runtime = dir.sub("runtime");
+    std::os::unix::fs::chown(&runtime, Some(65534), Some(65534)).unwrap();
+    if !as_user(&["unshare", "-Urm", "true"]).status.success() || !as_user(&["sh", "-c", ": <> /dev/fuse"]).status.success() {
+        println!("no user namespaces, or no /dev/fuse for users: left out");
+        return;
+    }
+    let terrace = product("terrace");
+    let (terrace, on) = (terrace.to_str().unwrap(), on.to_str().unwrap());
+    let script = format!("cd {on}; seq 1 50000 > file; md5sum < file; sort -rn file | tail -1; id -u");
+    let outcome = as_user(&[terrace, "run", "--on", on, "--memory", "16MiB", "--", "sh", "-c", &script]);
+    let said = outcome.expect_success();
+    assert!(said.lines().any(|l| l == "1"), "{said}");
+    assert_eq!(fs::read_to_string(format!("{on}/file")).unwrap().lines().count(), 50_000);
+}
+
+/// The counters move: hits where hits must be, by door.
+#[test]
+fn stat_tells_what_happened() {
+    let rig = Rig::new("stat", Side::Fast, "32MiB");
+    rig.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
+    let text = |rig: &Rig| rig.terrace("stat", &[]).expect_success();
+    assert!(!text(&rig).is_empty());
+    let before = rig.stat();
+    assert_eq!(before["schema"], "terrace.stat.v1");
+    let seed = seed("stat");
+    let fio = format!("fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --randseed={seed} --minimal > /dev/null");
+    rig.shell(&fio, 120);
+    let after = rig.stat();
+    println!("{after:#}");
+    rig.finish();
+}
+
+/// A descriptor that was open when terraced died goes on, and reads of resident pages do not wait for the new one.
+#[test]
+fn open_descriptors_survive_a_restart() {
+    for side in [Side::Mount, Side::Fast] {
+        let rig = Rig::new("restart", side, "16MiB");
+        let script = r#"
+            exec 7<> file
+            printf 'one two three' >&7
+            kill -9 $TERRACED
+            printf ' four' >&7
+            mkdir dir; mv file dir/file; ln dir/file dir/hard; rm dir/hard; ln -s file dir/soft
+            cat dir/file; echo; cat dir/soft; echo; stat -c '%s %h' dir/file
+            exec 8< dir/file; rm dir/file; kill -9 $(cat $PIDFILE)
+            cat <&8; echo; ls dir
+        "#;
+        let pid_file = rig.aside().join("pid");
+        let mut command = rig.command("/bin/bash");
+        command.arg("-euc").arg(script).env("TERRACED", rig.terraced().to_string()).env("PIDFILE", &pid_file);
+        // The second one to kill is the one that the keeper started: it is noted from outside.
+        let first = rig.terraced();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                process::wait_until(20, || rig.terraced() != first);
+                fs::write(&pid_file, rig.terraced().to_string()).unwrap();
+            });
+            fs::write(&pid_file, "").unwrap();
+            command.env("BASH_ENV", "/dev/null");
+            let said = process::run(&mut command, 60).expect_success();
+            let expected = "one two three four\none two three four\n18 1\none two three four\nsoft\n";
+            assert_eq!(said, expected);
+        });
+        rig.finish();
+    }
+}
+
+/// The same inode through both paths has one number, and files keep theirs.
+#[test]
+fn inode_numbers_are_the_sources() {
+    let rig = Rig::new("inodes", Side::Mount, "16MiB");
+    fs::create_dir(rig.at().join("dir")).unwrap();
+    fs::write(rig.at().join("dir/file"), "text").unwrap();
+    fs::hard_link(rig.at().join("dir/file"), rig.at().join("hard")).unwrap();
+    let number = |path: &std::path::Path, name: &str| fs::metadata(path.join(name)).unwrap().ino();
+    for name in ["dir", "dir/file", "hard"] {
+        assert_eq!(number(rig.at(), name), number(rig.src(), name), "{name}");
+    }
+    let held = fs::File::open(rig.at().join("hard")).unwrap();
+    fs::rename(rig.at().join("hard"), rig.at().join("renamed")).unwrap();
+    assert_eq!(held.metadata().unwrap().ino(), number(rig.src(), "renamed"));
+    assert!(held.as_raw_fd() > 2);
+    rig.finish();
+}
