@@ -60,6 +60,7 @@ impl<C: PageCache> Namespace<C> {
         if writes(flags) && life.writers == 0 {
             refuse_unwritable(&inode, flags)?;
         }
+        inode.used.store(true, Ordering::Relaxed);
         let fresh = !self.changed_behind(&inode, &mut life, &object)?;
         if flags & libc::O_TRUNC as u32 != 0 {
             inode.touch();

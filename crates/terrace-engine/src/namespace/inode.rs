@@ -72,6 +72,8 @@ pub(crate) struct Inode<O> {
     pub(crate) modified: AtomicBool,
     /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
     pub(crate) unprivileged: AtomicBool,
+    /// Looked up or opened since the shrinker came by.
+    pub(crate) used: AtomicBool,
 }
 
 impl std::fmt::Debug for InodeRecord {
@@ -91,6 +93,7 @@ impl<O> Inode<O> {
             life: Mutex::new(Life { object: None, handles: 0, writers: 0, seen: None }),
             modified: AtomicBool::new(true),
             unprivileged: AtomicBool::new(false),
+            used: AtomicBool::new(true),
         }
     }
 
@@ -226,6 +229,16 @@ impl<O> InodeTable<O> {
         self.durable.inodes.len()
     }
 
+    /// Parts that the table is divided in.
+    pub(crate) fn shards(&self) -> usize {
+        SHARDS
+    }
+
+    /// Calls `visit` for the inodes of one part. They must not be locked by waiting.
+    pub(crate) fn visit(&self, part: usize, visit: impl FnMut(&Arc<Inode<O>>)) {
+        self.shards[part % SHARDS].lock().values().for_each(visit);
+    }
+
     /// All inodes at this moment.
     pub(crate) fn all(&self) -> Vec<Arc<Inode<O>>> {
         self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
@@ -261,6 +274,7 @@ impl<O> InodeTable<O> {
         let inode = shard.get(&nodeid)?;
         if count(nodeid) {
             inode.record.nlookup.fetch_add(1, Ordering::AcqRel);
+            inode.used.store(true, Ordering::Relaxed);
         }
         Some(inode.clone())
     }

@@ -1,6 +1,7 @@
 //! The number of descriptors: each known inode needs one.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -17,6 +18,15 @@ pub fn raise_descriptors_max() -> io::Result<u64> {
     }
     setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })?;
     Ok(descriptors_max())
+}
+
+/// The lowest number that a descriptor opened now would get: as many are open below it. Those above it are few, since
+/// the kernel always gives the lowest.
+pub(crate) fn descriptors_used(any: BorrowedFd<'_>) -> u64 {
+    match rustix::io::fcntl_dupfd_cloexec(any, 0) {
+        Ok(fd) => fd.as_raw_fd() as u64,
+        Err(_) => u64::MAX,
+    }
 }
 
 /// The limit on open descriptors.

@@ -1,7 +1,7 @@
 //! Names to inodes, references, attributes.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +58,7 @@ impl<C: PageCache> Namespace<C> {
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                self.pressure.opened(fd.as_raw_fd());
                 stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
                 self.inodes.insert(&stat, fd, |nodeid| counts(&op, nodeid))?
             }
@@ -74,8 +75,8 @@ impl<C: PageCache> Namespace<C> {
     /// An entry with the times to live that hold now. When the table of inodes fills up, new names are not kept by the
     /// kernel, which then forgets their inodes as soon as nobody uses them.
     pub(crate) fn entry(&self, attr: Attr) -> Entry {
-        let full = self.inodes.len() >= self.inodes_soft_max;
-        let entry_ttl = if full { Duration::ZERO } else { self.config.entry_ttl };
+        let high = self.pressure.is_high(self.inodes.len());
+        let entry_ttl = if high { Duration::ZERO } else { self.config.entry_ttl };
         Entry { attr, attr_ttl: self.config.attr_ttl, entry_ttl }
     }
 

@@ -16,6 +16,7 @@
 //! | `make`, `remove` | operations that change names |
 //! | `file`, `dir`, `xattr` | content, listings, extended attributes |
 //! | `creds`, `path`, `limits` | acting for the caller, through descriptors |
+//! | `shrink` | when descriptors become few |
 //! | `direct` | a page cache that caches nothing |
 
 mod attr;
@@ -34,9 +35,11 @@ mod lookup;
 mod make;
 mod path;
 mod remove;
+mod shrink;
 mod xattr;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -58,6 +61,7 @@ use durable::Durable;
 use handle::HandleTable;
 use inode::{Inode, InodeTable};
 use journal::Journal;
+use shrink::Pressure;
 
 /// The page cache as the namespace sees it.
 ///
@@ -154,6 +158,10 @@ pub struct Caller {
 pub trait Kernel: Send + Sync + 'static {
     /// The kernel's attributes of `nodeid` are out of date.
     fn invalidate_attributes(&self, nodeid: u64);
+    /// Drops the kernel's names of these inodes where nobody uses them; false if this kernel cannot.
+    fn prune(&self, nodeids: &[u64]) -> bool;
+    /// Drops one name.
+    fn invalidate_name(&self, parent: u64, name: &OsStr);
 }
 
 /// What can be chosen about a namespace.
@@ -192,8 +200,7 @@ pub struct Namespace<C: PageCache> {
     handles: HandleTable<C>,
     journal: Journal,
     kernel: OnceLock<Box<dyn Kernel>>,
-    /// From this many inodes on the kernel is asked to forget new ones soon.
-    inodes_soft_max: usize,
+    pressure: Pressure,
 }
 
 impl<C: PageCache> fmt::Debug for Namespace<C> {
@@ -246,12 +253,10 @@ impl<C: PageCache> Namespace<C> {
         handles: HandleTable<C>,
         durable: Arc<Durable>,
     ) -> Self {
-        // Each inode takes a descriptor, and a file in use up to three more.
-        let descriptors = usize::try_from(limits::descriptors_max()).unwrap_or(usize::MAX);
         Self {
             cache,
             config,
-            inodes_soft_max: (inodes.max() / 4 * 3).min(descriptors / 2),
+            pressure: Pressure::new(inodes.max(), limits::descriptors_max()),
             inodes,
             handles,
             journal: Journal::new(durable),

@@ -1,8 +1,10 @@
 //! Paths that name an open descriptor.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io::Write;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// `/proc/self/fd/N`: the way to use an O_PATH descriptor where system calls take only paths. It is a jump to the inode,
 /// not a symbolic link: at a symbolic link's own inode the walk ends, so the forms of system calls that follow
@@ -23,6 +25,11 @@ impl ProcPath {
     /// The path as a system call wants it.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
+    }
+
+    /// The path for std's functions.
+    pub(crate) fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.as_c_str().to_bytes()))
     }
 }
 

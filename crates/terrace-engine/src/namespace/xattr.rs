@@ -17,7 +17,11 @@ impl<C: PageCache> Namespace<C> {
     /// Reads an attribute into `buf` and says its length; with an empty `buf` only the length.
     pub fn getxattr(&self, nodeid: u64, name: &OsStr, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(nodeid)?;
-        Ok(rustix::fs::getxattr(inode.path().as_c_str(), name, buf)?)
+        let path = inode.path();
+        Ok(match buf.is_empty() {
+            true => rustix::fs::getxattr_query(path.as_c_str(), name)?,
+            false => rustix::fs::getxattr(path.as_c_str(), name, buf)?,
+        })
     }
 
     /// The names of the attributes, each ended by NUL. Only the superuser is shown `trusted.` ones.
@@ -25,7 +29,7 @@ impl<C: PageCache> Namespace<C> {
         let inode = self.inode(nodeid)?;
         let path = inode.path();
         let list = loop {
-            let mut list = vec![0; rustix::fs::listxattr(path.as_c_str(), &mut [0u8; 0])?];
+            let mut list = vec![0; rustix::fs::listxattr_query(path.as_c_str())?];
             if list.is_empty() {
                 break list;
             }
@@ -63,7 +67,7 @@ impl<C: PageCache> Namespace<C> {
         let (replayed, path) = (op.is_replayed(), inode.path());
         let flags = XattrFlags::from_bits_retain(flags);
         if flags.contains(XattrFlags::CREATE) && !replayed {
-            if rustix::fs::getxattr(path.as_c_str(), name, &mut [0u8; 0]).is_ok() {
+            if rustix::fs::getxattr_query(path.as_c_str(), name).is_ok() {
                 return Err(Errno::EXIST.into());
             }
             op.intend(0);
@@ -98,7 +102,7 @@ impl<C: PageCache> Namespace<C> {
         inode.touch();
         let (replayed, path) = (op.is_replayed(), inode.path());
         if !replayed {
-            rustix::fs::getxattr(path.as_c_str(), name, &mut [0u8; 0])?;
+            rustix::fs::getxattr_query(path.as_c_str(), name)?;
             op.intend(0);
         }
         match rustix::fs::removexattr(path.as_c_str(), name) {

@@ -1,0 +1,130 @@
+//! Making the kernel forget inodes that nobody uses.
+//!
+//! The kernel keeps names, and with them inodes, as long as it has memory; each costs us a descriptor, and there is a
+//! limit on those. Above a mark, new names are given no time to live, so that they go as soon as their last user does, and a
+//! thread asks the kernel to drop old ones, those longest unused first (second chance: a lookup or an open marks an
+//! inode, the hand takes the mark away and comes back).
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::inode::{Inode, ROOT};
+use super::lookup::stat_name;
+use super::{Namespace, PageCache, limits};
+
+/// Inodes asked for at a time.
+const BATCH: usize = 512;
+
+/// How full the tables are, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    /// Number of the descriptor opened last; as good as a count, since the kernel gives the lowest that is free.
+    newest: AtomicU64,
+    descriptors_mark: u64,
+    inodes_mark: usize,
+    hand: AtomicUsize,
+    ended: AtomicBool,
+    waiting: Mutex<()>,
+    bell: Condvar,
+}
+
+impl Pressure {
+    /// The marks are three quarters of what there is.
+    pub(crate) fn new(inodes_max: usize, descriptors_max: u64) -> Self {
+        Self {
+            newest: AtomicU64::new(0),
+            descriptors_mark: descriptors_max / 4 * 3,
+            inodes_mark: inodes_max / 4 * 3,
+            hand: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            waiting: Mutex::new(()),
+            bell: Condvar::new(),
+        }
+    }
+
+    /// A descriptor of this number was opened.
+    pub(crate) fn opened(&self, number: i32) {
+        self.newest.store(number as u64, Ordering::Relaxed);
+        if number as u64 >= self.descriptors_mark {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Is there need to forget?
+    pub(crate) fn is_high(&self, inodes: usize) -> bool {
+        self.newest.load(Ordering::Relaxed) >= self.descriptors_mark || inodes >= self.inodes_mark
+    }
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.
+    pub fn shrink_loop(&self) {
+        let pressure = &self.pressure;
+        while !pressure.ended.load(Ordering::Acquire) {
+            if pressure.is_high(self.inodes.len()) && self.shrink() {
+                continue;
+            }
+            pressure.bell.wait_for(&mut pressure.waiting.lock(), Duration::from_secs(1));
+        }
+    }
+
+    /// Ends `shrink_loop`.
+    pub fn end_shrinking(&self) {
+        self.pressure.ended.store(true, Ordering::Release);
+        self.pressure.bell.notify_all();
+    }
+
+    /// One round; was there anything to ask for?
+    fn shrink(&self) -> bool {
+        let Ok(root) = self.inode(ROOT) else { return false };
+        let (Some(kernel), unused) = (self.kernel.get(), self.unused(BATCH)) else { return false };
+        if unused.is_empty() {
+            return false;
+        }
+        if !kernel.prune(&unused) {
+            // Before Linux 6.18: name by name.
+            for (parent, name) in unused.iter().filter_map(|&nodeid| self.name_of(&root, nodeid)) {
+                kernel.invalidate_name(parent, &name);
+            }
+        }
+        // The forgets come in as requests of their own.
+        std::thread::sleep(Duration::from_millis(1));
+        self.pressure.newest.store(limits::descriptors_used(root.fd()), Ordering::Relaxed);
+        true
+    }
+
+    /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
+    fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
+        let path = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
+        let inode = self.inode(nodeid).ok()?;
+        let (top, path) = (path(root)?, path(&inode)?);
+        let below = path.strip_prefix(top).ok()?;
+        let (parent, name) = (below.parent()?, below.file_name()?);
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let parent = self.inodes.find(&stat_name(root.fd(), parent.as_os_str()).ok()?, |_| false)?;
+        Some((parent.nodeid, name.to_owned()))
+    }
+
+    /// Up to `want` inodes that nobody has open and that were not looked up for a while.
+    fn unused(&self, want: usize) -> Vec<u64> {
+        let mut found = Vec::with_capacity(want);
+        for _ in 0..2 * self.inodes.shards() {
+            let hand = self.pressure.hand.fetch_add(1, Ordering::Relaxed);
+            self.inodes.visit(hand, |inode| {
+                let idle =
+                    inode.nodeid != ROOT && inode.life.try_lock().is_some_and(|life| life.handles == 0);
+                if idle && !inode.used.swap(false, Ordering::Relaxed) {
+                    found.push(inode.nodeid);
+                }
+            });
+            if found.len() >= want {
+                break;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,54 @@
+//! The main door: FUSE requests of the kernel, answered by the namespace.
+//!
+//! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
+//! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
+//! one that an earlier daemon left behind.
+
+mod adapter;
+mod convert;
+mod handshake;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use terrace_engine::namespace::{Namespace, PageCache};
+
+/// Threads that answer requests, at most. Each may take one journal slot and leaves it behind when it is killed.
+pub const THREADS_MAX: usize = 64;
+
+/// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
+///
+/// With `recovering` the connection was initialised by an earlier daemon: there is no handshake, and the kernel is asked to
+/// resend what that daemon had not answered.
+pub fn serve<C: PageCache>(
+    namespace: Arc<Namespace<C>>,
+    fuse_fd: OwnedFd,
+    n_threads: usize,
+    recovering: bool,
+) -> io::Result<()> {
+    if !(1..=THREADS_MAX).contains(&n_threads) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{n_threads} threads: 1 to {THREADS_MAX} work"),
+        ));
+    }
+    let adapter = adapter::Adapter::new(namespace.clone());
+    let session = if recovering {
+        handshake::resume(adapter, fuse_fd, n_threads)?
+    } else {
+        handshake::start(adapter, fuse_fd, n_threads)?
+    };
+    let device = session.as_fd().try_clone_to_owned()?;
+    namespace.set_kernel(Box::new(convert::KernelCaches::new(session.notifier(), device)));
+    if recovering {
+        // Before any thread reads: the kernel resends everything unanswered, also what was read a moment ago.
+        handshake::ask_to_resend(&session)?;
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| namespace.shrink_loop());
+        let ended = session.run();
+        namespace.end_shrinking();
+        ended
+    })
+}

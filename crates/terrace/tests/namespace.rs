@@ -1,0 +1,546 @@
+//! The namespace behind a real mount: everything a local directory does, and the same after kill -9 of the daemon.
+//!
+//! Each test runs on the null cache, which shows faults of the namespace alone, and on the engine. Needs root and /dev/fuse;
+//! without them it says so and passes.
+
+#[allow(dead_code, missing_docs)]
+#[path = "../src/fuse/mod.rs"]
+mod fuse;
+#[path = "namespace/mount.rs"]
+mod mount;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mount::{Cache, Mount, open, possible, source};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+#[test]
+fn keeper_role() {
+    mount::keep_if_told();
+}
+
+/// Runs a test on a mount with each cache.
+fn each(test: impl Fn(&mut Mount)) {
+    if possible() {
+        for cache in [Cache::Direct, Cache::Engine] {
+            eprintln!("on {cache:?}");
+            test(&mut Mount::new(cache));
+        }
+    }
+}
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+fn rename(mount: &Mount, from: &str, to: &str, flags: RenameFlags) -> rustix::io::Result<()> {
+    rustix::fs::renameat_with(CWD, mount.path(from), CWD, mount.path(to), flags)
+}
+
+#[test]
+fn content_goes_to_the_source() {
+    each(|mount| {
+        fs::write(mount.path("a"), b"hello").unwrap();
+        assert_eq!(fs::read(mount.path("a")).unwrap(), b"hello");
+        assert_eq!(source(mount, "a"), b"hello");
+        let (ours, theirs) =
+            (fs::metadata(mount.path("a")).unwrap(), fs::metadata(mount.src.join("a")).unwrap());
+        assert_eq!((ours.ino(), ours.len(), ours.mode()), (theirs.ino(), theirs.len(), theirs.mode()));
+        assert_eq!(fs::metadata(&mount.mnt).unwrap().ino(), 1);
+        assert_eq!(errno(fs::read(mount.path("none"))), libc::ENOENT);
+    });
+}
+
+#[test]
+fn names_are_renamed_linked_and_exchanged() {
+    each(|mount| {
+        fs::write(mount.path("a"), b"A").unwrap();
+        fs::write(mount.path("b"), b"B").unwrap();
+        assert_eq!(rename(mount, "a", "b", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        rename(mount, "a", "b", RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(fs::read(mount.path("a")).unwrap(), b"B");
+        fs::hard_link(mount.path("a"), mount.path("c")).unwrap();
+        assert_eq!(fs::metadata(mount.path("a")).unwrap().nlink(), 2);
+        fs::write(mount.path("c"), b"through c").unwrap();
+        assert_eq!(fs::read(mount.path("a")).unwrap(), b"through c");
+        fs::rename(mount.path("c"), mount.path("b")).unwrap();
+        assert_eq!(fs::metadata(mount.path("b")).unwrap().nlink(), 2);
+        rename(mount, "b", "w", RenameFlags::WHITEOUT).unwrap();
+        assert_eq!(fs::symlink_metadata(mount.path("b")).unwrap().rdev(), 0);
+        symlink("a", mount.path("link")).unwrap();
+        assert_eq!(fs::read_link(mount.path("link")).unwrap(), Path::new("a"));
+        assert_eq!(fs::read(mount.path("link")).unwrap(), b"through c");
+        fs::hard_link(mount.path("link"), mount.path("link2")).unwrap();
+        assert_eq!(fs::symlink_metadata(mount.path("link2")).unwrap().nlink(), 2);
+        let long = "n".repeat(255);
+        fs::write(mount.path(&long), b"").unwrap();
+        assert_eq!(errno(fs::write(mount.path(&"n".repeat(256)), b"")), libc::ENAMETOOLONG);
+    });
+}
+
+#[test]
+fn directories_fill_and_empty() {
+    each(|mount| {
+        let dir = mount.path("d");
+        fs::create_dir(&dir).unwrap();
+        let names: BTreeSet<String> = (0..20_000).map(|i| format!("entry-{i:05}")).collect();
+        names.iter().for_each(|name| drop(File::create(dir.join(name)).unwrap()));
+        let list = || -> BTreeSet<String> {
+            fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        assert_eq!(list(), names);
+        assert_eq!(list(), names, "and again");
+        assert_eq!(errno(fs::remove_dir(&dir)), libc::ENOTEMPTY);
+        names.iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
+        assert_eq!(list().len(), 0);
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(errno(fs::metadata(&dir)), libc::ENOENT);
+        assert!(fs::read_dir(&mount.src).unwrap().next().is_none());
+    });
+}
+
+#[test]
+fn an_unlinked_file_lives_until_it_is_closed() {
+    each(|mount| {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(mount.path("u"))
+            .unwrap();
+        file.write_all(&[7; 10_000]).unwrap();
+        fs::remove_file(mount.path("u")).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        file.write_all(&[8; 10_000]).unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let mut all = Vec::new();
+        file.read_to_end(&mut all).unwrap();
+        assert_eq!(all, [[7; 10_000], [8; 10_000]].concat());
+        // A file renamed over an open one.
+        let mut old = File::open({
+            fs::write(mount.path("v"), b"old").unwrap();
+            mount.path("v")
+        })
+        .unwrap();
+        fs::write(mount.path("w"), b"new").unwrap();
+        fs::rename(mount.path("w"), mount.path("v")).unwrap();
+        let mut text = String::new();
+        old.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), fs::read(mount.path("v")).unwrap().as_slice()), ("old", &b"new"[..]));
+    });
+}
+
+#[test]
+fn extended_attributes() {
+    each(|mount| {
+        let path = mount.path("x");
+        fs::write(&path, b"").unwrap();
+        let get = |name: &str| {
+            let mut buf = [0; 256];
+            rustix::fs::getxattr(&path, name, &mut buf[..]).map(|len| buf[..len].to_vec())
+        };
+        let set = |name: &str, value: &[u8], flags| rustix::fs::setxattr(&path, name, value, flags);
+        assert_eq!(get("user.k"), Err(Errno::NODATA));
+        set("user.k", b"v", XattrFlags::CREATE).unwrap();
+        assert_eq!(set("user.k", b"w", XattrFlags::CREATE), Err(Errno::EXIST));
+        assert_eq!(set("user.no", b"w", XattrFlags::REPLACE), Err(Errno::NODATA));
+        set("trusted.t", b"tt", XattrFlags::empty()).unwrap();
+        assert_eq!(get("user.k").unwrap(), b"v");
+        let mut names = [0; 256];
+        let len = rustix::fs::listxattr(&path, &mut names[..]).unwrap();
+        let names: BTreeSet<_> = names[..len].split(|&b| b == 0).filter(|n| !n.is_empty()).collect();
+        assert_eq!(names, BTreeSet::from([&b"trusted.t"[..], b"user.k"]));
+        rustix::fs::removexattr(&path, "user.k").unwrap();
+        assert_eq!(rustix::fs::removexattr(&path, "user.k"), Err(Errno::NODATA));
+        symlink("x", mount.path("l")).unwrap();
+        rustix::fs::lsetxattr(mount.path("l"), "trusted.l", b"of the link", XattrFlags::empty()).unwrap();
+        assert_eq!(get("trusted.l"), Err(Errno::NODATA));
+    });
+}
+
+#[test]
+fn default_acls_and_umask_decide_over_modes() {
+    // version 2; user::rwx, user:1:rwx, group::rwx, mask::rwx, other::r-x
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in
+        [(1u16, 7u16, u32::MAX), (2, 7, 1), (4, 7, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)]
+    {
+        acl.extend(tag.to_le_bytes().into_iter().chain(perm.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    each(|mount| {
+        let mode = |name: &str| fs::metadata(mount.path(name)).unwrap().mode() & 0o7777;
+        let create = |name: &str| {
+            drop(
+                OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(0o666)
+                    .open(mount.path(name))
+                    .unwrap(),
+            )
+        };
+        fs::create_dir(mount.path("plain")).unwrap();
+        fs::create_dir(mount.path("acl")).unwrap();
+        let given =
+            rustix::fs::setxattr(mount.path("acl"), "system.posix_acl_default", &acl, XattrFlags::empty());
+        if given == Err(Errno::OPNOTSUPP) {
+            return eprintln!("the source has no ACLs");
+        }
+        given.unwrap();
+        // The umask of the test process is 022.
+        create("plain/f");
+        assert_eq!(mode("plain/f"), 0o644);
+        create("acl/f");
+        assert_eq!(mode("acl/f"), 0o664, "a default ACL stands in for the umask");
+        let mut buf = [0; 64];
+        assert!(rustix::fs::getxattr(mount.path("acl/f"), "system.posix_acl_access", &mut buf[..]).is_ok());
+    });
+}
+
+#[test]
+fn holes_are_found_punched_and_filled() {
+    each(|mount| {
+        let file = open(&mount.path("h"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        let block = 64 * 1024u64;
+        file.write_all_at(&vec![1; block as usize], 4 * block).unwrap();
+        file.set_len(16 * block).unwrap();
+        let seek = |what| rustix::fs::seek(&file, what);
+        assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(4 * block));
+        assert_eq!(seek(rustix::fs::SeekFrom::Hole(4 * block)), Ok(5 * block));
+        assert_eq!(seek(rustix::fs::SeekFrom::Data(5 * block)), Err(Errno::NXIO));
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, 4 * block, block / 2).unwrap();
+        assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(4 * block + block / 2));
+        let mut half = vec![9; block as usize];
+        file.read_exact_at(&mut half, 4 * block).unwrap();
+        assert_eq!(half, [vec![0; half.len() / 2], vec![1; half.len() / 2]].concat());
+        rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 4 * block, block).unwrap();
+        file.read_exact_at(&mut half, 4 * block).unwrap();
+        assert_eq!(half, vec![0; half.len()]);
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 17 * block).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 17 * block);
+        assert!(file.metadata().unwrap().blocks() >= 17 * block / 512);
+        // Larger than 4 GiB, and truncated.
+        file.write_all_at(b"far", 5 << 30).unwrap();
+        let mut far = [0; 3];
+        file.read_exact_at(&mut far, 5 << 30).unwrap();
+        assert_eq!((&far, file.metadata().unwrap().len()), (b"far", (5 << 30) + 3));
+        file.set_len(10).unwrap();
+        file.set_len(20).unwrap();
+        assert_eq!(fs::read(mount.path("h")).unwrap(), [0; 20]);
+    });
+}
+
+#[test]
+fn ranges_are_copied() {
+    each(|mount| {
+        let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7) as u8).collect();
+        fs::write(mount.path("from"), &data).unwrap();
+        let from = File::open(mount.path("from")).unwrap();
+        let to = File::create(mount.path("to")).unwrap();
+        to.write_all_at(&[1; 100], 0).unwrap();
+        let (mut at, mut into) = (1000, 50);
+        while at < 300_000 {
+            let n = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), 300_000).unwrap();
+            assert!(n > 0);
+        }
+        let copy = fs::read(mount.path("to")).unwrap();
+        assert_eq!((&copy[..50], &copy[50..]), (&[1; 50][..], &data[1000..]));
+    });
+}
+
+#[test]
+fn open_flags_mean_what_they_say() {
+    each(|mount| {
+        let path = mount.path("f");
+        let appender = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND).unwrap();
+        assert_eq!(open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL).unwrap_err(), Errno::EXIST);
+        (&appender).write_all(b"one").unwrap();
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"two").unwrap();
+        (&appender).write_all(b"three").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"onetwothree");
+        drop(open(&path, OFlags::WRONLY | OFlags::TRUNC).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        // Past the page cache, and both ways mixed.
+        let direct = open(&path, OFlags::RDWR | OFlags::DIRECT).unwrap();
+        let mut pages = aligned::<8192>();
+        pages.0.fill(5);
+        direct.write_all_at(&pages.0, 0).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [5; 8192]);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[6; 100], 4000).unwrap();
+        direct.read_exact_at(&mut pages.0, 0).unwrap();
+        assert_eq!((pages.0[3999], pages.0[4000], pages.0[4099], pages.0[4100]), (5, 6, 6, 5));
+        let stable = open(&path, OFlags::WRONLY | OFlags::SYNC).unwrap();
+        stable.write_all_at(&[7; 10], 0).unwrap();
+        assert_eq!(source(mount, "f")[..10], [7; 10]);
+        let stable = open(&path, OFlags::WRONLY | OFlags::DSYNC | OFlags::DIRECT).unwrap();
+        stable.write_all_at(&pages.0, 4096).unwrap();
+        assert_eq!(source(mount, "f")[4096..8096], [5; 4000]);
+    });
+}
+
+#[repr(align(4096))]
+struct Aligned<const N: usize>([u8; N]);
+
+fn aligned<const N: usize>() -> Box<Aligned<N>> {
+    Box::new(Aligned([0; N]))
+}
+
+#[test]
+fn mappings_are_shared_with_readers() {
+    each(|mount| {
+        let file = open(&mount.path("m"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        file.set_len(8192).unwrap();
+        // SAFETY: a fresh mapping of our own file, used below and then unmapped.
+        let bytes = unsafe {
+            let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+            let map =
+                rustix::mm::mmap(std::ptr::null_mut(), 8192, prot, rustix::mm::MapFlags::SHARED, &file, 0)
+                    .unwrap();
+            std::slice::from_raw_parts_mut(map.cast::<u8>(), 8192)
+        };
+        file.write_all_at(b"by write", 4096).unwrap();
+        assert_eq!(&bytes[4096..4104], b"by write");
+        bytes[..6].copy_from_slice(b"by map");
+        let mut read = [0; 6];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"by map");
+        // SAFETY: the mapping made above.
+        unsafe {
+            rustix::mm::msync(bytes.as_mut_ptr().cast(), 8192, rustix::mm::MsyncFlags::SYNC).unwrap();
+            rustix::mm::munmap(bytes.as_mut_ptr().cast(), 8192).unwrap();
+        }
+        assert_eq!(&source(mount, "m")[..6], b"by map");
+    });
+}
+
+#[test]
+fn attributes_are_set_and_kept() {
+    each(|mount| {
+        let path = mount.path("t");
+        fs::write(&path, b"content").unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let old = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+        file.set_times(fs::FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
+        drop(file);
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), old, "write-back does not change it");
+        assert_eq!(fs::metadata(mount.src.join("t")).unwrap().modified().unwrap(), old);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4711)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4711);
+        std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (meta.uid(), meta.gid(), meta.mode() & 0o7777),
+            (12, 34, 0o711),
+            "chown takes set-id away"
+        );
+        let statfs = (rustix::fs::statfs(&mount.mnt).unwrap(), rustix::fs::statfs(&mount.src).unwrap());
+        assert_eq!((statfs.0.f_blocks, statfs.0.f_bsize), (statfs.1.f_blocks, statfs.1.f_bsize));
+        rustix::fs::utimensat(
+            CWD,
+            &path,
+            &rustix::fs::Timestamps {
+                last_access: rustix::fs::Timespec { tv_sec: -5, tv_nsec: 250_000_000 },
+                last_modification: rustix::fs::Timespec { tv_sec: -5, tv_nsec: 250_000_000 },
+            },
+            AtFlags::empty(),
+        )
+        .unwrap();
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (-5, 250_000_000));
+    });
+}
+
+/// Runs `act` in a process of user and group 4242.
+fn as_other_user(act: impl FnOnce() -> bool) {
+    // SAFETY: the child runs only `act`, which makes files, and leaves.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            let fine = libc::setgroups(0, std::ptr::null()) == 0
+                && libc::setgid(4242) == 0
+                && libc::setuid(4242) == 0
+                && act();
+            libc::_exit(i32::from(!fine));
+        }
+        let mut status = 0;
+        libc::waitpid(pid, &mut status, 0);
+        assert_eq!(status, 0, "the other user failed");
+    }
+}
+
+#[test]
+fn files_belong_to_their_makers() {
+    each(|mount| {
+        let (file, dir, link) = (mount.path("file"), mount.path("dir"), mount.path("link"));
+        let set_id = mount.path("set-id");
+        fs::write(&set_id, b"x").unwrap();
+        fs::set_permissions(&set_id, fs::Permissions::from_mode(0o6777)).unwrap();
+        fs::create_dir(mount.path("group")).unwrap();
+        std::os::unix::fs::chown(mount.path("group"), None, Some(99)).unwrap();
+        fs::set_permissions(mount.path("group"), fs::Permissions::from_mode(0o2777)).unwrap();
+        let in_group = mount.path("group/sub");
+        fs::write(mount.path("closed"), b"").unwrap();
+        fs::set_permissions(mount.path("closed"), fs::Permissions::from_mode(0o600)).unwrap();
+        let closed = mount.path("closed");
+        as_other_user(|| {
+            fs::write(&file, b"mine").is_ok()
+                && fs::create_dir(&dir).is_ok()
+                && symlink("x", &link).is_ok()
+                && fs::create_dir(&in_group).is_ok()
+                && fs::OpenOptions::new().write(true).open(&set_id).is_ok_and(|f| f.write_at(b"y", 0).is_ok())
+                && fs::File::open(&closed).is_err_and(|e| e.raw_os_error() == Some(libc::EACCES))
+        });
+        for path in [&file, &dir, &link] {
+            let meta = fs::symlink_metadata(path).unwrap();
+            assert_eq!((meta.uid(), meta.gid()), (4242, 4242), "{}", path.display());
+        }
+        let sub = fs::metadata(&in_group).unwrap();
+        assert_eq!((sub.uid(), sub.gid(), sub.mode() & 0o2000), (4242, 99, 0o2000));
+        assert_eq!(fs::metadata(&set_id).unwrap().mode() & 0o7777, 0o777, "a write takes set-id away");
+    });
+}
+
+#[test]
+fn a_source_changed_behind_the_mount_is_seen_at_open() {
+    each(|mount| {
+        fs::write(mount.path("o"), b"first").unwrap();
+        assert_eq!(fs::read(mount.path("o")).unwrap(), b"first");
+        std::thread::sleep(Duration::from_millis(400));
+        assert_eq!(fs::read(mount.path("o")).unwrap(), b"first");
+        fs::write(mount.src.join("o"), b"second, and longer").unwrap();
+        assert_eq!(fs::read(mount.path("o")).unwrap(), b"second, and longer");
+        fs::write(mount.src.join("o"), b"3rd").unwrap();
+        assert_eq!(fs::read(mount.path("o")).unwrap(), b"3rd");
+        assert_eq!(fs::metadata(mount.path("o")).unwrap().len(), 3);
+    });
+}
+
+#[test]
+fn special_files_are_made() {
+    each(|mount| {
+        rustix::fs::mknodat(CWD, mount.path("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let null = rustix::fs::makedev(1, 3);
+        rustix::fs::mknodat(
+            CWD,
+            mount.path("null"),
+            rustix::fs::FileType::CharacterDevice,
+            0o666.into(),
+            null,
+        )
+        .unwrap();
+        assert_eq!(fs::metadata(mount.path("null")).unwrap().rdev(), null);
+        fs::write(mount.path("null"), b"gone").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(mount.path("socket")).unwrap();
+        std::os::unix::net::UnixStream::connect(mount.path("socket")).unwrap();
+        let fifo = mount.path("fifo");
+        let writer = std::thread::spawn(move || fs::write(fifo, b"through").unwrap());
+        assert_eq!(fs::read(mount.path("fifo")).unwrap(), b"through");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn many_threads_at_once() {
+    each(|mount| {
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let mount = &*mount;
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        let (a, b) = (
+                            mount.path(&format!("{thread}-{round}")),
+                            mount.path(&format!("{thread}-moved")),
+                        );
+                        fs::write(&a, format!("{thread} {round}")).unwrap();
+                        fs::rename(&a, &b).unwrap();
+                        assert_eq!(fs::read_to_string(&b).unwrap(), format!("{thread} {round}"));
+                        let shared = mount.path("shared");
+                        let _ = fs::hard_link(&b, &shared);
+                        let _ = fs::read(&shared);
+                        let _ = fs::remove_file(&shared);
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&mount.src).unwrap().count(), 8);
+    });
+}
+
+/// Programs at work while the daemon is killed again and again: no error, nothing lost, nothing done twice.
+#[test]
+fn nothing_is_lost_when_the_daemon_is_killed() {
+    each(|mount| {
+        let dir = mount.path("work");
+        fs::create_dir(&dir).unwrap();
+        let held = open(&mount.path("held"), OFlags::RDWR | OFlags::CREATE).unwrap();
+        fs::remove_file(mount.path("held")).unwrap();
+        let until = Instant::now() + Duration::from_secs(6);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4)
+                .map(|worker| {
+                    let dir = &dir;
+                    scope.spawn(move || work(dir, worker, until))
+                })
+                .collect();
+            let mut kills = 0u64;
+            while Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(150 + kills * 37 % 200));
+                mount.kill_daemon();
+                kills += 1;
+                held.write_all_at(&kills.to_le_bytes(), kills * 8).unwrap();
+            }
+            let rounds: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            eprintln!("{kills} kills, {rounds:?} rounds");
+            assert!(kills > 10 && rounds.iter().all(|&rounds| rounds > 20));
+            for kill in 1..=kills {
+                let mut word = [0; 8];
+                held.read_exact_at(&mut word, kill * 8).unwrap();
+                assert_eq!(u64::from_le_bytes(word), kill);
+            }
+        });
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    });
+}
+
+/// Names and content made, checked and removed, every step of which must succeed exactly once.
+fn work(dir: &Path, worker: usize, until: Instant) -> u64 {
+    let mut round = 0;
+    while Instant::now() < until {
+        let path = |name: &str| dir.join(format!("{worker}-{name}-{round}"));
+        let (a, b, d) = (path("a"), path("b"), path("dir"));
+        let text = format!("{worker} {round} ").repeat(1000);
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&a).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        if round % 3 == 0 {
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        fs::create_dir(&d).unwrap();
+        fs::hard_link(&a, &b).unwrap();
+        symlink("target", path("link")).unwrap();
+        rustix::fs::renameat_with(CWD, &a, CWD, path("link"), RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(fs::read_link(&a).unwrap(), Path::new("target"));
+        fs::rename(&b, d.join("moved")).unwrap();
+        rustix::fs::setxattr(d.join("moved"), "user.round", b"x", XattrFlags::CREATE).unwrap();
+        assert_eq!(fs::read_to_string(d.join("moved")).unwrap(), text);
+        assert_eq!(fs::metadata(path("link")).unwrap().nlink(), 2);
+        assert_eq!(fs::read_dir(&d).unwrap().count(), 1);
+        rustix::fs::removexattr(d.join("moved"), "user.round").unwrap();
+        fs::remove_file(d.join("moved")).unwrap();
+        fs::remove_dir(&d).unwrap();
+        fs::remove_file(&a).unwrap();
+        fs::remove_file(path("link")).unwrap();
+        round += 1;
+    }
+    round
+}
