@@ -5,7 +5,7 @@
 
 use crate::core::{Before, Core};
 use crate::engine::{Door, Engine};
-use crate::io::IoVec;
+use crate::io::{AlignedBuf, IoVec};
 use crate::object::{Object, ObjectRef};
 use std::cell::RefCell;
 use std::io;
@@ -17,50 +17,8 @@ use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A page-aligned buffer for direct I/O.
-pub(crate) struct Aligned {
-    ptr: std::ptr::NonNull<u8>,
-    len: usize,
-}
-
-impl Aligned {
-    pub(crate) fn new(len: usize) -> Aligned {
-        let layout = Aligned::layout(len);
-        // SAFETY: the layout has a non-zero size.
-        let p = unsafe { std::alloc::alloc_zeroed(layout) };
-        Aligned {
-            ptr: std::ptr::NonNull::new(p).unwrap_or_else(|| std::alloc::handle_alloc_error(layout)),
-            len,
-        }
-    }
-    fn layout(len: usize) -> std::alloc::Layout {
-        std::alloc::Layout::from_size_align(len.max(PAGE_SIZE), PAGE_SIZE).expect("sizes are small")
-    }
-    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with this length, ours alone.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Aligned {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), Aligned::layout(self.len)) }
-    }
-}
-
 thread_local! {
-    static BOUNCE: RefCell<Option<Aligned>> = const { RefCell::new(None) };
-}
-
-/// Runs `f` with this thread's page-aligned buffer of `len` bytes.
-pub(crate) fn with_bounce<T>(len: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
-    BOUNCE.with_borrow_mut(|b| {
-        if b.as_ref().is_none_or(|b| b.len < len) {
-            *b = Some(Aligned::new(len));
-        }
-        f(&mut b.as_mut().expect("just made").as_mut()[..len])
-    })
+    static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
 }
 
 /// A page of a plan.
@@ -268,7 +226,8 @@ impl Engine {
             let n = read(buf.as_mut_ptr())?;
             buf[n.min(len)..len].fill(0);
         } else {
-            with_bounce(len, |b| -> io::Result<()> {
+            BOUNCE.with_borrow_mut(|bounce| -> io::Result<()> {
+                let b = bounce.slice(len);
                 let n = read(b.as_mut_ptr())?;
                 b[n.min(len)..].fill(0);
                 let skip = (at - first * PAGE) as usize;

@@ -1,10 +1,12 @@
 //! The only way to the source's data: one trait, and its real, null and faulty twins.
 
+mod aligned;
 mod blocking;
 mod null;
 mod sim;
 mod uring;
 
+pub use aligned::AlignedBuf;
 pub use blocking::BlockingIo;
 pub use null::NullIo;
 pub use sim::{Faults, SimIo};
