@@ -1,1 +1,44 @@
-//! The fast door.
+//! The fast door: an LD_PRELOAD library that serves reads of files on a terrace mount out of the shared segment.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`hooks`] | the exported functions |
+//! | [`table`] | what is known of each descriptor |
+//! | [`read`], [`miss`] | hits; own misses and donations |
+//! | [`door`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
+//! | [`next`], [`sys`], [`local`] | the real functions, raw system calls, thread-local state |
+//!
+//! It may only be faster than the main door, never different. So whatever is odd goes to the real call: unusual flags,
+//! arguments that the kernel would refuse, a position that somebody else may move, a daemon that does not answer. It
+//! allocates nothing after its start and waits for no lock on any read, and so may run inside signal handlers and allocators.
+
+mod door;
+mod helper;
+mod hooks;
+mod local;
+mod miss;
+mod next;
+mod read;
+mod source;
+mod sys;
+mod table;
+
+/// Before this has run, every hook is the kernel's call and nothing else.
+extern "C" fn start() {
+    // A library's start must not show in the program's errno.
+    // SAFETY: errno is this thread's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        hooks::resolve();
+        door::configure();
+        if door::mount_dev().is_some() {
+            hooks::watch_forks();
+        }
+        *errno = before;
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

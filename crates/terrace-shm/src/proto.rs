@@ -4,9 +4,10 @@
 //! |---|---|---|---|
 //! | HELLO | - | [`Reply`] with geometry | segment (read-only), touch table, ring, bell (eventfd) |
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write | source file, O_RDONLY + O_DIRECT |
-//! | MAPPED | likewise | - | - |
-//! | FLUSH | - (syncfs) | - | - |
+//! | MAPPED | likewise | errno, once the object is marked slow | - |
+//! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //!
+//! Every request is answered by one [`Reply`]: a client must not map before the slow flag stands.
 //! The descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at its
 //! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
 

@@ -1,0 +1,466 @@
+//! This process's connection to the daemon: the segment, the ring, the socket.
+//!
+//! | lives | where | what |
+//! |---|---|---|
+//! | as long as the process, and in its forks | statics | mappings of segment and touch table, configuration |
+//! | in one process only | a page that fork wipes | socket, bell, ring, the lock |
+//!
+//! Registered lazily: a process that touches no file of the mount never connects. Losing the daemon costs the socket;
+//! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
+//! path: whoever finds it taken uses the main door.
+
+use crate::sys::{self, Identity};
+use crate::{helper, table};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::ring::Ring;
+use terrace_shm::{Segment, TouchTable};
+
+/// Between two tries to register.
+const RETRY_MS: u64 = 1000;
+/// For an answer that needs no I/O of the daemon.
+const ANSWER_MS: u64 = 1000;
+/// For an answer that means writing everything back; then a second try on a new connection.
+const FLUSH_MS: u64 = 60_000;
+/// A lock held longer than this was left behind by a thread that a longjmp or a cancellation took away.
+const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
+/// Connections of one process at the most, so that its dead rings stay bounded.
+const RINGS_MAX: usize = 32;
+/// Descriptors that come with HELLO: segment, touch table, ring, bell.
+const HELLO_FDS: usize = 4;
+
+/// What every door of the process looks at.
+#[derive(Debug)]
+pub struct World {
+    /// The segment.
+    pub segment: Segment,
+    /// Access counts.
+    pub touches: TouchTable,
+    identity: Identity,
+}
+
+/// What fork must not hand on (MADV_WIPEONFORK): all zero = not registered.
+#[derive(Debug)]
+struct Volatile {
+    /// Time when it was taken; 0 = free.
+    lock: AtomicU64,
+    /// Index of the ring in use + 1.
+    ring: AtomicU32,
+    rings_made: AtomicU32,
+    last_try_ms: AtomicU64,
+    last_check_ms: AtomicU64,
+    socket: helper::Slot,
+    bell: helper::Slot,
+    rings: [UnsafeCell<MaybeUninit<Ring>>; RINGS_MAX],
+}
+
+const VOLATILE_BYTES: usize = 4096;
+const _: () = assert!(size_of::<Volatile>() <= VOLATILE_BYTES);
+
+struct Static<T>(UnsafeCell<MaybeUninit<T>>);
+// SAFETY: written once before it is published through an atomic pointer, read-only after.
+unsafe impl<T> Sync for Static<T> {}
+
+static WORLD_PLACE: Static<World> = Static(UnsafeCell::new(MaybeUninit::uninit()));
+static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
+/// st_dev of the mount; 0: the library is inert.
+static DEV: AtomicU64 = AtomicU64::new(0);
+static OFF: AtomicBool = AtomicBool::new(false);
+/// Copies of the socket and bell numbers, for the child of a fork, which finds the page wiped.
+static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// Reads the environment. Called once, from .init_array.
+pub fn configure() {
+    let (Some(path), Some(dev)) = (variable(c"TERRACE_SOCKET"), variable(c"TERRACE_DEV")) else { return };
+    let Some(dev) = std::str::from_utf8(dev).ok().and_then(|s| s.parse::<u64>().ok()).filter(|&d| d != 0)
+    else {
+        return;
+    };
+    // SAFETY: all zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if path.is_empty() || path.len() >= address.sun_path.len() {
+        return;
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as std::ffi::c_char;
+    }
+    let page = sys::map_anonymous(VOLATILE_BYTES);
+    // SAFETY: a page of ours; the address is written before DEV makes anybody look at it.
+    unsafe {
+        if page.is_null() || !sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) {
+            return;
+        }
+        (*ADDRESS.0.get()).write(address);
+    }
+    VOLATILE.store(page.cast(), Ordering::Release);
+    DEV.store(dev, Ordering::Release);
+}
+
+fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
+    // SAFETY: getenv in a constructor; the environment's strings stay where they are until the program changes them.
+    unsafe {
+        let p = libc::getenv(name.as_ptr());
+        (!p.is_null()).then(|| std::ffi::CStr::from_ptr(p).to_bytes())
+    }
+}
+
+/// st_dev of the mount, if the fast door is to be used at all.
+#[inline]
+pub fn mount_dev() -> Option<u64> {
+    let dev = DEV.load(Ordering::Acquire);
+    (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
+}
+
+/// The fast door closes for this process: it did something after which descriptors cannot be told apart, or we have a bug.
+#[cold]
+pub fn turn_off() {
+    if DEV.load(Ordering::Relaxed) != 0 {
+        OFF.store(true, Ordering::SeqCst);
+        table::forget_range(0, u32::MAX);
+    }
+}
+
+/// The segment, if this process (or one that it was forked from) ever registered.
+#[inline]
+pub fn world() -> Option<&'static World> {
+    // SAFETY: null or WORLD_PLACE, initialised before the pointer was published.
+    unsafe { WORLD.load(Ordering::Acquire).as_ref() }
+}
+
+fn volatile() -> Option<&'static Volatile> {
+    // SAFETY: null or our page, which is never unmapped; all of it atomics and cells guarded by the lock.
+    unsafe { VOLATILE.load(Ordering::Acquire).as_ref() }
+}
+
+/// True if the daemon knows this process.
+pub fn is_registered() -> bool {
+    volatile().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
+}
+
+/// The ring of this process, if it is registered.
+#[inline]
+pub fn ring() -> Option<&'static Ring> {
+    let v = volatile()?;
+    let i = (v.ring.load(Ordering::Acquire) as usize).checked_sub(1)?;
+    // SAFETY: a ring is written before its number is published, and never changed or unmapped after.
+    Some(unsafe { (*v.rings[i].get()).assume_init_ref() })
+}
+
+/// The lock of a connection; freed on drop.
+struct Held(&'static Volatile);
+
+impl Held {
+    fn try_take(v: &'static Volatile) -> Option<Held> {
+        let now = sys::now_ms().max(1);
+        let since = v.lock.load(Ordering::Relaxed);
+        if since != 0 && now.saturating_sub(since) < STALE_LOCK_MS {
+            return None;
+        }
+        v.lock.compare_exchange(since, now, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(v))
+    }
+    /// For calls that may wait (mmap, sync): up to `ANSWER_MS`.
+    fn take(v: &'static Volatile) -> Option<Held> {
+        (0..ANSWER_MS).find_map(|_| {
+            Held::try_take(v).or_else(|| {
+                sys::nap();
+                None
+            })
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+/// Registers this process unless it is, or was tried less than a second ago. True if it is registered now.
+pub fn register() -> bool {
+    let Some(v) = volatile() else { return false };
+    if v.ring.load(Ordering::Acquire) != 0 {
+        return true;
+    }
+    Held::try_take(v).is_some_and(|held| connect(&held).is_some())
+}
+
+/// Asks for the source of an open file. None: not now; the answer's descriptor is the caller's.
+pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
+    let held = Held::try_take(volatile()?)?;
+    let mut fds = [-1; HELLO_FDS];
+    let reply = ask(&held, proto::SOURCE, Some(fd), &mut fds, ANSWER_MS)?;
+    Some((reply, (fds[0] >= 0).then_some(fds[0])))
+}
+
+/// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows.
+pub fn mapped(fd: c_int) {
+    let Some(held) = volatile().and_then(Held::take) else { return };
+    // A daemon that is being restarted answers late; the program would wait for it in any other call as well.
+    for _ in 0..4 {
+        if ask(&held, proto::MAPPED, Some(fd), &mut [-1; HELLO_FDS], 5 * ANSWER_MS).is_some() {
+            return;
+        }
+        (0..RETRY_MS / 4).for_each(|_| sys::nap());
+    }
+}
+
+/// Has the daemon write everything back. Zero, or the errno of what went wrong.
+pub fn flush() -> c_int {
+    let Some(held) = volatile().and_then(Held::take) else { return 0 };
+    for _ in 0..2 {
+        if let Some(reply) = ask(&held, proto::FLUSH, None, &mut [-1; HELLO_FDS], FLUSH_MS) {
+            return reply.errno as c_int;
+        }
+    }
+    libc::EIO
+}
+
+/// Wakes the daemon.
+pub fn ring_bell() {
+    if let Some(v) = volatile()
+        && let Some(fd) = v.bell.get()
+    {
+        let one = 1_u64;
+        // SAFETY: eight bytes of this frame.
+        unsafe { sys::raw(libc::SYS_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
+    }
+}
+
+/// Called when no slot of the ring is free, at most once a second to some effect: if nobody drains it any more, or every
+/// slot was left behind by threads that never came back, the next miss registers anew.
+pub fn check_ring(leaked: bool) {
+    let Some(v) = volatile() else { return };
+    let now = sys::now_ms();
+    if now.saturating_sub(v.last_check_ms.load(Ordering::Relaxed)) < RETRY_MS {
+        return;
+    }
+    v.last_check_ms.store(now, Ordering::Relaxed);
+    let Some(held) = Held::try_take(v) else { return };
+    if leaked || v.socket.get().is_none_or(is_hung_up) {
+        hang_up(v);
+        connect(&held);
+    }
+}
+
+fn hang_up(v: &Volatile) {
+    v.socket.discard();
+    INHERITED[0].store(-1, Ordering::Relaxed);
+}
+
+fn is_hung_up(socket: c_int) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: one byte of this frame.
+    let n = unsafe {
+        sys::raw(libc::SYS_recvfrom, [socket as usize, &raw mut byte as usize, 1, flags as usize, 0, 0])
+    };
+    n != -(libc::EAGAIN as isize)
+}
+
+/// In the child of a fork: the inherited socket and bell are the parent's.
+pub fn forked() {
+    for fd in &INHERITED {
+        let fd = fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 && table::is_helper(fd) {
+            table::forget(fd);
+            sys::close(fd);
+        }
+    }
+}
+
+/// One question and its answer, over the connection there is or a new one.
+fn ask(held: &Held, op: u32, fd: Option<c_int>, fds: &mut [c_int; HELLO_FDS], wait_ms: u64) -> Option<Reply> {
+    let socket = match held.0.socket.get() {
+        Some(s) => s,
+        None => connect(held)?,
+    };
+    let reply = exchange(socket, op, fd, fds, wait_ms);
+    if reply.is_none() {
+        // A late answer would be taken for that to the next question.
+        hang_up(held.0);
+    }
+    reply
+}
+
+/// Connects, says hello, maps what comes. The socket, if all went well.
+fn connect(held: &Held) -> Option<c_int> {
+    let v = held.0;
+    let now = sys::now_ms().max(1);
+    let last = v.last_try_ms.load(Ordering::Relaxed);
+    if last != 0 && now.saturating_sub(last) < RETRY_MS
+        || v.rings_made.load(Ordering::Relaxed) as usize == RINGS_MAX
+    {
+        return None;
+    }
+    mount_dev()?;
+    let socket = dial().and_then(helper::raise);
+    let mut fds = [-1; HELLO_FDS];
+    let done = socket.and_then(|socket| {
+        let reply = exchange(socket, proto::HELLO, None, &mut fds, ANSWER_MS)?;
+        welcome(v, &reply, &mut fds)
+    });
+    for fd in fds.into_iter().filter(|&fd| fd >= 0) {
+        sys::close(fd);
+    }
+    let Some(socket) = socket else {
+        v.last_try_ms.store(now, Ordering::Relaxed);
+        return None;
+    };
+    if done.is_none() || !v.socket.set(socket) {
+        v.last_try_ms.store(now, Ordering::Relaxed);
+        helper::lower(socket);
+        return None;
+    }
+    INHERITED[0].store(socket, Ordering::Relaxed);
+    Some(socket)
+}
+
+fn dial() -> Option<c_int> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the address was written before DEV was set, which every caller has seen.
+    unsafe {
+        let s = sys::raw(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]);
+        if s < 0 {
+            return None;
+        }
+        let (at, len) = (ADDRESS.0.get() as usize, size_of::<libc::sockaddr_un>());
+        if sys::raw(libc::SYS_connect, [s as usize, at, len, 0, 0, 0]) != 0 {
+            sys::close(s as c_int);
+            return None;
+        }
+        Some(s as c_int)
+    }
+}
+
+/// Takes what came with the answer to HELLO; descriptors that are kept are taken out of `fds`.
+fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) -> Option<()> {
+    if reply.errno != 0 || Some(reply.mount_dev) != mount_dev() || fds.contains(&-1) {
+        return None;
+    }
+    let (segment, _) = sys::identity(fds[0])?;
+    match world() {
+        None => attach(segment, fds)?,
+        Some(w) if w.identity == segment => {}
+        // Another instance under the device number that we know: what the table says is about the old one.
+        Some(_) => {
+            turn_off();
+            return None;
+        }
+    }
+    let made = v.rings_made.load(Ordering::Relaxed);
+    // SAFETY: received descriptors, open until our caller closes them.
+    let ring = Ring::attach(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize).ok()?;
+    let start: *mut c_void = ring.content(0).cast();
+    let head = 2 * terrace_shm::PAGE_SIZE;
+    // SAFETY: the ring's own mapping, which starts two pages before its first content page. A child must not write there.
+    unsafe { sys::madvise(start.byte_sub(head), Ring::bytes(ring.slots()), libc::MADV_DONTFORK) };
+    // SAFETY: the lock is held, and this place was never published.
+    unsafe { (*v.rings[made as usize].get()).write(ring) };
+    v.rings_made.store(made + 1, Ordering::Relaxed);
+    v.bell.discard();
+    INHERITED[1].store(-1, Ordering::Relaxed);
+    let bell = helper::raise(std::mem::replace(&mut fds[3], -1))?;
+    if !v.bell.set(bell) {
+        helper::lower(bell);
+        return None;
+    }
+    INHERITED[1].store(bell, Ordering::Relaxed);
+    v.ring.store(made + 1, Ordering::Release);
+    Some(())
+}
+
+fn attach(identity: Identity, fds: &[c_int; HELLO_FDS]) -> Option<()> {
+    // SAFETY: received descriptors, open until our caller closes them.
+    let (segment, touches) = unsafe { (BorrowedFd::borrow_raw(fds[0]), BorrowedFd::borrow_raw(fds[1])) };
+    let segment = Segment::attach(segment).ok()?;
+    let touches = TouchTable::attach(touches, segment.geometry().frames_max).ok()?;
+    // SAFETY: the lock is held and nothing is published yet, so nobody else looks at the place.
+    let place = unsafe { (*WORLD_PLACE.0.get()).write(World { segment, touches, identity }) };
+    WORLD.store(place, Ordering::Release);
+    Some(())
+}
+
+/// Room for the control message that carries up to `HELLO_FDS` descriptors, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
+
+/// Sends a request and waits for its answer. None: the connection is of no use any more.
+fn exchange(
+    s: c_int,
+    op: u32,
+    fd: Option<c_int>,
+    fds: &mut [c_int; HELLO_FDS],
+    wait_ms: u64,
+) -> Option<Reply> {
+    let request = Request { op, version: LAYOUT_VERSION };
+    let bytes = request.as_bytes();
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: zero is a valid msghdr; all that it names lives on this frame.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    if let Some(fd) = fd {
+        let len = CONTROL_HEAD + size_of::<c_int>();
+        let head =
+            libc::cmsghdr { cmsg_len: len as _, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+        // SAFETY: 64 bytes hold a header and a descriptor.
+        unsafe {
+            control.0.as_mut_ptr().cast::<libc::cmsghdr>().write(head);
+            control.0.as_mut_ptr().add(CONTROL_HEAD).cast::<c_int>().write(fd);
+        }
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = len as _;
+    }
+    let flags = libc::MSG_NOSIGNAL as usize;
+    // SAFETY: see above.
+    let sent =
+        unsafe { sys::raw(libc::SYS_sendmsg, [s as usize, &raw const message as usize, flags, 0, 0, 0]) };
+    if sent != bytes.len() as isize || !sys::wait_readable(s, wait_ms) {
+        return None;
+    }
+    receive(s, fds)
+}
+
+/// One answer with its descriptors.
+fn receive(s: c_int, fds: &mut [c_int; HELLO_FDS]) -> Option<Reply> {
+    let mut bytes = [0_u8; size_of::<Reply>()];
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: zero is a valid msghdr; all that it names lives on this frame.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    // Room for exactly as many descriptors as there is place for: the kernel closes the rest.
+    message.msg_controllen = (CONTROL_HEAD + HELLO_FDS * size_of::<c_int>()) as _;
+    let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: see above.
+    let n = unsafe { sys::raw(libc::SYS_recvmsg, [s as usize, &raw mut message as usize, flags, 0, 0, 0]) };
+    if n < 0 {
+        return None;
+    }
+    if message.msg_controllen as usize > CONTROL_HEAD {
+        // SAFETY: the kernel wrote a header and whole descriptors, inside the room given.
+        unsafe {
+            let head = control.0.as_ptr().cast::<libc::cmsghdr>().read();
+            if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+                let count = (head.cmsg_len as usize - CONTROL_HEAD) / size_of::<c_int>();
+                let from = control.0.as_ptr().add(CONTROL_HEAD).cast::<c_int>();
+                for (i, fd) in fds.iter_mut().enumerate().take(count) {
+                    *fd = from.add(i).read();
+                }
+            }
+        }
+    }
+    Reply::from_bytes(&bytes[..n as usize])
+}

@@ -1,0 +1,305 @@
+//! Processes that share memory or positions with this one.
+//!
+//! | made by | memory | descriptor table | what we do |
+//! |---|---|---|---|
+//! | fork, clone without CLONE_VM | copied | copied | all positions count as shared; the child is no client yet |
+//! | vfork | shared | copied | the thread's hooks do nothing until the child is gone |
+//! | posix_spawn | shared | copied | nothing: the child runs inside libc until it execs |
+//! | clone, CLONE_VM without CLONE_FILES; unshare(CLONE_FILES) | shared | differs | the fast door closes |
+//! | clone, CLONE_VM and CLONE_FILES (threads) | shared | shared | nothing |
+
+use super::guard;
+use crate::{door, next, table};
+use libc::{c_int, c_long};
+
+/// Around every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
+pub fn watch_forks() {
+    // SAFETY: two functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+unsafe extern "C" fn before_fork() {
+    guard(table::share_all);
+}
+
+unsafe extern "C" fn in_child() {
+    guard(door::forked);
+}
+
+/// See _Fork(3): fork without handlers.
+///
+/// # Safety
+/// As _Fork.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> c_int {
+    guard(table::share_all);
+    // SAFETY: no arguments.
+    let pid = unsafe { next::_Fork() };
+    if pid == 0 {
+        guard(door::forked);
+    }
+    pid
+}
+
+/// See unshare(2).
+///
+/// # Safety
+/// As unshare.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        guard(door::turn_off);
+    }
+    // SAFETY: the program's own argument.
+    unsafe { next::unshare(flags) }
+}
+
+/// A process or thread is about to be made by clone with these flags.
+fn cloning(flags: usize) {
+    let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
+    if vm != files {
+        door::turn_off();
+    } else if !vm {
+        table::share_all();
+    }
+}
+
+/// The stubs below call this with clone's flags.
+unsafe extern "C" fn terrace_before_clone(flags: usize) {
+    resolve();
+    guard(|| cloning(flags));
+}
+
+/// What the syscall stub below does not let pass by: calls that change what we know of descriptors. Answers as syscall
+/// does.
+unsafe extern "C-unwind" fn terrace_syscall(
+    n: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    use super::{close as c_, write_back};
+    // SAFETY: the program's own arguments, for the call that it asked for.
+    unsafe {
+        match n {
+            libc::SYS_close => c_long::from(c_::close(a as c_int)),
+            libc::SYS_dup => c_long::from(c_::dup(a as c_int)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => c_long::from(c_::dup2(a as c_int, b as c_int)),
+            libc::SYS_dup3 => c_long::from(c_::dup3(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_fcntl => c_long::from(c_::fcntl(a as c_int, b as c_int, c)),
+            libc::SYS_close_range => c_long::from(c_::close_range(a as u32, b as u32, c as c_int)),
+            libc::SYS_mmap => {
+                write_back::mmap(a as _, b, c as c_int, d as c_int, e as c_int, f as libc::off_t) as c_long
+            }
+            libc::SYS_syncfs => c_long::from(write_back::syncfs(a as c_int)),
+            libc::SYS_unshare => c_long::from(unshare(a as c_int)),
+            _ => before_rare(n, [a, b, c, d, e, f]),
+        }
+    }
+}
+
+unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
+    guard(|| match n {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => table::share_all(),
+        // A ring can close descriptors unseen.
+        libc::SYS_io_uring_setup => door::turn_off(),
+        _ => {}
+    });
+    // SAFETY: the program's own arguments.
+    crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) }) as c_long
+}
+
+#[cfg(target_arch = "x86_64")]
+mod stubs {
+    //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
+
+    use libc::{c_int, c_long};
+    use std::arch::naked_asm;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// clone of libc, or of the next interposer.
+    static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
+
+    pub fn resolve() {
+        if NEXT_CLONE.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        // SAFETY: dlsym of a C string.
+        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr()) };
+        NEXT_CLONE.store(p as usize, Ordering::Relaxed);
+    }
+
+    // vfork: the child returns first, on the parent's stack, and may overwrite the return address there: it travels in a
+    // register. The thread's `vforked` (offset 0 of its Local) is set in the child, and back to what it was in the parent,
+    // which runs on when the child is gone.
+    /// See vfork(2).
+    ///
+    /// # Safety
+    /// As vfork.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn vfork() -> c_int {
+        naked_asm!(
+            "endbr64",
+            "pop rdi",
+            "mov rsi, qword ptr [rip + terrace_local@GOTTPOFF]",
+            "mov r8d, dword ptr fs:[rsi]",
+            "mov eax, 58",
+            "syscall",
+            "push rdi",
+            "test eax, eax",
+            "jz 2f",
+            "mov dword ptr fs:[rsi], r8d",
+            "js 3f",
+            "ret",
+            "2:",
+            "mov dword ptr fs:[rsi], 1",
+            "ret",
+            "3:",
+            "movsxd rdi, eax",
+            "jmp {fail}",
+            fail = sym failed,
+        )
+    }
+
+    // clone(fn, stack, flags, arg, ptid, tls, ctid): look at the flags, then be gone.
+    /// See clone(2).
+    ///
+    /// # Safety
+    /// As clone.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn clone() -> c_int {
+        naked_asm!(
+            "endbr64",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rcx",
+            "push r8",
+            "push r9",
+            "sub rsp, 8",
+            "movsxd rdi, edx",
+            "call {before}",
+            "add rsp, 8",
+            "pop r9",
+            "pop r8",
+            "pop rcx",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "mov rax, qword ptr [rip + {next}]",
+            "test rax, rax",
+            "jz 2f",
+            "jmp rax",
+            "2:",
+            "mov rdi, -38",
+            "jmp {fail}",
+            before = sym super::terrace_before_clone,
+            next = sym NEXT_CLONE,
+            fail = sym failed,
+        )
+    }
+
+    // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others go straight down.
+    /// See syscall(2).
+    ///
+    /// # Safety
+    /// As syscall.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn syscall() -> c_long {
+        naked_asm!(
+            "endbr64",
+            "cmp rdi, 3",
+            "je 3f",
+            "cmp rdi, 9",
+            "je 3f",
+            "cmp rdi, 32",
+            "je 3f",
+            "cmp rdi, 33",
+            "je 3f",
+            "cmp rdi, 56",
+            "je 4f",
+            "cmp rdi, 57",
+            "je 3f",
+            "cmp rdi, 58",
+            "je 4f",
+            "cmp rdi, 72",
+            "je 3f",
+            "cmp rdi, 272",
+            "je 3f",
+            "cmp rdi, 292",
+            "je 3f",
+            "cmp rdi, 306",
+            "je 3f",
+            "cmp rdi, 425",
+            "je 3f",
+            "cmp rdi, 436",
+            "je 3f",
+            "cmp rdi, 435",
+            "je 4f",
+            "2:",
+            "mov rax, rdi",
+            "mov rdi, rsi",
+            "mov rsi, rdx",
+            "mov rdx, rcx",
+            "mov r10, r8",
+            "mov r8, r9",
+            "mov r9, qword ptr [rsp + 8]",
+            "syscall",
+            "cmp rax, -4095",
+            "jae 5f",
+            "ret",
+            "5:",
+            "mov rdi, rax",
+            "jmp {fail}",
+            "3:",
+            // The seventh argument stands on the stack, where the callee looks for it.
+            "jmp {watched}",
+            "4:",
+            // vfork and clones: the flags (a vfork's: shared memory, own descriptors), then as above.
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rcx",
+            "push r8",
+            "push r9",
+            "sub rsp, 8",
+            "mov rax, rdi",
+            "mov rdi, rsi",
+            "cmp rax, 56",
+            "je 6f",
+            "mov edi, 0x4100",
+            "6:",
+            "call {before}",
+            "add rsp, 8",
+            "pop r9",
+            "pop r8",
+            "pop rcx",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "jmp 2b",
+            fail = sym failed,
+            watched = sym super::terrace_syscall,
+            before = sym super::terrace_before_clone,
+        )
+    }
+
+    /// Sets errno; returns -1.
+    unsafe extern "C" fn failed(ret: isize) -> isize {
+        crate::sys::libc_ret(ret)
+    }
+}
+
+/// Looks up what the stubs need.
+pub fn resolve() {
+    #[cfg(target_arch = "x86_64")]
+    stubs::resolve();
+}

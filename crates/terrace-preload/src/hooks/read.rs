@@ -1,0 +1,61 @@
+//! read and its forms.
+
+use super::guard;
+use crate::sys::{self, Ret};
+use crate::table::{self, Class};
+use crate::{next, read};
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+unsafe extern "C-unwind" {
+    /// A hit is a cancellation point like the call that it replaces.
+    fn pthread_testcancel();
+}
+
+/// The fast door's answer for a classified descriptor.
+///
+/// # Safety
+/// `serve` gets the program's arguments.
+#[inline]
+unsafe fn fast(fd: c_int, serve: impl FnOnce(Class) -> Option<Ret>) -> Option<ssize_t> {
+    let class = table::get(fd)?;
+    // SAFETY: may unwind; no destructor in this frame or its callers.
+    unsafe { pthread_testcancel() };
+    guard(|| serve(class)).map(sys::libc_ret)
+}
+
+/// Defines a hook: name, arguments, what the fast door does with them, the real call.
+macro_rules! hook {
+    ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) if $when:expr => $serve:expr) => {
+        /// See read(2).
+        ///
+        /// # Safety
+        /// As the function of that name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
+            // SAFETY: the program's own arguments.
+            unsafe {
+                if $when && let Some(ret) = fast($fd, $serve) {
+                    return ret;
+                }
+                next::$name($fd $(, $arg)*)
+            }
+        }
+    };
+}
+
+hook!(read(fd: c_int, buf: *mut c_void, n: size_t) if true => |c| read::read(fd, c, buf.cast(), n));
+hook!(__read_chk(fd: c_int, buf: *mut c_void, n: size_t, max: size_t) if n <= max => |c| read::read(fd, c, buf.cast(), n));
+hook!(readv(fd: c_int, v: *const iovec, n: c_int) if true => |c| read::readv(fd, c, v, n));
+hook!(pread(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) if true => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(pread64(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) if true => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(__pread_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) if n <= max
+    => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(__pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) if n <= max
+    => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(preadv(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
+hook!(preadv64(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
+// Flags change how a read may wait or fail, and offset -1 means the position: not the fast door's matter.
+hook!(preadv2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0
+    => |c| read::preadv(fd, c, v, n, offset));
+hook!(preadv64v2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0
+    => |c| read::preadv(fd, c, v, n, offset));

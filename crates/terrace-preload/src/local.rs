@@ -1,0 +1,114 @@
+//! What the fast door remembers of a thread.
+//!
+//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. The model
+//! that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later dlopen; a hook that runs
+//! under an allocator or in a signal handler must not.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+
+/// Recent reads of a thread, one a descriptor, to tell a scan from random reads.
+#[derive(Debug)]
+#[repr(C)]
+struct Stream {
+    fd: Cell<c_int>,
+    streak: Cell<u32>,
+    end: Cell<u64>,
+}
+
+const STREAMS: usize = 4;
+/// Bytes of [`Local`]; the assembler needs a number.
+const LOCAL_BYTES: usize = 16 + STREAMS * 16;
+
+/// A thread's block. All zero at its start.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Local {
+    /// The thread runs in a vfork child: its memory is the parent's, so no table may change. Written by assembly.
+    vforked: Cell<u32>,
+    /// Counter stripe + 1.
+    stripe: Cell<u32>,
+    /// Donation slot where the next search starts.
+    pub next_slot: Cell<u32>,
+    _pad: u32,
+    streams: [Stream; STREAMS],
+}
+
+const _: () = assert!(size_of::<Local>() == LOCAL_BYTES && std::mem::offset_of!(Local, vforked) == 0);
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".section .tbss.terrace_local,\"awT\",@nobits",
+    ".p2align 4",
+    ".globl terrace_local",
+    ".hidden terrace_local",
+    ".type terrace_local,@object",
+    "terrace_local: .zero {bytes}",
+    ".size terrace_local, {bytes}",
+    ".text",
+    bytes = const LOCAL_BYTES,
+);
+
+/// The calling thread's block.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn local() -> &'static Local {
+    let p: *const Local;
+    // SAFETY: the initial-exec sequence for the symbol above; fs:0 holds the thread pointer. The block is zeroed, which is
+    // a valid Local, and lives as long as the thread; the reference does not leave it (Local is not Sync).
+    unsafe {
+        std::arch::asm!("mov {p}, qword ptr [rip + terrace_local@GOTTPOFF]", "add {p}, qword ptr fs:[0]",
+            p = out(reg) p, options(pure, readonly, nostack));
+        &*p
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), _pad: 0,
+            streams: [const { Stream { fd: Cell::new(0), streak: Cell::new(0), end: Cell::new(0) } }; STREAMS],
+        }
+    };
+}
+
+/// The calling thread's block.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn local() -> &'static Local {
+    // SAFETY: const-initialised without destructor: it lives as long as the thread, which the reference does not leave.
+    LOCAL.with(|l| unsafe { &*std::ptr::from_ref(l) })
+}
+
+impl Local {
+    /// True in a vfork child.
+    #[inline]
+    pub fn vforked(&self) -> bool {
+        self.vforked.get() != 0
+    }
+    /// Counter stripe of the thread.
+    #[inline]
+    pub fn stripe(&self) -> usize {
+        if self.stripe.get() == 0 {
+            self.first_stripe();
+        }
+        self.stripe.get() as usize
+    }
+    #[cold]
+    fn first_stripe(&self) {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        self.stripe.set(1 + NEXT.fetch_add(1, Ordering::Relaxed) % 1024);
+    }
+    /// Notes a read and says how many reads before it were adjacent.
+    #[inline]
+    pub fn streak(&self, fd: c_int, offset: u64, n: usize) -> u32 {
+        let s = &self.streams[fd as usize % STREAMS];
+        let streak =
+            if s.fd.get() == fd && s.end.get() == offset { s.streak.get().saturating_add(1) } else { 0 };
+        s.fd.set(fd);
+        s.streak.set(streak);
+        s.end.set(offset + n as u64);
+        streak
+    }
+}

@@ -1,0 +1,312 @@
+//! An own miss: read the source, give the page to the caller, donate a copy.
+//!
+//! 1. *observe*: note what the index says of each absent page.
+//! 2. *land*: where the page goes: into a claimed slot of the ring, or straight into the caller's buffer.
+//! 3. *read* all of them with one direct read.
+//! 4. *still?*: a page that something changed since 1 is not what was read; the main door has the right one.
+//! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
+
+use crate::door;
+use crate::read::File;
+use crate::source::{self, Source};
+use crate::sys::{self, count};
+use libc::iovec;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::client::{self, Outcome, Seen, observe, still};
+use terrace_shm::protocol::slot;
+use terrace_shm::ring::{Ring, SLOTS_MAX};
+use terrace_shm::{PAGE_SIZE, RUN_PAGES};
+
+/// Pages of one direct read at the most.
+const BATCH_MAX: usize = SLOTS_MAX;
+/// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
+const SMALL_FILE: u64 = (RUN_PAGES * PAGE_SIZE) as u64;
+const NO_SLOT: u8 = u8::MAX;
+
+/// How a read ended.
+#[derive(Debug)]
+pub enum Progress {
+    /// Bytes delivered; there is no more.
+    Done(usize),
+    /// Bytes delivered; the rest is for the main door.
+    MainDoor(usize),
+}
+
+/// A page on its way.
+#[derive(Debug, Clone, Copy)]
+struct Landing {
+    seen: Seen,
+    /// Slot of the ring, or NO_SLOT: the caller's buffer.
+    slot: u8,
+}
+
+/// Goes on with a read whose page at `offset + done` is absent.
+///
+/// # Safety
+/// `buf` is the program's buffer of `n` bytes.
+#[cold]
+pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: usize) -> Progress {
+    let Some(source) = source_of(file) else { return Progress::MainDoor(done) };
+    loop {
+        let at = offset + done as u64;
+        // SAFETY: done < n, so the rest of the buffer is the program's as well.
+        let got = unsafe { fetch(file, source, buf.add(done), n - done, at) };
+        if got == 0 {
+            return Progress::MainDoor(done);
+        }
+        done += got;
+        if done == n {
+            return Progress::Done(done);
+        }
+        let (seg, touches) = (&file.world.segment, &file.world.touches);
+        // SAFETY: as above.
+        match unsafe { client::read(seg, touches, file.slot, offset + done as u64, buf.add(done), n - done) }
+        {
+            Outcome::Done(k) => return Progress::Done(done + k),
+            Outcome::Miss { done: k } => done += k,
+            Outcome::MainDoor { done: k } => return Progress::MainDoor(done + k),
+        }
+    }
+}
+
+fn source_of(file: &File) -> Option<Source> {
+    if file.slot.size.load(Ordering::Relaxed) <= SMALL_FILE {
+        return None;
+    }
+    // A fork finds itself without a ring, and is a client of its own from here on.
+    if !door::is_registered() && !door::register() {
+        return None;
+    }
+    source::of(file.fd, file.class, file.slot.id.load(Ordering::Relaxed))
+}
+
+/// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the main door has to.
+unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
+    let Some(ring) = door::ring() else { return 0 };
+    let first = offset / PAGE_SIZE as u64;
+    let base = first * PAGE_SIZE as u64;
+    let mut batch = Batch {
+        file,
+        source,
+        ring,
+        buf,
+        n,
+        offset,
+        base,
+        landings: [Landing { seen: Seen { identity: 0, clock: 0 }, slot: NO_SLOT }; BATCH_MAX],
+        len: 0,
+        full: false,
+    };
+    batch.observe();
+    // Read after the look at the clock: if the size changed since, `still` will say so.
+    let size = file.slot.size.load(Ordering::Acquire);
+    batch.land(size);
+    if batch.len == 0 {
+        return 0;
+    }
+    // SAFETY: every vector is a page of the ring or of the caller's buffer.
+    let read = unsafe { batch.read() };
+    // SAFETY: as above.
+    unsafe { batch.hand_over(read, size) }
+}
+
+struct Batch<'a> {
+    file: &'a File<'a>,
+    source: Source,
+    ring: &'static Ring,
+    /// The program's buffer, its length, and the place in the file where it starts.
+    buf: *mut u8,
+    n: usize,
+    offset: u64,
+    /// Start of the first page.
+    base: u64,
+    landings: [Landing; BATCH_MAX],
+    len: usize,
+    /// The ring had no slot for a page that was to be donated.
+    full: bool,
+}
+
+impl Batch<'_> {
+    fn page(&self, i: usize) -> u64 {
+        self.base / PAGE_SIZE as u64 + i as u64
+    }
+    fn start(&self, i: usize) -> u64 {
+        self.base + (i * PAGE_SIZE) as u64
+    }
+    /// The address in the caller's buffer that page `i` has, if all of it is wanted there.
+    fn direct(&self, i: usize, size: u64) -> Option<*mut u8> {
+        let (start, end) = (self.start(i), self.start(i) + PAGE_SIZE as u64);
+        if start < self.offset || end > self.offset + self.n as u64 || end > size {
+            return None;
+        }
+        // SAFETY: the page lies inside the buffer.
+        let at = unsafe { self.buf.add((start - self.offset) as usize) };
+        (at as usize).is_multiple_of(self.source.align.max(1)).then_some(at)
+    }
+
+    /// Phase 1.
+    fn observe(&mut self) {
+        let size = self.file.slot.size.load(Ordering::Acquire);
+        let end = (self.offset + self.n as u64).min(size);
+        while self.len < BATCH_MAX && self.start(self.len) < end {
+            let Some(seen) = observe(&self.file.world.segment, self.file.slot, self.page(self.len)) else {
+                return;
+            };
+            self.landings[self.len].seen = seen;
+            self.len += 1;
+        }
+    }
+
+    /// Phase 2. Shortens the batch at the first page that has no place to land.
+    fn land(&mut self, size: u64) {
+        let serving = self.file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
+        for i in 0..self.len {
+            if self.start(i) >= size {
+                self.len = i;
+                return;
+            }
+            let direct = self.direct(i, size).is_some();
+            let donate = serving && self.source.may_write && !self.full;
+            let slot = (donate || !direct).then(|| claim(self.ring, self.file)).flatten();
+            self.full |= donate && slot.is_none();
+            if slot.is_none() && !direct {
+                self.len = i;
+                return;
+            }
+            self.landings[i].slot = slot.unwrap_or(NO_SLOT);
+        }
+    }
+
+    /// Phase 3. Bytes read.
+    unsafe fn read(&self) -> usize {
+        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH_MAX];
+        let mut vectors = 0;
+        for i in 0..self.len {
+            let at = match self.landings[i].slot {
+                // `land` left only pages for which this is Some.
+                NO_SLOT => self.direct(i, u64::MAX).unwrap_or(std::ptr::null_mut()),
+                slot => self.ring.content(slot.into()),
+            };
+            match iov[..vectors].last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
+                    last.iov_len += PAGE_SIZE
+                }
+                _ => {
+                    iov[vectors] = iovec { iov_base: at.cast(), iov_len: PAGE_SIZE };
+                    vectors += 1;
+                }
+            }
+        }
+        // SAFETY: see above.
+        let got = unsafe { sys::preadv(self.source.fd, &iov[..vectors], self.base) };
+        usize::try_from(got).unwrap_or(0)
+    }
+
+    /// Phases 4 and 5. Bytes delivered to the caller.
+    unsafe fn hand_over(&self, read: usize, size: u64) -> usize {
+        let (world, c) = (self.file.world, self.ring.counters(self.file.local.stripe()));
+        let serving = world.segment.header().serving.load(Ordering::Relaxed) != 0;
+        let (mut delivered, mut good) = (0, 0);
+        for (i, landing) in self.landings[..self.len].iter().enumerate() {
+            // The source has the object's size; a read that ends before it met something else (an error, another daemon
+            // action): not ours to explain.
+            let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
+            let whole = i * PAGE_SIZE + valid <= read;
+            if !whole || !still(&world.segment, self.file.slot, self.page(i), landing.seen) {
+                break;
+            }
+            // SAFETY: the page's part of the caller's buffer, inside it; the slot is ours until it is ready.
+            delivered += unsafe { self.deliver(i, valid) };
+            if serving {
+                self.donate(i, landing, valid);
+            } else {
+                self.give_up(landing);
+            }
+            good += 1;
+        }
+        for landing in &self.landings[good..self.len] {
+            self.give_up(landing);
+        }
+        count(&c.misses, good as u64);
+        count(&c.miss_bytes, delivered as u64);
+        if serving {
+            self.after_donations();
+        }
+        delivered
+    }
+
+    /// Copies the wanted part of page `i` to the caller, unless it landed there.
+    unsafe fn deliver(&self, i: usize, valid: usize) -> usize {
+        let skip = self.offset.saturating_sub(self.start(i)) as usize;
+        let to = (self.start(i) + skip as u64 - self.offset) as usize;
+        let bytes = (valid.saturating_sub(skip)).min(self.n - to);
+        if self.landings[i].slot != NO_SLOT {
+            let content = self.ring.content(self.landings[i].slot.into());
+            // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`. The rest of the last page is
+            // what the kernel left there: zeroes are wanted.
+            unsafe {
+                std::ptr::copy_nonoverlapping(content.add(skip), self.buf.add(to), bytes);
+                content.add(valid).write_bytes(0, PAGE_SIZE - valid);
+            }
+        }
+        bytes
+    }
+
+    /// Content from a process that may write the file, the key alone from others.
+    fn donate(&self, i: usize, landing: &Landing, valid: usize) {
+        let slot = match landing.slot {
+            NO_SLOT if self.source.may_write => None,
+            NO_SLOT => claim(self.ring, self.file),
+            slot => Some(slot),
+        };
+        let c = self.ring.counters(self.file.local.stripe());
+        let Some(slot) = slot else {
+            count(&c.donations_dropped, 1);
+            return;
+        };
+        let d = self.ring.donation(slot.into());
+        d.object.store(self.file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
+        d.page.store(self.page(i), Ordering::Relaxed);
+        d.seen.store(landing.seen.identity, Ordering::Relaxed);
+        d.clock.store(landing.seen.clock, Ordering::Relaxed);
+        d.len.store(if self.source.may_write { valid as u64 } else { 0 }, Ordering::Relaxed);
+        slot::ready(&d.state);
+        count(&c.donations, 1);
+    }
+
+    fn give_up(&self, landing: &Landing) {
+        if landing.slot != NO_SLOT {
+            slot::free(&self.ring.donation(landing.slot.into()).state);
+        }
+    }
+
+    /// Wakes the daemon if it sleeps over a ring that is half full; looks for the reason if the ring is full.
+    fn after_donations(&self) {
+        let sleeps = self.file.world.segment.header().drainer_sleeps.load(Ordering::Relaxed) != 0;
+        if !sleeps && !self.full {
+            return;
+        }
+        let states = || (0..self.ring.slots()).map(|i| self.ring.donation(i).state.load(Ordering::Relaxed));
+        if sleeps && states().filter(|&s| s != slot::FREE).count() * 2 >= self.ring.slots() {
+            door::ring_bell();
+        }
+        if self.full {
+            door::check_ring(states().all(|s| s == slot::CLAIMED));
+        }
+    }
+}
+
+/// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that
+/// adjacent pages mostly get adjacent slots.
+fn claim(ring: &Ring, file: &File) -> Option<u8> {
+    static START: AtomicU64 = AtomicU64::new(0);
+    let slots = ring.slots();
+    let next = &file.local.next_slot;
+    if next.get() == 0 {
+        next.set(1 + START.fetch_add(16, Ordering::Relaxed) as u32 % 1024);
+    }
+    let start = next.get() as usize;
+    let found = (start..start + slots).find(|&i| slot::claim(&ring.donation(i % slots).state))?;
+    next.set((found % slots) as u32 + 1);
+    Some((found % slots) as u8)
+}

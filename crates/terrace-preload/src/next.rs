@@ -1,0 +1,128 @@
+//! The functions behind our hooks: the next definition in the program's search order, which may be another interposer.
+//!
+//! Looked up once, in .init_array. Whatever is called before that (other libraries' constructors, an allocator's start)
+//! goes to the kernel directly, as if we were not there.
+
+use crate::sys;
+use libc::{FILE, c_int, c_uint, c_void, iovec, mode_t, off_t, size_t, ssize_t};
+use std::ffi::{CStr, c_char};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Defines for each function an atomic pointer, and a call through it. "C-unwind": these are cancellation points, and
+/// glibc cancels a thread by unwinding it.
+macro_rules! next {
+    ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $early:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod pointer {
+            use super::*;
+            $(pub static $name: AtomicUsize = AtomicUsize::new(0);)*
+        }
+        $(
+            #[inline]
+            #[allow(non_snake_case)]
+            pub unsafe fn $name($($arg: $t),*) -> $r {
+                let p = pointer::$name.load(Ordering::Relaxed);
+                if p == 0 {
+                    // SAFETY: the program's own arguments.
+                    #[allow(clippy::redundant_closure_call, unused_unsafe)]
+                    return unsafe { ($early)($($arg),*) };
+                }
+                // SAFETY: dlsym gave this address for this name, whose C prototype this is.
+                unsafe { transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)($($arg),*) }
+            }
+        )*
+        /// Looks all of them up.
+        pub fn resolve() {
+            $(find(concat!(stringify!($name), "\0"), &pointer::$name);)*
+        }
+    };
+}
+
+fn find(name: &str, to: &AtomicUsize) {
+    let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL");
+    // SAFETY: dlsym of a C string.
+    let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    to.store(p as usize, Ordering::Relaxed);
+}
+
+/// Streams exist in libc alone: somebody's constructor that uses one before ours has run has it looked up now.
+fn found(pointer: &AtomicUsize) -> bool {
+    resolve();
+    pointer.load(Ordering::Relaxed) != 0
+}
+
+/// A raw system call with libc's way of telling errors.
+macro_rules! call {
+    ($n:ident $(, $a:expr)*) => {{
+        let given: &[usize] = &[$($a as usize),*];
+        let mut args = [0; 6];
+        args[..given.len()].copy_from_slice(given);
+        // SAFETY: the program's own arguments, for the call that it asked for.
+        sys::libc_ret(unsafe { sys::raw(libc::$n, args) })
+    }};
+}
+
+const CWD: c_int = libc::AT_FDCWD;
+
+next! {
+    open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
+    open64(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
+    openat(d: c_int, p: *const c_char, f: c_int, m: mode_t) -> c_int = |d, p, f, m| call!(SYS_openat, d, p, f, m) as c_int;
+    openat64(d: c_int, p: *const c_char, f: c_int, m: mode_t) -> c_int = |d, p, f, m| call!(SYS_openat, d, p, f, m) as c_int;
+    creat(p: *const c_char, m: mode_t) -> c_int = |p, m| call!(SYS_openat, CWD, p, CREAT, m) as c_int;
+    creat64(p: *const c_char, m: mode_t) -> c_int = |p, m| call!(SYS_openat, CWD, p, CREAT, m) as c_int;
+    __open_2(p: *const c_char, f: c_int) -> c_int = |p, f| call!(SYS_openat, CWD, p, f) as c_int;
+    __open64_2(p: *const c_char, f: c_int) -> c_int = |p, f| call!(SYS_openat, CWD, p, f) as c_int;
+    __openat_2(d: c_int, p: *const c_char, f: c_int) -> c_int = |d, p, f| call!(SYS_openat, d, p, f) as c_int;
+    __openat64_2(d: c_int, p: *const c_char, f: c_int) -> c_int = |d, p, f| call!(SYS_openat, d, p, f) as c_int;
+
+    close(fd: c_int) -> c_int = |fd| call!(SYS_close, fd) as c_int;
+    dup(fd: c_int) -> c_int = |fd| call!(SYS_dup, fd) as c_int;
+    dup2(a: c_int, b: c_int) -> c_int = early_dup2;
+    dup3(a: c_int, b: c_int, f: c_int) -> c_int = |a, b, f| call!(SYS_dup3, a, b, f) as c_int;
+    fclose(s: *mut FILE) -> c_int = |_| libc::EOF;
+    fdopen(fd: c_int, m: *const c_char) -> *mut FILE = |fd, m| if found(&pointer::fdopen) { fdopen(fd, m) } else { std::ptr::null_mut() };
+    freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(&pointer::freopen) { freopen(p, m, s) } else { std::ptr::null_mut() };
+    freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(&pointer::freopen64) { freopen64(p, m, s) } else { std::ptr::null_mut() };
+    close_range(a: c_uint, b: c_uint, f: c_int) -> c_int = |a, b, f| call!(SYS_close_range, a, b, f) as c_int;
+    closefrom(low: c_int) -> () = |low| { call!(SYS_close_range, low, c_uint::MAX, 0); };
+    fcntl(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
+    fcntl64(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
+
+    read(fd: c_int, b: *mut c_void, n: size_t) -> ssize_t = |fd, b, n| call!(SYS_read, fd, b, n);
+    readv(fd: c_int, v: *const iovec, n: c_int) -> ssize_t = |fd, v, n| call!(SYS_readv, fd, v, n);
+    pread(fd: c_int, b: *mut c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pread64, fd, b, n, o);
+    pread64(fd: c_int, b: *mut c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pread64, fd, b, n, o);
+    preadv(fd: c_int, v: *const iovec, n: c_int, o: off_t) -> ssize_t = |fd, v, n, o| call!(SYS_preadv, fd, v, n, o);
+    preadv64(fd: c_int, v: *const iovec, n: c_int, o: off_t) -> ssize_t = |fd, v, n, o| call!(SYS_preadv, fd, v, n, o);
+    preadv2(fd: c_int, v: *const iovec, n: c_int, o: off_t, f: c_int) -> ssize_t
+        = |fd, v, n, o, f| call!(SYS_preadv2, fd, v, n, o, 0, f);
+    preadv64v2(fd: c_int, v: *const iovec, n: c_int, o: off_t, f: c_int) -> ssize_t
+        = |fd, v, n, o, f| call!(SYS_preadv2, fd, v, n, o, 0, f);
+    __read_chk(fd: c_int, b: *mut c_void, n: size_t, max: size_t) -> ssize_t
+        = |fd, b, n: size_t, max| call!(SYS_read, fd, b, n.min(max));
+    __pread_chk(fd: c_int, b: *mut c_void, n: size_t, o: off_t, max: size_t) -> ssize_t
+        = |fd, b, n: size_t, o, max| call!(SYS_pread64, fd, b, n.min(max), o);
+    __pread64_chk(fd: c_int, b: *mut c_void, n: size_t, o: off_t, max: size_t) -> ssize_t
+        = |fd, b, n: size_t, o, max| call!(SYS_pread64, fd, b, n.min(max), o);
+
+    mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
+        = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
+    mmap64(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
+        = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
+    syncfs(fd: c_int) -> c_int = |fd| call!(SYS_syncfs, fd) as c_int;
+    sync() -> () = || { call!(SYS_sync); };
+    unshare(f: c_int) -> c_int = |f| call!(SYS_unshare, f) as c_int;
+    _Fork() -> c_int = || call!(SYS_clone, libc::SIGCHLD) as c_int;
+}
+
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+/// dup2 in terms of dup3, for machines whose kernel has only that.
+fn early_dup2(a: c_int, b: c_int) -> c_int {
+    if a == b {
+        return if call!(SYS_fcntl, a, libc::F_GETFD) < 0 { -1 } else { b };
+    }
+    call!(SYS_dup3, a, b, 0) as c_int
+}

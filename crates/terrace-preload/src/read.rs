@@ -1,0 +1,270 @@
+//! A read of a classified descriptor: hits here, misses in [`crate::miss`], the rest by the main door.
+//!
+//! Every function here answers `None` for "nothing was done: make the real call", or what the call returns: bytes, or
+//! -errno.
+
+use crate::local::{Local, local};
+use crate::sys::{self, Ret, count};
+use crate::table::{self, Class, UNKNOWN};
+use crate::{door, miss};
+use libc::iovec;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use terrace_shm::client::{self, Outcome};
+use terrace_shm::{ObjectSlot, PAGE_SIZE};
+
+/// The kernel reads at most this much in one call (MAX_RW_COUNT).
+const READ_MAX: usize = 0x7fff_f000;
+/// No program memory starts here or above: bad addresses go to the kernel, which answers EFAULT. A bad address below is
+/// found out by the processor: SIGSEGV where the kernel would have said EFAULT (docs/SEMANTICS.md).
+const ADDRESS_END: usize = 0x8000_0000_0000;
+/// No program memory below (vm.mmap_min_addr of every distribution).
+const ADDRESS_START: usize = 0x1_0000;
+/// Adjacent reads before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
+const SCAN_STREAK: u32 = 2;
+/// Vectors of one call that are looked at.
+const VECTORS_MAX: c_int = 1024;
+
+/// What a read works on.
+#[derive(Debug, Clone, Copy)]
+pub struct File<'a> {
+    pub fd: c_int,
+    pub class: Class,
+    pub slot: &'a ObjectSlot,
+    pub world: &'static door::World,
+    pub local: &'a Local,
+}
+
+impl File<'static> {
+    #[inline]
+    fn new(fd: c_int, class: Class) -> Option<Self> {
+        let local = local();
+        if local.vforked() {
+            return None;
+        }
+        let world = door::world()?;
+        Some(File { fd, class, slot: world.segment.object(class.slot()), world, local })
+    }
+}
+
+impl File<'_> {
+    #[inline]
+    fn count_hit(&self, offset: u64, n: usize) {
+        if let Some(ring) = door::ring() {
+            let c = ring.counters(self.local.stripe());
+            count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
+            count(&c.hit_bytes, n as u64);
+        }
+    }
+    #[cold]
+    fn count_fallback(&self) {
+        if let Some(ring) = door::ring() {
+            count(&ring.counters(self.local.stripe()).fallbacks, 1);
+        }
+    }
+
+    /// Reads at `offset`, as far as the fast door gets. None: not at all.
+    #[inline]
+    unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+        let streak = self.local.streak(self.fd, offset, n);
+        // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
+        let outcome =
+            unsafe { client::read(&self.world.segment, &self.world.touches, self.slot, offset, buf, n) };
+        match outcome {
+            Outcome::Done(k) => {
+                self.count_hit(offset, k);
+                Some(k)
+            }
+            Outcome::Miss { done } => {
+                if done > 0 {
+                    self.count_hit(offset, done);
+                }
+                let done = match streak < SCAN_STREAK {
+                    // SAFETY: as above; `done` bytes of it are filled.
+                    true => unsafe { miss::go_on(self, buf, n, offset, done) },
+                    false => miss::Progress::MainDoor(done),
+                };
+                match done {
+                    miss::Progress::Done(k) => Some(k),
+                    // SAFETY: as above.
+                    miss::Progress::MainDoor(k) => unsafe { self.rest(buf, n, offset, k) },
+                }
+            }
+            // SAFETY: as above.
+            Outcome::MainDoor { done } => unsafe { self.rest(buf, n, offset, done) },
+        }
+    }
+
+    /// The main door finishes what the fast door began.
+    #[cold]
+    unsafe fn rest(&self, buf: *mut u8, n: usize, offset: u64, done: usize) -> Option<usize> {
+        self.count_fallback();
+        if done == 0 {
+            return None;
+        }
+        // SAFETY: done <= n, the program's buffer.
+        let more = unsafe { sys::pread(self.fd, buf.add(done), n - done, offset + done as u64) };
+        // An error after some bytes is the next call's to report, as always with read.
+        Some(done + usize::try_from(more).unwrap_or(0))
+    }
+
+    /// [`File::try_at`], finished by the main door in any case.
+    unsafe fn at(&self, buf: *mut u8, n: usize, offset: u64) -> Ret {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.try_at(buf, n, offset) {
+                Some(k) => k as Ret,
+                None => sys::pread(self.fd, buf, n, offset),
+            }
+        }
+    }
+}
+
+/// True if the kernel would not refuse or shorten such a read for its arguments.
+#[inline]
+fn plausible(buf: *const u8, n: usize) -> bool {
+    let start = buf as usize;
+    n > 0
+        && n <= READ_MAX
+        && start >= ADDRESS_START
+        && start.checked_add(n).is_some_and(|end| end <= ADDRESS_END)
+}
+
+/// The sum of the vectors' lengths, if all are plausible.
+///
+/// # Safety
+/// `v` is the program's array of `n` vectors.
+unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)> {
+    if n <= 0 || n > VECTORS_MAX || !plausible(v.cast(), n as usize * size_of::<iovec>()) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let v = unsafe { std::slice::from_raw_parts(v, n as usize) };
+    let mut sum = 0_usize;
+    for piece in v {
+        if piece.iov_len > 0 && !plausible(piece.iov_base.cast(), piece.iov_len) {
+            return None;
+        }
+        sum = sum.checked_add(piece.iov_len)?;
+    }
+    (sum > 0 && sum <= READ_MAX).then_some((v, sum))
+}
+
+/// pread.
+///
+/// # Safety
+/// The program's buffer.
+#[inline]
+pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<Ret> {
+    let offset = u64::try_from(offset).ok()?;
+    if !plausible(buf, n) {
+        return None;
+    }
+    let file = File::new(fd, class)?;
+    // SAFETY: the program's buffer.
+    unsafe { file.try_at(buf, n, offset).map(|k| k as Ret) }
+}
+
+/// preadv.
+///
+/// # Safety
+/// The program's vectors and buffers.
+pub unsafe fn preadv(fd: c_int, class: Class, v: *const iovec, n: c_int, offset: i64) -> Option<Ret> {
+    let offset = u64::try_from(offset).ok()?;
+    // SAFETY: the program's vectors.
+    unsafe {
+        let (v, _) = vectors(v, n)?;
+        let file = File::new(fd, class)?;
+        scatter(&file, v, offset)
+    }
+}
+
+/// Fills vector after vector until one stays short.
+unsafe fn scatter(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
+    let mut done = 0;
+    for piece in v.iter().filter(|p| p.iov_len > 0) {
+        let (buf, n) = (piece.iov_base.cast(), piece.iov_len);
+        // SAFETY: the program's buffers.
+        let got = unsafe {
+            match done {
+                0 => file.try_at(buf, n, offset)? as Ret,
+                _ => file.at(buf, n, offset + done as u64),
+            }
+        };
+        // An error after some bytes is the next call's to report.
+        done += usize::try_from(got).unwrap_or(0);
+        if got < n as Ret {
+            break;
+        }
+    }
+    Some(done as Ret)
+}
+
+/// read: the kernel keeps the position.
+///
+/// # Safety
+/// The program's buffer.
+pub unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Ret> {
+    if !plausible(buf, n) {
+        return None;
+    }
+    let file = File::new(fd, class)?;
+    let start = advance(&file, n)?;
+    // SAFETY: the program's buffer.
+    let got = unsafe { file.at(buf, n, start) };
+    Some(retreat(&file, n, got))
+}
+
+/// readv.
+///
+/// # Safety
+/// The program's vectors and buffers.
+pub unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Option<Ret> {
+    // SAFETY: the program's vectors.
+    unsafe {
+        let (v, sum) = vectors(v, n)?;
+        let file = File::new(fd, class)?;
+        let start = advance(&file, sum)?;
+        let got = match scatter(&file, v, start) {
+            Some(got) => got,
+            None => {
+                sys::raw(libc::SYS_preadv, [fd as usize, v.as_ptr() as usize, v.len(), start as usize, 0, 0])
+            }
+        };
+        Some(retreat(&file, sum, got))
+    }
+}
+
+/// Moves the position forward by `n`, as a full read would, and says where it stood. The kernel does that atomically, so
+/// that two readers of one position never get the same bytes. Near the end of the file the real read decides.
+fn advance(file: &File, n: usize) -> Option<u64> {
+    if file.class.shared() {
+        // Another process may move the position between our look at the size and the move.
+        file.count_fallback();
+        return None;
+    }
+    let hint = table::position(file.fd);
+    let mut at = hint.load(Ordering::Relaxed);
+    if at == UNKNOWN {
+        at = u64::try_from(sys::lseek_cur(file.fd, 0)).ok()?;
+    }
+    if at + n as u64 > file.slot.size.load(Ordering::Acquire) {
+        // The real read moves the position.
+        hint.store(UNKNOWN, Ordering::Relaxed);
+        file.count_fallback();
+        return None;
+    }
+    let end = u64::try_from(sys::lseek_cur(file.fd, n as i64)).ok()?;
+    hint.store(end, Ordering::Relaxed);
+    Some(end - n as u64)
+}
+
+/// Takes back what [`advance`] moved too far. Relative, so that moves of other threads meanwhile stay.
+fn retreat(file: &File, n: usize, got: Ret) -> Ret {
+    let short = n as i64 - got.max(0) as i64;
+    if short > 0 {
+        sys::lseek_cur(file.fd, -short);
+        table::position(file.fd).store(UNKNOWN, Ordering::Relaxed);
+    }
+    got
+}

@@ -1,0 +1,91 @@
+//! Source files of objects that this process missed: opened by the daemon, kept for the life of the process.
+//!
+//! Kept, because closing any descriptor of an inode drops the process's POSIX locks on it. Written under the door's lock,
+//! read without; an entry never changes its object.
+
+use crate::table::{self, Class};
+use crate::{door, helper};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const SOURCES_MAX: usize = 1024;
+const PROBES_MAX: usize = 16;
+
+#[derive(Debug)]
+struct Entry {
+    /// Object id; 0 = free.
+    object: AtomicU64,
+    /// Alignment of direct reads, bytes; 0 = the source takes none.
+    align: AtomicU32,
+    may_write: AtomicU32,
+    fd: helper::Slot,
+}
+
+static SOURCES: [Entry; SOURCES_MAX] = [const {
+    Entry {
+        object: AtomicU64::new(0),
+        align: AtomicU32::new(0),
+        may_write: AtomicU32::new(0),
+        fd: helper::Slot::new(),
+    }
+}; SOURCES_MAX];
+
+/// A source that can be read now.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    pub fd: c_int,
+    /// What the address of a direct read must be a multiple of, bytes.
+    pub align: usize,
+    /// Content that we donate is taken.
+    pub may_write: bool,
+}
+
+/// The source of a classified descriptor.
+pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
+    let known = class.source().filter(|&i| SOURCES[i].object.load(Ordering::Acquire) == object);
+    let i = match known.or_else(|| find(object)) {
+        Some(i) => i,
+        None => fetch(fd, object)?,
+    };
+    if class.source() != Some(i) {
+        table::note_source(fd, class, i);
+    }
+    let e = &SOURCES[i];
+    let align = e.align.load(Ordering::Relaxed) as usize;
+    if align == 0 {
+        return None;
+    }
+    Some(Source { fd: e.fd.get()?, align, may_write: e.may_write.load(Ordering::Relaxed) != 0 })
+}
+
+fn probe(object: u64) -> impl Iterator<Item = usize> {
+    let start = terrace_shm::layout::object_hash(object) as usize;
+    (0..PROBES_MAX).map(move |k| (start + k) % SOURCES_MAX)
+}
+
+fn find(object: u64) -> Option<usize> {
+    probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == object)
+}
+
+/// Asks the daemon, once for each object: an answer is kept, also a no.
+fn fetch(fd: c_int, object: u64) -> Option<usize> {
+    let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
+    let (reply, received) = door::source(fd)?;
+    let usable =
+        reply.errno == 0 && reply.object == object && (reply.direct_align as usize) <= terrace_shm::PAGE_SIZE;
+    let source = received.and_then(helper::raise);
+    let e = &SOURCES[i];
+    // Two threads may have asked for different objects; who takes the place first, keeps it.
+    if e.object.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        source.inspect(|&fd| helper::lower(fd));
+        return None;
+    }
+    let kept = usable && source.is_some_and(|fd| e.fd.set(fd));
+    if let Some(fd) = source.filter(|_| !kept) {
+        helper::lower(fd);
+    }
+    e.align.store(if kept { reply.direct_align } else { 0 }, Ordering::Relaxed);
+    e.may_write.store(reply.may_write, Ordering::Relaxed);
+    e.object.store(object, Ordering::Release);
+    Some(i)
+}

@@ -1,0 +1,178 @@
+//! System calls as they are: no errno, no cancellation point, no other library in between.
+//!
+//! What the fast door does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
+//! pending pthread_cancel, or come back to our own hooks.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The kernel's answer: a value, or -errno.
+pub type Ret = isize;
+
+/// One raw system call.
+///
+/// # Safety
+/// As the call itself.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
+    let ret;
+    // SAFETY: the kernel's calling convention; memory effects are the caller's promise.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") n as isize => ret,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// One raw system call, through libc, with errno put back.
+///
+/// # Safety
+/// As the call itself.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
+    // SAFETY: errno is this thread's; the rest is the caller's promise.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let ret = libc::syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
+        let ret = if ret == -1 { -(*errno as isize) } else { ret as isize };
+        *errno = before;
+        ret
+    }
+}
+
+/// Turns a kernel answer into libc's: -1 and errno.
+pub fn libc_ret(ret: Ret) -> isize {
+    if (-4095..0).contains(&ret) {
+        // SAFETY: errno is this thread's.
+        unsafe { *libc::__errno_location() = -ret as c_int };
+        return -1;
+    }
+    ret
+}
+
+/// What identifies an open file: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub dev: u64,
+    pub ino: u64,
+}
+
+/// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
+pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
+    let mut st = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mask = libc::STATX_TYPE | libc::STATX_INO;
+    // SAFETY: the empty path is NUL-terminated, the buffer large enough; zeroes are a valid statx.
+    let (ret, st) = unsafe {
+        let path = c"".as_ptr() as usize;
+        let ret = raw(
+            libc::SYS_statx,
+            [fd as usize, path, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0],
+        );
+        (ret, st.assume_init())
+    };
+    let dev = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
+    (ret == 0).then_some((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT))
+}
+
+/// True if the descriptor still is the file whose identity was recorded.
+pub fn is_still(fd: c_int, what: Identity) -> bool {
+    identity(fd).is_some_and(|(now, _)| now == what)
+}
+
+pub fn close(fd: c_int) {
+    // SAFETY: callers own the descriptor.
+    unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+pub fn fcntl(fd: c_int, op: c_int, arg: usize) -> Ret {
+    // SAFETY: only operations with an integer argument are used.
+    unsafe { raw(libc::SYS_fcntl, [fd as usize, op as usize, arg, 0, 0, 0]) }
+}
+
+pub fn lseek_cur(fd: c_int, delta: i64) -> Ret {
+    // SAFETY: touches no memory.
+    unsafe { raw(libc::SYS_lseek, [fd as usize, delta as usize, libc::SEEK_CUR as usize, 0, 0, 0]) }
+}
+
+/// # Safety
+/// `buf` is the program's and goes to the kernel as it is.
+pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
+    // SAFETY: the kernel checks the buffer.
+    unsafe { raw(libc::SYS_pread64, [fd as usize, buf as usize, n, at as usize, 0, 0]) }
+}
+
+/// # Safety
+/// The vectors must name memory that may be written.
+pub unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
+    // SAFETY: the kernel takes the offset as low and high word; on 64 bits the low one holds all of it.
+    unsafe { raw(libc::SYS_preadv, [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, 0]) }
+}
+
+/// Milliseconds that only go forward.
+pub fn now_ms() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: async-signal-safe, writes the timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+/// Waits until `fd` is readable or gone; false when the time is over.
+pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
+    let end = now_ms() + timeout_ms;
+    loop {
+        let left = end.saturating_sub(now_ms());
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let t = libc::timespec { tv_sec: (left / 1000) as i64, tv_nsec: (left % 1000 * 1_000_000) as i64 };
+        // SAFETY: both structures live on this frame; no signal mask.
+        let ret = unsafe { raw(libc::SYS_ppoll, [&raw mut p as usize, 1, &raw const t as usize, 0, 0, 0]) };
+        if ret > 0 {
+            return true;
+        }
+        if left == 0 || ret != -(libc::EINTR as isize) {
+            return false;
+        }
+    }
+}
+
+/// Sleeps about a millisecond.
+pub fn nap() {
+    let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: reads the timespec.
+    unsafe { raw(libc::SYS_nanosleep, [&raw const t as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// A private anonymous mapping, zeroed; null if there is no memory.
+pub fn map_anonymous(len: usize) -> *mut c_void {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping touches no existing one.
+    let p = unsafe { raw(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
+    if (-4095..0).contains(&p) { std::ptr::null_mut() } else { p as *mut c_void }
+}
+
+/// # Safety
+/// The range must be a mapping of ours that the advice suits.
+pub unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { raw(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
+}
+
+/// Soft limit of open files.
+pub fn files_max() -> u64 {
+    let mut l = [0_u64; 2];
+    // SAFETY: prlimit64 writes two u64.
+    let ret = unsafe {
+        raw(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, 0, l.as_mut_ptr() as usize, 0, 0])
+    };
+    if ret == 0 { l[0] } else { 0 }
+}
+
+/// Plain addition: cheaper than fetch_add, may lose counts between threads. Fine for statistics.
+#[inline]
+pub fn count(c: &AtomicU64, n: u64) {
+    c.store(c.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}

@@ -1,0 +1,164 @@
+//! What is known of each descriptor: one word and one position.
+//!
+//! ```text
+//!  63         62     61      60..48  47..32        31..0
+//! | classified|shared|helper |  -    | source + 1  | object slot |
+//! ```
+//! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
+//! whoever races with that guesses numbers. It is forgotten before it is closed.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Descriptors looked at; all above take the main door.
+pub const FDS_MAX: usize = 1 << 16;
+
+const CLASSIFIED: u64 = 1 << 63;
+const SHARED: u64 = 1 << 62;
+const HELPER: u64 = 1 << 61;
+const SOURCE_SHIFT: u32 = 32;
+const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
+
+/// Position of a descriptor that nobody knows.
+pub const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Fd {
+    word: AtomicU64,
+    position: AtomicU64,
+}
+
+static TABLE: [Fd; FDS_MAX] =
+    [const { Fd { word: AtomicU64::new(0), position: AtomicU64::new(0) } }; FDS_MAX];
+
+/// No descriptor above this one was ever entered (-1: none at all).
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+
+/// A snapshot of a descriptor's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class(u64);
+
+impl Class {
+    /// Object slot in the segment.
+    #[inline]
+    pub fn slot(self) -> u32 {
+        self.0 as u32
+    }
+    /// Others may move the position: dup, fork.
+    #[inline]
+    pub fn shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+    /// Index into the table of sources, if one was noted.
+    #[inline]
+    pub fn source(self) -> Option<usize> {
+        (((self.0 & SOURCE_MASK) >> SOURCE_SHIFT) as usize).checked_sub(1)
+    }
+}
+
+#[inline]
+fn entry(fd: c_int) -> Option<&'static Fd> {
+    TABLE.get(fd as u32 as usize)
+}
+
+/// The class of a descriptor that the fast door may serve.
+#[inline]
+pub fn get(fd: c_int) -> Option<Class> {
+    let word = entry(fd)?.word.load(Ordering::Acquire);
+    (word & CLASSIFIED != 0).then_some(Class(word))
+}
+
+/// Enters a descriptor that an open has just made.
+pub fn classify(fd: c_int, slot: u32) {
+    enter(fd, CLASSIFIED | u64::from(slot));
+}
+
+/// Enters a descriptor of ours.
+pub fn hide(fd: c_int) {
+    enter(fd, HELPER);
+}
+
+fn enter(fd: c_int, word: u64) {
+    // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where we do not see it.
+    if fd < 3 {
+        return;
+    }
+    if let Some(e) = entry(fd) {
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+        e.position.store(UNKNOWN, Ordering::Relaxed);
+        e.word.store(word, Ordering::Release);
+    }
+}
+
+/// The descriptor is about to mean something else.
+#[inline]
+pub fn forget(fd: c_int) {
+    if let Some(e) = entry(fd)
+        && e.word.load(Ordering::Relaxed) != 0
+    {
+        e.word.store(0, Ordering::Release);
+    }
+}
+
+/// `new` is now a duplicate of `old`: same object, one position for both.
+pub fn duplicate(old: c_int, new: c_int) {
+    if old == new {
+        return;
+    }
+    forget(new);
+    if get(old).is_some()
+        && let Some(e) = entry(old)
+    {
+        let word = e.word.fetch_or(SHARED, Ordering::AcqRel) | SHARED;
+        if word & CLASSIFIED != 0 {
+            enter(new, word);
+        }
+    }
+}
+
+/// True for descriptors of ours.
+#[inline]
+pub fn is_helper(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & HELPER != 0)
+}
+
+/// Descriptors of ours in `[first, last]`, ascending.
+pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    let end = last.saturating_add(1).min((highest + 1) as u32);
+    (first..end).filter(|&fd| is_helper(fd as c_int))
+}
+
+/// Forgets all program descriptors in `[first, last]`.
+pub fn forget_range(first: u32, last: u32) {
+    let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
+    for fd in (first..end).filter(|&fd| !is_helper(fd as c_int)) {
+        forget(fd as c_int);
+    }
+}
+
+/// A fork is near: every position will be known to two processes.
+pub fn share_all() {
+    for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
+        if get(fd).is_some()
+            && let Some(e) = entry(fd)
+        {
+            e.word.fetch_or(SHARED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Notes the source of a descriptor, unless the descriptor has changed meanwhile.
+pub fn note_source(fd: c_int, class: Class, source: usize) {
+    if let Some(e) = entry(fd) {
+        let word = (class.0 & !SOURCE_MASK) | ((source as u64 + 1) << SOURCE_SHIFT & SOURCE_MASK);
+        let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Where the description's position was when we last moved it.
+#[inline]
+pub fn position(fd: c_int) -> &'static AtomicU64 {
+    // Only asked for classified descriptors, which are inside the table.
+    &TABLE[fd as u32 as usize].position
+}
