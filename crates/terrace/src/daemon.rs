@@ -17,10 +17,11 @@ mod stop;
 mod strays;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrace_engine::Engine;
 
-use crate::control;
+use crate::control::Server;
 use crate::error::{Failure, Result, reason};
 use crate::keeper::{EXIT_REFUSED, Shared};
 use crate::sys;
@@ -32,6 +33,9 @@ use strays::Strays;
 
 /// Exit status after an error while serving: the keeper starts another terraced.
 const EXIT_FAILED: i32 = 1;
+
+/// How long the last answer may take to be read.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// The process's life, on a fresh thread: glibc's idea of the main thread is the keeper's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
@@ -76,7 +80,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<()> {
     let strays = strays.but(&shared.kept, &door.descriptors());
     // 2. Everybody who asks something.
     engine.serve().map_err(|err| cannot("engine", err))?;
-    start_threads(shared, &engine, strays).map_err(|err| cannot("threads", err))?;
+    let control = Arc::new(Server::default());
+    start_threads(shared, &engine, &control, strays).map_err(|err| cannot("threads", err))?;
     // 3. The main door, until the mount is gone.
     let served = door.run();
     // 4. The last writes: unmounting has brought the kernel's dirty pages.
@@ -84,14 +89,20 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<()> {
         tracing::error!("{}: not everything could be written back: {err}", shared.place.src.display());
     }
     record::note(&engine, shared);
+    control.finish(ANSWER_WITHIN);
     served.map_err(|err| cannot("mount", err))
 }
 
-fn start_threads(shared: &mut Shared, engine: &Arc<Engine>, strays: Strays) -> std::io::Result<()> {
+fn start_threads(
+    shared: &mut Shared,
+    engine: &Arc<Engine>,
+    control: &Arc<Server>,
+    strays: Strays,
+) -> std::io::Result<()> {
     let stopper = Arc::new(Stopper::new(engine.clone(), &shared.place.mnt));
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
-    let control_listener = shared.control.try_clone()?;
-    thread("control", move || control::serve(&control_listener, answers))?;
+    let (listener, control) = (shared.control.try_clone()?, control.clone());
+    thread("control", move || control.serve(&listener, answers))?;
     let (door, door_engine) = (shared.door.try_clone()?, engine.clone());
     thread("door", move || {
         if let Err(err) = terrace_engine::door::serve(&door_engine, &door) {

@@ -7,7 +7,7 @@
 //! ```text
 //!   start ──► terraced ──exit 0──► clean up, end          (unmounted, or told to stop)
 //!     ▲           │ killed, crashed
-//!     └───────────┘ a few times in a few seconds; then unmount and say so
+//!     └───────────┘ unless it crashed of itself too often; then unmount and say so
 //! ```
 //!
 //! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so until it says

@@ -58,11 +58,6 @@ impl Dirty {
         }
     }
 
-    /// Whether two records say the same of different moments.
-    pub fn same(&self, other: &Dirty) -> bool {
-        (self.bytes, self.files_total, &self.files) == (other.bytes, other.files_total, &other.files)
-    }
-
     /// Leaves the record for whoever comes after.
     pub fn record(&self, instance: &Instance) -> std::io::Result<()> {
         instance.replace(RECORD, &serde_json::to_vec(self)?)
@@ -73,29 +68,31 @@ impl Dirty {
     }
 }
 
-/// Clears a dead mount and everything its instances left, and says what was lost.
-pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
-    let dead: Vec<(Instance, Info)> = instance::all()
+/// Instances that served `mnt` and died.
+fn dead_at(mnt: &Path) -> Vec<(Instance, Info)> {
+    instance::all()
         .into_iter()
         .filter(|instance| !instance.is_alive())
         .filter_map(|instance| instance.info().map(|info| (instance, info)))
         .filter(|(_, info)| info.mnt == mnt)
-        .collect();
-    // Mounts can lie on each other: a dead one may have been mounted over before this command knew better.
+        .collect()
+}
+
+/// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.
+pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
+    let name = mnt.display();
+    let dead = dead_at(mnt);
+    if dead.is_empty() && crate::place::is_dead(mnt) {
+        let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
+    }
+    // Mounts can lie on each other: a dead one may have been mounted over.
     while crate::place::is_dead(mnt) {
         mounts::unmount(mnt, How::Lazy).map_err(|err| {
-            Failure::new(
-                mnt.display(),
-                reason(err),
-                format!("clear the dead mount with `umount -l {}`", mnt.display()),
-            )
+            Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
         })?;
     }
-    if dead.is_empty() {
-        let _ = writeln!(out, "terrace: {}: the previous instance died and left no record", mnt.display());
-    }
     for (instance, info) in dead {
-        let _ = writeln!(out, "terrace: {}: {}", mnt.display(), told(Dirty::of(&instance), &info));
+        let _ = writeln!(out, "terrace: {name}: {}", told(Dirty::of(&instance), &info));
         instance.remove();
     }
     Ok(())
@@ -116,10 +113,11 @@ fn told(dirty: Option<Dirty>, info: &Info) -> String {
     let who = format!("the previous instance (keeper {}) died", info.pid);
     let Some(dirty) = dirty else { return format!("{who} before anything was written; nothing was lost") };
     if dirty.bytes == 0 {
+        let last = RECORD_EVERY.as_secs_f64();
         return format!(
-            "{who}; nothing was lost: its last record, {}, had everything written to {}",
-            ago(dirty.unix_ms),
-            info.src.display()
+            "{who}; nothing was unwritten at its last record, {}: nothing was lost but what programs wrote without fsync \
+             in the {last} s after that",
+            ago(dirty.unix_ms)
         );
     }
     format!(

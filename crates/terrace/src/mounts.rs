@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use table::{Entry, at, below, table};
@@ -61,7 +61,9 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Whether the server of the mount at `path` is gone: the kernel's answer to everything is ENOTCONN.
+/// Whether the server of the mount at `path` is gone: the kernel's answer to everything is ENOTCONN. To everything that it
+/// asks the server, that is: attributes that it still holds are good, hence the forced question.
 pub fn is_disconnected(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(rustix::io::Errno::NOTCONN))
+    let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
+    matches!(asked, Err(rustix::io::Errno::NOTCONN))
 }

@@ -29,9 +29,7 @@ impl Place {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
         apart(&src, &mnt)?;
-        if is_dead(&mnt) {
-            lost::clear(&mnt, &mut std::io::stderr())?;
-        }
+        lost::clear(&mnt, &mut std::io::stderr())?;
         unmounted(&mnt)?;
         mounts::open_fuse().map(drop).or_else(without_fuse)?;
         Ok(Place { src, mnt, src_fd, mode })
@@ -68,7 +66,7 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
 
 /// Whether a mount of terrace is here whose daemon died.
 pub fn is_dead(mnt: &Path) -> bool {
-    mounts::is_disconnected(mnt) && mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE)
+    mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE) && mounts::is_disconnected(mnt)
 }
 
 fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
@@ -116,10 +114,13 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
         }
         _ => Failure::new(name, reason(err), "name a directory this user can reach"),
     })?;
-    if !mounts::is_disconnected(&path) && !path.is_dir() {
-        return Err(Failure::new(name, "the mount point is not a directory", "name a directory"));
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Ok(path),
+        // Cleared by the caller.
+        _ if is_dead(&path) => Ok(path),
+        Ok(_) => Err(Failure::new(name, "the mount point is not a directory", "name a directory")),
+        Err(err) => Err(Failure::new(name, reason(err), format!("clear it with `umount -l {name}`"))),
     }
-    Ok(path)
 }
 
 /// terrace would have to answer its own questions if one lay in the other.

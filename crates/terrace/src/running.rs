@@ -79,10 +79,16 @@ pub fn umount(mnt: &Path) -> Result<ExitCode> {
 }
 
 fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
-    ask(instance, &Request::Stop { lazy: false }).map_err(|no| match no.code.as_str() {
-        "busy" => not_unmounted(mnt, "the mount is in use"),
-        _ => Failure::new(mnt.display(), no.why, "nothing was unmounted; see to that and repeat"),
-    })?;
+    match ask(instance, &Request::Stop { lazy: false }) {
+        Ok(_) => {}
+        Err(no) if no.code == "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
+        // Somebody else has stopped it.
+        Err(no)
+            if no.code == "silent" && mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => {}
+        Err(no) => {
+            return Err(Failure::new(mnt.display(), no.why, "nothing was unmounted; see to that and repeat"));
+        }
+    }
     if wait_for_end(instance, END_WITHIN) {
         return Ok(());
     }

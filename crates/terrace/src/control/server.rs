@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -13,23 +15,61 @@ const LINE_MAX: u64 = 64 * 1024;
 /// Most connections at one time; more are closed at once.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Answers until accepting fails, each connection on a thread of its own.
-pub fn serve<A: Answer + Send + 'static>(listener: &UnixListener, answer: std::sync::Arc<A>) {
-    let open = std::sync::Arc::new(AtomicUsize::new(0));
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) if is_trusted(&stream) && open.load(Ordering::Relaxed) < CONNECTIONS_MAX => {
-                open.fetch_add(1, Ordering::Relaxed);
-                let (answer, open) = (answer.clone(), open.clone());
-                std::thread::spawn(move || {
-                    converse(&stream, &*answer);
-                    open.fetch_sub(1, Ordering::Relaxed);
-                });
+/// The server's state: who is being answered.
+#[derive(Debug, Default)]
+pub struct Server {
+    open: AtomicUsize,
+    answering: AtomicUsize,
+}
+
+impl Server {
+    /// Answers until accepting fails, each connection on a thread of its own.
+    pub fn serve<A: Answer + Send + 'static>(self: Arc<Self>, listener: &UnixListener, answer: Arc<A>) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _))
+                    if is_trusted(&stream) && self.open.load(Ordering::Relaxed) < CONNECTIONS_MAX =>
+                {
+                    self.open.fetch_add(1, Ordering::Relaxed);
+                    let (server, answer) = (self.clone(), answer.clone());
+                    std::thread::spawn(move || {
+                        server.converse(&stream, &*answer);
+                        server.open.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+                Ok(_) => {}
+                Err(err) if is_passing(&err) => std::thread::sleep(Duration::from_millis(10)),
+                Err(err) => {
+                    tracing::error!("control socket: {err}");
+                    return;
+                }
             }
-            Ok(_) => {}
-            Err(err) if is_passing(&err) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            Err(err) => {
-                tracing::error!("control socket: {err}");
+        }
+    }
+
+    /// Waits until every request that was read is answered: the request to stop ends the process that answers it.
+    pub fn finish(&self, within: Duration) {
+        let start = Instant::now();
+        while self.answering.load(Ordering::Acquire) > 0 && start.elapsed() < within {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Line for line, until the client closes or sends what is no line.
+    fn converse(&self, mut stream: &UnixStream, answer: &dyn Answer) {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            match (&mut reader).take(LINE_MAX).read_line(&mut line) {
+                Ok(length) if length > 0 && line.ends_with('\n') => {}
+                _ => return,
+            }
+            self.answering.fetch_add(1, Ordering::Release);
+            let mut text = reply(&line, answer).to_string();
+            text.push('\n');
+            let sent = stream.write_all(text.as_bytes());
+            self.answering.fetch_sub(1, Ordering::Release);
+            if sent.is_err() {
                 return;
             }
         }
@@ -47,23 +87,6 @@ fn is_passing(err: &std::io::Error) -> bool {
     let out_of_descriptors = rustix::io::Errno::MFILE.raw_os_error();
     matches!(err.kind(), ConnectionAborted | Interrupted | WouldBlock)
         || err.raw_os_error() == Some(out_of_descriptors)
-}
-
-/// Line for line, until the client closes or sends what is no line.
-fn converse(mut stream: &UnixStream, answer: &dyn Answer) {
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = String::new();
-        match (&mut reader).take(LINE_MAX).read_line(&mut line) {
-            Ok(length) if length > 0 && line.ends_with('\n') => {}
-            _ => return,
-        }
-        let mut text = reply(&line, answer).to_string();
-        text.push('\n');
-        if stream.write_all(text.as_bytes()).is_err() {
-            return;
-        }
-    }
 }
 
 fn reply(line: &str, answer: &dyn Answer) -> Value {
@@ -100,7 +123,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        std::thread::spawn(move || serve(&listener, std::sync::Arc::new(Fake)));
+        std::thread::spawn(move || Arc::new(Server::default()).serve(&listener, Arc::new(Fake)));
         (dir, path)
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
-use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes};
+use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, Next};
 use super::{EXIT_REFUSED, Shared};
 use crate::daemon;
 use crate::error::Failure;
@@ -34,7 +34,7 @@ pub enum Ended {
 enum Exit {
     Done,
     Refused,
-    Crashed(String),
+    Crashed { how: String, killed: bool },
 }
 
 /// Who can have something to tell.
@@ -114,16 +114,19 @@ impl Watch {
                     let failure = self.refusal.take().unwrap_or_else(silent);
                     return self.end(Ended::Refused(failure));
                 }
-                Exit::Crashed(how) => {
+                Exit::Crashed { how, killed } => {
                     tracing::error!("terraced {how}");
                     if !self.served {
                         let why = format!("it {how} before it served");
                         let failure = Failure::new("terraced", why, "try again with --foreground");
                         return self.end(Ended::Refused(failure));
                     }
-                    if self.crashes.one_too_many(Instant::now()) {
-                        let failure = self.one_too_many(&how);
-                        return self.end(Ended::GaveUp(failure));
+                    match self.crashes.note(killed, Instant::now()) {
+                        Next::Start(pause) => std::thread::sleep(pause),
+                        Next::GiveUp => {
+                            let failure = self.one_too_many(&how);
+                            return self.end(Ended::GaveUp(failure));
+                        }
                     }
                     self.restarts += 1;
                 }
@@ -275,11 +278,12 @@ impl Watch {
 }
 
 fn exit_of(status: WaitStatus, refused: bool) -> Exit {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(0), _) => Exit::Done,
-        (Some(EXIT_REFUSED), _) if refused => Exit::Refused,
-        (Some(code), _) => Exit::Crashed(format!("ended with status {code}")),
-        (None, Some(signal)) => Exit::Crashed(format!("was killed by signal {signal}")),
-        (None, None) => Exit::Crashed("ended".to_owned()),
-    }
+    let how = match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) => return Exit::Done,
+        (Some(EXIT_REFUSED), _) if refused => return Exit::Refused,
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    };
+    Exit::Crashed { how, killed: status.terminating_signal() == Some(libc::SIGKILL) }
 }
