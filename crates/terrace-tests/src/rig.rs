@@ -181,7 +181,9 @@ impl Rig {
     /// Gives a program the environment that `terrace run` would give it.
     pub fn through_fast_door(&self, command: &mut Command) {
         let (place, _) = self.instance();
-        command.env("LD_PRELOAD", product("libterrace_preload.so")).env("TERRACE_SOCKET", place.join("door.sock"));
+        let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
+        command.env("LD_PRELOAD", product("libterrace_preload.so"));
+        command.env("TERRACE_SOCKET", place.join("door.sock")).env("TERRACE_DEV", device.to_string());
     }
 
     /// Runs a shell script in this rig's directory, behind its door; it must succeed.

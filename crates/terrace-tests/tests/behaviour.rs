@@ -28,7 +28,7 @@ fn run_case(rig: &Rig, program: &Path, case: &str, before: impl Fn(&mut Command)
 
 /// Runs all cases and panics with those that failed.
 #[track_caller]
-fn all_cases(side: Side, fortified: bool, before: impl Fn(&mut Command, &Rig)) {
+fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut Command, &Rig)) {
     let program = program(fortified);
     let rig = Rig::new("behaviour", side, "16MiB");
     let before = |command: &mut Command| before(command, &rig);
@@ -43,28 +43,32 @@ fn all_cases(side: Side, fortified: bool, before: impl Fn(&mut Command, &Rig)) {
         }
     }
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
+    if side == Side::Fast && wants_hits {
+        let hits = rig.stat()["fast_door"]["hits"].as_u64().expect("hits are counted");
+        assert!(hits > 1000, "the cases went another way: {hits} hits at the fast door");
+    }
     rig.finish();
 }
 
 #[test]
 fn on_a_plain_directory() {
-    all_cases(Side::Plain, false, |_, _| ());
-    all_cases(Side::Plain, true, |_, _| ());
+    all_cases(Side::Plain, false, true, |_, _| ());
+    all_cases(Side::Plain, true, true, |_, _| ());
 }
 
 #[test]
 fn through_the_mount() {
-    all_cases(Side::Mount, false, |_, _| ());
+    all_cases(Side::Mount, false, true, |_, _| ());
 }
 
 #[test]
 fn through_the_fast_door() {
-    all_cases(Side::Fast, false, |_, _| ());
+    all_cases(Side::Fast, false, true, |_, _| ());
 }
 
 #[test]
 fn through_the_fast_door_fortified() {
-    all_cases(Side::Fast, true, |_, _| ());
+    all_cases(Side::Fast, true, true, |_, _| ());
 }
 
 #[test]
@@ -73,7 +77,7 @@ fn with_jemalloc_beside() {
     let terrace = product("libterrace_preload.so");
     let order = [format!("{}:{}", jemalloc.display(), terrace.display()), format!("{}:{}", terrace.display(), jemalloc.display())];
     for preload in order {
-        all_cases(Side::Fast, false, |command, _| {
+        all_cases(Side::Fast, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
         });
     }
@@ -87,7 +91,7 @@ fn with_another_interposer_beside() {
     let terrace = product("libterrace_preload.so");
     let order = [format!("{}:{}", shim.display(), terrace.display()), format!("{}:{}", terrace.display(), shim.display())];
     for preload in order {
-        all_cases(Side::Fast, false, |command, _| {
+        all_cases(Side::Fast, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
         });
     }
@@ -97,7 +101,7 @@ fn with_another_interposer_beside() {
 #[test]
 fn with_a_dead_door() {
     for socket in ["/nonexistent/door.sock", "/dev/null", ""] {
-        all_cases(Side::Fast, false, |command, _| {
+        all_cases(Side::Fast, false, false, |command, _| {
             command.env("TERRACE_SOCKET", socket);
         });
     }
@@ -107,7 +111,7 @@ fn with_a_dead_door() {
 #[test]
 fn nothing_observable_elsewhere() {
     let rig = Rig::new("unobservable", Side::Fast, "16MiB");
-    let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/' | grep -v /proc/ | sort; \
+    let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/; s/:.*//' | grep -v /proc/ | sort; \
                   grep -E 'Threads|SigBlk|SigIgn|SigCgt|NoNewPrivs' /proc/self/status; ulimit -a";
     let run = |fast: bool| {
         let mut command = Command::new("/bin/bash");
