@@ -91,7 +91,9 @@ pub(crate) struct Header {
     pub(crate) handle_generation: AtomicU32,
     /// Inode numbers for files on other devices than the source root's.
     pub(crate) foreign_next: AtomicU64,
-    _pad: [u64; 507],
+    /// Has the kernel been given the answer to its INIT?
+    pub(crate) initialised: AtomicU64,
+    _pad: [u64; 506],
 }
 
 /// One inode that the kernel knows. Slot 0 is the root.

@@ -44,6 +44,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -199,6 +200,7 @@ pub struct Namespace<C: PageCache> {
     inodes: InodeTable<C::Object>,
     handles: HandleTable<C>,
     journal: Journal,
+    durable: Arc<Durable>,
     kernel: OnceLock<Box<dyn Kernel>>,
     pressure: Pressure,
 }
@@ -259,7 +261,8 @@ impl<C: PageCache> Namespace<C> {
             pressure: Pressure::new(inodes.max(), limits::descriptors_max()),
             inodes,
             handles,
-            journal: Journal::new(durable),
+            journal: Journal::new(durable.clone()),
+            durable,
             kernel: OnceLock::new(),
         }
     }
@@ -272,6 +275,16 @@ impl<C: PageCache> Namespace<C> {
     /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
     pub fn begin(&self, caller: Caller) -> Op<'_> {
         self.journal.begin(caller)
+    }
+
+    /// Notes that the connection to the kernel is about to be initialised.
+    pub fn note_initialised(&self) {
+        self.durable.header.initialised.store(1, Ordering::Release);
+    }
+
+    /// Was the connection initialised, by this daemon or an earlier one?
+    pub fn is_initialised(&self) -> bool {
+        self.durable.header.initialised.load(Ordering::Acquire) != 0
     }
 
     /// The configuration.

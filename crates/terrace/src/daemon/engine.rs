@@ -83,9 +83,9 @@ impl MainDoor {
         self.namespace.descriptors()
     }
 
-    /// Answers the kernel until the mount is gone.
-    pub fn run(self) -> io::Result<()> {
-        fuse::serve(self.namespace, self.fuse, self.threads, self.recovering)
+    /// Answers the kernel until the mount is gone. The namespace stays: the engine still writes through its descriptors.
+    pub fn run(&self) -> io::Result<()> {
+        fuse::serve(self.namespace.clone(), self.fuse.try_clone()?, self.threads, self.recovering)
     }
 }
 

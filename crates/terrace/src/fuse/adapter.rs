@@ -108,6 +108,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         let refused = |nearest| io::Error::other(format!("FUSE limit refused, {nearest} would do"));
         config.set_max_write(IO_BYTES_MAX).map_err(refused)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| refused(nearest.into()))?;
+        self.namespace.note_initialised();
         Ok(())
     }
 

@@ -5,13 +5,13 @@
 //! socket first, on which a made-up INIT waits, throws the answer away, and puts /dev/fuse in the
 //! socket's place (same descriptor number).
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rustix::io::Errno;
 
 const FUSE_INIT: u32 = 26;
 const FUSE_NOTIFY_RESEND: u32 = 7;
@@ -72,17 +72,20 @@ fn made_up_init() -> [u8; INIT_BYTES] {
 
 /// Asks the kernel to send all unanswered requests again. Kernels before 6.9 cannot: programs whose requests were under
 /// way at the crash then wait until the mount is cleared, and the caller says so.
-pub(super) fn ask_to_resend<FS: Filesystem>(session: &Session<FS>) -> io::Result<()> {
+pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<()> {
     let mut message = [0u8; 16];
     message[0..4].copy_from_slice(&16u32.to_ne_bytes());
     message[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
-    let mut device = File::from(session.as_fd().try_clone_to_owned()?);
-    let sent = device.write_all(&message);
-    sent.map_err(|err| io::Error::new(err.kind(), format!("FUSE_NOTIFY_RESEND: {err} (needs Linux 6.9)")))
+    match rustix::io::write(device, &message) {
+        // Unmounted meanwhile: the session will notice at once.
+        Ok(_) | Err(Errno::NODEV) => Ok(()),
+        Err(err) => Err(io::Error::other(format!("FUSE_NOTIFY_RESEND: {err} (needs Linux 6.9)"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Read;
 
     use super::*;
@@ -95,7 +98,7 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let session = resume(Nothing, write, 2).unwrap();
         // The session's descriptor is the pipe now, and what it notifies arrives there.
-        ask_to_resend(&session).unwrap();
+        ask_to_resend(session.as_fd()).unwrap();
         let mut got = [0; 16];
         File::from(read).read_exact(&mut got).unwrap();
         assert_eq!(got[..8], [16, 0, 0, 0, 7, 0, 0, 0]);

@@ -34,17 +34,17 @@ pub fn serve<C: PageCache>(
         ));
     }
     let adapter = adapter::Adapter::new(namespace.clone());
-    let session = if recovering {
+    if recovering {
+        // Before anything is read: the kernel resends all that is unanswered, also what was read a moment ago.
+        handshake::ask_to_resend(fuse_fd.as_fd())?;
+    }
+    let session = if recovering && namespace.is_initialised() {
         handshake::resume(adapter, fuse_fd, n_threads)?
     } else {
         handshake::start(adapter, fuse_fd, n_threads)?
     };
     let device = session.as_fd().try_clone_to_owned()?;
     namespace.set_kernel(Box::new(convert::KernelCaches::new(session.notifier(), device)));
-    if recovering {
-        // Before any thread reads: the kernel resends everything unanswered, also what was read a moment ago.
-        handshake::ask_to_resend(&session)?;
-    }
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         let ended = session.run();
