@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub claimed: u32,
     pub dirty_pages: u64,
     pub counts: Counts,
+    /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
+    pub hasty_chunks: Vec<u32>,
     victims: Vec<Victim>,
 }
 
@@ -76,6 +78,7 @@ impl Core {
             claimed: 0,
             dirty_pages: 0,
             counts: Counts::default(),
+            hasty_chunks: Vec::new(),
             victims: Vec::new(),
             handles,
         }
@@ -176,7 +179,8 @@ impl Core {
     }
     fn make_room(&mut self) -> bool {
         if self.frames.can_grow() {
-            self.frames.grow();
+            let chunk = self.frames.grow();
+            self.hasty_chunks.push(chunk);
             return true;
         }
         self.evict(32) > 0

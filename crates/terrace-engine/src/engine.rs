@@ -9,6 +9,7 @@ use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ pub struct Engine {
     pub(crate) stopping: AtomicBool,
     /// errno of a writeback that keeps failing; 0 = it works.
     pub(crate) writeback_errno: AtomicI32,
-    pub(crate) huge_chunks: AtomicU64,
+    /// First frames of the chunks that huge pages back.
+    pub(crate) huge_chunks: Mutex<BTreeSet<u32>>,
     pub(crate) chunks: AtomicU64,
     /// Other memory kept for the user, told by others (namespace tables), bytes.
     pub(crate) extra_bytes: AtomicU64,
@@ -133,7 +135,7 @@ impl Engine {
             counts: DoorCounts::default(),
             stopping: AtomicBool::new(false),
             writeback_errno: AtomicI32::new(0),
-            huge_chunks: AtomicU64::new(0),
+            huge_chunks: Mutex::new(BTreeSet::new()),
             chunks: AtomicU64::new(0),
             extra_bytes: AtomicU64::new(0),
             threads: Mutex::new(Vec::new()),

@@ -97,6 +97,7 @@ impl Engine {
         }
         core.frames.drop_top_chunk();
         drop(core);
+        self.huge_chunks.lock().remove(&first);
         let at = self.handles.segment.frame_offset(first);
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         if let Err(e) = rustix::fs::fallocate(self.handles.segment_fd.as_fd(), flags, at, HUGE as u64) {
@@ -105,19 +106,21 @@ impl Engine {
         true
     }
 
-    /// Backs a chunk of frames with memory, a huge page if possible.
-    pub(crate) fn back_with_memory(&self, first_frame: u32) {
+    /// Backs a chunk of frames with memory, a huge page if possible. False if it may be worth another try.
+    pub(crate) fn back_with_memory(&self, first_frame: u32) -> bool {
         if !self.config.huge_pages {
-            return;
+            return true;
         }
         let start = self.handles.segment.frame(first_frame).cast::<libc::c_void>();
         // SAFETY: the range is a chunk of the segment mapping; populating and collapsing change no content.
-        let huge = unsafe {
-            libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE) == 0
-                && libc::madvise(start, HUGE, libc::MADV_COLLAPSE) == 0
+        let collapsed = unsafe {
+            libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE);
+            libc::madvise(start, HUGE, libc::MADV_COLLAPSE)
         };
-        if huge {
-            self.huge_chunks.fetch_add(1, Ordering::Relaxed);
+        if collapsed == 0 {
+            self.huge_chunks.lock().insert(first_frame);
+            return true;
         }
+        io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
     }
 }

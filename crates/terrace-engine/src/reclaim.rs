@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Frames freed under one core lock.
 const BATCH: usize = 64;
+/// Chunks whose huge page is tried for again at the next round, at the most: on a machine that gives none we stop asking.
+const RETRIES_MAX: usize = 16;
 
 impl Engine {
     /// Below this many free frames reclaim is woken.
@@ -24,7 +26,17 @@ impl Engine {
             self.core.lock().policy.set_time(self.clock.now_ns() / 1_000_000);
             self.adjust_pool();
             while self.reclaim_batch() {}
+            self.back_hasty_chunks();
         }
+    }
+
+    /// Gives huge pages to chunks that came into use without. A chunk whose pages are under I/O is tried again later.
+    fn back_hasty_chunks(&self) {
+        let chunks = std::mem::take(&mut self.core.lock().hasty_chunks);
+        let populated = self.core.lock().frames.populated();
+        let again: Vec<u32> =
+            chunks.into_iter().filter(|&c| c < populated && !self.back_with_memory(c)).take(RETRIES_MAX).collect();
+        self.core.lock().hasty_chunks.extend(again);
     }
 
     /// One step towards the high watermark; false when there, or when nothing can be freed.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Failure, Result};
@@ -31,11 +32,16 @@ pub fn find() -> Result<PathBuf> {
     })
 }
 
-/// What the program's environment gets.
-pub fn environment(library: &Path, instance: &Instance) -> Vec<(&'static str, OsString)> {
+/// What the program's environment gets. By the device number of the mount the library knows files that it may serve,
+/// before it asks anybody anything.
+pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.door_socket().into())]
+    let mut all = vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.door_socket().into())];
+    if let Ok(mount) = std::fs::metadata(dir) {
+        all.push(("TERRACE_DEV", mount.dev().to_string().into()));
+    }
+    all
 }
 
 /// ld.so splits LD_PRELOAD at spaces and colons: a library below such a name gets another in the instance's directory.
