@@ -7,9 +7,12 @@ use crate::rig::{Rig, helper, workspace};
 use crate::rng::Rng;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A script has this long to run.
 const SCRIPT_SECONDS_MAX: u64 = 300;
+/// Making a failing script small takes no longer.
+const MINIMISE_MAX: Duration = Duration::from_secs(120);
 
 /// How the driver is started.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +92,7 @@ impl<'a> Pair<'a> {
     pub fn check(&self, sequences: &[Ops], rng: &mut Rng) -> Result<(), String> {
         let script = interleave(sequences, rng);
         let Some(difference) = self.differ(&script) else { return Ok(()) };
-        Err(self.explain(sequences, &script, &difference))
+        Err(self.explain(&script, &difference))
     }
 
     fn differ(&self, script: &str) -> Option<Difference> {
@@ -117,48 +120,93 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    fn explain(&self, sequences: &[Ops], script: &str, difference: &Difference) -> String {
+    fn explain(&self, script: &str, difference: &Difference) -> String {
         let kept = keep(script);
         let mut text = format!("{difference}\nthe whole script: {}\n", kept.display());
-        let Some(n) = difference.sequence else { return text };
-        match self.minimise(&sequences[n]) {
-            Some((ops, difference)) => {
-                text += &format!("the least that differs:\n@0\n{}\n{difference}", ops.join("\n"));
-            }
-            None => text += "alone, the sequence does not differ: it takes the others beside it\n",
+        match self.minimise(script) {
+            Some((script, difference)) => text += &format!("the least that differs:\n{script}\n{difference}"),
+            None => text += "a second time, the script does not differ\n",
         }
         text
     }
 
-    /// Removes operations while the two sides still differ.
-    fn minimise(&self, ops: &Ops) -> Option<(Ops, Difference)> {
-        let tries = std::cell::Cell::new(0);
-        let differs = |ops: &Ops| {
-            tries.set(tries.get() + 1);
-            self.differ(&format!("@0\n{}\n", ops.join("\n")))
+    /// Removes sequences, then operations, while the two sides still differ.
+    fn minimise(&self, script: &str) -> Option<(String, Difference)> {
+        let mut tries = 0;
+        let mut difference = None;
+        let end = Instant::now() + MINIMISE_MAX;
+        let mut differs = |lines: &[Line]| {
+            tries += 1;
+            if tries > 400 || Instant::now() > end {
+                return false;
+            }
+            let found = self.differ(&render(lines));
+            let is_one = found.is_some();
+            difference = found.or(difference.take());
+            is_one
         };
-        let mut best = ops.clone();
-        let mut difference = differs(&best)?;
-        if let Some(line) = difference.operation {
-            let shorter = best[..(line + 1).min(best.len())].to_vec();
-            if let Some(d) = differs(&shorter) {
-                (best, difference) = (shorter, d);
+        let mut lines = parse(script);
+        if !differs(&lines) {
+            return None;
+        }
+        let mut sequences: Vec<usize> = lines.iter().map(|l| l.0).collect();
+        sequences.sort_unstable();
+        sequences.dedup();
+        shrink(&mut sequences, |left| differs(&only(&lines, left)));
+        lines = only(&lines, &sequences);
+        shrink(&mut lines, &mut differs);
+        Some((render(&lines), difference?))
+    }
+}
+
+/// An operation and the sequence that it belongs to.
+type Line = (usize, String);
+
+fn parse(script: &str) -> Vec<Line> {
+    let mut now = 0;
+    let mut lines = Vec::new();
+    for line in script.lines() {
+        match line.strip_prefix('@') {
+            Some(n) => now = n.parse().expect("the number of a sequence"),
+            None => lines.push((now, line.to_owned())),
+        }
+    }
+    lines
+}
+
+fn render(lines: &[Line]) -> String {
+    let mut script = String::new();
+    let mut now = usize::MAX;
+    for (n, op) in lines {
+        if *n != now {
+            script += &format!("@{n}\n");
+            now = *n;
+        }
+        script += op;
+        script.push('\n');
+    }
+    script
+}
+
+fn only(lines: &[Line], sequences: &[usize]) -> Vec<Line> {
+    lines.iter().filter(|l| sequences.contains(&l.0)).cloned().collect()
+}
+
+/// Takes ever smaller parts away while `fails` still holds without them.
+fn shrink<T: Clone>(items: &mut Vec<T>, mut fails: impl FnMut(&[T]) -> bool) {
+    let mut chunk = items.len() / 2;
+    while chunk > 0 {
+        let mut at = 0;
+        while at < items.len() {
+            let mut candidate = items.clone();
+            candidate.drain(at..(at + chunk).min(items.len()));
+            if !candidate.is_empty() && fails(&candidate) {
+                *items = candidate;
+            } else {
+                at += chunk;
             }
         }
-        let mut chunk = best.len() / 2;
-        while chunk > 0 {
-            let mut at = 0;
-            while at < best.len() && tries.get() < 150 {
-                let mut candidate = best.clone();
-                candidate.drain(at..(at + chunk).min(best.len()));
-                match differs(&candidate) {
-                    Some(d) => (best, difference) = (candidate, d),
-                    None => at += chunk,
-                }
-            }
-            chunk /= 2;
-        }
-        Some((best, difference))
+        chunk /= 2;
     }
 }
 
@@ -173,8 +221,6 @@ fn keep(script: &str) -> PathBuf {
 /// Where two logs part.
 #[derive(Debug)]
 pub struct Difference {
-    sequence: Option<usize>,
-    operation: Option<usize>,
     text: String,
 }
 
@@ -190,13 +236,12 @@ impl Difference {
         let own = left.get(at).or(right.get(at)).and_then(|l| l.split(' ').next()?.parse::<usize>().ok());
         let mine = |l: &&&str| own.is_some_and(|n| l.starts_with(&format!("{n} ")));
         let before: Vec<&&str> = left[..at].iter().filter(mine).collect();
-        let is_operation = left.get(at).is_some_and(|l| l.contains(" => "));
         let mut text = String::new();
         for l in before.iter().rev().take(25).rev() {
             text += &format!("          {l}\n");
         }
         text += &format!("reference {}\ntested    {}\n", line(&left), line(&right));
-        Some(Difference { sequence: own, operation: is_operation.then_some(before.len()), text })
+        Some(Difference { text })
     }
 }
 

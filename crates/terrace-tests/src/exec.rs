@@ -133,6 +133,10 @@ fn fstat(fd: c_int) -> Option<libc::stat> {
     (unsafe { libc::fstat(fd, &raw mut st) } == 0).then_some(st)
 }
 
+fn is_directory(fd: c_int) -> bool {
+    fstat(fd).is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFDIR)
+}
+
 impl Executor {
     /// An executor that works below `root`, where it makes a directory for each sequence.
     pub fn new(root: &str, fault: Break) -> Executor {
@@ -322,6 +326,10 @@ impl Executor {
 
     /// `fdopen`, reads a little through stdio, and closes by `fclose`, which closes the descriptor inside libc.
     fn fdopen(&mut self, a: Args) -> String {
+        if is_direct(self.fd(a[0])) {
+            // The buffers of stdio are not aligned.
+            return self.close(number(a[0]) as usize);
+        }
         let Some(fd) = self.sequence().slots[number(a[0]) as usize].take() else { return "empty".into() };
         let len = number(a[1]) as usize;
         let buf = self.buf.get(len).as_mut_ptr();
@@ -398,6 +406,8 @@ impl Executor {
             "readv" => self.read_vector(a[0], a[1], None, 0),
             "preadv" => self.read_vector(a[0], a[2], Some(off(1)), 0),
             "preadv2" => self.read_vector(a[0], a[3], Some(off(1)), off(2) as c_int),
+            // The positions of a directory are its file system's own matter.
+            "lseek" if is_directory(self.fd(a[0])) => "directory".into(),
             // SAFETY: plain integers.
             "lseek" => outcome(unsafe { libc::lseek(self.fd(a[0]), off(1), off(2) as c_int) }),
             "seekwalk" => seekwalk(self.fd(a[0]), a[1] == "strict"),
