@@ -43,7 +43,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -306,6 +306,11 @@ impl<C: PageCache> Namespace<C> {
     pub fn descriptors(&self) -> HashSet<RawFd> {
         let inodes = self.inodes.all().into_iter().map(|inode| inode.raw_fd());
         inodes.chain(self.handles.descriptors()).collect()
+    }
+
+    /// Calls `act` with the O_PATH descriptor of the source directory.
+    pub fn with_root<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        act(self.inode(ROOT)?.fd())
     }
 
     fn inode(&self, nodeid: u64) -> Result<Arc<Inode<C::Object>>> {

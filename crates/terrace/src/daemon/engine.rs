@@ -47,14 +47,17 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
 pub struct MainDoor {
     namespace: Arc<Namespace<Engine>>,
     fuse: OwnedFd,
+    mount_dev: Option<u64>,
     threads: usize,
     recovering: bool,
 }
 
 /// The namespace over the source, new or taken over from a dead terraced.
 pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
-    if let Some(entry) = mounts::at(&shared.place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE) {
-        engine.set_mount_dev(rustix::fs::makedev(entry.dev.0, entry.dev.1));
+    let entry = mounts::at(&shared.place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
+    let mount_dev = entry.map(|entry| rustix::fs::makedev(entry.dev.0, entry.dev.1));
+    if let Some(dev) = mount_dev {
+        engine.set_mount_dev(dev);
     }
     let config = namespace_config(&shared.config);
     let (base, bytes) = shared.memory.0.namespace_region();
@@ -72,6 +75,7 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
     Ok(MainDoor {
         namespace: Arc::new(namespace),
         fuse: shared.fuse.try_clone()?,
+        mount_dev,
         threads: shared.config.fuse.threads as usize,
         recovering,
     })
@@ -85,7 +89,8 @@ impl MainDoor {
 
     /// Answers the kernel until the mount is gone. The namespace stays: the engine still writes through its descriptors.
     pub fn run(&self) -> io::Result<()> {
-        fuse::serve(self.namespace.clone(), self.fuse.try_clone()?, self.threads, self.recovering)
+        let fuse = self.fuse.try_clone()?;
+        fuse::serve(self.namespace.clone(), fuse, self.mount_dev, self.threads, self.recovering)
     }
 }
 

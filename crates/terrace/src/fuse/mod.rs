@@ -2,11 +2,12 @@
 //!
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
-//! one that an earlier daemon left behind.
+//! one that an earlier daemon left behind; [`readahead`] lets the kernel read ahead as far as on the source.
 
 mod adapter;
 mod convert;
 mod handshake;
+mod readahead;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +21,11 @@ pub const THREADS_MAX: usize = 64;
 /// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
 ///
 /// With `recovering` the connection was initialised by an earlier daemon: there is no handshake, and the kernel is asked to
-/// resend what that daemon had not answered.
+/// resend what that daemon had not answered. `mount_dev` is the device number of the mount, if it is known.
 pub fn serve<C: PageCache>(
     namespace: Arc<Namespace<C>>,
     fuse_fd: OwnedFd,
+    mount_dev: Option<u64>,
     n_threads: usize,
     recovering: bool,
 ) -> io::Result<()> {
@@ -45,6 +47,11 @@ pub fn serve<C: PageCache>(
     };
     let device = session.as_fd().try_clone_to_owned()?;
     namespace.set_kernel(Box::new(convert::KernelCaches::new(session.notifier(), device)));
+    if let Some(dev) = mount_dev
+        && let Err(err) = namespace.with_root(|root| readahead::follow_source(dev, root))
+    {
+        tracing::debug!("readahead of the mount left as it is: {err}");
+    }
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         let ended = session.run();

@@ -163,7 +163,7 @@ fn keep(fuse: &OwnedFd, root: OwnedFd, parts: &(impl Parts + Sync)) {
 
 fn serve(fuse: OwnedFd, root: std::os::fd::BorrowedFd<'_>, parts: &impl Parts, recovering: bool) {
     let namespace = parts.namespace(root.try_clone_to_owned().unwrap(), recovering);
-    if let Err(err) = fuse::serve(namespace.clone(), fuse, THREADS, recovering) {
+    if let Err(err) = fuse::serve(namespace.clone(), fuse, None, THREADS, recovering) {
         eprintln!("serve: {err}");
     }
     // The cache writes back through the namespace's descriptors, so it ends first.
