@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
-//! | [`read`], [`miss`] | hits; own misses and donations |
+//! | [`read`], [`miss`], [`buffer`] | hits; own misses and donations; bad addresses |
 //! | [`door`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
 //! | [`next`], [`sys`], [`local`] | the real functions, raw system calls, thread-local state |
 //!
@@ -12,6 +12,7 @@
 //! arguments that the kernel would refuse, a position that somebody else may move, a daemon that does not answer. It
 //! allocates nothing after its start and waits for no lock on any read, and so may run inside signal handlers and allocators.
 
+mod buffer;
 mod door;
 mod helper;
 mod hooks;

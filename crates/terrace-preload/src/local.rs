@@ -18,7 +18,7 @@ struct Stream {
 
 const STREAMS: usize = 4;
 /// Bytes of [`Local`]; the assembler needs a number.
-const LOCAL_BYTES: usize = 16 + STREAMS * 16;
+const LOCAL_BYTES: usize = 32 + STREAMS * 16;
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
@@ -31,6 +31,10 @@ pub struct Local {
     /// Donation slot where the next search starts.
     pub next_slot: Cell<u32>,
     _pad: u32,
+    /// Memory that was last found writable, see [`crate::buffer`].
+    pub good_from: Cell<usize>,
+    /// Its end.
+    pub good_to: Cell<usize>,
     streams: [Stream; STREAMS],
 }
 
@@ -67,7 +71,7 @@ pub fn local() -> &'static Local {
 thread_local! {
     static LOCAL: Local = const {
         Local {
-            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), _pad: 0,
+            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), _pad: 0, good_from: Cell::new(0), good_to: Cell::new(0),
             streams: [const { Stream { fd: Cell::new(0), streak: Cell::new(0), end: Cell::new(0) } }; STREAMS],
         }
     };

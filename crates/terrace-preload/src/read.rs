@@ -6,7 +6,7 @@
 use crate::local::{Local, local};
 use crate::sys::{self, Ret, count};
 use crate::table::{self, Class, UNKNOWN};
-use crate::{door, miss};
+use crate::{buffer, door, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,6 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
 const READ_MAX: usize = 0x7fff_f000;
-/// No program memory starts here or above: bad addresses go to the kernel, which answers EFAULT. A bad address below is
-/// found out by the processor: SIGSEGV where the kernel would have said EFAULT (docs/SEMANTICS.md).
-const ADDRESS_END: usize = 0x8000_0000_0000;
-/// No program memory below (vm.mmap_min_addr of every distribution).
-const ADDRESS_START: usize = 0x1_0000;
 /// Adjacent reads before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
 const SCAN_STREAK: u32 = 2;
 /// Vectors of one call that are looked at.
@@ -66,6 +61,11 @@ impl File<'_> {
     /// Reads at `offset`, as far as the fast door gets. None: not at all.
     #[inline]
     unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+        let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
+        let wanted = usize::try_from(left).unwrap_or(n).min(n);
+        if wanted > 0 && !buffer::is_writable(self.local, buf, wanted) {
+            return None;
+        }
         let streak = self.local.streak(self.fd, offset, n);
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome =
@@ -122,12 +122,8 @@ impl File<'_> {
 
 /// True if the kernel would not refuse or shorten such a read for its arguments.
 #[inline]
-fn plausible(buf: *const u8, n: usize) -> bool {
-    let start = buf as usize;
-    n > 0
-        && n <= READ_MAX
-        && start >= ADDRESS_START
-        && start.checked_add(n).is_some_and(|end| end <= ADDRESS_END)
+fn plausible(n: usize) -> bool {
+    n > 0 && n <= READ_MAX
 }
 
 /// The sum of the vectors' lengths, if all are plausible.
@@ -135,14 +131,15 @@ fn plausible(buf: *const u8, n: usize) -> bool {
 /// # Safety
 /// `v` is the program's array of `n` vectors.
 unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)> {
-    if n <= 0 || n > VECTORS_MAX || !plausible(v.cast(), n as usize * size_of::<iovec>()) {
+    // The array itself is only read: a bad pointer to it is not looked for, beyond null.
+    if n <= 0 || n > VECTORS_MAX || v.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
     let v = unsafe { std::slice::from_raw_parts(v, n as usize) };
     let mut sum = 0_usize;
     for piece in v {
-        if piece.iov_len > 0 && !plausible(piece.iov_base.cast(), piece.iov_len) {
+        if piece.iov_len > READ_MAX {
             return None;
         }
         sum = sum.checked_add(piece.iov_len)?;
@@ -157,7 +154,7 @@ unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)>
 #[inline]
 pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<Ret> {
     let offset = u64::try_from(offset).ok()?;
-    if !plausible(buf, n) {
+    if !plausible(n) {
         return None;
     }
     let file = File::new(fd, class)?;
@@ -205,7 +202,7 @@ unsafe fn scatter(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
 /// # Safety
 /// The program's buffer.
 pub unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Ret> {
-    if !plausible(buf, n) {
+    if !plausible(n) {
         return None;
     }
     let file = File::new(fd, class)?;

@@ -1,0 +1,74 @@
+//! Is this buffer memory that may be written? The kernel answers EFAULT for one that is not; a copy of ours would end in
+//! SIGSEGV.
+//!
+//! Asked once for each page of memory that the program reads into, with MADV_POPULATE_WRITE, which prepares the page for
+//! the write that follows anyway and fails where that would fault. Programs use the same buffers again and again: the
+//! answer is remembered for the thread's last range, and for pages in a small table. A page that was good once and was
+//! unmapped since is the one case left where a bad address is a signal instead of an error (docs/SEMANTICS.md).
+
+use crate::local::Local;
+use crate::sys;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use terrace_shm::PAGE_SIZE;
+
+/// No program memory starts here or above.
+const ADDRESS_END: usize = 0x8000_0000_0000;
+/// Pages remembered (a power of two).
+const PAGES_MAX: usize = 1 << 14;
+
+static PAGES: [AtomicUsize; PAGES_MAX] = [const { AtomicUsize::new(0) }; PAGES_MAX];
+/// The kernel cannot tell (before 5.14): every buffer counts as good.
+static CANNOT_TELL: AtomicBool = AtomicBool::new(false);
+
+fn place(page: usize) -> &'static AtomicUsize {
+    // Buffers of a pool are adjacent, those of different threads lie at the same offsets of different arenas: mix both.
+    &PAGES[(page ^ (page >> 14) ^ (page >> 24)) % PAGES_MAX]
+}
+
+/// True if `[start, start + n)` can be written; n > 0.
+#[inline]
+pub fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
+    let start = start as usize;
+    let Some(end) = start.checked_add(n).filter(|&end| end <= ADDRESS_END) else { return false };
+    local.good_from.get() <= start && end <= local.good_to.get() || look_up(local, start, end)
+}
+
+#[cold]
+fn look_up(local: &Local, start: usize, end: usize) -> bool {
+    let pages = start / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
+    // An empty entry of the table looks like page 0.
+    let known = |page| place(page).load(Ordering::Relaxed) == page;
+    if pages.start == 0 || !(pages.clone().all(known) || probe(&pages)) {
+        return false;
+    }
+    // One page at a time may be unmapped by the program, so the range is what was asked for, not a union.
+    local.good_from.set(pages.start * PAGE_SIZE);
+    local.good_to.set(pages.end * PAGE_SIZE);
+    for page in pages {
+        place(page).store(page, Ordering::Relaxed);
+    }
+    true
+}
+
+fn probe(pages: &std::ops::Range<usize>) -> bool {
+    if CANNOT_TELL.load(Ordering::Relaxed) {
+        return true;
+    }
+    let (at, len) = (pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE);
+    // SAFETY: populating changes no content and no protection.
+    let ret = unsafe { sys::raw(libc::SYS_madvise, [at, len, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0]) };
+    if ret == 0 {
+        return true;
+    }
+    // EINVAL comes from old kernels, and for device memory: ask for a page that is surely good.
+    if ret == -(libc::EINVAL as isize) {
+        let mine = std::ptr::from_ref(pages) as usize / PAGE_SIZE * PAGE_SIZE;
+        // SAFETY: this thread's stack.
+        let ret = unsafe {
+            sys::raw(libc::SYS_madvise, [mine, PAGE_SIZE, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0])
+        };
+        CANNOT_TELL.store(ret != 0, Ordering::Relaxed);
+        return ret != 0;
+    }
+    false
+}
