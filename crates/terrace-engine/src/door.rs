@@ -315,8 +315,7 @@ fn source(engine: &Engine, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer
 /// True if the mode bits let this process write the file. With an ACL the bits say less than the truth, never more:
 /// the group bits are then its mask, so a group member counts as a stranger.
 fn may_write(o: &ObjectRef, cred: &UCred) -> Result<bool, Errno> {
-    // SAFETY: the namespace keeps the O_PATH descriptor open while the object lives.
-    let st = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(o.source().path_fd()) })?;
+    let st = o.source().stat().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     let uid = cred.uid.as_raw();
     Ok(uid == 0 || (uid == st.st_uid && st.st_mode & 0o200 != 0))
 }

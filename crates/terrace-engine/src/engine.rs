@@ -214,7 +214,7 @@ impl Engine {
         self.core.lock().objects.get(&id).cloned()
     }
     /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
-    /// fails the object stays, and so does its data.
+    /// fails the object stays, and writeback goes on trying.
     ///
     /// # Errors
     /// The failed writeback.

@@ -34,8 +34,11 @@ impl Engine {
     fn back_hasty_chunks(&self) {
         let chunks = std::mem::take(&mut self.core.lock().hasty_chunks);
         let populated = self.core.lock().frames.populated();
-        let again: Vec<u32> =
-            chunks.into_iter().filter(|&c| c < populated && !self.back_with_memory(c)).take(RETRIES_MAX).collect();
+        let again: Vec<u32> = chunks
+            .into_iter()
+            .filter(|&c| c < populated && !self.back_with_memory(c))
+            .take(RETRIES_MAX)
+            .collect();
         self.core.lock().hasty_chunks.extend(again);
     }
 

@@ -43,8 +43,7 @@ impl Engine {
         // Slow flags are set anew by the namespace, from its handles.
         seg.object(slot).flags.store(0, Ordering::Relaxed);
         // A dead writer may have extended the source before it published the size.
-        // SAFETY: the namespace keeps the descriptor open.
-        if let Ok(st) = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(path_fd) }) {
+        if let Ok(st) = object.source().stat() {
             seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
         }
         Some(core.adopt_object(object))

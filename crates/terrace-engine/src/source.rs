@@ -2,7 +2,7 @@
 
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 /// A source file. Data descriptors are opened when first needed and live as long as the object.
@@ -34,18 +34,25 @@ impl SourceFile {
     pub fn new(path_fd: RawFd) -> SourceFile {
         SourceFile { path_fd, read: OnceLock::new(), write: OnceLock::new(), tail: OnceLock::new() }
     }
+    fn borrowed(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as this is (see `new`).
+        unsafe { BorrowedFd::borrow_raw(self.path_fd()) }
+    }
+    /// Status of the file.
+    pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
+        Ok(rustix::fs::fstat(self.borrowed())?)
+    }
     /// The O_PATH descriptor.
     pub fn path_fd(&self) -> RawFd {
         self.path_fd
     }
     /// A path that opens this very file, also after it was renamed or unlinked.
     pub fn proc_path(&self) -> String {
-        format!("/proc/self/fd/{}", self.path_fd)
+        format!("/proc/self/fd/{}", self.path_fd())
     }
     /// mtime and ctime, ns since 1970.
     pub fn times(&self) -> Option<(i64, i64)> {
-        // SAFETY: the descriptor outlives this (see `new`).
-        let st = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(self.path_fd) }).ok()?;
+        let st = self.stat().ok()?;
         let ns = |s: i64, n: i64| s.saturating_mul(1_000_000_000).saturating_add(n);
         Some((ns(st.st_mtime, st.st_mtime_nsec as i64), ns(st.st_ctime, st.st_ctime_nsec as i64)))
     }

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use std::io;
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::{Shadow, Why};
@@ -288,8 +287,7 @@ impl Engine {
         self.core.lock().drop_pages(o, first, last);
         let result = f(o.source());
         self.core.lock().drop_pages(o, first, last);
-        // SAFETY: the namespace keeps the O_PATH descriptor open while the object lives.
-        let st = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(o.source().path_fd()) })?;
+        let st = o.source().stat()?;
         o.slot().size.store(st.st_size as u64, Ordering::Release);
         o.adopt_times();
         result

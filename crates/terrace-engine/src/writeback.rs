@@ -10,6 +10,7 @@ use crate::segment::flag::{DIRTY, WRITEBACK};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
@@ -73,9 +74,11 @@ impl Engine {
             let wrote = o.dirty_pages() > 0 || o.times().is_some();
             let mut r = self.write_back(&o, 0..u64::MAX);
             if sync && wrote && r.is_ok() {
-                r = o.source().reader().and_then(|f| self.io.sync(f.raw(), false));
+                r = o.source().writer().and_then(|f| self.io.sync(f.raw(), false));
             }
-            if first.is_ok() {
+            // An object that was forgotten meanwhile was written back by that.
+            let known = self.lookup_object(o.id()).is_some_and(|now| Arc::ptr_eq(&now, &o));
+            if known && first.is_ok() {
                 first = r;
             }
         }
@@ -228,11 +231,12 @@ impl Engine {
         for (since, o) in objects {
             let old = self.clock.now_ns().saturating_sub(since) >= self.config.dirty_expire.as_nanos() as u64;
             let much = self.core.lock().dirty_pages > self.dirty_background();
-            if (old || much) && !o.doomed.load(Ordering::Relaxed) {
-                if let Err(e) = self.write_back(&o, 0..u64::MAX) {
-                    tracing::warn!("object {}: writeback failed: {e}; its pages stay dirty", o.id());
-                    failed = Some(e);
-                }
+            if !(old || much) || o.doomed.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Err(e) = self.write_back(&o, 0..u64::MAX) {
+                tracing::warn!("object {}: writeback failed: {e}; its pages stay dirty", o.id());
+                failed = Some(e);
             }
         }
         failed

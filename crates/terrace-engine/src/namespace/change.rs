@@ -1,6 +1,7 @@
 //! Changing attributes, and what a change of content takes away with it: set-id bits and file capabilities.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -50,8 +51,8 @@ fn without_set_id(mode: u32) -> u32 {
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Sets attributes and returns all of them.
-    pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<Attr> {
+    /// Sets attributes; returns all of them and how long they may be kept.
+    pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
         let inode = self.inode(nodeid)?;
         inode.touch();
         if set.uid.is_some() || set.gid.is_some() {

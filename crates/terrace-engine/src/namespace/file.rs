@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, StatFs};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Stat, StatFs};
 use rustix::io::Errno;
 
+use super::attr::Attr;
 use super::error::{Error, Result};
 use super::handle::{Handle, OpenFile, What, count_open_locked, count_release, writes};
 use super::inode::{Inode, Life, Seen};
@@ -67,7 +68,10 @@ impl<C: PageCache> Namespace<C> {
             self.strip_privileges(&op.caller, &inode)?;
             self.cache.truncate(&object, 0)?;
         }
-        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door };
+        let atime_due = AtomicBool::new(
+            flags & libc::O_NOATIME as u32 == 0 && inode.stat().is_ok_and(|s| atime_is_old(&s)),
+        );
+        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(0, &file, fresh);
         let what = What::File(file);
         count_open_locked::<C>(&mut life, &what);
@@ -107,6 +111,9 @@ impl<C: PageCache> Namespace<C> {
     pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
+        if file.atime_due.swap(false, Ordering::Relaxed) {
+            move_atime(&handle.inode);
+        }
         Ok(self.cache.read(&file.object, offset, buf, file.door)?)
     }
 
@@ -230,6 +237,26 @@ impl<C: PageCache> Namespace<C> {
 fn opened<C: PageCache>(fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
     let direct = file.door == Door::MainDirect;
     Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
+}
+
+/// Would a read move the access time, by the kernel's usual rule (relatime)?
+fn atime_is_old(stat: &Stat) -> bool {
+    let day_ago = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec - 24 * 3600;
+    let Attr { atime, mtime, ctime, .. } = Attr::from_stat(0, stat);
+    atime <= mtime || atime <= ctime || atime.sec <= day_ago
+}
+
+/// Lets the source file system move the access time as its mount options say. The cache reads with O_NOATIME, and setting
+/// the time outright would change ctime; a mapping made and dropped is an access without I/O.
+fn move_atime<O>(inode: &Inode<O>) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let Ok(source) = open_source(inode, OFlags::RDONLY) else { return };
+    // SAFETY: a new mapping that nobody touches, unmapped at once.
+    unsafe {
+        if let Ok(page) = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &source, 0) {
+            let _ = munmap(page, 4096);
+        }
+    }
 }
 
 /// The source must agree to be written now: at write-back it would be too late to tell the program (a read-only file system,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -22,6 +22,8 @@ pub(crate) struct OpenFile<C: PageCache> {
     pub(crate) cursor: C::Cursor,
     pub(crate) flags: u32,
     pub(crate) door: Door,
+    /// The first read is to move the access time.
+    pub(crate) atime_due: AtomicBool,
 }
 
 impl<C: PageCache> OpenFile<C> {
@@ -135,6 +137,7 @@ impl<C: PageCache> HandleTable<C> {
                 object,
                 flags: record.flags.load(Ordering::Relaxed),
                 door: Door::from_code(record.door.load(Ordering::Relaxed)),
+                atime_due: AtomicBool::new(false),
             })
         };
         count_open(&inode, &what);

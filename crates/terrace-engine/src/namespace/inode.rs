@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
 
-use super::attr::{Kind, Time};
+use super::attr::{Attr, Kind, Time};
 use super::durable::{Durable, FREE, InodeRecord, USED};
 use super::error::{Error, Result};
 use super::path::ProcPath;
@@ -31,18 +31,15 @@ const SHARDS: usize = 64;
 /// The source's word on a file at a moment when the cache held nothing newer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Seen {
-    size: i64,
+    size: u64,
     mtime: Time,
     ctime: Time,
 }
 
 impl Seen {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Self {
-            size: stat.st_size,
-            mtime: Time { sec: stat.st_mtime as i64, nsec: stat.st_mtime_nsec as u32 },
-            ctime: Time { sec: stat.st_ctime as i64, nsec: stat.st_ctime_nsec as u32 },
-        }
+        let attr = Attr::from_stat(0, stat);
+        Self { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
     }
 }
 

@@ -68,7 +68,8 @@ impl<C: PageCache> Namespace<C> {
         {
             op.counted(inode.nodeid);
         }
-        let entry = self.entry(self.overlay(&inode, &stat));
+        let (attr, attr_ttl) = self.overlay(&inode, &stat);
+        let entry = Entry { attr_ttl, ..self.entry(attr) };
         Ok((inode, entry))
     }
 
@@ -87,24 +88,29 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Attributes of an inode.
-    pub fn getattr(&self, nodeid: u64) -> Result<Attr> {
+    /// Attributes of an inode and how long they may be kept.
+    pub fn getattr(&self, nodeid: u64) -> Result<(Attr, Duration)> {
         self.attr_of(&*self.inode(nodeid)?)
     }
 
-    pub(crate) fn attr_of(&self, inode: &Inode<C::Object>) -> Result<Attr> {
+    pub(crate) fn attr_of(&self, inode: &Inode<C::Object>) -> Result<(Attr, Duration)> {
         Ok(self.overlay(inode, &inode.stat()?))
     }
 
-    /// The source's attributes with the cache's newer ones over them.
-    fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> Attr {
+    /// The source's attributes with the cache's newer ones over them. Write-back changes the number of blocks at a time of
+    /// its own, so while it is due they are not kept.
+    fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> (Attr, Duration) {
         let mut attr = Attr::from_stat(inode.nodeid, stat);
+        let mut ttl = self.config.attr_ttl;
         if inode.kind == Kind::File
             && let Some(object) = &inode.life.lock().object
         {
             object.fix_attr(&mut attr);
+            if object.dirty_pages() > 0 {
+                ttl = Duration::ZERO;
+            }
         }
-        attr
+        (attr, ttl)
     }
 
     /// The target of a symbolic link.

@@ -61,7 +61,7 @@ impl<C: PageCache> Namespace<C> {
         });
         let (inode, mut entry) = made?;
         self.metadata_changed(&inode);
-        entry.attr = self.attr_of(&inode)?;
+        (entry.attr, entry.attr_ttl) = self.attr_of(&inode)?;
         Ok(entry)
     }
 
