@@ -145,8 +145,12 @@ impl Core {
             }
         }
     }
-    /// True if the page is absent and its content in the source has not changed since `before`.
+    /// True if the page is absent and its content in the source has not changed since `before`. Never for an object that
+    /// was forgotten meanwhile: its slot may be another's by now.
     pub(crate) fn untouched_since(&self, o: &Object, page: u64, before: Before) -> bool {
+        if !self.by_slot.get(&o.slot_index()).is_some_and(|now| std::ptr::eq(&**now, o)) {
+            return false;
+        }
         match self.observe(o, page) {
             None => false,
             Some((now, _)) => {
@@ -329,5 +333,33 @@ impl Core {
             + self.frames.heap_bytes()
             + self.objects.len() * (size_of::<Object>() + 96)
             + self.dirty_pages as usize * 12
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::NullIo;
+    use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_page_read_for_a_forgotten_object_is_not_published_for_its_successor() {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let old = engine.object(7, file.as_raw_fd(), 4096).unwrap();
+        let (before, _) = engine.core.lock().observe(&old, 0).unwrap();
+        assert!(engine.core.lock().untouched_since(&old, 0, before));
+        engine.forget_object(7).unwrap();
+        assert!(!engine.core.lock().untouched_since(&old, 0, before));
+        let new = engine.object(7, file.as_raw_fd(), 4096).unwrap();
+        assert_eq!(new.slot_index(), old.slot_index());
+        assert!(!engine.core.lock().untouched_since(&old, 0, before));
     }
 }

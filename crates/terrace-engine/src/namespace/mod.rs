@@ -36,6 +36,8 @@ mod make;
 mod path;
 mod remove;
 mod shrink;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 use std::collections::HashSet;

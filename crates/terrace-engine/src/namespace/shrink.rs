@@ -98,7 +98,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
-    fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
+    pub(super) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
         let path = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
         let inode = self.inode(nodeid).ok()?;
         let (top, path) = (path(root)?, path(&inode)?);
@@ -110,7 +110,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Up to `want` inodes that nobody has open and that were not looked up for a while.
-    fn unused(&self, want: usize) -> Vec<u64> {
+    pub(super) fn unused(&self, want: usize) -> Vec<u64> {
         let mut found = Vec::with_capacity(want);
         for _ in 0..2 * self.inodes.shards() {
             let hand = self.pressure.hand.fetch_add(1, Ordering::Relaxed);
