@@ -47,6 +47,7 @@ impl TestDir {
     pub fn new(test: &str) -> TestDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        // A name that begins with a slash says itself where: some programs bear only short paths.
         let path = base_dir().join(format!("{test}-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         TestDir(path)
