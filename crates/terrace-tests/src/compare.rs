@@ -108,7 +108,8 @@ impl<'a> Pair<'a> {
         for (left, right) in self.roots.borrow_mut().drain(..) {
             let (left, right) = (self.reference.src().join(left), self.tested.src().join(right));
             let tree = |path: &PathBuf| {
-                process::run(std::process::Command::new(helper("opdriver")).arg("--tree").arg(path), 120).expect_success()
+                process::run(std::process::Command::new(helper("opdriver")).arg("--tree").arg(path), 120)
+                    .expect_success()
             };
             if let Some(d) = Difference::find(&tree(&left), &tree(&right)) {
                 return Err(format!("the sources differ after umount: {}\n{d}", right.display()));

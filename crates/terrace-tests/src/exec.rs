@@ -81,7 +81,14 @@ impl Aligned {
     fn new() -> Aligned {
         // SAFETY: a fresh anonymous mapping, checked below, owned by this value alone.
         let p = unsafe {
-            libc::mmap(std::ptr::null_mut(), LEN_MAX, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                LEN_MAX,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
         };
         assert_ne!(p, libc::MAP_FAILED, "memory for the executor's buffer");
         Aligned(p.cast())
@@ -249,9 +256,13 @@ impl Executor {
             "exec" | "spawn" => return self.exec(name == "spawn", a),
             _ => {}
         }
-        let groups: [fn(&mut Executor, &str, Args) -> Option<String>; 6] =
+        type Group = fn(&mut Executor, &str, Args) -> Option<String>;
+        let groups: [Group; 6] =
             [Self::descriptors, Self::reads, Self::writes, Self::names, Self::attributes, Self::mappings];
-        groups.iter().find_map(|group| group(self, name, a)).unwrap_or_else(|| panic!("no such operation: {line}"))
+        groups
+            .iter()
+            .find_map(|group| group(self, name, a))
+            .unwrap_or_else(|| panic!("no such operation: {line}"))
     }
 
     // ---- descriptors ----
@@ -264,8 +275,11 @@ impl Executor {
             "fdopen" => self.fdopen(a),
             "closerange" | "closefrom" => self.closerange(name, a),
             "lock" => self.lock(a),
-            // SAFETY: plain integers.
-            "flock" => outcome(unsafe { libc::flock(self.fd(a[0]), number(a[1]) as c_int | libc::LOCK_NB) }.into()),
+            "flock" => {
+                let (fd, how) = (self.fd(a[0]), number(a[1]) as c_int | libc::LOCK_NB);
+                // SAFETY: plain integers.
+                outcome(unsafe { libc::flock(fd, how) }.into())
+            }
             _ => return None,
         })
     }
@@ -298,7 +312,8 @@ impl Executor {
                     let flags = number(a[2]) as u64;
                     let mode = if at(2) & libc::O_CREAT != 0 { number(a[3]) as u64 } else { 0 };
                     let how = [flags, mode, 0u64];
-                    libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, c(a[1]).as_ptr(), how.as_ptr(), 24usize) as c_int
+                    libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, c(a[1]).as_ptr(), how.as_ptr(), 24usize)
+                        as c_int
                 }
             }
         };
@@ -312,7 +327,8 @@ impl Executor {
             match name {
                 "dup" | "dupfd" => {
                     self.close(number(a[1]) as usize);
-                    let fd = if name == "dup" { libc::dup(from) } else { libc::fcntl(from, libc::F_DUPFD, 20) };
+                    let fd =
+                        if name == "dup" { libc::dup(from) } else { libc::fcntl(from, libc::F_DUPFD, 20) };
                     self.put(a[1], fd)
                 }
                 // Onto the number of another slot: what was open there is gone, whoever remembers it.
@@ -541,13 +557,20 @@ impl Executor {
             "writev" => self.write_vector(a[0], a[2], off(1) as u64, None, 0),
             "pwritev" => self.write_vector(a[0], a[3], off(1) as u64, Some(off(2)), 0),
             "pwritev2" => self.write_vector(a[0], a[4], off(1) as u64, Some(off(2)), off(3) as c_int),
-            // SAFETY: plain integers and NUL-terminated paths, also below.
-            "truncate" => outcome(unsafe { libc::truncate(c(a[0]).as_ptr(), off(1)) }.into()),
-            "ftruncate" => outcome(unsafe { libc::ftruncate(self.fd(a[0]), off(1)) }.into()),
-            "fallocate" => outcome(unsafe { libc::fallocate(self.fd(a[0]), off(1) as c_int, off(2), off(3)) }.into()),
-            "fsync" => outcome(unsafe { libc::fsync(self.fd(a[0])) }.into()),
-            "fdatasync" => outcome(unsafe { libc::fdatasync(self.fd(a[0])) }.into()),
-            "syncfs" => outcome(unsafe { libc::syncfs(self.fd(a[0])) }.into()),
+            "truncate" | "ftruncate" | "fallocate" | "fsync" | "fdatasync" | "syncfs" => {
+                let fd = if name == "truncate" { -1 } else { self.fd(a[0]) };
+                // SAFETY: plain integers, and a NUL-terminated path that lives over the call.
+                outcome(i64::from(unsafe {
+                    match name {
+                        "truncate" => libc::truncate(c(a[0]).as_ptr(), off(1)),
+                        "ftruncate" => libc::ftruncate(fd, off(1)),
+                        "fallocate" => libc::fallocate(fd, off(1) as c_int, off(2), off(3)),
+                        "fsync" => libc::fsync(fd),
+                        "fdatasync" => libc::fdatasync(fd),
+                        _ => libc::syncfs(fd),
+                    }
+                }))
+            }
             "copyrange" => self.copyrange(a),
             _ => return None,
         })
@@ -564,7 +587,14 @@ impl Executor {
         buf
     }
 
-    fn write_vector(&mut self, slot: &str, lens: &str, pattern: u64, at: Option<i64>, flags: c_int) -> String {
+    fn write_vector(
+        &mut self,
+        slot: &str,
+        lens: &str,
+        pattern: u64,
+        at: Option<i64>,
+        flags: c_int,
+    ) -> String {
         let (fd, lens) = (self.fd(slot), lengths(lens));
         let total: usize = lens.iter().sum();
         let append = flags & libc::RWF_APPEND != 0;
@@ -616,9 +646,13 @@ impl Executor {
         Some(outcome(i64::from(unsafe {
             match name {
                 "rename" => libc::rename(p(0).as_ptr(), p(1).as_ptr()),
-                "renameat2" => {
-                    libc::renameat2(libc::AT_FDCWD, p(0).as_ptr(), libc::AT_FDCWD, p(1).as_ptr(), number(a[2]) as u32)
-                }
+                "renameat2" => libc::renameat2(
+                    libc::AT_FDCWD,
+                    p(0).as_ptr(),
+                    libc::AT_FDCWD,
+                    p(1).as_ptr(),
+                    number(a[2]) as u32,
+                ),
                 "link" => libc::link(p(0).as_ptr(), p(1).as_ptr()),
                 "symlink" => libc::symlink(p(0).as_ptr(), p(1).as_ptr()),
                 "unlink" => libc::unlink(p(0).as_ptr()),
@@ -639,7 +673,11 @@ impl Executor {
                 "stat" | "lstat" => {
                     let mut st: libc::stat = std::mem::zeroed();
                     let f = if name == "stat" { libc::stat } else { libc::lstat };
-                    if f(c(a[0]).as_ptr(), &raw mut st) < 0 { outcome(-1) } else { attributes(&st, a[1] == "mtime") }
+                    if f(c(a[0]).as_ptr(), &raw mut st) < 0 {
+                        outcome(-1)
+                    } else {
+                        attributes(&st, a[1] == "mtime")
+                    }
                 }
                 "fstat" => match fstat(self.fd(a[0])) {
                     Some(st) => attributes(&st, a[1] == "mtime"),
@@ -649,20 +687,25 @@ impl Executor {
                     let mut st: libc::statx = std::mem::zeroed();
                     let mask = libc::STATX_SIZE | libc::STATX_NLINK | libc::STATX_TYPE;
                     match libc::statx(libc::AT_FDCWD, c(a[0]).as_ptr(), 0, mask, &raw mut st) {
-                        0 if st.stx_mode & 0o170_000 == 0o100_000 => format!("size {} nlink {}", st.stx_size, st.stx_nlink),
+                        0 if st.stx_mode & 0o170_000 == 0o100_000 => {
+                            format!("size {} nlink {}", st.stx_size, st.stx_nlink)
+                        }
                         other => outcome(other.into()),
                     }
                 }
                 "chmod" => outcome(libc::chmod(c(a[0]).as_ptr(), number(a[1]) as u32).into()),
                 "fchmod" => outcome(libc::fchmod(self.fd(a[0]), number(a[1]) as u32).into()),
-                "chown" => outcome(libc::lchown(c(a[0]).as_ptr(), number(a[1]) as u32, number(a[2]) as u32).into()),
+                "chown" => {
+                    outcome(libc::lchown(c(a[0]).as_ptr(), number(a[1]) as u32, number(a[2]) as u32).into())
+                }
                 "utimens" => {
                     let times = times(number(a[1]));
                     outcome(libc::utimensat(libc::AT_FDCWD, c(a[0]).as_ptr(), times.as_ptr(), 0).into())
                 }
                 "futimens" => outcome(libc::futimens(self.fd(a[0]), times(number(a[1])).as_ptr()).into()),
                 "setxattr" => {
-                    let (len, pattern, flags) = (number(a[2]) as usize, number(a[3]) as u64, number(a[4]) as c_int);
+                    let (len, pattern, flags) =
+                        (number(a[2]) as usize, number(a[3]) as u64, number(a[4]) as c_int);
                     let value = self.content(len, pattern).as_ptr().cast();
                     outcome(libc::setxattr(c(a[0]).as_ptr(), c(a[1]).as_ptr(), value, len, flags).into())
                 }
@@ -691,7 +734,9 @@ impl Executor {
             "mapread" => {
                 let (fd, at, len) = (self.fd(a[0]), n(1), n(2) as usize);
                 let start = at & !4095;
-                let Some(map) = map(fd, start, len + (at - start) as usize, libc::PROT_READ, libc::MAP_PRIVATE) else {
+                let Some(map) =
+                    map(fd, start, len + (at - start) as usize, libc::PROT_READ, libc::MAP_PRIVATE)
+                else {
                     return Some(outcome(-1));
                 };
                 let result = self.peek(&map, (at - start) as usize, len);
@@ -712,7 +757,9 @@ impl Executor {
             }
             "unmap" => self.unmap(n(0) as usize),
             "mappeek" | "mappoke" | "msync" => {
-                let Some(map) = self.sequence().maps[n(0) as usize].take() else { return Some("empty".into()) };
+                let Some(map) = self.sequence().maps[n(0) as usize].take() else {
+                    return Some("empty".into());
+                };
                 let result = match name {
                     "mappeek" => self.peek(&map, n(1) as usize, n(2) as usize),
                     "mappoke" => self.poke(&map, n(1) as usize, n(2) as usize, n(3) as u64),
@@ -734,7 +781,8 @@ impl Executor {
         let local = libc::iovec { iov_base: buf.cast(), iov_len: len };
         let remote = libc::iovec { iov_base: map.address.wrapping_byte_add(at), iov_len: len };
         // SAFETY: both vectors lie in memory of this process; a missing page is answered by EFAULT.
-        let got = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+        let got =
+            unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
         self.got(got as i64)
     }
 
@@ -745,7 +793,9 @@ impl Executor {
         let local = libc::iovec { iov_base: buf.cast(), iov_len: len };
         let remote = libc::iovec { iov_base: map.address.wrapping_byte_add(at), iov_len: len };
         // SAFETY: as in peek().
-        outcome(unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) } as i64)
+        outcome(unsafe {
+            libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+        } as i64)
     }
 
     // ---- processes ----
@@ -793,8 +843,14 @@ impl Executor {
                 let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
                 libc::posix_spawn_file_actions_init(&raw mut actions);
                 libc::posix_spawn_file_actions_adddup2(&raw mut actions, ends[1], 1);
-                let done =
-                    libc::posix_spawn(&raw mut child, program.as_ptr(), &raw const actions, std::ptr::null(), argv.as_ptr(), environ);
+                let done = libc::posix_spawn(
+                    &raw mut child,
+                    program.as_ptr(),
+                    &raw const actions,
+                    std::ptr::null(),
+                    argv.as_ptr(),
+                    environ,
+                );
                 assert_eq!(done, 0, "posix_spawn");
                 libc::posix_spawn_file_actions_destroy(&raw mut actions);
             } else {
@@ -818,7 +874,9 @@ pub fn inherited(fd: c_int, len: usize, at: i64) -> String {
     let mut executor = Executor::new(".", Break::None);
     let buf = executor.buf.get(len).as_mut_ptr();
     // SAFETY: buf has len bytes.
-    let got = unsafe { if at < 0 { libc::read(fd, buf.cast(), len) } else { libc::pread(fd, buf.cast(), len, at) } };
+    let got = unsafe {
+        if at < 0 { libc::read(fd, buf.cast(), len) } else { libc::pread(fd, buf.cast(), len, at) }
+    };
     executor.got(got as i64)
 }
 
@@ -838,7 +896,11 @@ fn reap(child: libc::pid_t) -> String {
     let mut status = 0;
     // SAFETY: status is valid for the call.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
-    if libc::WIFSIGNALED(status) { format!("signal {}", libc::WTERMSIG(status)) } else { format!("exit {}", libc::WEXITSTATUS(status)) }
+    if libc::WIFSIGNALED(status) {
+        format!("signal {}", libc::WTERMSIG(status))
+    } else {
+        format!("exit {}", libc::WEXITSTATUS(status))
+    }
 }
 
 fn map(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
@@ -879,7 +941,7 @@ fn unaligned(fd: c_int, at: Option<i64>, len: usize, write: bool) -> bool {
         // SAFETY: plain integers.
         None => unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) },
     };
-    position % 4096 != 0 || len % 4096 != 0
+    position % 4096 != 0 || !len.is_multiple_of(4096)
 }
 
 fn times(seconds: i64) -> [libc::timespec; 2] {
@@ -903,7 +965,8 @@ fn attributes(st: &libc::stat, mtime: bool) -> String {
 }
 
 fn sorted_names(list: &[u8]) -> String {
-    let mut names: Vec<_> = list.split(|b| *b == 0).filter(|n| !n.is_empty()).map(String::from_utf8_lossy).collect();
+    let mut names: Vec<_> =
+        list.split(|b| *b == 0).filter(|n| !n.is_empty()).map(String::from_utf8_lossy).collect();
     // What a security module of the machine adds is not the file system's answer.
     names.retain(|n| !n.starts_with("security."));
     names.sort();
@@ -1034,7 +1097,8 @@ fn hash_regions(fd: c_int, regions: &[(i64, i64)]) -> String {
                 if page.iter().any(|b| *b != 0) {
                     // Zeros behind the end of a short page do not count: a hole may end there.
                     let used = page.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
-                    sum = crate::rng::mix(sum ^ hash(&page[..used])).wrapping_add(at as u64 / 4096 + i as u64);
+                    sum =
+                        crate::rng::mix(sum ^ hash(&page[..used])).wrapping_add(at as u64 / 4096 + i as u64);
                 }
             }
             at += got as i64;
@@ -1046,7 +1110,9 @@ fn hash_regions(fd: c_int, regions: &[(i64, i64)]) -> String {
 /// Notes everything below a directory: names, kinds, modes, links, sizes, contents, extended attributes.
 pub fn tree(path: &str, out: &mut String, prefix: &str) {
     let mut names: Vec<String> = match std::fs::read_dir(path) {
-        Ok(list) => list.map(|e| e.map_or_else(|e| e.to_string(), |e| e.file_name().to_string_lossy().into_owned())).collect(),
+        Ok(list) => list
+            .map(|e| e.map_or_else(|e| e.to_string(), |e| e.file_name().to_string_lossy().into_owned()))
+            .collect(),
         Err(why) => {
             writeln!(out, "{prefix}{path}: {why}").expect("a string takes all");
             return;
@@ -1090,7 +1156,9 @@ fn xattrs(path: &str) -> String {
     for name in sorted_names(&list[..got as usize]).split(',').filter(|n| !n.is_empty()) {
         let mut value = vec![0u8; 65536];
         // SAFETY: as above.
-        let got = unsafe { libc::lgetxattr(c(path).as_ptr(), c(name).as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        let got = unsafe {
+            libc::lgetxattr(c(path).as_ptr(), c(name).as_ptr(), value.as_mut_ptr().cast(), value.len())
+        };
         write!(out, "{name}={:x},", hash(&value[..got.max(0) as usize])).expect("a string takes all");
     }
     out

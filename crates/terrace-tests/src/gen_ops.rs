@@ -88,7 +88,13 @@ impl Gen {
         match *self.rng.pick(NAMES) {
             "long" => self.long_name.clone(),
             // The first few names are used most, so that operations meet on one file.
-            name => if self.rng.chance(60) { self.rng.pick(&["a", "b"]).to_string() } else { name.to_owned() },
+            name => {
+                if self.rng.chance(60) {
+                    self.rng.pick(&["a", "b"]).to_string()
+                } else {
+                    name.to_owned()
+                }
+            }
         }
     }
 
@@ -129,14 +135,16 @@ impl Gen {
     }
 
     fn vector(&mut self) -> String {
-        let parts: Vec<String> = (0..1 + self.rng.below(5)).map(|_| self.len().min(40_000).to_string()).collect();
+        let parts: Vec<String> =
+            (0..1 + self.rng.below(5)).map(|_| self.len().min(40_000).to_string()).collect();
         parts.join(",")
     }
 
     fn open(&mut self) -> String {
         let s = self.rng.below(SLOTS as u64) as usize;
         self.open[s] = true;
-        let mut flags = *self.rng.pick(&[libc::O_RDONLY, libc::O_RDWR, libc::O_RDWR, libc::O_RDWR, libc::O_WRONLY]);
+        let mut flags =
+            *self.rng.pick(&[libc::O_RDONLY, libc::O_RDWR, libc::O_RDWR, libc::O_RDWR, libc::O_WRONLY]);
         let may = [
             (70, libc::O_CREAT),
             (8, libc::O_TRUNC),
@@ -163,7 +171,11 @@ impl Gen {
         let name = if self.rng.chance(3) { self.rng.pick(DIRS).to_string() } else { self.name() };
         match self.rng.below(20) {
             0 => format!("creat {s} {name} 0x180"),
-            1 => format!("openat {s} {} {} 0x{flags:x} 0x1a4", self.rng.pick(DIRS), self.rng.pick(&["a", "b", "e"])),
+            1 => format!(
+                "openat {s} {} {} 0x{flags:x} 0x1a4",
+                self.rng.pick(DIRS),
+                self.rng.pick(&["a", "b", "e"])
+            ),
             2 => format!("openat2 {s} {name} 0x{:x} 0x1a4", flags & !libc::O_PATH),
             3 if self.rng.chance(30) => format!("memory {s}"),
             _ => format!("open {s} {name} 0x{flags:x} 0x1a4"),
@@ -245,7 +257,10 @@ impl Gen {
         let dir = *self.rng.pick(DIRS);
         match self.rng.below(22) {
             0..=3 => format!("rename {a} {b}"),
-            4..=5 => format!("renameat2 {a} {b} {}", *self.rng.pick(&[0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE])),
+            4..=5 => format!(
+                "renameat2 {a} {b} {}",
+                *self.rng.pick(&[0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE])
+            ),
             6 => format!("rename {dir} {}", self.rng.pick(DIRS)),
             7..=8 => format!("link {a} {b}"),
             9..=13 => format!("unlink {a}"),

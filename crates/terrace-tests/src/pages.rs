@@ -23,7 +23,10 @@ pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
     for (s, sector) in buf.chunks_mut(SECTOR).enumerate() {
         let words = [MAGIC, page, version, s as u64];
         for (i, word) in sector[..SECTOR - 8].chunks_mut(8).enumerate() {
-            let value = words.get(i).copied().unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ i as u64));
+            let value = words
+                .get(i)
+                .copied()
+                .unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ i as u64));
             word.copy_from_slice(&value.to_le_bytes());
         }
         let sum = hash(&sector[..SECTOR - 8]);
@@ -52,8 +55,18 @@ pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
             continue;
         }
         let word = |i: usize| u64::from_le_bytes(sector[i * 8..][..8].try_into().expect("8 bytes"));
-        if word(0) != MAGIC || word(1) != page || word(3) != s as u64 || word(63) != hash(&sector[..SECTOR - 8]) {
-            let text = format!("page {page} sector {s}: says magic {:x} page {} version {} sector {}", word(0), word(1), word(2), word(3));
+        if word(0) != MAGIC
+            || word(1) != page
+            || word(3) != s as u64
+            || word(63) != hash(&sector[..SECTOR - 8])
+        {
+            let text = format!(
+                "page {page} sector {s}: says magic {:x} page {} version {} sector {}",
+                word(0),
+                word(1),
+                word(2),
+                word(3)
+            );
             return Err(Bad::Garbage(text));
         }
         versions.push(word(2));
@@ -83,7 +96,14 @@ impl Ledger {
         file.set_len(len as u64).expect("the ledger can be made as long as it must be");
         // SAFETY: a new shared mapping of a file of this length.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         assert_ne!(base, libc::MAP_FAILED, "the ledger can be mapped");
         Ledger { base: base.cast(), len, pages }

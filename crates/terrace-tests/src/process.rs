@@ -33,7 +33,13 @@ impl std::fmt::Display for Outcome {
             Some(signal) => format!("signal {signal}"),
             None => format!("exit {:?}", self.status.code()),
         };
-        write!(f, "{} -> {status}\n--- stdout\n{}\n--- stderr\n{}", self.what, tail(&self.stdout), tail(&self.stderr))
+        write!(
+            f,
+            "{} -> {status}\n--- stdout\n{}\n--- stderr\n{}",
+            self.what,
+            tail(&self.stdout),
+            tail(&self.stderr)
+        )
     }
 }
 
@@ -57,7 +63,11 @@ pub fn run(command: &mut Command, seconds: u64) -> Outcome {
     let Some(status) = child.wait(Duration::from_secs(seconds)) else {
         let held = tell_hang(child.id());
         child.kill();
-        panic!("{what}: still running after {seconds} s\n{held}--- stdout\n{}\n--- stderr\n{}", read(&mut out), read(&mut err));
+        panic!(
+            "{what}: still running after {seconds} s\n{held}--- stdout\n{}\n--- stderr\n{}",
+            read(&mut out),
+            read(&mut err)
+        );
     };
     Outcome { status, stdout: read(&mut out), stderr: read(&mut err), what }
 }
@@ -71,7 +81,13 @@ fn tell_hang(group: i32) -> String {
             continue;
         }
         let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
-        out += &format!("pid {pid} {} state {} in {}\n{}", read("comm").trim(), state(pid), read("wchan"), read("stack"));
+        out += &format!(
+            "pid {pid} {} state {} in {}\n{}",
+            read("comm").trim(),
+            state(pid),
+            read("wchan"),
+            read("stack")
+        );
     }
     out
 }

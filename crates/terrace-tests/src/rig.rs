@@ -25,7 +25,8 @@ pub fn workspace() -> PathBuf {
 /// A file of the product; tells what to do when it is missing.
 #[track_caller]
 pub fn product(name: &str) -> PathBuf {
-    let dir = std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
+    let dir =
+        std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
     let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
     path
@@ -83,8 +84,13 @@ fn base_dir() -> PathBuf {
     }
     let near = workspace().join("target/test-data");
     std::fs::create_dir_all(&near).expect("target can be written");
-    let open = |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
-    if near.ancestors().filter(|p| !p.as_os_str().is_empty()).all(open) { near } else { "/var/tmp/terrace-tests".into() }
+    let open =
+        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
+    if near.ancestors().filter(|p| !p.as_os_str().is_empty()).all(open) {
+        near
+    } else {
+        "/var/tmp/terrace-tests".into()
+    }
 }
 
 /// A test's directory and, where there is one, the mount.
@@ -153,7 +159,11 @@ impl Rig {
         let mut command = Command::new(product("terrace"));
         command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
         process::run(&mut command, 60).expect_success();
-        assert!(self.mounted(), "terrace mount said it is done, but nothing is mounted on {}", self.at.display());
+        assert!(
+            self.mounted(),
+            "terrace mount said it is done, but nothing is mounted on {}",
+            self.at.display()
+        );
     }
 
     /// True while the mount is there.
@@ -182,7 +192,8 @@ impl Rig {
     /// Gives a program the environment that `terrace run` would give it.
     pub fn through_fast_door(&self, command: &mut Command) {
         let (place, _) = self.instance();
-        let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
+        let device =
+            std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
         command.env("LD_PRELOAD", product("libterrace_preload.so"));
         command.env("TERRACE_SOCKET", place.join("door.sock")).env("TERRACE_DEV", device.to_string());
     }

@@ -58,7 +58,11 @@ impl<'a> Stress<'a> {
     pub fn start(&mut self, role: &str, id: u64, fast: bool, more: &[&str]) {
         let log = self.rig.aside().join(format!("{role}-{id}.log"));
         let mut command = self.command(role, fast);
-        command.args([format!("id={id}"), format!("writers={}", self.writers), format!("seed={}", self.seed)]);
+        command.args([
+            format!("id={id}"),
+            format!("writers={}", self.writers),
+            format!("seed={}", self.seed),
+        ]);
         command.args(more).stdin(Stdio::null());
         let out = std::fs::File::options().create(true).append(true).open(&log).expect("a log");
         command.stdout(out.try_clone().expect("a descriptor")).stderr(out);

@@ -25,7 +25,10 @@ pub fn need(program: &str, package: &str) -> PathBuf {
     // The server's own directory first: elsewhere there may be links to some of its programs only.
     let first = "/usr/lib/postgresql/15/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/17/bin";
     let path = std::env::var("PATH").unwrap_or_default();
-    let found = format!("{first}:{path}:/usr/sbin:/sbin").split(':').map(|d| Path::new(d).join(program)).find(|p| p.exists());
+    let found = format!("{first}:{path}:/usr/sbin:/sbin")
+        .split(':')
+        .map(|d| Path::new(d).join(program))
+        .find(|p| p.exists());
     found.unwrap_or_else(|| panic!("{program} is missing: `make deps`, or install the package {package}"))
 }
 

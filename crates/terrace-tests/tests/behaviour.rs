@@ -75,7 +75,10 @@ fn through_the_fast_door_fortified() {
 fn with_jemalloc_beside() {
     let jemalloc = need_library("libjemalloc.so.2", "libjemalloc2");
     let terrace = product("libterrace_preload.so");
-    let order = [format!("{}:{}", jemalloc.display(), terrace.display()), format!("{}:{}", terrace.display(), jemalloc.display())];
+    let order = [
+        format!("{}:{}", jemalloc.display(), terrace.display()),
+        format!("{}:{}", terrace.display(), jemalloc.display()),
+    ];
     for preload in order {
         all_cases(Side::Fast, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
@@ -89,7 +92,10 @@ fn with_another_interposer_beside() {
     let shim = dir.path().join("libshim.so");
     compile("shim", &shim, &["-shared", "-fPIC"]);
     let terrace = product("libterrace_preload.so");
-    let order = [format!("{}:{}", shim.display(), terrace.display()), format!("{}:{}", terrace.display(), shim.display())];
+    let order = [
+        format!("{}:{}", shim.display(), terrace.display()),
+        format!("{}:{}", terrace.display(), shim.display()),
+    ];
     for preload in order {
         all_cases(Side::Fast, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
@@ -120,7 +126,9 @@ fn nothing_observable_elsewhere() {
         }
         process::run(command.arg("-c").arg(script).current_dir("/"), 30).expect_success()
     };
-    let strip = |text: String| text.lines().filter(|l| !l.contains("memfd:test-output")).collect::<Vec<_>>().join("\n");
+    let strip = |text: String| {
+        text.lines().filter(|l| !l.contains("memfd:test-output")).collect::<Vec<_>>().join("\n")
+    };
     assert_eq!(strip(run(false)), strip(run(true)));
     rig.finish();
 }

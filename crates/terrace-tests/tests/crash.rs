@@ -123,7 +123,8 @@ fn everything_killed() {
         });
         stress.kill_all();
         let gone = process::wait_until(10, || {
-            let late = leftovers::instances().iter().filter(|(_, i)| i["mnt"].as_str() == rig.at().to_str()).count();
+            let late =
+                leftovers::instances().iter().filter(|(_, i)| i["mnt"].as_str() == rig.at().to_str()).count();
             late == 0 || (!process::alive(rig.keeper()) && !process::alive(rig.terraced()))
         });
         assert!(gone, "round {round}: something of the instance lives on");

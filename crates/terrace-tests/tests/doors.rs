@@ -23,8 +23,10 @@ fn a_directory_of_100_000_entries() {
     for n in 0..count {
         fs::File::create(rig.src().join(format!("many/entry-{n:06}"))).unwrap();
     }
-    let names: Vec<String> =
-        fs::read_dir(rig.at().join("many")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let names: Vec<String> = fs::read_dir(rig.at().join("many"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert_eq!(names.len(), count);
     let unique: BTreeSet<&String> = names.iter().collect();
     assert_eq!(unique.len(), count, "an entry came twice");
@@ -141,7 +143,10 @@ fn permissions_are_checked_by_the_mount() {
         let outcome = process::run(&mut command, 30);
         let said: Vec<&str> = outcome.stdout.lines().collect();
         assert_eq!(said, ["9000", "public secret"], "{outcome}");
-        assert!(outcome.stderr.matches("denied").count() + outcome.stderr.matches("not permitted").count() >= 8, "{outcome}");
+        assert!(
+            outcome.stderr.matches("denied").count() + outcome.stderr.matches("not permitted").count() >= 8,
+            "{outcome}"
+        );
         rig.finish();
     }
 }
@@ -181,7 +186,13 @@ fn many_openers_at_once() {
 fn what_the_source_shows_and_when() {
     let rig = Rig::new("source", Side::Mount, "16MiB");
     let data = bytes(5, 100_000);
-    let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(rig.at().join("file")).unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(rig.at().join("file"))
+        .unwrap();
     let source = |name: &str| fs::read(rig.src().join(name)).unwrap();
     file.write_all_at(&data, 0).unwrap();
     assert_eq!(fs::metadata(rig.src().join("file")).unwrap().len(), 100_000, "the size is extended at once");
@@ -197,14 +208,25 @@ fn what_the_source_shows_and_when() {
     drop(file);
     assert_eq!(&source("file")[70_000..70_006], b"closed", "after close");
     let sync = |flag: i32| {
-        let file = fs::File::options().write(true).create(true).truncate(true).custom_flags(flag).open(rig.at().join("sync")).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(flag)
+            .open(rig.at().join("sync"))
+            .unwrap();
         file.write_all_at(&data[..5000], 3).unwrap();
         assert!(source("sync")[3..] == data[..5000], "written with flags {flag:x}");
     };
     sync(libc::O_SYNC);
     sync(libc::O_DSYNC);
     // O_DIRECT with a tail that is not a block.
-    let direct = fs::File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(rig.at().join("direct")).unwrap();
+    let direct = fs::File::options()
+        .write(true)
+        .create(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(rig.at().join("direct"))
+        .unwrap();
     let mut buffer = vec![0u8; 3 * 4096];
     let start = buffer.as_ptr().align_offset(4096);
     fill(&mut buffer[start..][..8192], 9);
@@ -286,7 +308,13 @@ fn a_full_source() {
     }
     let terrace = product("terrace");
     run(terrace.to_str().unwrap(), &["mount", s, m, "--memory", "16MiB"]).expect_success();
-    let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(mnt.join("file")).unwrap();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(mnt.join("file"))
+        .unwrap();
     let (mut synced, mut failed) = (0u64, false);
     for n in 0..80u64 {
         let wrote = file.write_all_at(&bytes(n, 1 << 20), n << 20);
@@ -362,7 +390,9 @@ fn memory_is_a_hard_limit_and_can_be_changed() {
     let rig = Rig::new("memory", Side::Fast, "64MiB");
     let mib = amount("TERRACE_MEMORY_MIB", 200, 2000);
     let script = |n: u64| {
-        format!("dd if=/dev/urandom of=big bs=1M count={n} status=none; for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done")
+        format!(
+            "dd if=/dev/urandom of=big bs=1M count={n} status=none; for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done"
+        )
     };
     // Room for code and stacks, which no option can make smaller.
     let slack = 24 << 10;
@@ -392,8 +422,13 @@ fn run_keeps_status_signals_and_leaves_nothing() {
     assert_eq!(code(&["true"]), Some(0));
     assert_eq!(code(&["sh", "-c", "exit 37"]), Some(37));
     let file = on.join("file").to_str().unwrap().to_owned();
-    process::run(&mut terrace(&["sh", "-c", &format!("seq 1 100000 > {file}; md5sum < {file}")]), 60).expect_success();
-    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 100_000, "all is in the source afterwards");
+    process::run(&mut terrace(&["sh", "-c", &format!("seq 1 100000 > {file}; md5sum < {file}")]), 60)
+        .expect_success();
+    assert_eq!(
+        fs::read_to_string(&file).unwrap().lines().count(),
+        100_000,
+        "all is in the source afterwards"
+    );
     // Killed by a signal: all the same flushed and unmounted.
     let killed = process::run(&mut terrace(&["sh", "-c", &format!("echo late >> {file}; kill -9 $$")]), 60);
     assert!(!killed.status.success(), "{killed}");
@@ -401,7 +436,10 @@ fn run_keeps_status_signals_and_leaves_nothing() {
     assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
     // Signals reach the program: SIGTERM to terrace ends it with the program's own handling.
     let ready = dir.path().join("ready");
-    let script = format!("trap 'echo bye >> {file}; exit 9' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
+    let script = format!(
+        "trap 'echo bye >> {file}; exit 9' TERM; touch {}; while :; do sleep 0.05; done",
+        ready.display()
+    );
     let mut running = Background::new(&mut terrace(&["bash", "-c", &script]));
     assert!(process::wait_until(20, || ready.exists()));
     process::kill(running.id(), libc::SIGTERM);
@@ -410,7 +448,11 @@ fn run_keeps_status_signals_and_leaves_nothing() {
     assert!(fs::read_to_string(&file).unwrap().ends_with("bye\n"));
     assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
     // `terrace run` itself killed with -9: the data are not lost, nothing stays mounted.
-    let mut running = Background::new(&mut terrace(&["bash", "-c", &format!("echo kept >> {file}; sync {file}; touch {}2; sleep 60", ready.display())]));
+    let mut running = Background::new(&mut terrace(&[
+        "bash",
+        "-c",
+        &format!("echo kept >> {file}; sync {file}; touch {}2; sleep 60", ready.display()),
+    ]));
     assert!(process::wait_until(20, || std::path::Path::new(&format!("{}2", ready.display())).exists()));
     process::kill(running.id(), libc::SIGKILL);
     running.wait(std::time::Duration::from_secs(5));
@@ -436,7 +478,9 @@ fn run_without_root() {
     };
     let runtime = dir.sub("runtime");
     std::os::unix::fs::chown(&runtime, Some(65534), Some(65534)).unwrap();
-    if !as_user(&["unshare", "-Urm", "true"]).status.success() || !as_user(&["sh", "-c", ": <> /dev/fuse"]).status.success() {
+    if !as_user(&["unshare", "-Urm", "true"]).status.success()
+        || !as_user(&["sh", "-c", ": <> /dev/fuse"]).status.success()
+    {
         println!("no user namespaces, or no /dev/fuse for users: left out");
         return;
     }
@@ -459,7 +503,9 @@ fn stat_tells_what_happened() {
     let before = rig.stat();
     assert_eq!(before["schema"], "terrace.stat.v1");
     let seed = seed("stat");
-    let fio = format!("fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --randseed={seed} --minimal > /dev/null");
+    let fio = format!(
+        "fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --randseed={seed} --minimal > /dev/null"
+    );
     rig.shell(&fio, 120);
     let after = rig.stat();
     println!("{after:#}");

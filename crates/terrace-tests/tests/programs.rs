@@ -19,8 +19,15 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
     let rig = Rig::new(&format!("fio-{engine}"), side, "16MiB");
     let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 256));
     let seed = format!("--randseed={seed}");
-    let common = ["--name=v", "--directory=.", "--numjobs=2", "--rw=randrw", "--bssplit=4k/60:16k/20:64k/10:512/10"];
-    let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--group_reporting"];
+    let common =
+        ["--name=v", "--directory=.", "--numjobs=2", "--rw=randrw", "--bssplit=4k/60:16k/20:64k/10:512/10"];
+    let verify = [
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--do_verify=1",
+        "--verify_state_save=0",
+        "--group_reporting",
+    ];
     let mut command = rig.command("fio");
     command.args(common).args(verify).args(more).args([size, seed, format!("--ioengine={engine}")]);
     process::run(&mut command, 900).expect_success();
@@ -266,7 +273,8 @@ fn tar(side: Side) {
     rig.check();
     rig.umount();
     let diff = format!("diff -r --no-dereference {tree} fourth && diff -r --no-dereference {tree} copy");
-    process::run(Command::new("/bin/bash").arg("-euc").arg(diff).current_dir(rig.src()), 600).expect_success();
+    process::run(Command::new("/bin/bash").arg("-euc").arg(diff).current_dir(rig.src()), 600)
+        .expect_success();
 }
 
 #[test]
@@ -377,7 +385,11 @@ fn sqlite(side: Side, trouble: Option<Trouble>) {
         let mut writer = Background::new(&mut command);
         std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
         let early = writer.wait(Duration::ZERO);
-        assert!(early.is_none(), "the writer ended: {early:?} {}", std::fs::read_to_string(&log).unwrap_or_default());
+        assert!(
+            early.is_none(),
+            "the writer ended: {early:?} {}",
+            std::fs::read_to_string(&log).unwrap_or_default()
+        );
         writer.kill();
         drop(chaos);
         let mut check = rig.command("python3");
@@ -427,7 +439,13 @@ fn postgres(side: Side) {
     let shell = |script: &str, seconds: u64| {
         let mut command = rig.command("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/bin/bash", "-euc"]);
-        command.arg(format!("{POSTGRES}\n{script}")).arg("script").arg(&initdb).arg(&data).arg(&sock).current_dir("/");
+        command
+            .arg(format!("{POSTGRES}\n{script}"))
+            .arg("script")
+            .arg(&initdb)
+            .arg(&data)
+            .arg(&sock)
+            .current_dir("/");
         command.env_remove("PGDATA");
         process::run(&mut command, seconds)
     };
@@ -439,16 +457,24 @@ fn postgres(side: Side) {
                  -c shared_buffers=8MB -c max_wal_size=64MB -c checkpoint_timeout=30s\" start";
     shell(start, 60).expect_success();
     shell("createdb bench && pgbench -q -i -s 3 bench 2>/dev/null", 120).expect_success();
-    let chaos = (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
+    let chaos =
+        (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
     let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
     let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120).expect_success();
-    println!("{side:?}: {}", bench.lines().filter(|l| l.contains("tps") || l.contains("failed")).collect::<Vec<_>>().join(", "));
+    println!(
+        "{side:?}: {}",
+        bench.lines().filter(|l| l.contains("tps") || l.contains("failed")).collect::<Vec<_>>().join(", ")
+    );
     println!("terraced killed {} times", chaos.map_or(0, Chaos::stop));
     assert!(bench.contains("number of failed transactions: 0"), "{bench}");
     let sums = "psql -qAt bench -c 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history), \
                 (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)'";
     assert_eq!(shell(sums, 60).expect_success().trim(), "t|t", "balances agree");
-    shell("psql -qAt bench -c 'create extension amcheck' && pg_amcheck --heapallindexed --rootdescend bench", 120).expect_success();
+    shell(
+        "psql -qAt bench -c 'create extension amcheck' && pg_amcheck --heapallindexed --rootdescend bench",
+        120,
+    )
+    .expect_success();
     // The server itself dies too, recovers, and stops in peace.
     shell("pg_ctl -s -w -D \"$data\" -m immediate stop", 60).expect_success();
     shell(start, 120).expect_success();
@@ -459,7 +485,8 @@ fn postgres(side: Side) {
     let source = rig.src().join("data");
     let mut check = Command::new("setpriv");
     check.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-    process::run(check.arg(need("pg_checksums", "postgresql")).args(["--check", "-D"]).arg(source), 120).expect_success();
+    process::run(check.arg(need("pg_checksums", "postgresql")).args(["--check", "-D"]).arg(source), 120)
+        .expect_success();
     drop(server);
 }
 

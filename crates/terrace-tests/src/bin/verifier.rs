@@ -108,7 +108,8 @@ impl Verifier {
             return Ok(open.as_raw_fd());
         }
         let path = self.dir.join(format!("f{file}"));
-        let opened = std::fs::File::options().read(true).write(write).create(write).custom_flags(flags).open(&path);
+        let opened =
+            std::fs::File::options().read(true).write(write).create(write).custom_flags(flags).open(&path);
         let opened = opened.map_err(|why| format!("open {}: {why}", path.display()))?;
         let fd = opened.as_raw_fd();
         self.open.insert((file, flags, write), opened);
@@ -147,7 +148,7 @@ impl Verifier {
         let (first, len) = self.own_run();
         let flags = match self.rng.below(20) {
             0..=1 => libc::O_DIRECT,
-            2 if self.options.get("sync").is_some() => libc::O_SYNC,
+            2 if self.options.contains_key("sync") => libc::O_SYNC,
             _ => 0,
         };
         let file = first / self.pages;
@@ -158,7 +159,8 @@ impl Verifier {
         let mut done = 0;
         while done < buf.len() {
             // SAFETY: the buffer holds what is left of it.
-            let n = unsafe { libc::pwrite(fd, buf[done..].as_ptr().cast(), buf.len() - done, at + done as i64) };
+            let n =
+                unsafe { libc::pwrite(fd, buf[done..].as_ptr().cast(), buf.len() - done, at + done as i64) };
             if n <= 0 {
                 return Err(format!("pwrite page {first}+{len}: {n} {}", std::io::Error::last_os_error()));
             }
@@ -182,7 +184,8 @@ impl Verifier {
     fn sync(&mut self, file: u64, fd: i32) -> Done {
         let mine = |p: &u64| (p / CHUNK) % self.writers == self.id % self.writers;
         let pages = file * self.pages..(file + 1) * self.pages;
-        let covered: Vec<(u64, u64)> = pages.filter(mine).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
+        let covered: Vec<(u64, u64)> =
+            pages.filter(mine).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
         let data_only = self.rng.chance(50);
         // SAFETY: plain integers.
         let done = unsafe { if data_only { libc::fdatasync(fd) } else { libc::fsync(fd) } };
@@ -218,13 +221,18 @@ impl Verifier {
                     }
                     1 => {
                         let (a, b) = buf.split_at_mut(buf.len() / PAGE / 2 * PAGE);
-                        let parts = [a, b].map(|p| libc::iovec { iov_base: p.as_mut_ptr().cast(), iov_len: p.len() });
+                        let parts =
+                            [a, b].map(|p| libc::iovec { iov_base: p.as_mut_ptr().cast(), iov_len: p.len() });
                         libc::preadv(fd, parts.as_ptr(), 2, at)
                     }
                     _ => libc::pread(fd, buf.as_mut_ptr().cast(), buf.len(), at),
                 }
             };
-            if n < 0 { Err(format!("read page {first}+{len}: {}", std::io::Error::last_os_error())) } else { Ok(()) }
+            if n < 0 {
+                Err(format!("read page {first}+{len}: {}", std::io::Error::last_os_error()))
+            } else {
+                Ok(())
+            }
         })?;
         if count {
             self.ledger.reads().fetch_add(len, SeqCst);
@@ -255,7 +263,9 @@ impl Verifier {
                     Err(bad) => return Err(format!("page {page}: {bad:?} (acked {low}, started {high})")),
                 };
                 if let Some(wrong) = seen.iter().find(|v| **v < low || **v > high) {
-                    return Err(format!("page {page}: version {wrong}, but {low} was acknowledged and {high} begun"));
+                    return Err(format!(
+                        "page {page}: version {wrong}, but {low} was acknowledged and {high} begun"
+                    ));
                 }
             }
             if !again {
@@ -296,7 +306,8 @@ impl Verifier {
         }
         self.ledger.writes().fetch_add(len, SeqCst);
         if self.rng.chance(1) {
-            let covered: Vec<(u64, u64)> = (first..first + len).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
+            let covered: Vec<(u64, u64)> =
+                (first..first + len).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
             // SAFETY: a range within the mapping.
             if unsafe { libc::msync(map.add(offset).cast(), bytes, libc::MS_SYNC) } != 0 {
                 return Err(format!("msync: {}", std::io::Error::last_os_error()));
@@ -345,7 +356,11 @@ impl Verifier {
                 other => wrong.push(format!("page {page}: {other:?}, must be {low}..={high}")),
             }
         }
-        if wrong.is_empty() { Ok(()) } else { Err(format!("{} pages wrong: {}", wrong.len(), wrong[..wrong.len().min(20)].join("; "))) }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} pages wrong: {}", wrong.len(), wrong[..wrong.len().min(20)].join("; ")))
+        }
     }
 }
 
