@@ -25,7 +25,7 @@ use terrace_shm::{Segment, TouchTable};
 const RETRY_MS: u64 = 1000;
 /// For an answer that needs no I/O of the daemon.
 const ANSWER_MS: u64 = 1000;
-/// For an answer that means writing everything back; then a second try on a new connection.
+/// For an answer that means writing everything back.
 const FLUSH_MS: u64 = 60_000;
 /// A lock held longer than this was left behind by a thread that a longjmp or a cancellation took away.
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
@@ -54,6 +54,8 @@ struct Volatile {
     rings_made: AtomicU32,
     last_try_ms: AtomicU64,
     last_check_ms: AtomicU64,
+    /// Errno of the last connect.
+    last_dial: AtomicI32,
     socket: helper::Slot,
     bell: helper::Slot,
     rings: [UnsafeCell<MaybeUninit<Ring>>; RINGS_MAX],
@@ -202,25 +204,31 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
 
 /// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows.
 pub fn mapped(fd: c_int) {
-    let Some(held) = volatile().and_then(Held::take) else { return };
-    // A daemon that is being restarted answers late; the program would wait for it in any other call as well.
-    for _ in 0..4 {
-        if ask(&held, proto::MAPPED, Some(fd), &mut [-1; HELLO_FDS], 5 * ANSWER_MS).is_some() {
-            return;
-        }
-        (0..RETRY_MS / 4).for_each(|_| sys::nap());
-    }
+    insist(proto::MAPPED, Some(fd), 5 * ANSWER_MS);
 }
 
 /// Has the daemon write everything back. Zero, or the errno of what went wrong.
 pub fn flush() -> c_int {
-    let Some(held) = volatile().and_then(Held::take) else { return 0 };
-    for _ in 0..2 {
-        if let Some(reply) = ask(&held, proto::FLUSH, None, &mut [-1; HELLO_FDS], FLUSH_MS) {
-            return reply.errno as c_int;
+    insist(proto::FLUSH, None, FLUSH_MS).map_or(libc::EIO, |reply| reply.errno as c_int)
+}
+
+/// Asks until there is an answer, or nobody to give one: a daemon that is being restarted answers late, and the program
+/// would wait for it in any other call as well. Not for reads: this takes its time for the lock.
+fn insist(op: u32, fd: Option<c_int>, wait_ms: u64) -> Option<Reply> {
+    let held = Held::take(volatile()?)?;
+    let end = sys::now_ms() + wait_ms;
+    loop {
+        if let Some(reply) = ask(&held, op, fd, &mut [-1; HELLO_FDS], wait_ms) {
+            return Some(reply);
         }
+        let gone = held.0.last_dial.load(Ordering::Relaxed);
+        if sys::now_ms() >= end || gone == libc::ECONNREFUSED || gone == libc::ENOENT {
+            return None;
+        }
+        sys::nap();
+        // Reads try once a second; here somebody waits.
+        held.0.last_try_ms.store(0, Ordering::Relaxed);
     }
-    libc::EIO
 }
 
 /// Wakes the daemon.
@@ -282,6 +290,7 @@ fn ask(held: &Held, op: u32, fd: Option<c_int>, fds: &mut [c_int; HELLO_FDS], wa
         Some(s) => s,
         None => connect(held)?,
     };
+    held.0.last_dial.store(0, Ordering::Relaxed);
     let reply = exchange(socket, op, fd, fds, wait_ms);
     if reply.is_none() {
         // A late answer would be taken for that to the next question.
@@ -301,7 +310,7 @@ fn connect(held: &Held) -> Option<c_int> {
         return None;
     }
     mount_dev()?;
-    let socket = dial().and_then(helper::raise);
+    let socket = dial(v).and_then(helper::raise);
     let mut fds = [-1; HELLO_FDS];
     let done = socket.and_then(|socket| {
         let reply = exchange(socket, proto::HELLO, None, &mut fds, ANSWER_MS)?;
@@ -323,7 +332,7 @@ fn connect(held: &Held) -> Option<c_int> {
     Some(socket)
 }
 
-fn dial() -> Option<c_int> {
+fn dial(v: &Volatile) -> Option<c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the address was written before DEV was set, which every caller has seen.
     unsafe {
@@ -332,7 +341,9 @@ fn dial() -> Option<c_int> {
             return None;
         }
         let (at, len) = (ADDRESS.0.get() as usize, size_of::<libc::sockaddr_un>());
-        if sys::raw(libc::SYS_connect, [s as usize, at, len, 0, 0, 0]) != 0 {
+        let ret = sys::raw(libc::SYS_connect, [s as usize, at, len, 0, 0, 0]);
+        v.last_dial.store(-ret as c_int, Ordering::Relaxed);
+        if ret != 0 {
             sys::close(s as c_int);
             return None;
         }
