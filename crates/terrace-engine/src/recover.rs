@@ -3,7 +3,8 @@
 //! 1. The namespace, which knows the inodes, calls [`Engine::reattach_object`] for each regular file.
 //! 2. [`Engine::recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
 //!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
-//! 3. Slots whose object nobody claimed are emptied.
+//! 3. What lies beyond the end of a file goes: a truncate may have cut the source and died before it cut the cache.
+//! 4. Slots whose object nobody claimed are emptied.
 
 use crate::engine::Engine;
 use crate::object::{Object, ObjectId, ObjectRef};
@@ -105,6 +106,9 @@ impl Engine {
             let count = terrace_policy::Touches::take(&mut touches, frame);
             core.policy.insert(frame, None, Why::Read, &mut touches);
             terrace_policy::Touches::set(&mut touches, frame, count.min(terrace_shm::map::TOUCH_MAX));
+        }
+        for o in &objects {
+            core.drop_beyond(o, o.size());
         }
         drop(core);
         self.adjust_pool();

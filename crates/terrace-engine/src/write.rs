@@ -253,11 +253,7 @@ impl Engine {
             return Err(e);
         }
         if size < old {
-            let mut core = self.core.lock();
-            core.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
-            if !size.is_multiple_of(PAGE) {
-                core.zero_tail(o, size);
-            }
+            self.core.lock().drop_beyond(o, size);
         } else {
             o.slot().size.store(size, Ordering::Release);
             self.core.lock().note_change(o);
@@ -339,8 +335,16 @@ impl crate::core::Core {
         self.free_owned(frame);
     }
 
+    /// Drops all pages beyond a new end, and zeroes the rest of the last page.
+    pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
+        self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
+        if !size.is_multiple_of(PAGE) {
+            self.zero_tail(o, size);
+        }
+    }
+
     /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
-    pub(crate) fn zero_tail(&mut self, o: &Object, size: u64) {
+    fn zero_tail(&mut self, o: &Object, size: u64) {
         let Some(place) = self.index.find(o.slot_index(), size / PAGE) else { return };
         let e = self.index.get(place);
         let clock = self.index.tick();

@@ -248,6 +248,26 @@ fn agrees_with_the_model_under_faults() {
     run("strata", io, 1000, true, move || calm.set(Faults::default()));
 }
 
+/// terraced died after it had cut the source and before it had cut the cache.
+#[test]
+fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
+    let mut w = World::new("strata", Arc::new(BlockingIo));
+    let o = w.object(1);
+    w.engine.write(&o, 0, &[7; 40_000]).unwrap();
+    drop(o);
+    File::options().write(true).open(w.path(1)).unwrap().set_len(10_000).unwrap();
+    w.crash();
+    let bad = w.engine.check();
+    assert!(bad.is_empty(), "{bad:#?}");
+    let o = w.object(1);
+    assert_eq!(o.size(), 10_000);
+    w.engine.truncate(&o, 10_000).unwrap();
+    w.engine.truncate(&o, 40_000).unwrap();
+    w.model.insert(1, [vec![7; 10_000], vec![0; 30_000]].concat());
+    w.read_and_compare(1, 0, 40_000, Door::MainDirect);
+    w.engine.shutdown().unwrap();
+}
+
 #[test]
 fn a_failed_writeback_is_told_once_to_every_handle_and_the_page_stays_dirty() {
     let io = Arc::new(SimIo::new(BlockingIo, 1, Faults { write_eio: 1000, ..Faults::default() }));
