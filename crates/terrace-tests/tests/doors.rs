@@ -375,10 +375,10 @@ fn memory_kib(rig: &Rig) -> u64 {
     for entry in fs::read_dir(format!("/proc/{}/fd", rig.keeper())).unwrap() {
         let path = entry.unwrap().path();
         let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
-        if let (true, Ok(m)) = (is_memory, fs::metadata(&path)) {
-            if seen.insert((m.dev(), m.ino())) {
-                shared += m.blocks() / 2;
-            }
+        if let (true, Ok(m)) = (is_memory, fs::metadata(&path))
+            && seen.insert((m.dev(), m.ino()))
+        {
+            shared += m.blocks() / 2;
         }
     }
     println!("own {} + {} KiB, shared {shared} KiB", own(rig.keeper()), own(rig.terraced()));
