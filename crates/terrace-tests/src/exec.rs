@@ -461,18 +461,21 @@ impl Executor {
         }
         let vectors = vectors(self.buf.get(total), &lens);
         let (p, n) = (vectors.as_ptr(), vectors.len() as c_int);
-        // RWF_NOWAIT may answer "not now" or less than is there, and rightly differ: then the call is made without it.
+        // RWF_NOWAIT may answer "not now" or less than is there, and rightly differ: the answer that counts is one without.
+        if flags & libc::RWF_NOWAIT != 0 && at.is_some() {
+            // SAFETY: the vectors lie in buf.
+            let now = unsafe { libc::preadv2(fd, p, n, at.unwrap_or(0), flags) };
+            if now > 0 && at == Some(-1) {
+                // SAFETY: plain integers.
+                unsafe { libc::lseek(fd, -(now as i64), libc::SEEK_CUR) };
+            }
+        }
         // SAFETY: the vectors lie in buf.
         let got = unsafe {
             match at {
                 None => libc::readv(fd, p, n),
                 Some(o) if flags == 0 && o >= 0 => libc::preadv(fd, p, n, o),
-                Some(o) => {
-                    let now = libc::preadv2(fd, p, n, o, flags);
-                    let retry = flags & libc::RWF_NOWAIT != 0 && now != total as isize && now <= 0;
-                    let short = flags & libc::RWF_NOWAIT != 0 && now > 0 && now < total as isize && o >= 0;
-                    if retry || short { libc::preadv2(fd, p, n, o, flags & !libc::RWF_NOWAIT) } else { now }
-                }
+                Some(o) => libc::preadv2(fd, p, n, o, flags & !libc::RWF_NOWAIT),
             }
         };
         self.got(got as i64)

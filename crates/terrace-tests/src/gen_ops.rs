@@ -200,6 +200,8 @@ impl Gen {
                 let off = if whence == 0 { off as i64 } else { self.rng.below(9000) as i64 - 4500 };
                 format!("lseek {s} {off} {whence}")
             }
+            // What a mapping has stored is data for SEEK_DATA at once or when the kernel has written it back.
+            20 if self.poked => format!("pread {s} {len} {off}"),
             20 if self.preallocated => format!("seekwalk {s} loose"),
             20 => format!("seekwalk {s} strict"),
             21 => format!("sendfile {s} {off} {len}"),
