@@ -30,6 +30,7 @@ mod lost;
 mod mount;
 mod mounts;
 mod place;
+mod prefault;
 mod report;
 mod run;
 mod running;
@@ -43,6 +44,9 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 use error::{Failure, Result};
+
+#[global_allocator]
+static ALLOCATOR: prefault::Prefault = prefault::Prefault;
 
 fn main() -> ExitCode {
     let done = match parse() {
