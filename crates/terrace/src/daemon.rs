@@ -41,11 +41,25 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
     abort_on_panic();
+    // Should the keeper die before it lets us go, nobody ever would.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     // Never dropped: closing its descriptors here would close them for the keeper too.
     let shared: &'static mut Shared = Box::leak(Box::new(shared));
-    let life =
-        std::thread::Builder::new().name("terraced".to_owned()).spawn(move || live(shared, recovering));
+    let (began, begin) = std::sync::mpsc::channel();
+    let life = std::thread::Builder::new().name("terraced".to_owned()).spawn(move || {
+        wait_for_go(shared);
+        let _ = began.send(());
+        live(shared, recovering)
+    });
+    let _ = begin.recv();
+    let _ = rustix::process::set_parent_process_death_signal(None);
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
+}
+
+/// The keeper wants to watch this thread, for which it opens a descriptor, and none is opened while a recovery goes on.
+fn wait_for_go(shared: &mut Shared) {
+    shared.news.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&shared.go, &mut [0u8; 1]));
 }
 
 /// A panic anywhere is a crash: what it left half done is repaired by the next terraced, not worked around by this one.

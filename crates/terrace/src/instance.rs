@@ -126,10 +126,12 @@ impl Instance {
         fs::rename(&new, self.path(name))
     }
 
-    /// Whether a process of it lives.
+    /// Whether a process of it lives. A killed terraced whose last thread hangs in a request to its own mount holds the
+    /// lock, and is dead all the same.
     pub fn is_alive(&self) -> bool {
         let Ok(lock) = File::open(self.path("lock")) else { return false };
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err();
+        locked && self.info().is_none_or(|info| runs(info.pid) || runs(info.terraced))
     }
 
     /// Whether it is over: no process of it lives, and its directory is not about to go.
@@ -141,6 +143,13 @@ impl Instance {
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Whether a process is there and not a zombie.
+fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // `pid (name) state ...`, and the name may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.
@@ -158,6 +167,15 @@ pub fn all() -> Vec<Instance> {
 /// Living instances with what they say of themselves.
 pub fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
+}
+
+/// Instances, living or dead, that say they serve `mnt`.
+pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
+    all()
+        .into_iter()
+        .filter_map(|i| i.info().map(|info| (i, info)))
+        .filter(|(_, info)| info.mnt == mnt)
+        .collect()
 }
 
 /// Removes the directories of `run` instances that died; those of mounts stay until their mount is cleared, since they tell
@@ -223,6 +241,16 @@ mod tests {
         assert!(instance.is_alive());
         drop(lock);
         assert!(!instance.is_alive());
+    }
+
+    #[test]
+    fn zombies_do_not_run() {
+        assert!(runs(std::process::id() as i32));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while runs(child.id() as i32) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     #[test]

@@ -10,14 +10,15 @@
 //!     └───────────┘ unless it crashed of itself too often; then unmount and say so
 //! ```
 //!
-//! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so until it says
+//! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so between `go` and
 //! `ready` the keeper opens none.
 
 mod crashes;
 mod setup;
+mod stuck;
 mod watch;
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use rustix::mount::MountFlags;
@@ -68,6 +69,8 @@ pub struct Shared {
     pub door: OwnedFd,
     /// To the keeper: `ready`, or `failed LINE`.
     pub news: Line,
+    /// From the keeper: a byte when terraced may begin to open and close descriptors.
+    pub go: OwnedFd,
     /// Its directory.
     pub instance: Instance,
     /// Descriptors of the keeper, which terraced leaves open.
@@ -83,6 +86,10 @@ pub const EXIT_REFUSED: i32 = 3;
 pub fn keep(mut task: Task) -> Result<()> {
     sys::block(watch::SIGNALS);
     let starter = task.starter.take();
+    if let Some(starter) = &starter {
+        // What our command inherited is its caller's: a pipe that somebody reads to its end, for example.
+        setup::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
+    }
     let (shared, lock, heard) = match setup::prepare(task, starter.is_some()) {
         Ok(made) => made,
         Err(failure) => {
@@ -108,10 +115,13 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     drop(fuse);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     setup::close_all_but(&kept);
-    if crate::place::is_dead(&place.mnt) {
-        if let Err(err) = mounts::unmount(&place.mnt, How::Lazy) {
-            tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
-        }
+    // Not the mount of another instance, which may have come in the meantime.
+    let ours = mounts::at(&place.mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE);
+    if ours
+        && mounts::is_disconnected(&place.mnt)
+        && let Err(err) = mounts::unmount(&place.mnt, How::Lazy)
+    {
+        tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
     if !matches!(ended, Ended::GaveUp(_)) || kind == Kind::Run {
         instance.remove();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance};
-use crate::mounts::{self, How};
+use crate::mounts;
 use crate::size::human;
 
 /// dirty.json.
@@ -68,26 +68,17 @@ impl Dirty {
     }
 }
 
-/// Instances that served `mnt` and died.
-fn dead_at(mnt: &Path) -> Vec<(Instance, Info)> {
-    instance::all()
-        .into_iter()
-        .filter(|instance| !instance.is_alive())
-        .filter_map(|instance| instance.info().map(|info| (instance, info)))
-        .filter(|(_, info)| info.mnt == mnt)
-        .collect()
-}
-
 /// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.
 pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
-    let dead = dead_at(mnt);
+    let mut dead = instance::recorded_at(mnt);
+    dead.retain(|(instance, _)| !instance.is_alive());
     if dead.is_empty() && crate::place::is_dead(mnt) {
         let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
     }
     // Mounts can lie on each other: a dead one may have been mounted over.
     while crate::place::is_dead(mnt) {
-        mounts::unmount(mnt, How::Lazy).map_err(|err| {
+        mounts::clear(mnt).map_err(|err| {
             Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
         })?;
     }

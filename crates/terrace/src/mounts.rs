@@ -61,9 +61,25 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
+/// Takes away a mount whose server is dead.
+///
+/// Aborted first: a thread of the dead server may hang in a request to itself, and keeps the connection alive.
+pub fn clear(mnt: &Path) -> io::Result<()> {
+    if let Some(entry) = at(mnt) {
+        let abort =
+            format!("/sys/fs/fuse/connections/{}/abort", rustix::fs::makedev(entry.dev.0, entry.dev.1));
+        let _ = std::fs::write(abort, "1");
+    }
+    match rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, How::Lazy),
+        done => Ok(done?),
+    }
+}
+
 /// Whether the server of the mount at `path` is gone: the kernel's answer to everything is ENOTCONN. To everything that it
 /// asks the server, that is: attributes that it still holds are good, hence the forced question.
 pub fn is_disconnected(path: &Path) -> bool {
     let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
-    matches!(asked, Err(rustix::io::Errno::NOTCONN))
+    // ABORTED: to what is asked while the connection goes down.
+    matches!(asked, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }

@@ -7,6 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Failure, Result, reason};
+use crate::instance;
 use crate::lost;
 use crate::mounts;
 
@@ -65,8 +66,18 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Whether a mount of terrace is here whose daemon died.
+///
+/// The instances' own records are asked first: the mount itself may not answer.
 pub fn is_dead(mnt: &Path) -> bool {
-    mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE) && mounts::is_disconnected(mnt)
+    if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+        return false;
+    }
+    let (alive, dead): (Vec<_>, Vec<_>) =
+        instance::recorded_at(mnt).into_iter().partition(|(instance, _)| instance.is_alive());
+    match alive.is_empty() {
+        true => !dead.is_empty() || mounts::is_disconnected(mnt),
+        false => false,
+    }
 }
 
 fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {

@@ -18,6 +18,8 @@ pub enum News {
     Failed(String),
     /// It is no longer, and this is why.
     Gone(String),
+    /// terraced, to its keeper alone: the id of its working thread.
+    Thread(i32),
 }
 
 /// One end of the socket.
@@ -113,6 +115,7 @@ pub fn parse(line: &str) -> Option<News> {
         ("ready", _) => Some(News::Ready),
         ("failed", why) => Some(News::Failed(why.to_owned())),
         ("gone", why) => Some(News::Gone(why.to_owned())),
+        ("thread", id) => id.parse().ok().map(News::Thread),
         _ => None,
     }
 }

@@ -51,7 +51,8 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     keeper.line.wait_ready()?;
     let (instance, info) = served_by(keeper.pid, &dir)?;
 
-    let environment = library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
+    let environment =
+        library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
     let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut keeper.line);
     let finished = finish(&instance, &info, stats.as_deref());
     leave(outcome?, finished)

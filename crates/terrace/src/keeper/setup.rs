@@ -19,8 +19,16 @@ use crate::place::Place;
 use crate::report::{self, Line};
 use crate::sys;
 
-/// Everything, or nothing. The line is the keeper's end of [`Shared::news`].
-pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Line)> {
+/// The keeper's ends of [`Shared::news`] and [`Shared::go`].
+pub struct Heard {
+    /// What terraced says.
+    pub news: Line,
+    /// Lets it begin.
+    pub go: OwnedFd,
+}
+
+/// Everything, or nothing.
+pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
     // The kernel has applied the caller's mask before a mode gets here.
     rustix::process::umask(rustix::fs::Mode::empty());
     raise_descriptor_limit();
@@ -39,7 +47,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Line)> {
 }
 
 /// The mount comes last: nothing after it fails.
-fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Line)> {
+fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
     let Task { place, config, kind, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
@@ -50,11 +58,15 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Line)> {
     let control = bind(&instance.control_socket())?;
     let door = door_listener(&instance.door_socket())?;
     let (heard, news) = report::pair().map_err(short("socket"))?;
+    let (go, let_go) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
     let fuse = mount(&place, kind, flags)?;
     let instance = instance.clone();
     let keeper = rustix::process::getpid();
     let kept = Vec::new();
-    Ok((Shared { place, config, kind, memory, fuse, control, door, news, instance, kept, keeper }, heard))
+    let shared =
+        Shared { place, config, kind, memory, fuse, control, door, news, go, instance, kept, keeper };
+    Ok((shared, Heard { news: heard, go: let_go }))
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {
@@ -136,7 +148,7 @@ fn start_log(level: Level) {
     let _ = subscriber.try_init();
 }
 
-/// Closes what terraced left open: /dev/fuse first, since a file of the mount closes only when somebody answers, or when
+/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes only when somebody answers, or when
 /// the connection is gone.
 pub fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| {
@@ -146,7 +158,7 @@ pub fn close_all_but(kept: &[RawFd]) {
         sys::open_descriptors().into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
     let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
     for fd in connections.into_iter().chain(others) {
-        // SAFETY: terraced, which owned it, is dead; the keeper's own descriptors are all in `kept`.
+        // SAFETY: whoever opened it is another process, or a dead one; the keeper's own descriptors are all in `kept`.
         unsafe { rustix::io::close(fd) };
     }
 }

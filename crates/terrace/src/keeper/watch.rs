@@ -1,13 +1,14 @@
 //! The keeper's loop: start terraced, listen to everybody, start it again.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, Next};
-use super::{EXIT_REFUSED, Shared};
+use super::setup::Heard as Ends;
+use super::{EXIT_REFUSED, Shared, stuck};
 use crate::daemon;
 use crate::error::Failure;
 use crate::instance::{Info, Kind, SCHEMA};
@@ -18,6 +19,9 @@ use crate::sys::{self, Side, SignalNumber};
 /// Signals the keeper takes from its descriptor; terraced inherits them blocked.
 pub const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// How long the other threads of a killed terraced may take to end before they are looked at.
+const FOLLOW_WITHIN: Duration = Duration::from_millis(50);
 
 /// How an instance ended.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ enum Exit {
 #[derive(Clone, Copy)]
 enum Source {
     Terraced,
+    Thread,
     Starter,
     Command,
     Signals,
@@ -52,11 +57,21 @@ pub struct Watch {
     signals: OwnedFd,
     /// From terraced.
     heard: Line,
+    /// To terraced.
+    go: OwnedFd,
+    /// terraced's working thread, where the kernel has such descriptors.
+    thread: OwnedFd,
+    /// Whether it is.
+    watched: bool,
+    /// It is dead, and the others should follow.
+    thread_dead: Option<Instant>,
+    /// Earlier ones that ended late.
+    late: Vec<Pid>,
     /// To and from the command that started us.
     starter: Option<Line>,
     /// Started by a command that does not wait for our end, or by `run`: the terminal is not ours.
     background: bool,
-    /// The wrapped command; /dev/null until it is known, so that the number is taken before the first clone.
+    /// The wrapped command; until it is known, something that takes the number before the first clone.
     command: OwnedFd,
     /// The command that started us is dead, and the wrapped command is waited for.
     orphaned: bool,
@@ -74,15 +89,20 @@ pub struct Watch {
 
 impl Watch {
     /// A loop over what was made.
-    pub fn new(shared: Shared, heard: Line, starter: Option<Line>) -> Watch {
-        let null = std::fs::File::open("/dev/null").expect("/dev/null opens");
+    pub fn new(shared: Shared, ends: Ends, starter: Option<Line>) -> Watch {
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null opens"));
         let mut watch = Watch {
             shared,
             signals: sys::signal_fd(SIGNALS).expect("a signalfd"),
-            heard,
+            heard: ends.news,
+            go: ends.go,
+            thread: null(),
+            watched: false,
+            thread_dead: None,
+            late: Vec::new(),
             background: starter.is_some(),
             starter,
-            command: null.into(),
+            command: null(),
             orphaned: false,
             stopping: false,
             ready: false,
@@ -98,6 +118,7 @@ impl Watch {
     /// Until the instance is over.
     pub fn run(mut self) -> (Shared, Ended) {
         loop {
+            self.take_back_go();
             let child = match sys::clone_sharing_files() {
                 Ok(Side::Parent(child)) => child,
                 Ok(Side::Child) => daemon::main(self.shared, self.restarts > 0),
@@ -157,12 +178,18 @@ impl Watch {
     /// One life of terraced.
     fn watch(&mut self, child: Pid) -> Exit {
         self.ready = false;
+        self.thread_dead = None;
+        self.watched = false;
         if self.stopping {
             sys::send(child, libc::SIGTERM);
         }
         loop {
+            if let Some(exit) = self.stuck(child) {
+                return exit;
+            }
             for source in self.wait() {
                 match source {
+                    Source::Thread => self.thread_dead = Some(Instant::now()),
                     Source::Terraced => self.hear_terraced(child),
                     Source::Starter => self.hear_starter(),
                     Source::Command => self.stop(child),
@@ -181,6 +208,10 @@ impl Watch {
     /// header).
     fn wait(&self) -> Vec<Source> {
         let mut sources = vec![(Source::Terraced, self.heard.as_fd())];
+        let dying = self.thread_dead.is_some();
+        if self.watched && !dying {
+            sources.push((Source::Thread, self.thread.as_fd()));
+        }
         if let Some(starter) = self.starter.as_ref().filter(|_| self.ready && !self.orphaned) {
             sources.push((Source::Starter, starter.as_fd()));
         }
@@ -191,9 +222,37 @@ impl Watch {
         let mut fds: Vec<_> =
             sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         // An interrupted wait has nothing to tell; the next one has.
-        let _ = rustix::event::poll(&mut fds, None);
+        let soon = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let _ = rustix::event::poll(&mut fds, dying.then_some(&soon));
         let told = |fd: &PollFd<'_>| !fd.revents().is_empty();
         sources.iter().zip(&fds).filter(|(_, fd)| told(fd)).map(|((source, _), _)| *source).collect()
+    }
+
+    /// A terraced that died at once has not taken its byte.
+    fn take_back_go(&self) {
+        while rustix::io::ioctl_fionread(&self.shared.go).is_ok_and(|bytes| bytes > 0) {
+            let _ = rustix::io::read(&self.shared.go, &mut [0u8; 1]);
+        }
+    }
+
+    /// Watches terraced's working thread and lets it begin. The number of the descriptor is one that terraced leaves alone;
+    /// see the rule in the module's header.
+    fn watch_thread(&mut self, id: i32) {
+        let opened = Pid::from_raw(id).and_then(stuck::watch);
+        self.watched = opened.is_some_and(|opened| {
+            rustix::io::dup3(&opened, &mut self.thread, rustix::io::DupFlags::CLOEXEC).is_ok()
+        });
+        let _ = rustix::io::write(&self.go, b"g");
+    }
+
+    /// A killed terraced that waits for its own answers.
+    fn stuck(&mut self, child: Pid) -> Option<Exit> {
+        let since = self.thread_dead?;
+        if since.elapsed() < FOLLOW_WITHIN || !stuck::waits_for_itself(child) {
+            return None;
+        }
+        self.late.push(child);
+        Some(Exit::Crashed { how: "was killed, and waits for itself".to_owned(), killed: true })
     }
 
     fn hear_terraced(&mut self, child: Pid) {
@@ -212,6 +271,7 @@ impl Watch {
                     self.starter = None;
                 }
             }
+            Some(News::Thread(id)) => self.watch_thread(id),
             Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
             None => {}
         }
@@ -246,6 +306,9 @@ impl Watch {
                 _ => self.stop(child),
             }
         }
+        self.late.retain(|late| {
+            !matches!(rustix::process::waitpid(Some(*late), WaitOptions::NOHANG), Ok(Some(_)))
+        });
         match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => Some(exit_of(status, self.refusal.is_some())),
             _ => None,

@@ -37,7 +37,8 @@ pub fn find() -> Result<PathBuf> {
 pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let mut all = vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.door_socket().into())];
+    let mut all =
+        vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.door_socket().into())];
     if let Ok(mount) = std::fs::metadata(dir) {
         all.push(("TERRACE_DEV", mount.dev().to_string().into()));
     }

@@ -1,0 +1,16 @@
+//! The command from outside: what it says to bad input, and that it leaves nothing behind; the lives of mounts and of `run`, to the
+//! death of every process of them.
+//!
+//! Needs root and /dev/fuse; without them it says so and passes.
+
+#[path = "command/stage.rs"]
+mod stage;
+
+#[path = "command/bad_input.rs"]
+mod bad_input;
+#[path = "command/crashes.rs"]
+mod crashes;
+#[path = "command/lifecycle.rs"]
+mod lifecycle;
+#[path = "command/run.rs"]
+mod run;

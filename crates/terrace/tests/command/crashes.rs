@@ -1,0 +1,161 @@
+//! Deaths: of terraced, of the keeper, of both.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use rustix::process::Signal;
+
+use crate::stage::{Stage, kill, possible, runs, text, wait_until};
+
+fn restarts(stage: &Stage) -> u64 {
+    stage.stat()["instance"]["restarts"].as_u64().unwrap()
+}
+
+#[test]
+fn terraced_is_started_again_and_nobody_notices() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let mut file = fs::File::options().create(true).read(true).write(true).open(stage.mnt.join("a")).unwrap();
+    for round in 0..8u8 {
+        file.write_all(&vec![round; 100_000]).unwrap();
+        kill(stage.processes().1, Signal::KILL);
+        file.write_all(&vec![round; 100_000]).unwrap();
+        fs::write(stage.mnt.join(format!("new{round}")), [round]).unwrap();
+        wait_until("told of", || restarts(&stage) == u64::from(round) + 1);
+    }
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).unwrap();
+    let expected: Vec<u8> = (0..8u8).flat_map(|round| vec![round; 200_000]).collect();
+    assert!(content == expected);
+    stage.ask("check", &[]).fine();
+    drop(file);
+    stage.ask("umount", &[]).fine();
+    assert!(fs::read(stage.src.join("a")).unwrap() == expected);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let (keeper, _) = stage.processes();
+    for round in 1..=5 {
+        kill(stage.processes().1, Signal::ABORT);
+        wait_until("restarted or given up", || !runs(keeper) || round < 5 && restarts(&stage) == round);
+    }
+    assert!(!stage.is_mounted());
+    let [dir] = &stage.instances()[..] else { panic!("its directory stays, to tell") };
+    let log = fs::read_to_string(dir.join("terraced.log")).unwrap();
+    assert!(log.contains("5 times in 10 s: unmounted"), "{log}");
+    let told = stage.mount(&[]);
+    assert_eq!(told.code, Some(0));
+    assert!(told.err.contains("the previous instance"), "{}", told.err);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// Kills keeper and terraced, the keeper first so that it starts no other.
+fn kill_all(stage: &Stage) {
+    let (keeper, terraced) = stage.processes();
+    kill(keeper, Signal::KILL);
+    kill(terraced, Signal::KILL);
+    wait_until("both are dead", || !runs(keeper) && !runs(terraced));
+}
+
+#[test]
+fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let mut synced = fs::File::create(stage.mnt.join("synced")).unwrap();
+    synced.write_all(b"acknowledged").unwrap();
+    synced.sync_all().unwrap();
+    let mut unwritten = fs::File::create(stage.mnt.join("unwritten file")).unwrap();
+    unwritten.write_all(&[7; 50_000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    kill_all(&stage);
+    let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
+    wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
+    stage.ask("stat", &[]).refused(&["its daemon died, with its keeper", "terrace umount"]);
+
+    let told = stage.mount(&[]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert!(told.err.contains("up to 53248 bytes (52.0 KiB) unwritten in unwritten file"), "{}", told.err);
+    assert!(told.err.contains("fsync"), "{}", told.err);
+    assert_eq!(told.err.lines().count(), 1);
+    assert_eq!(fs::read(stage.mnt.join("synced")).unwrap(), b"acknowledged");
+    drop((synced, unwritten));
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn a_dead_mount_with_everything_written_is_told_so() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    stage.ask("flush", &[]).fine();
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    kill_all(&stage);
+    let told = stage.ask("umount", &[]);
+    assert_eq!(told.code, Some(0));
+    assert!(told.err.contains("nothing was unwritten at its last record"), "{}", told.err);
+    stage.nothing_is_left();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+}
+
+#[test]
+fn without_its_keeper_terraced_serves_on_and_cleans_up() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let (keeper, terraced) = stage.processes();
+    kill(keeper, Signal::KILL);
+    wait_until("the keeper is dead", || !runs(keeper));
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    assert!(runs(terraced));
+    stage.mount(&[]).refused(&["already serves"]);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+}
+
+#[test]
+fn a_dead_run_is_swept_by_the_next_command() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let ready = stage.file("ready");
+    let mut child = stage.run(&format!("touch {}; sleep 20", text(&ready))).spawn().unwrap();
+    wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);
+    let info = fs::read(stage.instances()[0].join("info.json")).unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    let id = |name: &str| info[name].as_i64().unwrap() as i32;
+    // The command is in our hands: it is the child of `run`.
+    let sleep = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    let command =
+        sleep.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).find(|pid| *pid != id("pid"));
+    for pid in [id("pid"), id("terraced"), child.id() as i32, command.unwrap()] {
+        kill(pid, Signal::KILL);
+    }
+    child.wait().unwrap();
+    wait_until("they are dead", || !runs(id("pid")) && !runs(id("terraced")));
+    assert_eq!(stage.instances().len(), 1);
+    assert!(stage.run("true").status().unwrap().success());
+    stage.nothing_is_left();
+}

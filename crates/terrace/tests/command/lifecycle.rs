@@ -1,0 +1,201 @@
+//! A mount from its beginning to its orderly end, by each way it can end.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
+
+#[test]
+fn all_commands_on_one_mount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("old"), "old").unwrap();
+    // `output()` returns when the pipes are closed: the keeper must not hold them.
+    stage.mount(&["--policy", "lru"]).fine();
+    assert_eq!(fs::read(stage.mnt.join("old")).unwrap(), b"old");
+    fs::write(stage.mnt.join("new"), "new").unwrap();
+    stage.ask("flush", &[]).fine();
+    assert_eq!(fs::read(stage.src.join("new")).unwrap(), b"new");
+
+    let stat = stage.stat();
+    assert_eq!(stat["schema"], "terrace.stat.v1");
+    assert_eq!(stat["policy"], "lru");
+    assert_eq!(stat["instance"]["src"], text(&stage.src));
+    assert_eq!(stat["memory"]["limit_bytes"], 32 << 20);
+    let page = stage.ask("stat", &[]).fine().out;
+    assert!(page.contains("fast door") && page.contains("writeback"), "{page}");
+    assert!(told(terrace(["stat"])).out.contains(text(&stage.mnt)));
+
+    assert!(stage.ask("drop", &[]).fine().out.contains("clean pages dropped"));
+    assert!(stage.ask("check", &[]).fine().out.contains("agree"));
+    stage.ask("resize", &["64MiB"]).fine();
+    assert_eq!(stage.stat()["memory"]["limit_bytes"], 64 << 20);
+    stage.ask("umount", &[]).fine();
+    assert!(!stage.is_mounted() && stage.instances().is_empty(), "umount waits for the end");
+    stage.mount(&[]).fine();
+    stage.ask("umount", &[]).fine();
+}
+
+#[test]
+fn a_busy_mount_stays_and_its_holder_is_named() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let mut holder = Command::new("sleep").arg("60").current_dir(&stage.mnt).spawn().unwrap();
+    stage.ask("umount", &[]).refused(&["in use by sleep", &format!("pid {}", holder.id()), "cwd", "repeat"]);
+    assert!(stage.is_mounted());
+    fs::write(stage.mnt.join("still"), "served").unwrap();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let file = fs::File::create(stage.mnt.join("open")).unwrap();
+    stage.ask("umount", &[]).refused(&[&format!("pid {}", std::process::id()), "open file"]);
+    drop(file);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn sigterm_to_keeper_or_terraced_stops_in_order() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    for to_keeper in [true, false] {
+        stage.mount(&[]).fine();
+        let (keeper, terraced) = stage.processes();
+        fs::write(stage.mnt.join("last"), "words").unwrap();
+        kill(keeper, Signal::INT);
+        kill(if to_keeper { keeper } else { terraced }, Signal::TERM);
+        stage.nothing_is_left();
+        wait_until("both end", || !runs(keeper) && !runs(terraced));
+        assert_eq!(fs::read(stage.src.join("last")).unwrap(), b"words");
+    }
+}
+
+#[test]
+fn sigterm_with_open_files_serves_them_to_their_end() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let (keeper, _) = stage.processes();
+    let mut file = fs::File::create(stage.mnt.join("long")).unwrap();
+    kill(keeper, Signal::TERM);
+    wait_until("unmounted", || !stage.is_mounted());
+    file.write_all(b"written after the end").unwrap();
+    assert!(runs(keeper));
+    drop(file);
+    stage.nothing_is_left();
+    assert_eq!(fs::read(stage.src.join("long")).unwrap(), b"written after the end");
+}
+
+#[test]
+fn umount_of_the_system_ends_it_too() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    told({
+        let mut command = Command::new("umount");
+        command.arg(&stage.mnt);
+        command
+    })
+    .fine();
+    stage.nothing_is_left();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+}
+
+#[test]
+fn the_foreground_ends_with_a_signal_of_the_terminal() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = terrace(["mount", "--foreground", "--memory", "32MiB"]);
+    let mut foreground = command.args([&stage.src, &stage.mnt]).spawn().unwrap();
+    wait_until("served", || !stage.instances().is_empty());
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    kill(foreground.id() as i32, Signal::INT);
+    assert!(foreground.wait().unwrap().success());
+    stage.nothing_is_left();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+}
+
+#[test]
+fn as_mount_calls_it() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let helper = stage.file("mount.fuse.terrace");
+    symlink(env!("CARGO_BIN_EXE_terrace"), &helper).unwrap();
+    let mount = |options: &str| {
+        let mut command = Command::new(&helper);
+        command
+            .args([&stage.src, &stage.mnt])
+            .args(["-n", "-o", options])
+            .env("XDG_CONFIG_HOME", "/nonexistent");
+        told(command)
+    };
+    mount("memory=1K").refused(&["below the minimum"]);
+    mount("memory=32MiB,fast").refused(&["no mount option `fast`"]);
+    mount("ro,noatime,memory=48MiB,policy=clock,x-systemd.automount,nofail").fine();
+    let stat = stage.stat();
+    assert_eq!((&stat["policy"], &stat["memory"]["limit_bytes"]), (&"clock".into(), &(48u64 << 20).into()));
+    let refused = fs::write(stage.mnt.join("a"), "b").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    mount("remount,rw").fine();
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn names_of_all_kinds() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (src, mnt) = (stage.file("with space, comma\\and ü"), stage.file("also\twith\ttabs"));
+    fs::create_dir(&src).unwrap();
+    fs::create_dir(&mnt).unwrap();
+    let mut command = terrace(["mount", "--memory", "32MiB"]);
+    told({
+        command.args([&src, &mnt]);
+        command
+    })
+    .fine();
+    fs::write(mnt.join("a"), "b").unwrap();
+    let ask = |verb: &str| {
+        let mut command = terrace([verb]);
+        command.arg(&mnt);
+        told(command)
+    };
+    ask("check").fine();
+    ask("umount").fine();
+    assert_eq!(fs::read(src.join("a")).unwrap(), b"b");
+}
+
+#[test]
+fn help_man_page_and_completions() {
+    for args in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["--version"],
+        &["generate", "man"],
+        &["generate", "complete-zsh"],
+    ] {
+        assert!(told(terrace(args)).fine().out.contains("terrace"), "{args:?}");
+    }
+}

@@ -1,0 +1,193 @@
+//! A source, a mount point, and the command under test.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A fresh pair of directories; at the end nothing of terrace may be left on them.
+pub struct Stage {
+    _dir: tempfile::TempDir,
+    pub src: PathBuf,
+    pub mnt: PathBuf,
+}
+
+/// Whether this machine lets us mount.
+pub fn possible() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !(root && fuse) {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    root && fuse
+}
+
+/// The command, with the environment of a user who has set nothing.
+pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    command.args(args);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TERRACE_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("XDG_CONFIG_HOME", "/nonexistent").current_dir("/");
+    command
+}
+
+/// What it printed, and its status.
+pub struct Told {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Told {
+    fn from(output: Output) -> Told {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Told { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// Runs to the end.
+pub fn told(mut command: Command) -> Told {
+    command.output().expect("it starts").into()
+}
+
+impl Told {
+    /// Exit 0, and nothing to complain about.
+    #[track_caller]
+    pub fn fine(self) -> Told {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
+        self
+    }
+
+    /// Exit 2 and one line that holds each of `parts`.
+    #[track_caller]
+    pub fn refused(self, parts: &[&str]) {
+        self.refused_with(2, parts);
+    }
+
+    #[track_caller]
+    pub fn refused_with(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.err);
+        assert_eq!(self.err.lines().count(), 1, "{}", self.err);
+        assert!(self.err.starts_with("terrace: "), "{}", self.err);
+        // what: why; cure
+        assert!(self.err.contains("; "), "{}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "`{part}` is not in: {}", self.err);
+        }
+    }
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let (src, mnt) = (path.join("src"), path.join("mnt"));
+        fs::create_dir(&src).unwrap();
+        fs::create_dir(&mnt).unwrap();
+        Stage { _dir: dir, src, mnt }
+    }
+
+    /// A file of the stage outside of both.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.src.parent().unwrap().join(name)
+    }
+
+    /// `terrace mount SRC MNT MORE...`
+    pub fn mount(&self, more: &[&str]) -> Told {
+        let mut command = terrace(["mount"]);
+        command.args([&self.src, &self.mnt]).args(["--memory", "32MiB"]).args(more);
+        told(command)
+    }
+
+    /// `terrace VERB MNT MORE...`
+    pub fn ask(&self, verb: &str, more: &[&str]) -> Told {
+        let mut command = terrace([verb]);
+        command.arg(&self.mnt).args(more);
+        told(command)
+    }
+
+    /// `terrace run --on SRC -- sh -c SCRIPT`, the fast door off.
+    pub fn run(&self, script: &str) -> Command {
+        let mut command = terrace(["run", "--memory", "32MiB", "--no-fast-door", "--on"]);
+        command.arg(&self.src).args(["--", "sh", "-c", script]);
+        command
+    }
+
+    pub fn stat(&self) -> Value {
+        serde_json::from_str(&self.ask("stat", &["--json"]).fine().out).unwrap()
+    }
+
+    /// Process ids of keeper and terraced.
+    pub fn processes(&self) -> (i32, i32) {
+        let stat = self.stat();
+        let id = |name: &str| stat["instance"][name].as_i64().unwrap() as i32;
+        (id("pid"), id("terraced"))
+    }
+
+    /// The directories of instances that serve `mnt` or the source.
+    pub fn instances(&self) -> Vec<PathBuf> {
+        let dirs = fs::read_dir("/run/terrace").into_iter().flatten().flatten().map(|entry| entry.path());
+        let ours = |dir: &PathBuf| {
+            let info = fs::read(dir.join("info.json")).unwrap_or_default();
+            let info: Value = serde_json::from_slice(&info).unwrap_or_default();
+            info["src"].as_str() == self.src.to_str()
+        };
+        dirs.filter(ours).collect()
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        [&self.src, &self.mnt].iter().any(|dir| table.contains(&format!(" {} ", dir.display())))
+    }
+
+    /// Waits for the end of everything.
+    #[track_caller]
+    pub fn nothing_is_left(&self) {
+        wait_until("nothing is left", || !self.is_mounted() && self.instances().is_empty());
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for _ in 0..8 {
+            if !self.is_mounted() {
+                return;
+            }
+            let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+            let _ = rustix::mount::unmount(&self.mnt, flags);
+            let _ = rustix::mount::unmount(&self.src, flags);
+        }
+    }
+}
+
+/// Panics if it takes longer than anything here may.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn kill(pid: i32, signal: rustix::process::Signal) {
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
+}
+
+/// Whether a process is there and not a zombie.
+pub fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
