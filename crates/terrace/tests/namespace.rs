@@ -360,6 +360,70 @@ fn attributes_are_set_and_kept() {
     });
 }
 
+#[test]
+fn times_and_blocks_follow_the_source() {
+    each(|mount| {
+        let path = mount.path("b");
+        let file = open(&path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        file.write_all_at(&[1; 300_000], 0).unwrap();
+        let early = file.metadata().unwrap();
+        drop(file);
+        let theirs = fs::metadata(mount.src.join("b")).unwrap();
+        let ours = fs::metadata(&path).unwrap();
+        assert_eq!((ours.blocks(), ours.len()), (theirs.blocks(), 300_000), "early: {}", early.blocks());
+        // A first read moves the access time, as relatime says, and nothing else.
+        let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::open(&path).unwrap().set_times(fs::FileTimes::new().set_accessed(old)).unwrap();
+        let before = fs::metadata(&path).unwrap();
+        assert_eq!(before.accessed().unwrap(), old);
+        drop_caches(mount);
+        assert_eq!(fs::read(&path).unwrap().len(), 300_000);
+        let after = fs::metadata(mount.src.join("b")).unwrap();
+        assert!(after.accessed().unwrap() > old);
+        assert_eq!(
+            (after.ctime(), after.ctime_nsec(), after.mtime_nsec()),
+            (before.ctime(), before.ctime_nsec(), before.mtime_nsec())
+        );
+    });
+}
+
+/// Makes the kernel forget what it holds of the mount, so that the daemon is asked.
+fn drop_caches(mount: &Mount) {
+    let file = File::open(mount.path("b")).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn more_files_than_descriptors() {
+    if !possible() {
+        return;
+    }
+    for cache in [Cache::Direct, Cache::Engine] {
+        let mount = Mount::with_descriptors(cache, 1500);
+        let path = |i: usize| mount.path(&format!("f{i}"));
+        let held: Vec<_> = (0..100)
+            .map(|i| {
+                fs::write(path(i), i.to_string()).unwrap();
+                open(&path(i), OFlags::RDWR).unwrap()
+            })
+            .collect();
+        (100..3000).for_each(|i| fs::write(path(i), i.to_string()).unwrap());
+        (0..3000).for_each(|i| assert_eq!(fs::read(path(i)).unwrap(), i.to_string().as_bytes()));
+        assert_eq!(
+            fs::read_dir(&mount.mnt)
+                .unwrap()
+                .filter(|e| e.as_ref().unwrap().metadata().unwrap().is_file())
+                .count(),
+            3000
+        );
+        for (i, file) in held.iter().enumerate() {
+            file.write_all_at(b"held", 0).unwrap();
+            assert_eq!(&fs::read(path(i)).unwrap()[..4], b"held");
+        }
+        assert!(mount.descriptors() < 1500, "{} descriptors", mount.descriptors());
+    }
+}
+
 /// Runs `act` in a process of user and group 4242.
 fn as_other_user(act: impl FnOnce() -> bool) {
     // SAFETY: the child runs only `act`, which makes files, and leaves.

@@ -124,7 +124,8 @@ impl<C: PageCache> Namespace<C> {
         }
         let inode = self.inode(nodeid)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(inode.directory()?, ".", flags, Mode::empty())?;
+        let dir = inode.directory()?;
+        let fd = self.with_room(|| rustix::fs::openat(dir, ".", flags, Mode::empty()))?;
         inode.life.lock().handles += 1;
         let opened = self.handles.insert(inode.clone(), What::Dir(OpenDir::new(fd)), op.unique());
         opened.inspect_err(|_| inode.life.lock().handles -= 1)
@@ -132,7 +133,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Lists from `offset` on, until `emit` says that it has no room for the entry.
     pub fn readdir(&self, fh: u64, offset: u64, mut emit: impl FnMut(&Listed<'_>) -> bool) -> Result<()> {
-        self.list(fh, offset, |_, _, listed| emit(listed))
+        self.list(fh, offset, |_, _, listed| Ok(emit(listed)))
     }
 
     /// As `readdir`, with attributes. An entry that `emit` refuses is not counted.
@@ -145,16 +146,18 @@ impl<C: PageCache> Namespace<C> {
         self.list(fh, offset, |namespace, dir, listed| {
             if is_dots(listed.name) {
                 let entry = namespace.entry(nameless(listed));
-                return emit(&ListedPlus { listed: *listed, entry });
+                return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
-            let Ok((inode, entry)) = namespace.enter(dir, listed.name, None) else {
-                return false; // It is gone, or cannot be held: left out.
+            let (inode, entry) = match namespace.enter(dir, listed.name, None) {
+                Ok(entered) => entered,
+                Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
+                Err(error) => return Err(error),
             };
             let full = emit(&ListedPlus { listed: *listed, entry });
             if full {
                 namespace.forget(inode.nodeid, 1);
             }
-            full
+            Ok(full)
         })
     }
 
@@ -162,7 +165,7 @@ impl<C: PageCache> Namespace<C> {
         &self,
         fh: u64,
         offset: u64,
-        mut emit: impl FnMut(&Self, &Inode<C::Object>, &Listed<'_>) -> bool,
+        mut emit: impl FnMut(&Self, &Inode<C::Object>, &Listed<'_>) -> Result<bool>,
     ) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let (inode, dir) = (&*handle.inode, handle.dir()?);
@@ -178,12 +181,17 @@ impl<C: PageCache> Namespace<C> {
                 Err(error) => return Err(error),
             };
             let (len, next) = (raw.len, raw.next);
-            if let Some(listed) = self.listed(inode, &raw)
-                && emit(self, inode, &listed)
-            {
-                return Ok(());
+            let full = match self.listed(inode, &raw) {
+                Some(listed) => emit(self, inode, &listed),
+                None => Ok(false),
+            };
+            match full {
+                Ok(false) => any = true,
+                Ok(true) => return Ok(()),
+                // What was listed so far is the answer; the error comes up again with the next one.
+                Err(_) if any => return Ok(()),
+                Err(error) => return Err(error),
             }
-            any = true;
             stream.advance(len, next);
         }
     }
@@ -212,7 +220,8 @@ impl<C: PageCache> Namespace<C> {
     pub fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let fd = handle.dir()?.fd();
-        Ok(if data_only { rustix::fs::fdatasync(fd)? } else { rustix::fs::fsync(fd)? })
+        let synced = if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) };
+        Ok(synced?)
     }
 }
 

@@ -108,7 +108,8 @@ impl PageCache for Direct {
 
     fn fsync(&self, object: &Self::Object, data_only: bool, (): &()) -> io::Result<()> {
         let fd = object.reader()?;
-        Ok(if data_only { rustix::fs::fdatasync(fd)? } else { rustix::fs::fsync(fd)? })
+        let synced = if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) };
+        Ok(synced?)
     }
 
     fn with_source<T>(

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Stat, StatFs};
 use rustix::io::Errno;
 
 use super::attr::Attr;
-use super::error::{Error, Result};
+use super::error::Result;
 use super::handle::{Handle, OpenFile, What, count_open_locked, count_release, writes};
 use super::inode::{Inode, Life, Seen};
 use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
@@ -59,7 +59,7 @@ impl<C: PageCache> Namespace<C> {
         let mut life = inode.life.lock();
         let object = self.object_of(&inode, &mut life)?;
         if writes(flags) && life.writers == 0 {
-            refuse_unwritable(&inode, flags)?;
+            self.with_room(|| refuse_unwritable(&inode, flags))?;
         }
         inode.used.store(true, Ordering::Relaxed);
         let fresh = !self.changed_behind(&inode, &mut life, &object)?;
@@ -261,9 +261,9 @@ fn move_atime<O>(inode: &Inode<O>) {
 
 /// The source must agree to be written now: at write-back it would be too late to tell the program (a read-only file system,
 /// an immutable file).
-fn refuse_unwritable<O>(inode: &Inode<O>, flags: u32) -> Result<()> {
+fn refuse_unwritable<O>(inode: &Inode<O>, flags: u32) -> rustix::io::Result<()> {
     let append = OFlags::from_bits_retain(flags) & OFlags::APPEND;
-    open_source(inode, OFlags::WRONLY | append).map(drop).map_err(Error::Source)
+    open_source(inode, OFlags::WRONLY | append).map(drop)
 }
 
 /// A descriptor of the source file itself.

@@ -11,10 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 
 use super::inode::{Inode, ROOT};
 use super::lookup::stat_name;
 use super::{Namespace, PageCache, limits};
+
+/// How long a request waits for a descriptor: this, so often.
+const WAIT: Duration = Duration::from_millis(2);
+const WAITS_MAX: usize = 500;
 
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
@@ -27,6 +32,9 @@ pub(crate) struct Pressure {
     descriptors_mark: u64,
     inodes_mark: usize,
     hand: AtomicUsize,
+    /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
+    waiters: AtomicUsize,
+    waiters_max: AtomicUsize,
     ended: AtomicBool,
     waiting: Mutex<()>,
     bell: Condvar,
@@ -40,6 +48,8 @@ impl Pressure {
             descriptors_mark: descriptors_max / 4 * 3,
             inodes_mark: inodes_max / 4 * 3,
             hand: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            waiters_max: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
             bell: Condvar::new(),
@@ -54,6 +64,19 @@ impl Pressure {
         }
     }
 
+    /// Waits a little for descriptors to be closed. False: enough others wait.
+    fn wait(&self) -> bool {
+        let others = self.waiters.fetch_add(1, Ordering::AcqRel);
+        let may = others < self.waiters_max.load(Ordering::Relaxed);
+        if may {
+            self.newest.store(u64::MAX, Ordering::Relaxed);
+            self.bell.notify_one();
+            std::thread::sleep(WAIT);
+        }
+        self.waiters.fetch_sub(1, Ordering::AcqRel);
+        may
+    }
+
     /// Is there need to forget?
     pub(crate) fn is_high(&self, inodes: usize) -> bool {
         self.newest.load(Ordering::Relaxed) >= self.descriptors_mark || inodes >= self.inodes_mark
@@ -61,6 +84,22 @@ impl Pressure {
 }
 
 impl<C: PageCache> Namespace<C> {
+    /// Says how many threads answer requests.
+    pub fn set_threads(&self, threads: usize) {
+        self.pressure.waiters_max.store(threads / 2, Ordering::Relaxed);
+    }
+
+    /// Runs `open`, again if need be while descriptors are short: some are always about to be given back.
+    pub(crate) fn with_room<T>(&self, open: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+        for _ in 0..WAITS_MAX {
+            match open() {
+                Err(Errno::MFILE | Errno::NFILE) if self.pressure.wait() => {}
+                result => return result,
+            }
+        }
+        open()
+    }
+
     /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;

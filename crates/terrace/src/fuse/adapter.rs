@@ -129,7 +129,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.namespace.getattr(ino.0) {
-            Ok(attr) => reply.attr(&self.namespace.config().attr_ttl, &file_attr(&attr)),
+            Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -155,7 +155,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         match self.namespace.setattr(&caller(req), ino.0, &set) {
-            Ok(attr) => reply.attr(&self.namespace.config().attr_ttl, &file_attr(&attr)),
+            Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
             Err(error) => reply.error(errno(&error)),
         }
     }

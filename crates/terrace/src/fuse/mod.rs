@@ -52,6 +52,7 @@ pub fn serve<C: PageCache>(
     {
         tracing::debug!("readahead of the mount left as it is: {err}");
     }
+    namespace.set_threads(n_threads);
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         let ended = session.run();

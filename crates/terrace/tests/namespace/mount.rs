@@ -53,6 +53,11 @@ pub struct Mount {
 
 impl Mount {
     pub fn new(cache: Cache) -> Self {
+        Self::with_descriptors(cache, u64::MAX)
+    }
+
+    /// A mount whose daemon may have no more than `descriptors_max` descriptors open.
+    pub fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (src, mnt) = (dir.path().join("src"), dir.path().join("mnt"));
         fs::create_dir(&src).unwrap();
@@ -61,7 +66,7 @@ impl Mount {
         rustix::fs::chmod(&src, Mode::from_raw_mode(0o777)).unwrap();
         let mut keeper = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "keeper_role", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{cache:?}:{}:{}", src.display(), mnt.display()))
+            .env(ROLE, format!("{cache:?}:{}:{}:{descriptors_max}", src.display(), mnt.display()))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -75,6 +80,11 @@ impl Mount {
     /// A path in the mount.
     pub fn path(&self, name: &str) -> PathBuf {
         self.mnt.join(name)
+    }
+
+    /// How many descriptors the daemon has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.daemon)).unwrap().count()
     }
 
     /// Kills the daemon and waits until its successor serves.
@@ -107,9 +117,11 @@ fn next_daemon(news: &mut impl BufRead) -> i32 {
 /// The keeper: mounts, and keeps a daemon running until the mount is gone.
 pub fn keep_if_told() {
     let Ok(task) = std::env::var(ROLE) else { return };
-    let [cache, src, mnt] =
-        task.split(':').collect::<Vec<_>>().try_into().expect("cache, source, mount point");
-    limits::raise_descriptors_max().unwrap();
+    let [cache, src, mnt, descriptors_max] =
+        task.split(':').collect::<Vec<_>>().try_into().expect("cache, source, mount point, limit");
+    let most = limits::raise_descriptors_max().unwrap().min(descriptors_max.parse().unwrap());
+    let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let root =
         rustix::fs::open(src, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let fuse = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();

@@ -1,0 +1,269 @@
+//! The namespace without a kernel: requests by hand, and daemons killed at the worst moment.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::direct::Direct;
+use super::durable::tests::region;
+use super::*;
+
+const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
+const RESENT: u64 = 1 << 63;
+
+struct World {
+    dir: tempfile::TempDir,
+    region: DurableRegion,
+    namespace: Namespace<Direct>,
+    unique: u64,
+}
+
+fn config() -> NamespaceConfig {
+    NamespaceConfig { layout: LAYOUT, ..NamespaceConfig::default() }
+}
+
+fn root(dir: &Path) -> OwnedFd {
+    rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let region = region(LAYOUT);
+        let namespace = Namespace::new(Arc::new(Direct), root(dir.path()), region, config()).unwrap();
+        Self { dir, region, namespace, unique: 0 }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A request that is answered.
+    fn ask<T>(&mut self, act: impl FnOnce(&Namespace<Direct>, &mut Op<'_>) -> T) -> T {
+        self.unique += 2;
+        let mut op = self.namespace.begin(caller(self.unique));
+        act(&self.namespace, &mut op)
+    }
+
+    /// The daemon dies; its descriptors stay open, and the next one takes over.
+    fn kill(&mut self) {
+        let successor = Namespace::recover(Arc::new(Direct), self.region, config()).unwrap();
+        std::mem::forget(std::mem::replace(&mut self.namespace, successor));
+        self.namespace.finish_recovery();
+    }
+
+    /// A request that is done, but not answered; then it is sent again. The outcome of the second try.
+    fn ask_twice<T>(&mut self, act: impl Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<T>) -> Result<T> {
+        self.unique += 2;
+        let mut op = self.namespace.begin(caller(self.unique));
+        assert!(act(&self.namespace, &mut op).is_ok(), "the first try");
+        std::mem::forget(op);
+        self.kill();
+        let mut op = self.namespace.begin(caller(self.unique | RESENT));
+        act(&self.namespace, &mut op)
+    }
+
+    fn nlookup(&self, nodeid: u64) -> u64 {
+        self.namespace.inode(nodeid).unwrap().nlookup()
+    }
+}
+
+fn caller(unique: u64) -> Caller {
+    Caller { uid: 0, gid: 0, tid: std::process::id(), unique }
+}
+
+fn name(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+#[test]
+fn references_are_counted_and_forgotten() {
+    let mut world = World::new();
+    std::fs::write(world.path("a"), b"x").unwrap();
+    let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+    world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap();
+    assert_eq!((world.nlookup(a), world.namespace.inodes_known()), (2, 2));
+    world.namespace.forget(a, 1);
+    assert_eq!(world.nlookup(a), 1);
+    // A handle keeps the inode after the last reference; FORGET may overtake RELEASE.
+    let opened = world.ask(|ns, op| ns.open(op, a, libc::O_RDWR as u32)).unwrap();
+    world.namespace.forget(a, 1);
+    let mut buf = [0; 4];
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf).unwrap(), 1);
+    world.namespace.release(opened.fh);
+    assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
+    assert_eq!(world.namespace.getattr(a).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(world.namespace.getattr(ROOT).unwrap().0.ino, ROOT);
+}
+
+#[test]
+fn what_was_made_and_not_answered_is_made_once() {
+    let mut world = World::new();
+    let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;
+    assert_eq!(world.nlookup(made), 1, "counted once");
+    let again = world.ask(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0));
+    assert_eq!(again.unwrap_err().errno(), libc::EEXIST, "another request is told the truth");
+
+    let file = world.ask_twice(|ns, op| ns.mknod(op, ROOT, name("f"), 0o100_644, 0, 0)).unwrap().attr.ino;
+    let linked = world.ask_twice(|ns, op| ns.link(op, file, ROOT, name("g"))).unwrap().attr;
+    assert_eq!((linked.ino, linked.nlink), (file, 2));
+    world.ask_twice(|ns, op| ns.symlink(op, ROOT, name("l"), name("target"))).unwrap();
+    let excl = (libc::O_RDWR | libc::O_EXCL) as u32;
+    let (_, opened) = world.ask_twice(|ns, op| ns.create(op, ROOT, name("c"), 0o644, 0, excl)).unwrap();
+    assert_eq!(world.namespace.handles_open(), 1, "the second try got the first one's handle");
+    world.namespace.release(opened.fh);
+
+    let set = |ns: &Namespace<Direct>, op: &mut Op<'_>| {
+        ns.setxattr(op, file, name("user.k"), b"v", libc::XATTR_CREATE as u32)
+    };
+    world.ask_twice(set).unwrap();
+    assert_eq!(world.ask(set).unwrap_err().errno(), libc::EEXIST);
+    world.ask_twice(|ns, op| ns.removexattr(op, file, name("user.k"))).unwrap();
+    let gone = world.ask(|ns, op| ns.removexattr(op, file, name("user.k")));
+    assert_eq!(gone.unwrap_err().errno(), libc::ENODATA);
+}
+
+#[test]
+fn what_was_removed_and_not_answered_is_removed_once() {
+    let mut world = World::new();
+    std::fs::create_dir(world.path("d")).unwrap();
+    for file in ["a", "b", "c"] {
+        std::fs::write(world.path(file), file).unwrap();
+    }
+    world.ask_twice(|ns, op| ns.unlink(op, ROOT, name("a"))).unwrap();
+    let gone = world.ask(|ns, op| ns.unlink(op, ROOT, name("a")));
+    assert_eq!(gone.unwrap_err().errno(), libc::ENOENT);
+    world.ask_twice(|ns, op| ns.rmdir(op, ROOT, name("d"))).unwrap();
+    world.ask_twice(|ns, op| ns.rename(op, ROOT, name("b"), ROOT, name("b2"), 0)).unwrap();
+    let exchange = libc::RENAME_EXCHANGE;
+    world.ask_twice(|ns, op| ns.rename(op, ROOT, name("b2"), ROOT, name("c"), exchange)).unwrap();
+    assert_eq!(std::fs::read(world.path("c")).unwrap(), b"b", "exchanged once, not back");
+    world.ask_twice(|ns, op| ns.rename(op, ROOT, name("c"), ROOT, name("b2"), 0)).unwrap();
+    assert_eq!(std::fs::read(world.path("b2")).unwrap(), b"b");
+    assert!(!world.path("c").exists());
+}
+
+#[test]
+fn a_resent_request_that_was_never_begun_is_done() {
+    let mut world = World::new();
+    world.kill();
+    let ask = |world: &World, act: &dyn Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<()>| {
+        let mut op = world.namespace.begin(caller(100 | RESENT));
+        act(&world.namespace, &mut op)
+    };
+    ask(&world, &|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0).map(drop)).unwrap();
+    let twice = ask(&world, &|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0).map(drop));
+    assert_eq!(twice.unwrap_err().errno(), libc::EEXIST);
+    ask(&world, &|ns, op| ns.rmdir(op, ROOT, name("d"))).unwrap();
+}
+
+#[test]
+fn handles_and_listings_go_on_after_a_kill() {
+    let mut world = World::new();
+    for i in 0..50 {
+        std::fs::write(world.path(&format!("f{i}")), b"content").unwrap();
+    }
+    let dir = world.ask_twice(|ns, op| ns.opendir(op, ROOT)).unwrap();
+    let (mut seen, mut offset) = (Vec::new(), 0);
+    let mut some = |world: &World, max: usize| {
+        let before = seen.len();
+        world
+            .namespace
+            .readdir(dir, offset, |entry| {
+                if seen.len() < before + max {
+                    seen.push(entry.name.to_owned());
+                    offset = entry.next;
+                    return false;
+                }
+                true
+            })
+            .unwrap();
+        seen.len() - before
+    };
+    assert_eq!(some(&world, 20), 20);
+    world.kill();
+    assert_eq!(some(&world, 100), 32);
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 52, "fifty files, `.` and `..`, none twice");
+
+    let f0 = world.ask(|ns, op| ns.lookup(op, ROOT, name("f0"))).unwrap().attr.ino;
+    let opened = world.ask(|ns, op| ns.open(op, f0, libc::O_RDWR as u32)).unwrap();
+    world.ask(|ns, op| ns.unlink(op, ROOT, name("f0"))).unwrap();
+    world.kill();
+    let mut buf = [0; 16];
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf).unwrap(), 7);
+    world.namespace.release(opened.fh);
+    world.namespace.releasedir(dir);
+    world.namespace.forget(f0, 1);
+    assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
+}
+
+#[test]
+fn full_tables_are_an_error_and_no_loss() {
+    let mut world = World::new();
+    for i in 0..100 {
+        std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
+    }
+    let mut known = Vec::new();
+    for i in 0..100 {
+        let found = world.ask(|ns, op| ns.lookup(op, ROOT, name(&format!("f{i}"))));
+        match found {
+            Ok(entry) => {
+                let kept = !entry.entry_ttl.is_zero();
+                assert_eq!(kept, known.len() < 46, "from three quarters on, names are not kept");
+                known.push(entry.attr.ino);
+            }
+            Err(error) => assert_eq!(error.errno(), libc::ENFILE),
+        }
+    }
+    assert_eq!(known.len(), 63);
+    known.iter().for_each(|&nodeid| world.namespace.forget(nodeid, 1));
+    assert!(world.ask(|ns, op| ns.lookup(op, ROOT, name("f99"))).is_ok());
+    let handles: Vec<_> = (0..8).map(|_| world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap()).collect();
+    assert_eq!(world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap_err().errno(), libc::ENFILE);
+    handles.into_iter().for_each(|fh| world.namespace.releasedir(fh));
+    assert_eq!(world.namespace.handles_open(), 0);
+}
+
+#[test]
+fn listings_with_attributes_count_what_they_hand_out() {
+    let mut world = World::new();
+    for i in 0..10 {
+        std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
+    }
+    let dir = world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap();
+    let mut taken = Vec::new();
+    world
+        .namespace
+        .readdirplus(dir, 0, |plus| {
+            let full = taken.len() == 5;
+            if !full {
+                taken.push((plus.listed.name.to_owned(), plus.entry.attr.ino));
+            }
+            full
+        })
+        .unwrap();
+    let files: Vec<_> = taken.iter().filter(|(name, _)| !name.to_string_lossy().starts_with('.')).collect();
+    assert_eq!(world.namespace.inodes_known(), 1 + files.len());
+    files.iter().for_each(|(_, ino)| assert_eq!(world.nlookup(*ino), 1));
+}
+
+#[test]
+fn a_name_is_found_for_old_kernels_to_forget() {
+    let mut world = World::new();
+    std::fs::create_dir(world.path("d")).unwrap();
+    std::fs::write(world.path("d/f"), b"").unwrap();
+    let d = world.ask(|ns, op| ns.lookup(op, ROOT, name("d"))).unwrap().attr.ino;
+    let f = world.ask(|ns, op| ns.lookup(op, d, name("f"))).unwrap().attr.ino;
+    let root = world.namespace.inode(ROOT).unwrap();
+    assert_eq!(world.namespace.name_of(&root, f), Some((d, "f".into())));
+    assert_eq!(world.namespace.name_of(&root, d), Some((ROOT, "d".into())));
+    std::fs::remove_file(world.path("d/f")).unwrap();
+    // Second chance: the first visit takes the marks away.
+    let unused = world.namespace.unused(10);
+    assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
+}
