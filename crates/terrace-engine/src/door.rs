@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use terrace_policy::Why;
-use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::layout::{FLAG_MAPPED, LAYOUT_VERSION};
 use terrace_shm::map::memfd;
 use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::protocol::slot;
@@ -253,7 +253,7 @@ fn handle(
         (proto::HELLO, _) => hello(engine, c, &cred),
         (proto::SOURCE, Some(fd)) => source(engine, c, &cred, &fd),
         (proto::MAPPED, Some(fd)) => {
-            shown(engine, &fd)?.set_slow(true);
+            shown(engine, &fd)?.set_flag(FLAG_MAPPED, true);
             Ok((Reply::default(), Vec::new()))
         }
         _ => Err(Errno::INVAL),

@@ -120,18 +120,13 @@ impl Object {
     pub fn size(&self) -> u64 {
         self.slot().size.load(Ordering::Acquire)
     }
-    /// Makes the fast door step aside for this object, or come back.
-    pub fn set_slow(&self, slow: bool) {
-        let flag = terrace_shm::layout::FLAG_SLOW;
-        if slow {
+    /// Gives the fast door a reason to step aside for this object, or takes it back.
+    pub(crate) fn set_flag(&self, flag: u32, on: bool) {
+        if on {
             self.slot().flags.fetch_or(flag, Ordering::SeqCst);
         } else {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
-    }
-    /// True if the fast door steps aside.
-    pub fn is_slow(&self) -> bool {
-        self.slot().flags.load(Ordering::Acquire) & terrace_shm::layout::FLAG_SLOW != 0
     }
     /// Pages not yet written back.
     pub fn dirty_pages(&self) -> u64 {

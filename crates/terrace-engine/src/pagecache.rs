@@ -6,6 +6,7 @@ use crate::object::{ErrorCursor, ObjectRef};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 
 fn time(ns: i64) -> Time {
     Time { sec: ns.div_euclid(1_000_000_000), nsec: ns.rem_euclid(1_000_000_000) as u32 }
@@ -23,7 +24,10 @@ impl CachedFile for ObjectRef {
         }
     }
     fn set_slow(&self, slow: bool) {
-        crate::Object::set_slow(self, slow);
+        self.set_flag(FLAG_SLOW, slow);
+    }
+    fn set_mapped(&self, mapped: bool) {
+        self.set_flag(FLAG_MAPPED, mapped);
     }
     fn metadata_changed(&self) {
         self.adopt_ctime();

@@ -41,8 +41,7 @@ impl Engine {
         let seg = self.handles.segment.clone();
         let slot = seg.find_object(id)?;
         let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
-        // Slow flags are set anew by the namespace, from its handles.
-        seg.object(slot).flags.store(0, Ordering::Relaxed);
+        // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
         // A dead writer may have extended the source before it published the size.
         if let Ok(st) = object.source().stat() {
             seg.object(slot).size.store(st.st_size as u64, Ordering::Release);

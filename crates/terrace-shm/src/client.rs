@@ -1,7 +1,7 @@
 //! What a client does with the segment: look up, copy, re-check, touch.
 
 use crate::entry::{Entry, State};
-use crate::layout::{FLAG_SLOW, ObjectSlot, PAGE_SIZE, RUN_PAGES};
+use crate::layout::{ObjectSlot, PAGE_SIZE, RUN_PAGES};
 use crate::map::{Segment, TouchTable};
 use crate::protocol::{look, same_epoch, unchanged};
 use crate::ring::NO_LEAF;
@@ -50,13 +50,13 @@ pub unsafe fn read(
     out: *mut u8,
     len: usize,
 ) -> Outcome {
-    if slot.flags.load(Ordering::Acquire) & FLAG_SLOW != 0 {
+    if slot.flags.load(Ordering::Acquire) != 0 {
         return Outcome::MainDoor { done: 0 };
     }
     // SAFETY: the caller's promise.
     let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len) };
     // A mapping of the file may have become writable while we copied.
-    if slot.flags.load(Ordering::Relaxed) & FLAG_SLOW != 0 {
+    if slot.flags.load(Ordering::Relaxed) != 0 {
         return Outcome::MainDoor { done: 0 };
     }
     outcome
@@ -200,7 +200,7 @@ pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
 /// After the client read the page from the source: true if nothing changed it since [`observe`], so that what was read
 /// is the page's content.
 pub fn still(seg: &Segment, slot: &ObjectSlot, page: u64, seen: Seen) -> bool {
-    if slot.flags.load(Ordering::Acquire) & FLAG_SLOW != 0 {
+    if slot.flags.load(Ordering::Acquire) != 0 {
         return false;
     }
     // Nothing at all was written to the object since: the common case, and the only proof where there was no leaf.

@@ -83,13 +83,16 @@ pub struct ObjectSlot {
     pub size: AtomicU64,
     /// Event clock of the last write, truncate or other change of content.
     pub write_clock: AtomicU64,
-    /// [`FLAG_SLOW`].
+    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them the fast door steps aside, for the content may be newer in a
+    /// kernel's page cache.
     pub flags: AtomicU32,
     _pad: [u32; 7],
 }
 
-/// The fast door steps aside for this object: its content may be newer in a kernel's page cache.
+/// A writer has it open who may map it without telling anybody.
 pub const FLAG_SLOW: u32 = 1;
+/// A client of the fast door has announced a shared writable mapping.
+pub const FLAG_MAPPED: u32 = 2;
 
 /// Index entries of one run.
 #[repr(C, align(128))]

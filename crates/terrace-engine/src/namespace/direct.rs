@@ -58,6 +58,8 @@ impl CachedFile for Arc<DirectFile> {
 
     fn set_slow(&self, _: bool) {}
 
+    fn set_mapped(&self, _: bool) {}
+
     fn metadata_changed(&self) {}
 
     fn set_mtime(&self, _: Time) {}

@@ -73,6 +73,7 @@ impl<C: PageCache> Namespace<C> {
         );
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(0, &file, fresh);
+        let unseen = writes(flags) && file.may_map_unseen();
         let what = What::File(file);
         count_open_locked::<C>(&mut life, &what);
         drop(life);
@@ -80,6 +81,7 @@ impl<C: PageCache> Namespace<C> {
             let mut life = inode.life.lock();
             life.handles -= 1;
             life.writers -= u32::from(writes(flags));
+            life.unseen_writers -= u32::from(unseen);
         })?;
         Ok(answer)
     }

@@ -31,6 +31,11 @@ impl<C: PageCache> OpenFile<C> {
     pub(crate) fn writes(&self) -> bool {
         writes(self.flags)
     }
+    /// May the opener map it without announcing that? Clients of the fast door do announce it; what they open with
+    /// O_DIRECT counts as a stranger's, for strangers do that as well.
+    pub(crate) fn may_map_unseen(&self) -> bool {
+        self.door == Door::MainCached || self.flags & libc::O_DIRECT as u32 != 0
+    }
 }
 
 /// Do these open flags allow writing?
@@ -232,14 +237,15 @@ pub(crate) fn count_open_locked<C: PageCache>(life: &mut super::inode::Life<C::O
         && file.writes()
     {
         life.writers += 1;
-        if file.door == Door::MainCached {
+        if file.may_map_unseen() {
+            life.unseen_writers += 1;
             file.object.set_slow(true);
         }
     }
 }
 
-/// Counts a handle out. The file is slow until its last writer is gone: others than us may have made it so, for
-/// any of them.
+/// Counts a handle out. The file is slow while it has writers whose mappings nobody announces; an announced mapping makes
+/// it so until its last writer of any kind is gone, for it may be any of them. (A mapping keeps its handle open.)
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
     use super::CachedFile;
     let mut life = handle.inode.life.lock();
@@ -248,8 +254,12 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
         && file.writes()
     {
         life.writers -= 1;
-        if life.writers == 0 {
+        life.unseen_writers -= u32::from(file.may_map_unseen());
+        if life.unseen_writers == 0 {
             file.object.set_slow(false);
+        }
+        if life.writers == 0 {
+            file.object.set_mapped(false);
         }
     }
 }

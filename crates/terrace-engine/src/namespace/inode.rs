@@ -52,6 +52,8 @@ pub(crate) struct Life<O> {
     pub(crate) handles: u32,
     /// Of these, opened for writing.
     pub(crate) writers: u32,
+    /// Of these, handles whose holder may map the file without our hearing of it.
+    pub(crate) unseen_writers: u32,
     /// The source as last seen with nothing newer in the cache.
     pub(crate) seen: Option<Seen>,
 }
@@ -87,7 +89,7 @@ impl<O> Inode<O> {
             slot,
             fd,
             record,
-            life: Mutex::new(Life { object: None, handles: 0, writers: 0, seen: None }),
+            life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0, seen: None }),
             modified: AtomicBool::new(true),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),

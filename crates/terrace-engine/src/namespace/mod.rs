@@ -119,6 +119,8 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     fn fix_attr(&self, attr: &mut Attr);
     /// Sends the fast door's readers of this file to the main door, or no longer.
     fn set_slow(&self, slow: bool);
+    /// Likewise, because a client of the fast door maps it shared and writable; set by the door, taken back here.
+    fn set_mapped(&self, mapped: bool);
     /// The source's ctime is the newest again (chmod, chown, link ...).
     fn metadata_changed(&self);
     /// The program set the mtime, in nanoseconds since 1970; the source has it already.
@@ -238,6 +240,15 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
+        for inode in inodes.all() {
+            let life = inode.life.lock();
+            if let Some(object) = &life.object {
+                object.set_slow(life.unseen_writers > 0);
+                if life.writers == 0 {
+                    object.set_mapped(false);
+                }
+            }
+        }
         Ok(Self::assemble(cache, config, inodes, handles, durable))
     }
 
