@@ -69,6 +69,9 @@ impl TestDir {
 
 impl Drop for TestDir {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            leftovers::clear(&self.0);
+        }
         if std::thread::panicking() || std::env::var_os("TERRACE_KEEP").is_some() {
             eprintln!("kept for inspection: {}", self.0.display());
             return;

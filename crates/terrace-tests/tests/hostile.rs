@@ -1,0 +1,87 @@
+//! Hostile clients of the door beside a verifying stress: nobody may get a byte that was not written, and nothing may fall.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use terrace_tests::process::Background;
+use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rng::seed;
+use terrace_tests::stress::Stress;
+use terrace_tests::tools::compile;
+use terrace_tests::{amount, process};
+
+/// Starts the attackers, works, and expects that they got nothing and that the same terraced still serves.
+#[track_caller]
+fn attacked(test: &str, user: Option<&str>) {
+    let seed = seed(test);
+    let rig = Rig::new(test, Side::Mount, "16MiB");
+    let attacker = rig.dir().join("hostile");
+    compile("hostile", &attacker, &[]);
+    for path in [rig.src(), rig.dir(), rig.at()] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own directory");
+    }
+    let (place, info) = rig.instance();
+    // The door is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
+    // (The attacker starts inside it, for the directory above stays closed.)
+    let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+    open(&place, 0o755).and_then(|()| open(&place.join("door.sock"), 0o666)).expect("our own directory");
+    let seconds = amount("TERRACE_SECONDS", 6, 120);
+    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    stress.start("write", 0, true, &["sync=1"]);
+    stress.start("write", 1, false, &["sync=1", "torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, false, &["torn=ok"]);
+    let mut attackers: Vec<Background> = (0..2)
+        .map(|n| {
+            let mut command = match user {
+                Some(user) => {
+                    let mut command = Command::new("setpriv");
+                    command.args([
+                        format!("--reuid={user}"),
+                        format!("--regid={user}"),
+                        "--clear-groups".into(),
+                    ]);
+                    command.arg(&attacker);
+                    command
+                }
+                None => Command::new(&attacker),
+            };
+            command.current_dir(&place).arg("door.sock").arg(rig.at().join(format!("f{n}")));
+            command.args([seconds.to_string(), (seed + n).to_string()]).stdin(Stdio::null());
+            if user.is_none() {
+                command.arg("noise");
+            }
+            Background::new(&mut command)
+        })
+        .collect();
+    stress.work(Duration::from_secs(seconds));
+    for attacker in &mut attackers {
+        let status = attacker.wait(Duration::from_secs(20)).expect("the attacker ends");
+        assert!(status.success(), "an attacker got what it may not have: {status}");
+    }
+    stress.work(Duration::from_secs(1));
+    stress.stop();
+    stress.verify(Some(true), "acked");
+    stress.verify(Some(false), "acked");
+    assert_eq!(info["terraced"], rig.instance().1["terraced"], "terraced fell and was started again");
+    assert!(process::alive(rig.keeper()));
+    rig.check();
+    rig.umount();
+    stress.verify(None, "acked");
+}
+
+#[test]
+fn by_a_user_who_may_only_read() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("needs root, to become another user: left out");
+        return;
+    }
+    attacked("hostile-reader", Some("65534"));
+}
+
+#[test]
+fn by_the_user_himself() {
+    attacked("hostile-self", None);
+}
