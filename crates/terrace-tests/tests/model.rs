@@ -41,29 +41,29 @@ fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Trouble, u64)>
 
 #[test]
 fn the_mount_answers_as_a_plain_directory() {
-    model("model-mount", Side::Mount, amount("TERRACE_SEQUENCES", 1000, 30_000), None);
+    model("model-mount", Side::Mount, amount("TERRACE_SEQUENCES", 600, 30_000), None);
 }
 
 #[test]
 fn the_fast_door_answers_as_a_plain_directory() {
-    model("model-fast", Side::Fast, amount("TERRACE_SEQUENCES", 1000, 30_000), None);
+    model("model-fast", Side::Fast, amount("TERRACE_SEQUENCES", 600, 30_000), None);
 }
 
 #[test]
 fn drop_flush_and_resize_change_no_answer() {
-    let n = amount("TERRACE_SEQUENCES", 500, 10_000);
+    let n = amount("TERRACE_SEQUENCES", 300, 10_000);
     model("model-disturbed", Side::Fast, n, Some((Trouble::Commands, 40)));
 }
 
 #[test]
 fn killing_terraced_changes_no_answer_through_the_mount() {
-    let n = amount("TERRACE_SEQUENCES", 300, 10_000);
+    let n = amount("TERRACE_SEQUENCES", 200, 10_000);
     model("model-killed-mount", Side::Mount, n, Some((Trouble::Kill, 150)));
 }
 
 #[test]
 fn killing_terraced_changes_no_answer_through_the_fast_door() {
-    let n = amount("TERRACE_SEQUENCES", 300, 10_000);
+    let n = amount("TERRACE_SEQUENCES", 200, 10_000);
     model("model-killed-fast", Side::Fast, n, Some((Trouble::Kill, 150)));
 }
 
@@ -79,7 +79,7 @@ fn terrace_run_answers_as_a_plain_directory() {
     let terrace = product("terrace").to_str().expect("a UTF-8 path").to_owned();
     let mut rng = Rng::new(seed);
     let end = Instant::now() + Duration::from_secs(600);
-    for batch in 0..amount("TERRACE_SEQUENCES", 300, 5_000) / BATCH {
+    for batch in 0..amount("TERRACE_SEQUENCES", 200, 5_000) / BATCH {
         let policy = *rng.pick(&["strata", "mglru", "clock", "lru"]);
         let words = [&terrace, "run", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
         let driver = Driver { wrapper: words.map(str::to_owned).to_vec(), fault: None };
