@@ -20,6 +20,7 @@ mod watch;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use rustix::mount::MountFlags;
 use rustix::process::Pid;
@@ -115,16 +116,23 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     drop(fuse);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     setup::close_all_but(&kept);
-    // Not the mount of another instance, which may have come in the meantime.
-    let ours = mounts::at(&place.mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE);
-    if ours
-        && mounts::is_disconnected(&place.mnt)
-        && let Err(err) = mounts::unmount(&place.mnt, How::Lazy)
-    {
+    if let Err(err) = unmount_what_is_left(&place.mnt, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
     if !matches!(ended, Ended::GaveUp(_)) || kind == Kind::Run {
         instance.remove();
     }
     drop(lock);
+}
+
+fn unmount_what_is_left(mnt: &Path, ended: &Ended) -> std::io::Result<()> {
+    if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+        return Ok(());
+    }
+    match ended {
+        Ended::GaveUp(_) => mounts::clear(mnt),
+        // If it answers it is the mount of another instance, which has come in the meantime.
+        _ if mounts::is_disconnected(mnt) => mounts::unmount(mnt, How::Lazy),
+        _ => Ok(()),
+    }
 }
