@@ -1,4 +1,4 @@
-//! A control group that holds a program and its terrace together: one memory limit for both, one meter for their CPU and their reads.
+//! A control group that holds a program and its terrace together: one memory limit for both, one meter for their CPU.
 //!
 //! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. What a machine does not give is `None`, and
 //! whoever needed it says so: a demo goes on without a limit, a comparison under a limit refuses.
@@ -23,7 +23,6 @@ pub struct Group {
     version: Version,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
-    io: Option<PathBuf>,
 }
 
 /// What the group's memory controller says.
@@ -37,6 +36,8 @@ pub struct Memory {
     pub limit_hits: u64,
     /// Processes killed for want of memory.
     pub oom_kills: u64,
+    /// Page faults that had to read from a device: programs that run from the disk for want of memory.
+    pub major_faults: u64,
     /// Bytes that cannot be given back by dropping cached file pages: usage less the file cache, shared memory counted in.
     pub pinned: u64,
 }
@@ -44,7 +45,7 @@ pub struct Memory {
 impl Group {
     /// Control files that take a process id; writing "0" moves the writer.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.io].into_iter().flatten().collect();
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu].into_iter().flatten().collect();
         dirs.dedup();
         dirs.iter().map(|d| d.join("cgroup.procs")).collect()
     }
@@ -65,23 +66,15 @@ impl Group {
         }
     }
 
-    /// Bytes that the group read from block devices.
+    /// Bytes that the processes now in the group have read from block devices, and the caller's ended children too.
+    ///
+    /// Not the blkio controller's number: version 1 counts only where a throttle is set. A process's own account (`/proc/PID/io`) has both
+    /// its direct reads and the page-cache reads that it caused.
     pub fn read_bytes(&self) -> Option<u64> {
-        let dir = self.io.as_ref()?;
-        match self.version {
-            Version::V1 => {
-                let text = fs::read_to_string(dir.join("blkio.throttle.io_service_bytes_recursive")).ok()?;
-                Some(text.lines().filter_map(|l| l.split_once(" Read ")?.1.trim().parse::<u64>().ok()).sum())
-            }
-            Version::V2 => {
-                let text = fs::read_to_string(dir.join("io.stat")).ok()?;
-                Some(
-                    text.split_whitespace()
-                        .filter_map(|w| w.strip_prefix("rbytes=")?.parse::<u64>().ok())
-                        .sum(),
-                )
-            }
-        }
+        let procs = fs::read_to_string(self.procs_files().first()?).ok()?;
+        let living: u64 =
+            procs.lines().filter_map(|pid| read_bytes_of(Path::new("/proc").join(pid).as_path())).sum();
+        Some(living + children_read_bytes())
     }
 
     /// The memory controller's numbers.
@@ -100,6 +93,7 @@ impl Group {
                     usage_max: read_number(&dir.join("memory.max_usage_in_bytes"))?,
                     limit_hits: read_number(&dir.join("memory.failcnt"))?,
                     oom_kills: field(&oom, "oom_kill").unwrap_or(0),
+                    major_faults: field(&stat, "total_pgmajfault").unwrap_or(0),
                     pinned: usage.saturating_sub(file_pages("total_cache", "total_shmem")),
                 }
             }
@@ -111,11 +105,27 @@ impl Group {
                     usage_max: read_number(&dir.join("memory.peak")).unwrap_or(usage),
                     limit_hits: field(&events, "max").unwrap_or(0),
                     oom_kills: field(&events, "oom_kill").unwrap_or(0),
+                    major_faults: field(&stat, "pgmajfault").unwrap_or(0),
                     pinned: usage.saturating_sub(file_pages("file", "shmem")),
                 }
             }
         })
     }
+}
+
+fn read_bytes_of(process: &Path) -> Option<u64> {
+    let io = fs::read_to_string(process.join("io")).ok()?;
+    field(&io, "read_bytes:")
+}
+
+fn children_read_bytes() -> u64 {
+    // SAFETY: rusage is plain numbers, and the kernel fills in the whole of it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    usage.ru_inblock as u64 * 512
 }
 
 fn read_number(path: &Path) -> Option<u64> {
@@ -157,7 +167,7 @@ impl OwnedGroup {
     }
 
     fn dirs(&self) -> Vec<&PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.io].into_iter().flatten().collect();
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu].into_iter().flatten().collect();
         dirs.dedup();
         dirs
     }
@@ -188,20 +198,19 @@ fn split(root: &Path, name: &str) -> io::Result<Group> {
         let dir = root.join(controller).join(name);
         fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
     };
-    let group =
-        Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct"), io: make("blkio") };
+    let group = Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct") };
     if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
 }
 
 fn unified(root: &Path, name: &str) -> io::Result<Group> {
     // Each on its own: a kernel without one of them refuses the whole line.
-    for controller in ["+memory", "+cpu", "+io"] {
+    for controller in ["+memory", "+cpu"] {
         let _ = fs::write(root.join("cgroup.subtree_control"), controller);
     }
     let dir = root.join(name);
     fs::create_dir_all(&dir)?;
     let has = |file: &str| dir.join(file).exists().then(|| dir.clone());
-    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat"), io: has("io.stat") })
+    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat") })
 }
 
 #[cfg(test)]
@@ -210,7 +219,7 @@ mod tests {
 
     fn group(version: Version, dir: &Path) -> Group {
         let dir = Some(dir.to_path_buf());
-        Group { version, memory: dir.clone(), cpu: dir.clone(), io: dir }
+        Group { version, memory: dir.clone(), cpu: dir }
     }
 
     #[test]
@@ -229,9 +238,26 @@ mod tests {
         put("memory.stat", "cache 1\nshmem 1\ntotal_cache 700\ntotal_shmem 600\n");
         let g = group(Version::V1, dir.path());
         assert_eq!(g.cpu_ns(), Some(123_456_789));
-        assert_eq!(g.read_bytes(), Some(12_288));
         let m = g.memory().unwrap();
         assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (1000, 2000, 3, 2, 900));
+    }
+
+    #[test]
+    fn reads_of_ended_children_count() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        fs::write(dir.path().join("data"), vec![7u8; 1 << 20]).unwrap();
+        let g = group(Version::V2, dir.path());
+        let before = g.read_bytes().unwrap();
+        let from = format!("if={}", dir.path().join("data").display());
+        let dd = std::process::Command::new("dd")
+            .args([&from, "of=/dev/null", "bs=1M", "iflag=direct"])
+            .output()
+            .unwrap();
+        // Where the file system has no direct reads there is nothing to count.
+        if dd.status.success() && fs::read_to_string("/proc/self/io").is_ok() {
+            assert!(g.read_bytes().unwrap() - before >= 1 << 20);
+        }
     }
 
     #[test]
@@ -239,14 +265,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("cpu.stat", "usage_usec 77\nuser_usec 7\n");
-        put("io.stat", "254:0 rbytes=4096 wbytes=1 rios=1\n8:0 rbytes=1 wbytes=0\n");
         put("memory.current", "500\n");
         put("memory.peak", "800\n");
         put("memory.events", "low 0\nmax 9\noom 1\noom_kill 1\n");
         put("memory.stat", "anon 100\nfile 300\nshmem 100\n");
         let g = group(Version::V2, dir.path());
         assert_eq!(g.cpu_ns(), Some(77_000));
-        assert_eq!(g.read_bytes(), Some(4097));
         let m = g.memory().unwrap();
         assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (500, 800, 9, 1, 300));
     }

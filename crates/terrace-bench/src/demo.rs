@@ -47,7 +47,8 @@ pub fn run(options: &Demo) -> io::Result<i32> {
 }
 
 fn compare(places: &Places, options: &Demo) -> Result<i32, String> {
-    let scale = Scale { limit: options.memory_mib * MIB, warm_s: options.warm, measure_s: options.measure };
+    let (limit, spare) = (options.memory_mib * MIB, 16 * MIB);
+    let scale = Scale { limit, warm_s: options.warm, measure_s: options.measure, spare };
     let study = Study { scale, file: "data", distribution: "zipf:0.8:0.5", jobs: 2 };
     let limited =
         crate::cgroup::OwnedGroup::create(&format!("terrace-demo-{}", std::process::id()), Some(scale.limit))
@@ -57,8 +58,8 @@ fn compare(places: &Places, options: &Demo) -> Result<i32, String> {
             "No right to make a memory cgroup: the kernel's side runs without a limit, so the table favours it. As root both get the same."
         );
     }
-    let memory = if limited { study.largest_memory(places)? } else { scale.limit };
-    let limit = limited.then_some(scale.limit);
+    let memory = if limited { study.largest_memory(places)? } else { limit };
+    let limit = limited.then_some(limit);
 
     let mut columns = Vec::new();
     for system in [System::Kernel, System::Terrace { memory, fast_door: true }] {

@@ -117,6 +117,19 @@ fn parse_busy(stat: &str) -> Busy {
     Busy { busy_ns: at(0) + at(1) + at(2) + at(5) + at(6), steal_ns: at(7) }
 }
 
+/// Waits until the machine was idle for a second, at most `seconds`.
+pub fn wait_until_quiet(seconds: u64) {
+    for _ in 0..seconds {
+        let before = busy();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let after = busy();
+        let used = (after.busy_ns + after.steal_ns).saturating_sub(before.busy_ns + before.steal_ns);
+        if used < 30_000_000 * cpus() as u64 || crate::system::interrupted() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

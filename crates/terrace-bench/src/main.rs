@@ -37,7 +37,7 @@ enum Command {
         /// Where.
         mnt: PathBuf,
         /// Threads that answer.
-        #[arg(long, default_value_t = 4)]
+        #[arg(long, default_value_t = 8)]
         threads: usize,
         /// A /dev/fuse descriptor for each thread.
         #[arg(long)]
@@ -87,6 +87,9 @@ struct Common {
     /// How often a round that others disturbed is repeated, in each cell.
     #[arg(long, default_value_t = 2)]
     retries: usize,
+    /// Seconds to wait, before each round, until others leave the processors idle.
+    #[arg(long, default_value_t = 0)]
+    wait_quiet: u64,
     /// Keep the data files for the next run.
     #[arg(long)]
     keep: bool,
@@ -99,8 +102,11 @@ struct Common {
     /// fio: seconds measured.
     #[arg(long, default_value_t = 10)]
     measure: u64,
-    /// Threads of the pass-through that the main door is compared with.
-    #[arg(long, default_value_t = 4)]
+    /// fio: MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
+    #[arg(long, default_value_t = 16)]
+    spare_mib: u64,
+    /// Threads of the pass-through that the main door is compared with: as many as terrace has by default.
+    #[arg(long, default_value_t = 8)]
     pass_through_threads: usize,
 }
 
@@ -137,15 +143,26 @@ fn run(command: Command) -> io::Result<i32> {
 }
 
 fn scale(c: &Common) -> suites::fio::Scale {
-    suites::fio::Scale { limit: c.limit_mib << 20, warm_s: c.warm, measure_s: c.measure }
+    suites::fio::Scale {
+        limit: c.limit_mib << 20,
+        warm_s: c.warm,
+        measure_s: c.measure,
+        spare: c.spare_mib << 20,
+    }
 }
 
 fn session(c: &Common, suite: impl FnOnce(&mut Trial) -> io::Result<()>) -> io::Result<i32> {
     system::catch_signals();
     let places = places(&c.dir, c.terrace.as_deref(), c.terrace_args.clone(), !c.self_check)?;
     let seed = c.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ machine::describe(&c.dir).time << 16);
-    let options =
-        Options { runs: c.runs, seed, self_check: c.self_check, only: c.only.clone(), retries: c.retries };
+    let options = Options {
+        runs: c.runs,
+        seed,
+        self_check: c.self_check,
+        only: c.only.clone(),
+        retries: c.retries,
+        wait_quiet_s: c.wait_quiet,
+    };
     let (data, scratch) = (places.data.clone(), places.scratch.clone());
     let mut trial = Trial::new(places, options, c.json.as_deref())?;
     let result = suite(&mut trial);

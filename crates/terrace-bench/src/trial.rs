@@ -93,6 +93,8 @@ pub struct Options {
     pub only: Option<String>,
     /// Times that a disturbed round is repeated.
     pub retries: usize,
+    /// Seconds to wait, before each round, for others to be done.
+    pub wait_quiet_s: u64,
 }
 
 /// A comparison's result.
@@ -200,6 +202,7 @@ impl Trial {
         round: usize,
         load: &mut impl FnMut(&Places, &System, u64) -> Result<Measured, String>,
     ) -> io::Result<Option<([Sample; 2], f64)>> {
+        crate::machine::wait_until_quiet(self.options.wait_quiet_s);
         let seed = self.rng.word();
         let mut order = [0, 1];
         self.rng.shuffle(&mut order);
@@ -371,7 +374,7 @@ mod tests {
             terrace_args: vec![],
             lenient: false,
         };
-        let options = Options { runs, seed: 3, self_check: false, only: None, retries: 0 };
+        let options = Options { runs, seed: 3, self_check: false, only: None, retries: 0, wait_quiet_s: 0 };
         Trial::new(places, options, None).unwrap()
     }
 

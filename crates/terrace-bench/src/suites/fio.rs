@@ -20,11 +20,12 @@ pub struct Scale {
     pub warm_s: u64,
     /// Seconds measured.
     pub measure_s: u64,
+    /// Bytes that terrace's side leaves free for the programs' own text, page tables and kernel memory, which come and go. Too few, and
+    /// the programs run from the disk: major faults tell.
+    pub spare: u64,
 }
 
 const FILE: &str = "study";
-/// Bytes left free below the limit: page tables and kernel memory come and go.
-const SPARE: u64 = 4 * MIB;
 
 /// Three distributions, two and four jobs.
 pub fn run(trial: &mut Trial, scale: Scale) -> io::Result<()> {
@@ -90,7 +91,8 @@ impl Study<'_> {
         ]
     }
 
-    /// The largest `--memory` that keeps program, daemon and cache inside the limit: what else the group holds is measured with less.
+    /// The largest `--memory` that keeps program, daemon and cache inside the limit: what else the group holds for good is measured with
+    /// less.
     pub fn largest_memory(&self, places: &Places) -> Result<u64, String> {
         let probe = self.scale.limit / 4 * 3;
         let scale = Scale { warm_s: self.scale.warm_s.min(8), measure_s: 2, ..self.scale };
@@ -98,7 +100,7 @@ impl Study<'_> {
         let system = System::Terrace { memory: probe, fast_door: true };
         let run = system::run(places, &system, Some(scale.limit), |_| short.steps(1))?;
         let beside = run.pinned_max.saturating_sub(probe);
-        let memory = (scale.limit - beside - SPARE) / MIB * MIB;
+        let memory = (scale.limit - beside - scale.spare) / MIB * MIB;
         eprintln!(
             "{} jobs: {} MiB beside terrace's memory, so --memory {}MiB under the limit of {} MiB",
             self.jobs,
@@ -121,6 +123,7 @@ fn one(places: &Places, system: &System, seed: u64, study: Study<'_>) -> Result<
     let memory = run.memory.ok_or("no memory controller: no limit")?;
     sample.insert("memory_max_mib", memory.usage_max as f64 / MIB as f64);
     sample.insert("limit_hits", memory.limit_hits as f64);
+    sample.insert("major_faults", memory.major_faults as f64);
     sample.insert("pinned_max_mib", run.pinned_max as f64 / MIB as f64);
     if *system == System::Kernel && (memory.limit_hits == 0 || memory.usage_max < limit / 100 * 98) {
         return Err(format!("the limit does not bind: {} MiB used", memory.usage_max / MIB));

@@ -57,8 +57,9 @@ fn four_threads(places: &Places, system: &System, seed: u64) -> Result<Measured,
     if *system == System::Kernel {
         options.push(("direct", String::new()));
     }
-    let run =
-        system::run(places, system, None, |group| vec![worker_step(places, group, "mixed", seed, &options)])?;
+    let run = system::run(places, system, None, |group| {
+        vec![worker_step(places, group, "mixed", seed, &options).cold()]
+    })?;
     let r = worker_result(&run, "mixed")?;
     let sample = Sample::from([
         ("reads_per_s", r.ops as f64 * 1e9 / r.wall_ns as f64),
