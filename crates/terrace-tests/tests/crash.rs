@@ -121,12 +121,18 @@ fn everything_killed() {
         order.iter().for_each(|pid| {
             process::kill(*pid, libc::SIGKILL);
         });
-        stress.kill_all();
+        // The keeper may have started a new terraced between the two: all means that one too.
         let gone = process::wait_until(10, || {
-            let late =
-                leftovers::instances().iter().filter(|(_, i)| i["mnt"].as_str() == rig.at().to_str()).count();
-            late == 0 || (!process::alive(rig.keeper()) && !process::alive(rig.terraced()))
+            let mine = |i: &serde_json::Value| i["mnt"].as_str() == rig.at().to_str();
+            let all = leftovers::instances();
+            let Some((_, info)) = all.iter().find(|(_, info)| mine(info)) else { return true };
+            let pids = ["pid", "terraced"].map(|name| info[name].as_i64().expect("a process") as i32);
+            pids.iter().filter(|pid| process::alive(**pid)).for_each(|pid| {
+                process::kill(*pid, libc::SIGKILL);
+            });
+            pids.iter().all(|pid| !process::alive(*pid))
         });
+        stress.kill_all();
         assert!(gone, "round {round}: something of the instance lives on");
         stress.verify(None, "synced");
         rig.mount();
