@@ -11,8 +11,6 @@ use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrace_shm::PAGE_SIZE;
 
-/// No program memory starts here or above.
-const ADDRESS_END: usize = 0x8000_0000_0000;
 /// Pages remembered (a power of two).
 const PAGES_MAX: usize = 1 << 14;
 
@@ -25,11 +23,10 @@ fn place(page: usize) -> &'static AtomicUsize {
     &PAGES[(page ^ (page >> 14) ^ (page >> 24)) % PAGES_MAX]
 }
 
-/// True if `[start, start + n)` can be written; n > 0.
+/// True if `[start, start + n)`, which does not wrap, can be written; n > 0.
 #[inline]
 pub fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
-    let start = start as usize;
-    let Some(end) = start.checked_add(n).filter(|&end| end <= ADDRESS_END) else { return false };
+    let (start, end) = (start as usize, start as usize + n);
     local.good_from.get() <= start && end <= local.good_to.get() || look_up(local, start, end)
 }
 

@@ -9,6 +9,7 @@
 //! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
 //! path: whoever finds it taken uses the main door.
 
+use crate::local::local;
 use crate::sys::{self, Identity};
 use crate::{helper, table};
 use std::cell::UnsafeCell;
@@ -23,8 +24,8 @@ use terrace_shm::{Segment, TouchTable};
 
 /// Between two tries to register.
 const RETRY_MS: u64 = 1000;
-/// For an answer that needs no I/O of the daemon.
-const ANSWER_MS: u64 = 1000;
+/// For an answer that needs no I/O of the daemon. The open or read at hand would wait for it as long, on a busy machine.
+const ANSWER_MS: u64 = 5000;
 /// For an answer that means writing everything back.
 const FLUSH_MS: u64 = 60_000;
 /// A lock held longer than this was left behind by a thread that a longjmp or a cancellation took away.
@@ -166,10 +167,15 @@ impl Held {
         if since != 0 && now.saturating_sub(since) < STALE_LOCK_MS {
             return None;
         }
-        v.lock.compare_exchange(since, now, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(v))
+        v.lock.compare_exchange(since, now, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        local().holding.set(1);
+        Some(Held(v))
     }
-    /// For calls that may wait (mmap, sync): up to `ANSWER_MS`.
+    /// For calls that may wait (open, mmap, sync): up to `ANSWER_MS`, unless this is a handler that interrupted the holder.
     fn take(v: &'static Volatile) -> Option<Held> {
+        if local().holding.get() != 0 {
+            return None;
+        }
         (0..ANSWER_MS).find_map(|_| {
             Held::try_take(v).or_else(|| {
                 sys::nap();
@@ -181,17 +187,20 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        local().holding.set(0);
         self.0.lock.store(0, Ordering::Release);
     }
 }
 
-/// Registers this process unless it is, or was tried less than a second ago. True if it is registered now.
-pub fn register() -> bool {
+/// Registers this process unless it is, or was tried less than a second ago. True if it is registered now. An open waits
+/// for another thread that is at it: what it opens is classified now or never. A read does not.
+pub fn register(wait: bool) -> bool {
     let Some(v) = volatile() else { return false };
-    if v.ring.load(Ordering::Acquire) != 0 {
+    if is_registered() {
         return true;
     }
-    Held::try_take(v).is_some_and(|held| connect(&held).is_some())
+    let held = if wait { Held::take(v) } else { Held::try_take(v) };
+    held.is_some_and(|held| is_registered() || connect(&held).is_some())
 }
 
 /// Asks for the source of an open file. None: not now; the answer's descriptor is the caller's.
@@ -204,7 +213,7 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
 
 /// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows.
 pub fn mapped(fd: c_int) {
-    insist(proto::MAPPED, Some(fd), 5 * ANSWER_MS);
+    insist(proto::MAPPED, Some(fd), 2 * ANSWER_MS);
 }
 
 /// Has the daemon write everything back. Zero, or the errno of what went wrong.
@@ -275,6 +284,7 @@ fn is_hung_up(socket: c_int) -> bool {
 
 /// In the child of a fork: the inherited socket and bell are the parent's.
 pub fn forked() {
+    local().holding.set(0);
     for fd in &INHERITED {
         let fd = fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 && table::is_helper(fd) {
@@ -465,7 +475,7 @@ fn receive(s: c_int, fds: &mut [c_int; HELLO_FDS]) -> Option<Reply> {
         unsafe {
             let head = control.0.as_ptr().cast::<libc::cmsghdr>().read();
             if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-                let count = (head.cmsg_len as usize - CONTROL_HEAD) / size_of::<c_int>();
+                let count = (head.cmsg_len - CONTROL_HEAD) / size_of::<c_int>();
                 let from = control.0.as_ptr().add(CONTROL_HEAD).cast::<c_int>();
                 for (i, fd) in fds.iter_mut().enumerate().take(count) {
                     *fd = from.add(i).read();

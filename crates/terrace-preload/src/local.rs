@@ -30,7 +30,8 @@ pub struct Local {
     stripe: Cell<u32>,
     /// Donation slot where the next search starts.
     pub next_slot: Cell<u32>,
-    _pad: u32,
+    /// The thread holds the door's lock: a signal handler that finds this must not wait for it.
+    pub holding: Cell<u32>,
     /// Memory that was last found writable, see [`crate::buffer`].
     pub good_from: Cell<usize>,
     /// Its end.
@@ -71,7 +72,7 @@ pub fn local() -> &'static Local {
 thread_local! {
     static LOCAL: Local = const {
         Local {
-            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), _pad: 0, good_from: Cell::new(0), good_to: Cell::new(0),
+            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), holding: Cell::new(0), good_from: Cell::new(0), good_to: Cell::new(0),
             streams: [const { Stream { fd: Cell::new(0), streak: Cell::new(0), end: Cell::new(0) } }; STREAMS],
         }
     };

@@ -17,8 +17,10 @@ use terrace_shm::protocol::slot;
 use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
-/// Pages of one direct read at the most.
-const BATCH_MAX: usize = SLOTS_MAX;
+/// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
+const BATCH_MAX: usize = 256;
+/// Pieces of memory of one direct read at the most. Adjacent slots and adjacent pages of the buffer are one piece each.
+const VECTORS_MAX: usize = SLOTS_MAX;
 /// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
 const SMALL_FILE: u64 = (RUN_PAGES * PAGE_SIZE) as u64;
 const NO_SLOT: u8 = u8::MAX;
@@ -30,14 +32,6 @@ pub enum Progress {
     Done(usize),
     /// Bytes delivered; the rest is for the main door.
     MainDoor(usize),
-}
-
-/// A page on its way.
-#[derive(Debug, Clone, Copy)]
-struct Landing {
-    seen: Seen,
-    /// Slot of the ring, or NO_SLOT: the caller's buffer.
-    slot: u8,
 }
 
 /// Goes on with a read whose page at `offset + done` is absent.
@@ -59,12 +53,16 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
             return Progress::Done(done);
         }
         let (seg, touches) = (&file.world.segment, &file.world.touches);
+        let (at, left) = (offset + done as u64, n - done);
         // SAFETY: as above.
-        match unsafe { client::read(seg, touches, file.slot, offset + done as u64, buf.add(done), n - done) }
-        {
-            Outcome::Done(k) => return Progress::Done(done + k),
-            Outcome::Miss { done: k } => done += k,
-            Outcome::MainDoor { done: k } => return Progress::MainDoor(done + k),
+        let outcome = unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left) };
+        let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MainDoor { done: k }) = outcome;
+        file.count_hit(at, k);
+        done += k;
+        match outcome {
+            Outcome::Done(_) => return Progress::Done(done),
+            Outcome::Miss { .. } => {}
+            Outcome::MainDoor { .. } => return Progress::MainDoor(done),
         }
     }
 }
@@ -74,7 +72,7 @@ fn source_of(file: &File) -> Option<Source> {
         return None;
     }
     // A fork finds itself without a ring, and is a client of its own from here on.
-    if !door::is_registered() && !door::register() {
+    if !door::is_registered() && !door::register(false) {
         return None;
     }
     source::of(file.fd, file.class, file.slot.id.load(Ordering::Relaxed))
@@ -93,7 +91,9 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         n,
         offset,
         base,
-        landings: [Landing { seen: Seen { identity: 0, clock: 0 }, slot: NO_SLOT }; BATCH_MAX],
+        clock: 0,
+        seen: [0; BATCH_MAX],
+        slots: [NO_SLOT; BATCH_MAX],
         len: 0,
         full: false,
     };
@@ -120,7 +120,12 @@ struct Batch<'a> {
     offset: u64,
     /// Start of the first page.
     base: u64,
-    landings: [Landing; BATCH_MAX],
+    /// Event clock before the first look.
+    clock: u64,
+    /// What the index said of each page.
+    seen: [u64; BATCH_MAX],
+    /// Where each page lands: slot of the ring, or NO_SLOT: the caller's buffer.
+    slots: [u8; BATCH_MAX],
     len: usize,
     /// The ring had no slot for a page that was to be donated.
     full: bool,
@@ -152,17 +157,20 @@ impl Batch<'_> {
             let Some(seen) = observe(&self.file.world.segment, self.file.slot, self.page(self.len)) else {
                 return;
             };
-            self.landings[self.len].seen = seen;
+            if self.len == 0 {
+                self.clock = seen.clock;
+            }
+            self.seen[self.len] = seen.identity;
             self.len += 1;
         }
     }
 
-    /// Phase 2. Shortens the batch at the first page that has no place to land.
+    /// Phase 2. Ends the batch at the first page that has no place to land.
     fn land(&mut self, size: u64) {
         let serving = self.file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
-        for i in 0..self.len {
+        let observed = std::mem::replace(&mut self.len, 0);
+        for i in 0..observed {
             if self.start(i) >= size {
-                self.len = i;
                 return;
             }
             let direct = self.direct(i, size).is_some();
@@ -170,19 +178,19 @@ impl Batch<'_> {
             let slot = (donate || !direct).then(|| claim(self.ring, self.file)).flatten();
             self.full |= donate && slot.is_none();
             if slot.is_none() && !direct {
-                self.len = i;
                 return;
             }
-            self.landings[i].slot = slot.unwrap_or(NO_SLOT);
+            self.slots[i] = slot.unwrap_or(NO_SLOT);
+            self.len = i + 1;
         }
     }
 
     /// Phase 3. Bytes read.
     unsafe fn read(&self) -> usize {
-        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH_MAX];
+        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS_MAX];
         let mut vectors = 0;
         for i in 0..self.len {
-            let at = match self.landings[i].slot {
+            let at = match self.slots[i] {
                 // `land` left only pages for which this is Some.
                 NO_SLOT => self.direct(i, u64::MAX).unwrap_or(std::ptr::null_mut()),
                 slot => self.ring.content(slot.into()),
@@ -191,6 +199,8 @@ impl Batch<'_> {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
                     last.iov_len += PAGE_SIZE
                 }
+                // What is left over counts as not read.
+                _ if vectors == VECTORS_MAX => break,
                 _ => {
                     iov[vectors] = iovec { iov_base: at.cast(), iov_len: PAGE_SIZE };
                     vectors += 1;
@@ -207,25 +217,26 @@ impl Batch<'_> {
         let (world, c) = (self.file.world, self.ring.counters(self.file.local.stripe()));
         let serving = world.segment.header().serving.load(Ordering::Relaxed) != 0;
         let (mut delivered, mut good) = (0, 0);
-        for (i, landing) in self.landings[..self.len].iter().enumerate() {
+        for i in 0..self.len {
             // The source has the object's size; a read that ends before it met something else (an error, another daemon
             // action): not ours to explain.
             let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             let whole = i * PAGE_SIZE + valid <= read;
-            if !whole || !still(&world.segment, self.file.slot, self.page(i), landing.seen) {
+            let seen = Seen { identity: self.seen[i], clock: self.clock };
+            if !whole || !still(&world.segment, self.file.slot, self.page(i), seen) {
                 break;
             }
             // SAFETY: the page's part of the caller's buffer, inside it; the slot is ours until it is ready.
             delivered += unsafe { self.deliver(i, valid) };
             if serving {
-                self.donate(i, landing, valid);
+                self.donate(i, valid);
             } else {
-                self.give_up(landing);
+                self.give_up(i);
             }
             good += 1;
         }
-        for landing in &self.landings[good..self.len] {
-            self.give_up(landing);
+        for i in good..self.len {
+            self.give_up(i);
         }
         count(&c.misses, good as u64);
         count(&c.miss_bytes, delivered as u64);
@@ -240,8 +251,8 @@ impl Batch<'_> {
         let skip = self.offset.saturating_sub(self.start(i)) as usize;
         let to = (self.start(i) + skip as u64 - self.offset) as usize;
         let bytes = (valid.saturating_sub(skip)).min(self.n - to);
-        if self.landings[i].slot != NO_SLOT {
-            let content = self.ring.content(self.landings[i].slot.into());
+        if self.slots[i] != NO_SLOT {
+            let content = self.ring.content(self.slots[i].into());
             // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`. The rest of the last page is
             // what the kernel left there: zeroes are wanted.
             unsafe {
@@ -253,8 +264,8 @@ impl Batch<'_> {
     }
 
     /// Content from a process that may write the file, the key alone from others.
-    fn donate(&self, i: usize, landing: &Landing, valid: usize) {
-        let slot = match landing.slot {
+    fn donate(&self, i: usize, valid: usize) {
+        let slot = match self.slots[i] {
             NO_SLOT if self.source.may_write => None,
             NO_SLOT => claim(self.ring, self.file),
             slot => Some(slot),
@@ -267,16 +278,16 @@ impl Batch<'_> {
         let d = self.ring.donation(slot.into());
         d.object.store(self.file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
         d.page.store(self.page(i), Ordering::Relaxed);
-        d.seen.store(landing.seen.identity, Ordering::Relaxed);
-        d.clock.store(landing.seen.clock, Ordering::Relaxed);
+        d.seen.store(self.seen[i], Ordering::Relaxed);
+        d.clock.store(self.clock, Ordering::Relaxed);
         d.len.store(if self.source.may_write { valid as u64 } else { 0 }, Ordering::Relaxed);
         slot::ready(&d.state);
         count(&c.donations, 1);
     }
 
-    fn give_up(&self, landing: &Landing) {
-        if landing.slot != NO_SLOT {
-            slot::free(&self.ring.donation(landing.slot.into()).state);
+    fn give_up(&self, i: usize) {
+        if self.slots[i] != NO_SLOT {
+            slot::free(&self.ring.donation(self.slots[i].into()).state);
         }
     }
 

@@ -15,6 +15,8 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
 const READ_MAX: usize = 0x7fff_f000;
+/// No program memory from here on.
+const ADDRESS_END: usize = 0x7fff_ffff_f000;
 /// Adjacent reads before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
 const SCAN_STREAK: u32 = 2;
 /// Vectors of one call that are looked at.
@@ -44,8 +46,10 @@ impl File<'static> {
 
 impl File<'_> {
     #[inline]
-    fn count_hit(&self, offset: u64, n: usize) {
-        if let Some(ring) = door::ring() {
+    pub fn count_hit(&self, offset: u64, n: usize) {
+        if n > 0
+            && let Some(ring) = door::ring()
+        {
             let c = ring.counters(self.local.stripe());
             count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
             count(&c.hit_bytes, n as u64);
@@ -76,9 +80,7 @@ impl File<'_> {
                 Some(k)
             }
             Outcome::Miss { done } => {
-                if done > 0 {
-                    self.count_hit(offset, done);
-                }
+                self.count_hit(offset, done);
                 let done = match streak < SCAN_STREAK {
                     // SAFETY: as above; `done` bytes of it are filled.
                     true => unsafe { miss::go_on(self, buf, n, offset, done) },
@@ -90,8 +92,11 @@ impl File<'_> {
                     miss::Progress::MainDoor(k) => unsafe { self.rest(buf, n, offset, k) },
                 }
             }
-            // SAFETY: as above.
-            Outcome::MainDoor { done } => unsafe { self.rest(buf, n, offset, done) },
+            Outcome::MainDoor { done } => {
+                self.count_hit(offset, done);
+                // SAFETY: as above.
+                unsafe { self.rest(buf, n, offset, done) }
+            }
         }
     }
 
@@ -120,10 +125,10 @@ impl File<'_> {
     }
 }
 
-/// True if the kernel would not refuse or shorten such a read for its arguments.
+/// True if the kernel would not refuse or shorten such a read for its arguments alone.
 #[inline]
-fn plausible(n: usize) -> bool {
-    n > 0 && n <= READ_MAX
+fn plausible(buf: *const u8, n: usize) -> bool {
+    n > 0 && n <= READ_MAX && (buf as usize).checked_add(n).is_some_and(|end| end <= ADDRESS_END)
 }
 
 /// The sum of the vectors' lengths, if all are plausible.
@@ -139,7 +144,7 @@ unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)>
     let v = unsafe { std::slice::from_raw_parts(v, n as usize) };
     let mut sum = 0_usize;
     for piece in v {
-        if piece.iov_len > READ_MAX {
+        if piece.iov_len > 0 && !plausible(piece.iov_base.cast(), piece.iov_len) {
             return None;
         }
         sum = sum.checked_add(piece.iov_len)?;
@@ -154,7 +159,7 @@ unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)>
 #[inline]
 pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<Ret> {
     let offset = u64::try_from(offset).ok()?;
-    if !plausible(n) {
+    if !plausible(buf, n) {
         return None;
     }
     let file = File::new(fd, class)?;
@@ -202,7 +207,7 @@ unsafe fn scatter(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
 /// # Safety
 /// The program's buffer.
 pub unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Ret> {
-    if !plausible(n) {
+    if !plausible(buf, n) {
         return None;
     }
     let file = File::new(fd, class)?;

@@ -24,7 +24,7 @@ fn opened(fd: c_int, flags: c_int) {
         return;
     }
     if !door::is_registered() {
-        if !door::register() {
+        if !door::register(true) {
             // Not now; a process that was registered before its fork still has the segment.
             return classify(fd, id.ino);
         }

@@ -1,0 +1,359 @@
+//! A daemon of the size of a test: one directory, a small segment, and whatever behaviour a test asks for.
+//!
+//! The "mount" is the plain directory itself, so the main door is the kernel and always right; the fast door must give the
+//! same. Only what the test publishes is in the segment.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    recvmsg, sendmsg, socket_with,
+};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use terrace_shm::entry::State;
+use terrace_shm::index::Index;
+use terrace_shm::layout::FLAG_SLOW;
+use terrace_shm::map::{memfd, read_only_twin};
+use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::protocol::{publish, slot, withdraw};
+use terrace_shm::ring::{Counters, NO_LEAF, Ring};
+use terrace_shm::{Entry, Geometry, PAGE_SIZE, Segment, TouchTable};
+
+const RING_SLOTS: usize = 16;
+
+/// How the daemon behaves.
+#[derive(Debug)]
+pub struct Manners {
+    /// What SOURCE says of donated content.
+    pub may_write: AtomicBool,
+    /// Alignment that SOURCE tells; 0: no direct reads.
+    pub align: AtomicU32,
+    /// Drop every connection without an answer.
+    pub mute: AtomicBool,
+    /// Leave donations where they are.
+    pub lazy: AtomicBool,
+}
+
+struct Core {
+    index: Index,
+    /// (slot, page) in each frame.
+    frames: Vec<Option<(u32, u64)>>,
+    hand: usize,
+    rings: Vec<Arc<Ring>>,
+}
+
+/// See the module.
+pub struct Daemon {
+    pub dir: PathBuf,
+    pub socket: PathBuf,
+    pub dev: u64,
+    pub manners: Manners,
+    pub segment: Arc<Segment>,
+    pub sources_asked: AtomicU32,
+    pub maps_told: AtomicU32,
+    pub flushes: AtomicU32,
+    pub keys_only: AtomicU64,
+    core: Mutex<Core>,
+    touches: TouchTable,
+    fds: [OwnedFd; 2],
+    bell: OwnedFd,
+    stop: AtomicBool,
+}
+
+/// A running daemon; stops when dropped.
+pub struct Running {
+    pub daemon: Arc<Daemon>,
+    threads: Vec<JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl std::ops::Deref for Running {
+    type Target = Daemon;
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.daemon.stop.store(true, Ordering::SeqCst);
+        for t in self.threads.drain(..) {
+            let _ = t.join();
+        }
+    }
+}
+
+impl Running {
+    /// A daemon with `frames` frames over a new directory.
+    pub fn start(frames: u32) -> Running {
+        // Not /tmp: it may be a file system that takes no direct reads.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("files");
+        std::fs::create_dir(&path).unwrap();
+        let geometry = Geometry { objects_max: 1024, ..Geometry::for_frames(frames) };
+        let fd = memfd("test-segment", geometry.segment_bytes()).unwrap();
+        let segment = Arc::new(Segment::create(&fd, geometry).unwrap());
+        let touch = memfd("test-touch", geometry.touch_bytes()).unwrap();
+        let dev = std::fs::metadata(&path).unwrap().dev();
+        segment.header().mount_dev.store(dev, Ordering::SeqCst);
+        segment.header().serving.store(1, Ordering::SeqCst);
+        let daemon = Arc::new(Daemon {
+            socket: dir.path().join("door"),
+            dir: path,
+            dev,
+            manners: Manners {
+                may_write: AtomicBool::new(true),
+                align: AtomicU32::new(PAGE_SIZE as u32),
+                mute: AtomicBool::new(false),
+                lazy: AtomicBool::new(false),
+            },
+            sources_asked: AtomicU32::new(0),
+            maps_told: AtomicU32::new(0),
+            flushes: AtomicU32::new(0),
+            keys_only: AtomicU64::new(0),
+            core: Mutex::new(Core {
+                index: Index::new(segment.clone()),
+                frames: vec![None; frames as usize],
+                hand: 0,
+                rings: Vec::new(),
+            }),
+            touches: TouchTable::attach(&touch, geometry.frames_max).unwrap(),
+            fds: [read_only_twin(fd.as_fd()).unwrap(), touch],
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+            segment,
+            stop: AtomicBool::new(false),
+        });
+        let (door, drainer) = (daemon.clone(), daemon.clone());
+        let listener = door.listen();
+        let threads = vec![
+            std::thread::spawn(move || door.serve(&listener)),
+            std::thread::spawn(move || {
+                while !drainer.stop.load(Ordering::SeqCst) {
+                    drainer.drain();
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }),
+        ];
+        Running { daemon, threads, _dir: dir }
+    }
+}
+
+impl Daemon {
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap()
+    }
+    /// A new file with `content`, published; its object slot.
+    pub fn file(&self, name: &str, content: &[u8]) -> u32 {
+        let path = self.dir.join(name);
+        std::fs::write(&path, content).unwrap();
+        let st = std::fs::metadata(&path).unwrap();
+        let slot =
+            self.segment.probe(st.ino()).find(|&i| self.segment.object(i).id.load(Ordering::Relaxed) == 0);
+        let object = self.segment.object(slot.unwrap());
+        object.size.store(st.len(), Ordering::SeqCst);
+        object.id.store(st.ino(), Ordering::SeqCst);
+        slot.unwrap()
+    }
+    pub fn slow(&self, object: u32, slow: bool) {
+        self.segment.object(object).flags.store(if slow { FLAG_SLOW } else { 0 }, Ordering::SeqCst);
+    }
+
+    /// Makes a page present with `content` (padded with zeroes).
+    pub fn fill(&self, object: u32, page: u64, content: &[u8]) {
+        let mut core = self.core();
+        let place = core.index.ensure(object, page).unwrap();
+        if core.index.get(place).state() == State::Absent {
+            let frame = self.claim(&mut core);
+            self.set_frame(frame, content);
+            self.insert(&mut core, object, page, frame);
+        }
+    }
+    /// Evicts a page.
+    pub fn evict(&self, object: u32, page: u64) {
+        self.evict_locked(&mut self.core(), object, page);
+    }
+    fn evict_locked(&self, core: &mut Core, object: u32, page: u64) {
+        let Some(place) = core.index.find(object, page) else { return };
+        let Some(frame) = core.index.get(place).frame() else { return };
+        let now = core.index.tick();
+        withdraw(core.index.entry(place), Entry::absent(0, now));
+        core.index.count_present(place, -1);
+        core.frames[frame as usize] = None;
+    }
+    fn claim(&self, core: &mut Core) -> u32 {
+        core.hand = (core.hand + 1) % core.frames.len();
+        if let Some((object, page)) = core.frames[core.hand] {
+            self.evict_locked(core, object, page);
+        }
+        core.hand as u32
+    }
+    fn insert(&self, core: &mut Core, object: u32, page: u64, frame: u32) {
+        let place = core.index.ensure(object, page).unwrap();
+        let now = core.index.tick();
+        publish(core.index.entry(place), Entry::present(frame, now));
+        core.index.count_present(place, 1);
+        core.frames[frame as usize] = Some((object, page));
+    }
+    fn set_frame(&self, frame: u32, content: &[u8]) {
+        // SAFETY: frames are written under the core lock, after readers were told.
+        unsafe {
+            let at = self.segment.frame(frame);
+            at.copy_from(content.as_ptr(), content.len());
+            at.add(content.len()).write_bytes(0, PAGE_SIZE - content.len());
+        }
+    }
+
+    /// A write as the engine does it: the page is busy, then everything changes, then it is present.
+    pub fn write(&self, object: u32, file: &File, page: u64, content: &[u8; PAGE_SIZE]) {
+        let mut core = self.core();
+        let place = core.index.ensure(object, page).unwrap();
+        if core.index.get(place).state() == State::Absent {
+            let frame = self.claim(&mut core);
+            let now = core.index.tick();
+            publish(core.index.entry(place), Entry::busy(frame, now));
+            core.index.count_present(place, 1);
+            core.frames[frame as usize] = Some((object, page));
+        }
+        let frame = core.index.get(place).frame().unwrap();
+        let now = core.index.tick();
+        withdraw(core.index.entry(place), Entry::busy(frame, now));
+        self.segment.object(object).write_clock.store(now, Ordering::SeqCst);
+        file.write_all_at(content, page * PAGE_SIZE as u64).unwrap();
+        self.set_frame(frame, content);
+        let now = core.index.tick();
+        publish(core.index.entry(place), Entry::present(frame, now));
+    }
+
+    /// Sum of a counter over all clients there ever were.
+    pub fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        self.core().rings.iter().map(|r| r.sum(&of)).sum()
+    }
+    pub fn clients(&self) -> usize {
+        self.core().rings.len()
+    }
+    pub fn touched(&self) -> usize {
+        (0..self.core().frames.len() as u32)
+            .filter(|&f| self.touches.count(f).load(Ordering::Relaxed) > 0)
+            .count()
+    }
+
+    /// Takes donations, and checks that their content is the file's.
+    fn drain(&self) {
+        if self.manners.lazy.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut core = self.core();
+        for ring in core.rings.clone() {
+            for i in (0..ring.slots()).filter(|&i| slot::is_ready(&ring.donation(i).state)) {
+                let d = ring.donation(i);
+                let (id, page) = (d.object.load(Ordering::Relaxed), d.page.load(Ordering::Relaxed));
+                let (seen, len) = (d.seen.load(Ordering::Relaxed), d.len.load(Ordering::Relaxed) as usize);
+                let object = self.segment.find_object(id).expect("donation of a known object");
+                let now = core.index.find(object, page).map_or(NO_LEAF, |p| core.index.get(p).identity());
+                let clock = d.clock.load(Ordering::Relaxed);
+                let written = self.segment.object(object).write_clock.load(Ordering::Relaxed) > clock;
+                if len == 0 {
+                    self.keys_only.fetch_add(1, Ordering::Relaxed);
+                } else if (now == seen || now == NO_LEAF || Entry(now).state() == State::Absent) && !written {
+                    let frame = self.claim(&mut core);
+                    // SAFETY: the slot is the daemon's while it is ready.
+                    let content = unsafe { std::slice::from_raw_parts(ring.content(i), len) };
+                    self.set_frame(frame, content);
+                    self.insert(&mut core, object, page, frame);
+                }
+                slot::free(&d.state);
+            }
+        }
+    }
+
+    fn listen(&self) -> OwnedFd {
+        let s = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        );
+        let s = s.unwrap();
+        bind(&s, &SocketAddrUnix::new(&self.socket).unwrap()).unwrap();
+        listen(&s, 64).unwrap();
+        s
+    }
+    fn serve(self: &Arc<Daemon>, listener: &OwnedFd) {
+        while !self.stop.load(Ordering::SeqCst) {
+            if let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
+                let me = self.clone();
+                std::thread::spawn(move || {
+                    loop {
+                        if me.manners.mute.load(Ordering::SeqCst) || me.answer(&socket).is_none() {
+                            return;
+                        }
+                    }
+                });
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    }
+    fn answer(&self, socket: &OwnedFd) -> Option<()> {
+        let mut bytes = [0; 64];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            .ok()?;
+        let request = Request::from_bytes(&bytes[..got.bytes])?;
+        let shown = control.drain().find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let mut reply = Reply::default();
+        let mut made: Vec<OwnedFd> = Vec::new();
+        match request.op {
+            proto::HELLO => {
+                let ring = memfd("test-ring", Ring::bytes(RING_SLOTS)).unwrap();
+                self.core().rings.push(Arc::new(Ring::attach(&ring, RING_SLOTS).unwrap()));
+                reply = Reply { ring_slots: RING_SLOTS as u32, mount_dev: self.dev, ..reply };
+                let twin = |fd: &OwnedFd| fd.try_clone().unwrap();
+                made = vec![twin(&self.fds[0]), twin(&self.fds[1]), ring, twin(&self.bell)];
+            }
+            proto::SOURCE => {
+                self.sources_asked.fetch_add(1, Ordering::SeqCst);
+                let st = rustix::fs::fstat(shown.as_ref()?).unwrap();
+                let path = std::fs::read_dir(&self.dir).unwrap().map(|e| e.unwrap().path());
+                let path =
+                    path.into_iter().find(|p| std::fs::metadata(p).is_ok_and(|m| m.ino() == st.st_ino))?;
+                made.push(open_direct(&path).into());
+                reply.object = st.st_ino;
+                reply.may_write = u32::from(self.manners.may_write.load(Ordering::SeqCst));
+                reply.direct_align = self.manners.align.load(Ordering::SeqCst);
+            }
+            proto::MAPPED => {
+                let st = rustix::fs::fstat(shown.as_ref()?).unwrap();
+                self.slow(self.segment.find_object(st.st_ino)?, true);
+                self.maps_told.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {
+                self.flushes.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let fds: Vec<BorrowedFd<'_>> = made.iter().map(|f| f.as_fd()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut control, SendFlags::NOSIGNAL).ok()?;
+        Some(())
+    }
+}
+
+fn open_direct(path: &Path) -> File {
+    File::options().read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path).unwrap()
+}

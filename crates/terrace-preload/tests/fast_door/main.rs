@@ -1,0 +1,320 @@
+//! The library under LD_PRELOAD against a daemon of the test's own: what a real one does seldom, this one does all the time.
+
+mod daemon;
+
+use daemon::{Daemon, Running};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use terrace_shm::PAGE_SIZE;
+
+/// The library, built as this test was. (Cargo does not build a package's cdylib for its tests.)
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "-q", "-p", "terrace-preload"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+        let exe = std::env::current_exe().unwrap();
+        let profile = exe.parent().and_then(Path::parent).unwrap();
+        profile.join("libterrace_preload.so")
+    })
+}
+
+fn worker() -> &'static Path {
+    static WORKER: OnceLock<PathBuf> = OnceLock::new();
+    WORKER.get_or_init(|| {
+        let out =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fast-door-worker-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_door/worker.c");
+        let made =
+            Command::new("cc").args(["-O1", "-g", "-pthread", source, "-o"]).arg(&out).status().unwrap();
+        assert!(made.success());
+        out
+    })
+}
+
+/// The worker at the main door.
+fn plain(args: &[&str]) -> String {
+    finish(Command::new(worker()).args(args))
+}
+/// The worker at the fast door.
+fn fast(d: &Daemon, args: &[&str]) -> String {
+    finish(behind(d, Command::new(worker()).args(args)))
+}
+fn behind<'a>(d: &Daemon, c: &'a mut Command) -> &'a mut Command {
+    c.env("LD_PRELOAD", library()).env("TERRACE_SOCKET", &d.socket).env("TERRACE_DEV", d.dev.to_string())
+}
+#[track_caller]
+fn finish(c: &mut Command) -> String {
+    let Output { status, stdout, stderr } = c.output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{c:?}: {status}\n{said}");
+    assert!(!said.contains("panicked"), "{c:?}: {said}");
+    String::from_utf8(stdout).unwrap()
+}
+
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+fn publish(d: &Daemon, name: &str, content: &[u8], keep: impl Fn(u64) -> bool) -> (u32, String) {
+    let object = d.file(name, content);
+    for (page, content) in content.chunks(PAGE_SIZE).enumerate() {
+        if keep(page as u64) {
+            d.fill(object, page as u64, content);
+        }
+    }
+    (object, d.dir.join(name).to_str().unwrap().to_owned())
+}
+
+#[test]
+fn hits_come_from_the_frames() {
+    let d = Running::start(1024);
+    let content = bytes(64 * PAGE_SIZE + 100, 1);
+    let (object, path) = publish(&d, "a", &content, |_| true);
+    // Other content on disk: whoever reads the source gives himself away.
+    std::fs::write(&path, bytes(content.len(), 2)).unwrap();
+    let twin = d.dir.join("twin");
+    std::fs::write(&twin, &content).unwrap();
+    for (step, shift) in [("4096", "0"), ("65536", "0"), ("1000", "3"), ("250000", "1")] {
+        let right = plain(&["sum", twin.to_str().unwrap(), step, shift]);
+        assert_eq!(fast(&d, &["sum", &path, step, shift]), right);
+    }
+    assert!(d.total(|c| &c.hits) >= 4 * 65 && d.touched() == 65);
+    assert_eq!(d.total(|c| &c.misses) + d.total(|c| &c.fallbacks), 0);
+    // Slow: the main door, so what is on disk.
+    d.slow(object, true);
+    assert_eq!(fast(&d, &["sum", &path, "4096", "0"]), plain(&["sum", &path, "4096", "0"]));
+}
+
+#[test]
+fn own_misses_are_donated() {
+    let d = Running::start(1024);
+    let content = bytes(64 * PAGE_SIZE + 100, 3);
+    for (round, (step, shift)) in
+        [("4096", "0"), ("12288", "0"), ("5000", "0"), ("65536", "3")].into_iter().enumerate()
+    {
+        let (_, path) = publish(&d, &format!("f{round}"), &content, |page| page % 7 == 3);
+        let right = plain(&["backwards", &path, step, shift, "3"]);
+        let misses = d.total(|c| &c.misses);
+        assert_eq!(fast(&d, &["backwards", &path, step, shift, "3"]), right);
+        let misses = d.total(|c| &c.misses) - misses;
+        assert!(misses > 20, "step {step}: {misses} own misses");
+        // Whole pages into an aligned buffer need no slot, so none of these had to take the main door.
+        if round < 2 {
+            let served = d.total(|c| &c.hit_bytes) + d.total(|c| &c.miss_bytes);
+            assert_eq!(
+                (served, d.total(|c| &c.fallbacks)),
+                (3 * (round as u64 + 1) * content.len() as u64, 0)
+            );
+        }
+    }
+    assert_eq!(d.sources_asked.load(SeqCst), 4);
+    assert!(d.total(|c| &c.donations) > 100, "{}", d.total(|c| &c.donations));
+    assert_eq!(d.keys_only.load(SeqCst), 0);
+}
+
+#[test]
+fn content_is_not_donated_by_those_who_may_not_write() {
+    let d = Running::start(256);
+    d.manners.may_write.store(false, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(40 * PAGE_SIZE, 5), |_| false);
+    for shift in ["0", "9"] {
+        let args = ["backwards", &path, "8192", shift, "2"];
+        assert_eq!(fast(&d, &args), plain(&args));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(d.keys_only.load(SeqCst) > 20);
+    assert_eq!(d.keys_only.load(SeqCst), d.total(|c| &c.donations));
+}
+
+#[test]
+fn a_source_without_direct_reads_is_left_alone() {
+    let d = Running::start(256);
+    d.manners.align.store(0, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(40 * PAGE_SIZE, 5), |page| page % 2 == 0);
+    let args = ["backwards", &path, "4096", "0", "2"];
+    assert_eq!(fast(&d, &args), plain(&args));
+    assert_eq!((d.total(|c| &c.misses), d.sources_asked.load(SeqCst)), (0, 1));
+    assert_eq!(d.total(|c| &c.fallbacks), 40);
+}
+
+#[test]
+fn scans_and_small_files_take_the_main_door() {
+    let d = Running::start(256);
+    let (_, small) = publish(&d, "small", &bytes(16 * PAGE_SIZE, 6), |_| false);
+    let (_, large) = publish(&d, "large", &bytes(80 * PAGE_SIZE, 7), |_| false);
+    assert_eq!(
+        fast(&d, &["backwards", &small, "4096", "0", "1"]),
+        plain(&["backwards", &small, "4096", "0", "1"])
+    );
+    assert_eq!((d.total(|c| &c.misses), d.sources_asked.load(SeqCst)), (0, 0));
+    assert_eq!(fast(&d, &["sum", &large, "4096", "0"]), plain(&["sum", &large, "4096", "0"]));
+    assert_eq!(d.total(|c| &c.misses), 2, "the third adjacent read is a scan");
+}
+
+#[test]
+fn nobody_drains() {
+    let d = Running::start(256);
+    d.manners.lazy.store(true, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(90 * PAGE_SIZE, 8), |page| page % 5 == 0);
+    for shift in ["0", "1"] {
+        let args = ["backwards", &path, "20480", shift, "3"];
+        assert_eq!(fast(&d, &args), plain(&args));
+    }
+    assert_eq!(d.total(|c| &c.donations), 2 * 16);
+    d.segment.header().serving.store(0, SeqCst);
+    let args = ["backwards", &path, "20480", "1", "2"];
+    assert_eq!(fast(&d, &args), plain(&args));
+    assert_eq!(d.total(|c| &c.donations), 2 * 16, "nothing is donated to a daemon that is away");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer() {
+    let d = Running::start(256);
+    d.manners.mute.store(true, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(90 * PAGE_SIZE, 8), |page| page % 5 == 0);
+    let args = ["sum", &path, "4096", "0"];
+    assert_eq!(fast(&d, &args), plain(&args));
+    assert_eq!(d.clients(), 0);
+}
+
+/// The same random calls at both doors: every answer, errno and byte.
+#[test]
+fn answers_as_the_main_door() {
+    let seed = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
+    let seed: u64 = seed
+        .unwrap_or_else(|| u64::from(std::process::id()) * 7919 + Instant::now().elapsed().as_nanos() as u64);
+    println!("TERRACE_SEED={seed}");
+    let d = Running::start(300);
+    let mut paths = Vec::new();
+    for (i, len) in [200 * PAGE_SIZE, 70 * PAGE_SIZE + 1, 40 * PAGE_SIZE - 1, 3 * PAGE_SIZE + 77, 5000]
+        .into_iter()
+        .enumerate()
+    {
+        paths.push(publish(&d, &format!("f{i}"), &bytes(len, i as u64 + 10), |page| (page / 3) % 2 == 0).1);
+    }
+    let files: Vec<&str> = paths.iter().map(String::as_str).collect();
+    for round in 0..25 {
+        let seed = (seed + round).to_string();
+        let args = [&["ops", &seed, "400"], &files[..]].concat();
+        let (right, ours) = (plain(&args), fast(&d, &args));
+        let differ = right.lines().zip(ours.lines()).enumerate().find(|(_, (r, o))| r != o);
+        assert!(right == ours, "round {round}: TERRACE_SEED={seed}: {differ:?}");
+    }
+    assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
+}
+
+/// Pages are written, evicted, filled and donated while four threads read: none is torn, none goes back in time.
+#[test]
+fn a_storm() {
+    const PAGES: u64 = 96;
+    let d = Running::start(48);
+    let content = |page: u64, version: u64| {
+        let mut out = [0; PAGE_SIZE];
+        for words in out.chunks_mut(16) {
+            words[..8].copy_from_slice(&page.to_le_bytes());
+            words[8..].copy_from_slice(&version.to_le_bytes());
+        }
+        out
+    };
+    let all: Vec<u8> = (0..PAGES).flat_map(|page| content(page, 0)).collect();
+    let (object, path) = publish(&d, "storm", &all, |page| page % 2 == 0);
+    let file = File::options().write(true).open(&path).unwrap();
+    let ms = if cfg!(debug_assertions) { 1500 } else { 3000 };
+    let child = std::thread::spawn({
+        let daemon = d.daemon.clone();
+        move || fast(&daemon, &["storm", &path, &PAGES.to_string(), "4", &ms.to_string()])
+    });
+    let (mut x, mut version) = (0x1234_5678_9abc_def1_u64, 0);
+    while !child.is_finished() {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let page = (x >> 8) % PAGES;
+        match x % 4 {
+            0 => {
+                version += 1;
+                d.write(object, &file, page, &content(page, version));
+            }
+            1 => d.evict(object, page),
+            _ => std::thread::yield_now(),
+        }
+    }
+    let said = child.join().unwrap();
+    let said: Vec<u64> = said.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    let (hits, misses, main) = (d.total(|c| &c.hits), d.total(|c| &c.misses), d.total(|c| &c.fallbacks));
+    println!(
+        "{} pages read, {version} written, {hits} hits, {misses} misses, {main} main door, {} torn",
+        said[0], said[1]
+    );
+    assert!(hits > 1000 && misses > 10 && version > 20);
+    assert!(hits + misses + 16 * main >= said[0], "a thread's descriptor was not classified");
+    // The main door of this test is a kernel file system, whose reads may be torn; the fast door's may not.
+    assert!(said[1] <= 16 * main, "{} torn, {main} by the main door", said[1]);
+}
+
+#[test]
+fn in_signal_handlers() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(64 * PAGE_SIZE, 8), |page| page % 2 == 0);
+    fast(&d, &["signals", &path]);
+    assert!(d.total(|c| &c.hits) > 1000);
+}
+
+#[test]
+fn a_hit_is_a_cancellation_point() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["cancel", &path]);
+    assert!(d.total(|c| &c.hits) > 100);
+}
+
+#[test]
+fn shared_mappings_and_sync_are_told() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["shared_map", &path]);
+    assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 2));
+}
+
+#[test]
+fn programs_that_close_what_is_not_theirs() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(64 * PAGE_SIZE, 8), |page| page % 2 == 0);
+    let (_, other) = publish(&d, "b", &bytes(64 * PAGE_SIZE, 9), |_| false);
+    let right = plain(&["backwards", &path, "12288", "0", "3"]);
+    assert_eq!(fast(&d, &["close_all", &path]), right);
+    let before = std::fs::read(&other).unwrap();
+    assert_eq!(fast(&d, &["raw_reuse", &path, &other]), plain(&["backwards", &path, "4096", "0", "3"]));
+    assert_eq!(std::fs::read(&other).unwrap(), before, "a bell was rung into somebody's file");
+}
+
+#[test]
+fn programs_without_our_files_are_left_alone() {
+    let d = Running::start(64);
+    for script in [
+        "ls /usr/bin | md5sum",
+        "sort /etc/passwd | tail -1; echo $((1+1)); exec 3</etc/passwd; read -u 3 x; echo $x",
+    ] {
+        let plain = finish(Command::new("bash").args(["-c", script]));
+        // Another device than the one that bash and the libraries lie on.
+        let mut bash = Command::new("bash");
+        let bash = behind(&d, bash.args(["-c", script])).env("TERRACE_DEV", (d.dev + 1).to_string());
+        assert_eq!(finish(bash), plain);
+    }
+    assert_eq!(d.clients(), 0);
+}

@@ -1,0 +1,366 @@
+/* The program under test. "ops" prints what every call answered, so that two runs of it can be compared; the others
+ * check for themselves and end with 0. */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define DIE(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(1))
+
+static uint64_t rng_state;
+static uint64_t rng(void)
+{
+    rng_state ^= rng_state << 13, rng_state ^= rng_state >> 7, rng_state ^= rng_state << 17;
+    return rng_state;
+}
+static uint64_t below(uint64_t n) { return rng() % n; }
+
+static uint64_t hash(const void *p, size_t n)
+{
+    uint64_t h = 0xcbf29ce484222325;
+    for (const unsigned char *c = p; n--; c++)
+        h = (h ^ *c) * 0x100000001b3;
+    return h;
+}
+
+/* ---- ops: random calls, their answers on stdout ------------------------------------------------------------------ */
+
+enum { FDS = 12, MAX = 300000 };
+static int fds[FDS];
+static unsigned char buffer[MAX + PAGE] __attribute__((aligned(PAGE)));
+
+static void said(const char *what, long ret, size_t content)
+{
+    printf("%s %ld %d %016lx\n", what, ret, ret < 0 ? errno : 0, ret > 0 ? hash(buffer, content) : 0);
+    memset(buffer, 0x5a, sizeof buffer);
+}
+
+static size_t some_length(void)
+{
+    switch (below(6)) {
+    case 0: return below(20);
+    case 1: return PAGE;
+    case 2: return below(3 * PAGE);
+    case 3: return PAGE * below(20);
+    case 4: return 65536;
+    default: return below(MAX);
+    }
+}
+static off_t some_offset(off_t size)
+{
+    switch (below(8)) {
+    case 0: return size - (off_t)below(2 * PAGE);
+    case 1: return size + below(PAGE);
+    case 2: return below(size);
+    case 3: return -(off_t)below(3);
+    default: return below(size / PAGE) * PAGE;
+    }
+}
+static int vectors(struct iovec *v, size_t *sum)
+{
+    int n = 1 + below(6);
+    *sum = 0;
+    for (int i = 0; i < n; i++) {
+        size_t len = below(3) ? below(30000) : PAGE;
+        v[i] = (struct iovec){buffer + *sum, len};
+        *sum += len;
+    }
+    return n;
+}
+static void in_child(int fd, off_t offset)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        said("child pread", pread(fd, buffer, 9000, offset), 9000);
+        said("child read", read(fd, buffer, 5000), 5000);
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+}
+/* A vfork child that turns our numbers around: nothing of it may be left with us. */
+static void in_vfork(int fd, const char *other)
+{
+    static volatile int there, got;
+    static char first;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        close(fd);
+        there = open(other, O_RDONLY);
+        dup2(there, fds[0]);
+        got = pread(there, &first, 1, 5);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    printf("vfork %d %d\n", got, first);
+}
+
+static ssize_t bad_read(int fd, off_t offset, off_t size)
+{
+    void *where = below(2) ? NULL : (void *)-8L;
+    size_t n = 10 + below(PAGE);
+    if (getenv("WORKER_VERBOSE"))
+        printf("%p %zu at %ld of %ld ", where, n, (long)offset, (long)size);
+    return pread(fd, where, n, offset);
+}
+
+static void one_op(char **files, int count)
+{
+    int i = below(FDS), j = below(FDS), fd = fds[i];
+    struct stat st = {0};
+    fstat(fd, &st);
+    off_t size = st.st_size > PAGE ? st.st_size : PAGE, offset = some_offset(size);
+    size_t n = some_length(), sum, shift = below(3) ? 0 : below(PAGE);
+    struct iovec v[8];
+    switch (below(22)) {
+    case 0 ... 5: said("pread", pread(fd, buffer + shift, n, offset), n + shift); break;
+    case 6 ... 9: said("read", read(fd, buffer + shift, n), n + shift); break;
+    case 10: said("seek", lseek(fd, offset, below(3)), 0); break;
+    case 11: { int k = vectors(v, &sum); said("preadv", preadv(fd, v, k, offset), sum); break; }
+    case 12: { int k = vectors(v, &sum); said("readv", readv(fd, v, k), sum); break; }
+    case 13: { int k = vectors(v, &sum); said("preadv2", preadv2(fd, v, k, below(4) ? offset : -1, 0), sum); break; }
+    case 14: close(fd), fds[i] = open(files[below(count)], below(2) ? O_RDONLY : O_RDWR); break;
+    case 15: said("dup2", dup2(fds[j], fd) == fd, 0); break;
+    case 16: close(fd), fds[i] = below(2) ? dup(fds[j]) : fcntl(fds[j], F_DUPFD_CLOEXEC, 3); break;
+    case 17: in_child(fd, offset); break;
+    case 18: in_vfork(fd, files[below(count)]); break;
+    case 19: said("bad", bad_read(fd, offset, size), 0); break;
+    case 20: said("none", pread(fd, buffer, 0, offset), 0); break;
+    case 21: syscall(SYS_close, fd), fds[i] = open(files[below(count)], O_RDONLY | (below(5) ? 0 : O_DIRECT)); break;
+    }
+}
+static int ops(char **files, int count, int rounds)
+{
+    for (int i = 0; i < FDS; i++)
+        fds[i] = open(files[i % count], O_RDONLY);
+    while (rounds--)
+        one_op(files, count);
+    for (int i = 0; i < FDS; i++)
+        said("position", lseek(fds[i], 0, SEEK_CUR), 0);
+    return 0;
+}
+
+/* ---- storm: threads read pages that the daemon writes, evicts and fills ------------------------------------------- */
+
+static const char *storm_file;
+static int storm_pages;
+static volatile int storm_over;
+static volatile long torn, reads;
+
+/* A page is its number and its version, again and again. The kernel's own reads may be torn between versions: counted. */
+static uint64_t check_page(const uint64_t *p, uint64_t page)
+{
+    int changes = 0;
+    uint64_t lowest = p[1];
+    for (int i = 0; i < PAGE / 8; i += 2) {
+        if (p[i] != page)
+            DIE("page %lu holds page %lu at word %d", page, p[i], i);
+        changes += p[i + 1] != p[1];
+        lowest = p[i + 1] < lowest ? p[i + 1] : lowest;
+    }
+    torn += changes > 0;
+    return lowest;
+}
+static void *storm_thread(void *arg)
+{
+    int fd = open(storm_file, O_RDONLY);
+    uint64_t *versions = calloc(storm_pages, 8), x = (uintptr_t)arg * 0x9e3779b97f4a7c15 + 1;
+    char *buf = aligned_alloc(PAGE, 16 * PAGE);
+    while (!storm_over) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        uint64_t page = x % storm_pages, n = 1 + (x >> 32) % 16;
+        if (page + n > (uint64_t)storm_pages)
+            n = storm_pages - page;
+        if (pread(fd, buf, n * PAGE, page * PAGE) != (ssize_t)(n * PAGE))
+            DIE("short read: %s", strerror(errno));
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t version = check_page((uint64_t *)(buf + i * PAGE), page + i);
+            if (version < versions[page + i])
+                DIE("page %lu went back from %lu to %lu", page + i, versions[page + i], version);
+            versions[page + i] = version;
+        }
+        reads += n;
+    }
+    return NULL;
+}
+static int storm(const char *file, int pages, int threads, int ms)
+{
+    storm_file = file, storm_pages = pages;
+    pthread_t t[16];
+    for (int i = 0; i < threads; i++)
+        pthread_create(&t[i], NULL, storm_thread, (void *)(uintptr_t)(i + 1));
+    usleep(ms * 1000);
+    storm_over = 1;
+    for (int i = 0; i < threads; i++)
+        pthread_join(t[i], NULL);
+    printf("%ld %ld\n", reads, torn);
+    return 0;
+}
+
+/* ---- single questions ------------------------------------------------------------------------------------------- */
+
+static int sum_up(const char *file, size_t step, int shift)
+{
+    int fd = open(file, O_RDONLY);
+    uint64_t h = 0;
+    ssize_t n;
+    for (off_t at = 0; (n = pread(fd, buffer + shift, step, at)) > 0; at += n)
+        h = h * 31 + hash(buffer + shift, n);
+    printf("%016lx\n", h);
+    return n < 0;
+}
+/* Backwards, so that it does not look like a scan. */
+static int backwards(const char *file, size_t step, int shift, int rounds)
+{
+    int fd = open(file, O_RDONLY);
+    struct stat st;
+    if (fstat(fd, &st))
+        DIE("%s is %d: %s", file, fd, strerror(errno));
+    while (rounds--) {
+        uint64_t h = 0;
+        for (off_t at = (st.st_size - 1) / step * step; at >= 0; at -= step) {
+            ssize_t n = pread(fd, buffer + shift, step, at);
+            h = h * 31 + hash(buffer + shift, n);
+        }
+        printf("%016lx\n", h);
+        fflush(stdout);
+        usleep(20000);
+    }
+    close(fd);
+    return 0;
+}
+static volatile sig_atomic_t handled;
+static int handler_fd;
+static void handler(int sig)
+{
+    (void)sig;
+    char page[PAGE];
+    int before = errno = 12345;
+    if (pread(handler_fd, page, PAGE, (handled % 60) * PAGE) != PAGE || errno != before)
+        abort();
+    handled++;
+}
+static int signals(const char *file)
+{
+    handler_fd = open(file, O_RDONLY);
+    struct sigaction sa = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &sa, NULL);
+    struct itimerval often = {{0, 300}, {0, 300}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (handled < 2000) {
+        off_t page = handled % 63;
+        if (pread(handler_fd, buffer, PAGE, page * PAGE) != PAGE)
+            DIE("read: %s", strerror(errno));
+        free(malloc(1000 + page));
+    }
+    return 0;
+}
+static void *cancelled(void *arg)
+{
+    char *page = arg;
+    for (;;)
+        if (pread(handler_fd, page, PAGE, 0) != PAGE)
+            abort();
+    return NULL;
+}
+/* A thread that only ever hits can be cancelled all the same. */
+static int cancel(const char *file)
+{
+    handler_fd = open(file, O_RDONLY);
+    pthread_t t;
+    void *ret;
+    for (int i = 0; i < 20; i++) {
+        pthread_create(&t, NULL, cancelled, buffer);
+        usleep(1000);
+        pthread_cancel(t);
+        pthread_join(t, &ret);
+        if (ret != PTHREAD_CANCELED)
+            DIE("not cancelled");
+    }
+    return 0;
+}
+static int shared_map(const char *file)
+{
+    int fd = open(file, O_RDWR);
+    char *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char c;
+    for (int i = 0; i < 100; i++) {
+        p[7] = i;
+        if (pread(fd, &c, 1, 7) != 1 || c != i)
+            DIE("stored %d, read %d", i, c);
+    }
+    sync();
+    return syncfs(fd);
+}
+/* Closes everything that it did not open; the fast door must get over it. */
+static int close_all(const char *file)
+{
+    /* What the test's own parent left open. */
+    close_range(3, ~0U, 0);
+    int fd = open(file, O_RDONLY), refused = 0;
+    backwards(file, 3 * PAGE, 0, 1);
+    for (int i = 3; i < 70000; i++)
+        if (i != fd && close(i) == 0)
+            DIE("%d was open", i);
+        else
+            refused++;
+    close_range(fd + 1, ~0U, 0);
+    closefrom(fd + 1);
+    for (int i = fd + 1; i < 70000; i++)
+        syscall(SYS_close, i);
+    return backwards(file, 3 * PAGE, 0, 2);
+}
+/* Our descriptors are gone behind the fast door's back, and their numbers belong to another file. */
+static int raw_reuse(const char *file, const char *other)
+{
+    backwards(file, PAGE, 0, 1);
+    int fd = open(other, O_RDWR);
+    for (int i = 100; i < 70000; i++) {
+        long ret;
+        __asm__ volatile("syscall" : "=a"(ret) : "0"(SYS_dup3), "D"(fd), "S"(i), "d"(0) : "rcx", "r11", "memory");
+    }
+    return backwards(file, PAGE, 0, 2);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 2 ? argv[1] : "";
+#define ARG(i) (argc > i ? atoi(argv[i]) : 0)
+    if (!strcmp(what, "ops")) {
+        rng_state = strtoull(argv[2], NULL, 10) * 2 + 1;
+        return ops(argv + 4, argc - 4, ARG(3));
+    }
+    if (!strcmp(what, "storm"))
+        return storm(argv[2], ARG(3), ARG(4), ARG(5));
+    if (!strcmp(what, "sum"))
+        return sum_up(argv[2], ARG(3), ARG(4));
+    if (!strcmp(what, "backwards"))
+        return backwards(argv[2], ARG(3), ARG(4), ARG(5));
+    if (!strcmp(what, "signals"))
+        return signals(argv[2]);
+    if (!strcmp(what, "cancel"))
+        return cancel(argv[2]);
+    if (!strcmp(what, "shared_map"))
+        return shared_map(argv[2]);
+    if (!strcmp(what, "close_all"))
+        return close_all(argv[2]);
+    if (!strcmp(what, "raw_reuse"))
+        return raw_reuse(argv[2], argv[3]);
+    return 2;
+}
