@@ -62,7 +62,7 @@ pub struct Dirty {
 pub struct Io {
     /// How reads and writes of the source are issued.
     pub engine: IoEngine,
-    /// Most that is read ahead of a sequential reader.
+    /// Most that is read ahead of a sequential reader past the kernel's page cache.
     pub readahead_max: Size,
 }
 
@@ -153,7 +153,7 @@ impl Default for Dirty {
 
 impl Default for Io {
     fn default() -> Io {
-        Io { engine: IoEngine::Uring, readahead_max: Size(128 * KIB) }
+        Io { engine: IoEngine::Uring, readahead_max: Size(512 * KIB) }
     }
 }
 

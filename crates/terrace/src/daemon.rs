@@ -43,6 +43,9 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
     abort_on_panic();
     // Should the keeper die before it lets us go, nobody ever would.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if rustix::process::getppid() != Some(shared.keeper) {
+        sys::exit_now(EXIT_FAILED) // It died just now, before the signal was asked for.
+    }
     // Never dropped: closing its descriptors here would close them for the keeper too.
     let shared: &'static mut Shared = Box::leak(Box::new(shared));
     let (began, begin) = std::sync::mpsc::channel();

@@ -178,14 +178,19 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
         .collect()
 }
 
-/// Removes the directories of `run` instances that died; those of mounts stay until their mount is cleared, since they tell
-/// what was lost.
-pub fn remove_dead_runs() {
+/// Removes the directories of instances that died and have nothing more to tell: those of `run`, and those whose mount point
+/// is gone. Other mounts' stay, to tell the next `terrace mount` there what was lost.
+pub fn sweep() {
     for instance in all().iter().filter(|instance| !instance.is_alive()) {
-        if instance.info().is_some_and(|info| info.kind == Kind::Run) {
+        if instance.info().is_some_and(|info| info.kind == Kind::Run || is_gone(&info.mnt)) {
             instance.remove();
         }
     }
+}
+
+/// A mount point that is dead is not gone: it answers, with another error.
+fn is_gone(mnt: &Path) -> bool {
+    fs::symlink_metadata(mnt).is_err_and(|err| err.kind() == io::ErrorKind::NotFound)
 }
 
 /// Directories that may hold instances, best first.

@@ -27,7 +27,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
         return remount(&args.mnt, options.flags);
     }
     let config = Config::load(&tuning)?;
-    instance::remove_dead_runs();
+    instance::sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {

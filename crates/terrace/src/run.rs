@@ -39,7 +39,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let config = Config::load(&args.tuning)?;
     let library = if args.no_fast_door { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
-    instance::remove_dead_runs();
+    instance::sweep();
     let place = Place::for_run(&args.on)?;
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
     let dir = place.mnt.clone();

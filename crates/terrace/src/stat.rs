@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli;
 use crate::control::Request;
-use crate::error::{Failure, Result};
+use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::instance::{self, Info, Instance};
 use crate::running;
 
@@ -39,13 +39,17 @@ fn interval(seconds: f64) -> Result<Duration> {
 }
 
 fn all(json: bool) -> Result<String> {
-    let living = instance::living();
-    if living.is_empty() {
+    // One that ends just now is no reason to be silent about the others.
+    let told: Vec<Result<String>> = instance::living().iter().map(|found| one(found, json)).collect();
+    if told.is_empty() {
         let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
-        return Err(Failure::new("stat", "terrace serves nothing for this user", cure)
-            .with_code(crate::error::EXIT_NEGATIVE));
+        let failure = Failure::new("stat", "terrace serves nothing for this user", cure);
+        return Err(failure.with_code(EXIT_NEGATIVE));
     }
-    living.iter().map(|found| one(found, json)).collect()
+    match told.iter().any(Result::is_ok) {
+        true => Ok(told.into_iter().flatten().collect()),
+        false => told.into_iter().collect(),
+    }
 }
 
 fn one((instance, info): &(Instance, Info), json: bool) -> Result<String> {

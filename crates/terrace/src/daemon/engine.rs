@@ -118,6 +118,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         dirty_percent: config.dirty.percent.into(),
         dirty_expire: config.dirty.expire.0,
         writeback_interval: config.dirty.interval.0,
+        readahead_max_bytes: config.io.readahead_max.0 as usize,
         io: match config.io.engine {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,

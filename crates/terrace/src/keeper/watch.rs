@@ -1,6 +1,6 @@
 //! The keeper's loop: start terraced, listen to everybody, start it again.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -112,6 +112,13 @@ impl Watch {
             restarts: 0,
         };
         watch.shared.kept = sys::open_descriptors();
+        if watch.shared.kind == Kind::Mount
+            && let Some(starter) = &watch.starter
+        {
+            // Closed as soon as terraced serves, which then may get the number for something of its own.
+            let starter = starter.as_fd().as_raw_fd();
+            watch.shared.kept.retain(|fd| *fd != starter);
+        }
         watch
     }
 

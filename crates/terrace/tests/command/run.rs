@@ -141,6 +141,18 @@ fn what_the_command_left_running_keeps_its_files() {
     wait_until("the background writer ends", || fs::read(&path).unwrap() == b"after the end\n");
 }
 
+/// The runtime directory lies below what is served: a socket could not be reached there.
+#[test]
+fn on_the_runtime_directory_itself() {
+    if !possible() {
+        return;
+    }
+    let mut command = terrace(["run", "--memory", "32MiB", "--on", "/run", "--"]);
+    command.args(["sh", "-c", "test -S $TERRACE_SOCKET && echo $TERRACE_SOCKET"]);
+    command.env("TERRACE_PRELOAD", "/lib/x86_64-linux-gnu/libutil.so.1");
+    assert!(told(command).fine().out.starts_with("/tmp/terrace-0/"));
+}
+
 #[test]
 fn statistics_at_the_end() {
     if !possible() {
