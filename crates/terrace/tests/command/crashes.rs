@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -88,8 +89,12 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     let mut synced = fs::File::create(stage.mnt.join("synced")).unwrap();
     synced.write_all(b"acknowledged").unwrap();
     synced.sync_all().unwrap();
-    let mut unwritten = fs::File::create(stage.mnt.join("unwritten file")).unwrap();
-    unwritten.write_all(&[7; 50_000]).unwrap();
+    // In a process of its own: what this one has open is closed, and so written back, by each child that another test forks.
+    let script = format!("exec > '{}'; printf %050000d 7; read end", text(&stage.mnt.join("unwritten file")));
+    let mut writer = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    wait_until("written", || {
+        fs::metadata(stage.mnt.join("unwritten file")).is_ok_and(|meta| meta.len() == 50_000)
+    });
     std::thread::sleep(std::time::Duration::from_millis(600));
     kill_all(&stage);
     let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
@@ -102,7 +107,9 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     assert!(told.err.contains("fsync"), "{}", told.err);
     assert_eq!(told.err.lines().count(), 1);
     assert_eq!(fs::read(stage.mnt.join("synced")).unwrap(), b"acknowledged");
-    drop((synced, unwritten));
+    drop(synced);
+    writer.kill().unwrap();
+    writer.wait().unwrap();
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
 }
