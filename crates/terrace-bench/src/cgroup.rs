@@ -23,6 +23,8 @@ pub struct Group {
     version: Version,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
+    /// Version 1 only: the controller of shares is another one than that of accounts.
+    shares: Option<PathBuf>,
 }
 
 /// What the group's memory controller says.
@@ -45,7 +47,7 @@ pub struct Memory {
 impl Group {
     /// Control files that take a process id; writing "0" moves the writer.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu].into_iter().flatten().collect();
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.shares].into_iter().flatten().collect();
         dirs.dedup();
         dirs.iter().map(|d| d.join("cgroup.procs")).collect()
     }
@@ -166,8 +168,19 @@ impl OwnedGroup {
         Ok(owned)
     }
 
+    /// Gives the group nearly all of the processors while others want them too: for machines that cannot be made quiet.
+    pub fn favour(&self) {
+        let (file, value) = match self.version {
+            Version::V1 => (self.shares.as_ref().map(|d| d.join("cpu.shares")), "262144"),
+            Version::V2 => (self.cpu.as_ref().map(|d| d.join("cpu.weight")), "10000"),
+        };
+        if let Some(file) = file {
+            let _ = fs::write(file, value);
+        }
+    }
+
     fn dirs(&self) -> Vec<&PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu].into_iter().flatten().collect();
+        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.shares].into_iter().flatten().collect();
         dirs.dedup();
         dirs
     }
@@ -198,7 +211,8 @@ fn split(root: &Path, name: &str) -> io::Result<Group> {
         let dir = root.join(controller).join(name);
         fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
     };
-    let group = Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct") };
+    let group =
+        Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct"), shares: make("cpu") };
     if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
 }
 
@@ -210,7 +224,7 @@ fn unified(root: &Path, name: &str) -> io::Result<Group> {
     let dir = root.join(name);
     fs::create_dir_all(&dir)?;
     let has = |file: &str| dir.join(file).exists().then(|| dir.clone());
-    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat") })
+    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat"), shares: None })
 }
 
 #[cfg(test)]
@@ -219,7 +233,7 @@ mod tests {
 
     fn group(version: Version, dir: &Path) -> Group {
         let dir = Some(dir.to_path_buf());
-        Group { version, memory: dir.clone(), cpu: dir }
+        Group { version, memory: dir.clone(), cpu: dir, shares: None }
     }
 
     #[test]

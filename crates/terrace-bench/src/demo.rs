@@ -40,6 +40,7 @@ pub fn run(options: &Demo) -> io::Result<i32> {
         bench,
         terrace_args: Vec::new(),
         lenient: true,
+        favour: false,
     };
     let result = compare(&places, options);
     let _ = std::fs::remove_dir_all(&scratch);

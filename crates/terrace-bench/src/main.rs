@@ -90,6 +90,9 @@ struct Common {
     /// Seconds to wait, before each round, until others leave the processors idle.
     #[arg(long, default_value_t = 0)]
     wait_quiet: u64,
+    /// Give the measured processes nearly all of the processors: for a machine that cannot be made quiet. Its caches stay shared.
+    #[arg(long)]
+    favour: bool,
     /// Keep the data files for the next run.
     #[arg(long)]
     keep: bool,
@@ -153,7 +156,8 @@ fn scale(c: &Common) -> suites::fio::Scale {
 
 fn session(c: &Common, suite: impl FnOnce(&mut Trial) -> io::Result<()>) -> io::Result<i32> {
     system::catch_signals();
-    let places = places(&c.dir, c.terrace.as_deref(), c.terrace_args.clone(), !c.self_check)?;
+    let mut places = places(&c.dir, c.terrace.as_deref(), c.terrace_args.clone(), !c.self_check)?;
+    places.favour = c.favour;
     let seed = c.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ machine::describe(&c.dir).time << 16);
     let options = Options {
         runs: c.runs,

@@ -57,6 +57,8 @@ pub struct Places {
     pub terrace_args: Vec<String>,
     /// Go on without control groups or the right to drop caches: a demonstration, not a measurement.
     pub lenient: bool,
+    /// Give the measured group most of the processors.
+    pub favour: bool,
 }
 
 /// What one run gave.
@@ -112,6 +114,9 @@ pub fn run(
         Err(e) => return Err(format!("control group: {e}; run as root")),
     };
     let group = group.as_ref();
+    if let (true, Some(group)) = (places.favour, group) {
+        group.favour();
+    }
     let out = places.scratch.join("run");
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
