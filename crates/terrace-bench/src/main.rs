@@ -210,5 +210,6 @@ fn places(
         bench,
         terrace_args,
         lenient: false,
+        favour: false,
     })
 }

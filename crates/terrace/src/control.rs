@@ -37,6 +37,9 @@ pub enum Request {
         /// Also when the mount is in use: its users keep what they have open.
         #[serde(default)]
         lazy: bool,
+        /// Also when something cannot be written, which is then lost.
+        #[serde(default)]
+        lose: bool,
     },
     /// Process ids.
     Pid,

@@ -116,7 +116,7 @@ fn start_threads(
     control: &Arc<Server>,
     strays: Strays,
 ) -> std::io::Result<()> {
-    let stopper = Arc::new(Stopper::new(engine.clone(), &shared.place.mnt));
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     thread("control", move || control.serve(&listener, answers))?;

@@ -58,6 +58,11 @@ impl Dirty {
         }
     }
 
+    /// As part of a line: how much, in which files.
+    pub fn told(&self) -> String {
+        format!("up to {} bytes ({}) unwritten in {}", self.bytes, human(self.bytes), named(self))
+    }
+
     /// Leaves the record for whoever comes after.
     pub fn record(&self, instance: &Instance) -> std::io::Result<()> {
         instance.replace(RECORD, &serde_json::to_vec(self)?)
@@ -92,9 +97,7 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
 /// The keeper's words when it gives up, while the record is still its own.
 pub fn told_by_keeper(instance: &Instance) -> String {
     match Dirty::of(instance) {
-        Some(dirty) if dirty.bytes > 0 => {
-            format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(&dirty))
-        }
+        Some(dirty) if dirty.bytes > 0 => dirty.told(),
         _ => "nothing was unwritten".to_owned(),
     }
 }
@@ -111,13 +114,8 @@ fn told(dirty: Option<Dirty>, info: &Info) -> String {
             ago(dirty.unix_ms)
         );
     }
-    format!(
-        "{who} with up to {} bytes ({}) unwritten in {}, as recorded {}; what fsync had acknowledged is safe",
-        dirty.bytes,
-        human(dirty.bytes),
-        named(&dirty),
-        ago(dirty.unix_ms)
-    )
+    let when = ago(dirty.unix_ms);
+    format!("{who} with {}, as recorded {when}; what fsync had acknowledged is safe", dirty.told())
 }
 
 /// The files of a record, as many as a line bears.

@@ -11,17 +11,18 @@ mod preload;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
 use serde_json::Value;
 
 use crate::cli;
 use crate::config::Config;
-use crate::control::Request;
+use crate::control::{Refusal, Request};
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::keeper::{self, Task};
+use crate::lost::Dirty;
 use crate::mounts::userns;
 use crate::place::Place;
 use crate::report::{self, Line};
@@ -33,6 +34,9 @@ use command::Outcome;
 
 /// How long the daemon may take to end after the command.
 const END_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a source that refuses data is asked again before the data is given up.
+const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
 /// Runs the command; the exit code, or the signal, is its own.
 pub fn run(args: cli::Run) -> Result<ExitCode> {
@@ -102,9 +106,9 @@ fn finish(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> 
     if !instance.is_alive() {
         return Ok(());
     }
-    let flushed = running::ask(instance, &Request::Flush);
+    let flushed = flush(instance);
     let final_stats = stats.map(|path| (path, stat::read(instance, info)));
-    let stopped = running::ask(instance, &Request::Stop { lazy: true });
+    let stopped = running::ask(instance, &Request::Stop { lazy: true, lose: true });
     // With users left, the daemon stays for them until they close what they have open.
     let in_use = stopped.as_ref().is_ok_and(|answer| answer["in_use"] == true);
     if !in_use {
@@ -113,10 +117,30 @@ fn finish(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> 
     if let Some((path, stat)) = final_stats {
         write_stats(path, &stat?)?;
     }
-    flushed.and(stopped).map(drop).map_err(|no| {
-        let cure = "what fsync acknowledged is safe, check what the command wrote last";
-        Failure::new(info.src.display(), format!("not everything could be written back: {}", no.why), cure)
-    })
+    let failed = |why: String| {
+        let cure = "what fsync acknowledged is safe, see to the source and run the command again";
+        Failure::new(info.src.display(), why, cure)
+    };
+    match (flushed, stopped) {
+        (_, Ok(answer)) => match serde_json::from_value::<Option<Dirty>>(answer["lost"].clone()) {
+            Ok(Some(lost)) => Err(failed(format!("{}: lost, the source does not take it", lost.told()))),
+            _ => Ok(()),
+        },
+        (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {}", no.why))),
+    }
+}
+
+/// Tries for a while: a full disk may have room again, the command has just ended.
+fn flush(instance: &Instance) -> std::result::Result<Value, Refusal> {
+    let start = Instant::now();
+    loop {
+        match running::ask(instance, &Request::Flush) {
+            Err(no) if no.code == "failed" && start.elapsed() < FLUSH_WITHIN => {
+                std::thread::sleep(Duration::from_millis(250));
+            }
+            done => return done,
+        }
+    }
 }
 
 fn write_stats(path: &Path, stat: &Value) -> Result<()> {

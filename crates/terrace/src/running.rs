@@ -21,6 +21,10 @@ const TRIES: usize = 4;
 /// How long a daemon may take to end after it has unmounted.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
+/// How often, and after which pause, a mount that is busy without visible holders is tried again.
+const BUSY_TRIES: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(30);
+
 /// `terrace flush MNT`
 pub fn flush(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
@@ -79,14 +83,22 @@ pub fn umount(mnt: &Path) -> Result<ExitCode> {
 }
 
 fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
-    match ask(instance, &Request::Stop { lazy: false }) {
-        Ok(_) => {}
-        Err(no) if no.code == "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
-        // Somebody else has stopped it.
-        Err(no)
-            if no.code == "silent" && mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => {}
-        Err(no) => {
-            return Err(Failure::new(mnt.display(), no.why, "nothing was unmounted; see to that and repeat"));
+    let mut tries = BUSY_TRIES;
+    while let Err(no) = ask(instance, &Request::Stop { lazy: false, lose: false }) {
+        tries -= 1;
+        match no.code.as_str() {
+            // A process that is just being forked or is just ending holds files for a moment.
+            "busy" if tries > 0 && holders::of(mnt).is_empty() => std::thread::sleep(BUSY_PAUSE),
+            "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
+            // Somebody else has stopped it.
+            "silent" if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
+            _ => {
+                return Err(Failure::new(
+                    mnt.display(),
+                    no.why,
+                    "nothing was unmounted; see to that and repeat",
+                ));
+            }
         }
     }
     if wait_for_end(instance, END_WITHIN) {

@@ -113,7 +113,7 @@ mod tests {
         fn answer(&self, request: Request) -> Result<Value, No> {
             match request {
                 Request::Resize { bytes } => Ok(json!({"got": bytes})),
-                Request::Stop { lazy: false } => Err(No { code: "busy", why: "in use".to_owned() }),
+                Request::Stop { lazy: false, .. } => Err(No { code: "busy", why: "in use".to_owned() }),
                 _ => Ok(Value::Null),
             }
         }
@@ -133,8 +133,8 @@ mod tests {
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.ask(&Request::Resize { bytes: 7 }).unwrap()["got"], 7);
         assert_eq!(client.ask(&Request::Flush).unwrap()["ok"], true);
-        assert_eq!(client.ask(&Request::Stop { lazy: false }).unwrap_err().code, "busy");
-        assert!(client.ask(&Request::Stop { lazy: true }).is_ok());
+        assert_eq!(client.ask(&Request::Stop { lazy: false, lose: false }).unwrap_err().code, "busy");
+        assert!(client.ask(&Request::Stop { lazy: true, lose: false }).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use terrace_engine::Engine;
 
-use super::stop::{Stopped, Stopper};
+use super::stop::Stopper;
 use crate::control::{Answer, No, Request};
 use crate::error::reason;
 use crate::keeper::Shared;
@@ -36,8 +36,9 @@ impl Answer for Answers {
             Request::Drop => Ok(json!({"pages": self.engine.drop_clean()})),
             Request::Check => Ok(json!({"disagreements": self.engine.check()})),
             Request::Resize { bytes } => self.engine.resize(bytes).map(|()| json!({})).map_err(failed),
-            Request::Stop { lazy } => {
-                self.stopper.stop(lazy).map(|stopped| json!({"in_use": stopped == Stopped::InUse}))
+            Request::Stop { lazy, lose } => {
+                let stopped = self.stopper.stop(lazy, lose)?;
+                Ok(json!({"in_use": stopped.in_use, "lost": stopped.lost}))
             }
             Request::Pid => {
                 Ok(json!({"keeper": self.keeper, "terraced": std::process::id(), "mnt": self.mnt}))

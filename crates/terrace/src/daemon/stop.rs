@@ -1,13 +1,18 @@
 //! An orderly end: everything written back, then the mount taken away. The main door's loop sees that and ends the rest.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use terrace_engine::Engine;
 
+use super::record;
 use crate::control::No;
 use crate::error::reason;
+use crate::instance::Kind;
+use crate::keeper::Shared;
+use crate::lost::Dirty;
 use crate::mounts::{self, How};
 use crate::sys;
 
@@ -16,47 +21,64 @@ use crate::sys;
 pub struct Stopper {
     engine: Arc<Engine>,
     mnt: PathBuf,
-    /// One at a time.
-    busy: Mutex<()>,
+    root: PathBuf,
+    kind: Kind,
+    /// Whether the mount is gone already: what is mounted there later is not ours. One stop at a time.
+    gone: Mutex<bool>,
 }
 
 /// What an orderly stop left.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// Nothing.
-    Unmounted,
+#[derive(Debug, Default)]
+pub struct Stopped {
     /// Open files of programs, which are served until they are closed.
-    InUse,
+    pub in_use: bool,
+    /// What could not be written.
+    pub lost: Option<Dirty>,
 }
 
+/// How often and how long an end that nobody waits for tries to write.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+const TRIES: usize = 30;
+
 impl Stopper {
-    /// For the instance that serves `mnt`.
-    pub fn new(engine: Arc<Engine>, mnt: &Path) -> Stopper {
-        Stopper { engine, mnt: mnt.to_owned(), busy: Mutex::new(()) }
+    /// For this instance.
+    pub fn new(engine: Arc<Engine>, shared: &Shared) -> Stopper {
+        let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
+        Stopper { engine, mnt, root, kind: shared.kind, gone: Mutex::new(false) }
     }
 
-    /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. Nothing is unmounted
-    /// while something could not be written: it would be lost.
-    pub fn stop(&self, lazy: bool) -> Result<Stopped, No> {
-        let _one = self.busy.lock();
-        self.engine.flush_all(true).map_err(|err| No::failed(format_args!("write back: {}", reason(err))))?;
+    /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
+    /// written it stays too, unless `lose`.
+    pub fn stop(&self, lazy: bool, lose: bool) -> Result<Stopped, No> {
+        let mut gone = self.gone.lock();
+        let mut stopped = Stopped::default();
+        if let Err(err) = self.engine.flush_all(true) {
+            if !lose {
+                return Err(No::failed(format_args!("write back: {}", reason(err))));
+            }
+            stopped.lost = Some(record::now(&self.engine, &self.root));
+        }
+        if *gone {
+            return Ok(stopped);
+        }
         match mounts::unmount(&self.mnt, How::Unused) {
-            Ok(()) => Ok(Stopped::Unmounted),
-            // Another got there first.
-            Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(Stopped::Unmounted),
+            Ok(()) => {}
+            // Somebody has unmounted it by hand.
+            Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) && lazy => {
                 mounts::unmount(&self.mnt, How::Lazy).map_err(No::failed)?;
-                Ok(Stopped::InUse)
+                stopped.in_use = true;
             }
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {
-                Err(No { code: "busy", why: "the mount is in use".to_owned() })
+                return Err(No { code: "busy", why: "the mount is in use".to_owned() });
             }
-            Err(err) => Err(No::failed(format_args!("unmount: {}", reason(err)))),
+            Err(err) => return Err(No::failed(format_args!("unmount: {}", reason(err)))),
         }
+        *gone = true;
+        Ok(stopped)
     }
 
-    /// SIGTERM stops, lazily: an end was asked for, and nobody reads an answer. If something cannot be written the mount stays, with
-    /// its data; the reason is in the log.
+    /// SIGTERM stops, lazily: an end was asked for, and nobody reads an answer.
     pub fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
@@ -65,13 +87,30 @@ impl Stopper {
         loop {
             let mut fds = [rustix::event::PollFd::new(&signals, rustix::event::PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, None);
-            while let Some(signal) = sys::next_signal(&signals) {
-                debug_assert_eq!(signal, libc::SIGTERM);
-                match self.stop(true) {
-                    Ok(stopped) => tracing::info!("stopped: {stopped:?}"),
-                    Err(no) => tracing::error!("{}: not stopped: {}", self.mnt.display(), no.why),
-                }
+            while sys::next_signal(&signals).is_some() {
+                self.obey();
             }
+        }
+    }
+
+    /// What cannot be written keeps a mount, with its data and the reason in the log: somebody can make room and ask again. The private
+    /// mount of a command that is gone can be reached by nobody: after a while it goes, with what it could not write.
+    fn obey(&self) {
+        for tried in 1.. {
+            let last = self.kind == Kind::Run && tried == TRIES;
+            match self.stop(true, last) {
+                Ok(stopped) => {
+                    if let Some(lost) = stopped.lost {
+                        tracing::error!("{}: lost: {}", self.mnt.display(), lost.told());
+                    }
+                    return;
+                }
+                Err(no) => tracing::error!("{}: not stopped: {}", self.mnt.display(), no.why),
+            }
+            if self.kind == Kind::Mount {
+                return;
+            }
+            std::thread::sleep(TRY_EVERY);
         }
     }
 }

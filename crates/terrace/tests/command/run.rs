@@ -153,6 +153,29 @@ fn on_the_runtime_directory_itself() {
     assert!(told(command).fine().out.starts_with("/tmp/terrace-0/"));
 }
 
+/// A source that takes no more: the data is lost, and that is told, though the command itself may have succeeded.
+#[test]
+fn data_that_cannot_be_written_is_told() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let at = text(&stage.src);
+    // The first process sets up a small source of its own; the file is made without room being reserved for it.
+    let script = format!(
+        "mount -t tmpfs -o size=1m none {at} && exec {} run --memory 32MiB --no-fast-door --on {at} -- \
+         sh -c 'head -c 3000000 /dev/zero > {at}/f; true'",
+        env!("CARGO_BIN_EXE_terrace")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]).current_dir("/");
+    let told = told(command);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    let line = told.err.lines().last().unwrap();
+    assert!(line.starts_with("terrace: ") && line.contains("unwritten in f: lost"), "{line}");
+    stage.nothing_is_left();
+}
+
 #[test]
 fn statistics_at_the_end() {
     if !possible() {
