@@ -373,6 +373,7 @@ mod tests {
             bench: at,
             terrace_args: vec![],
             lenient: false,
+            favour: false,
         };
         let options = Options { runs, seed: 3, self_check: false, only: None, retries: 0, wait_quiet_s: 0 };
         Trial::new(places, options, None).unwrap()
