@@ -147,6 +147,9 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
         .clients
         .server_tid
         .store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    // On the listener: sockets inherit it as they are accepted. Set on each afterwards, it came too late for the message of a
+    // client that was quick, and that client stayed without its door.
+    rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
     while !engine.stopping.load(Ordering::Acquire) {
         let ready: Vec<usize> = {
@@ -167,7 +170,6 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
             } else if i == 0
                 && let Ok(socket) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)
             {
-                let _ = rustix::net::sockopt::set_socket_passcred(&socket, true);
                 connections.push(Connection { socket, client: None });
             }
         }

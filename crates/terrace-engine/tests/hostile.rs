@@ -75,6 +75,15 @@ fn call(socket: &OwnedFd, bytes: &[u8], show: Option<&OwnedFd>) -> Option<(Reply
     Some((Reply::from_bytes(&reply[..n])?, got))
 }
 
+fn listen(dir: &Path) -> (OwnedFd, std::path::PathBuf) {
+    let path = dir.join("door.sock");
+    let s = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .unwrap();
+    rustix::net::bind(&s, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&s, 64).unwrap();
+    (s, path)
+}
+
 fn connect(path: &Path) -> OwnedFd {
     let s = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .unwrap();
@@ -170,12 +179,7 @@ fn a_hostile_client_changes_nothing() {
     let path_fd = rustix::fs::open(&victim, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     let o = engine.object(meta.ino(), path_fd.as_raw_fd(), meta.len()).unwrap();
 
-    let socket_path = dir.path().join("door.sock");
-    let listener =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .unwrap();
-    rustix::net::bind(&listener, &SocketAddrUnix::new(&socket_path).unwrap()).unwrap();
-    rustix::net::listen(&listener, 64).unwrap();
+    let (listener, socket_path) = listen(dir.path());
     std::fs::set_permissions(&socket_path, std::fs::Permissions::from_mode(0o777)).unwrap();
     let server = {
         let e = engine.clone();
@@ -221,4 +225,34 @@ fn a_hostile_client_changes_nothing() {
     engine.shutdown().unwrap();
     server.join().unwrap().unwrap();
     assert_eq!(std::fs::read(&victim).unwrap(), (0..PAGES).flat_map(content).collect::<Vec<u8>>());
+}
+
+/// A message that is sent the moment the connection is made carries its sender's credentials: set on each socket only after it was
+/// accepted, SO_PASSCRED came too late for a few in a thousand, and their processes stayed without the fast door.
+#[test]
+fn every_quick_hello_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = EngineConfig { memory_bytes: 20 << 20, ..EngineConfig::default() };
+    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+    let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo)).unwrap();
+    let (listener, path) = listen(dir.path());
+    let server = {
+        let e = engine.clone();
+        std::thread::spawn(move || door::serve(&e, &listener))
+    };
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                for i in 0..2000 {
+                    let hello = Request { op: proto::HELLO, version: LAYOUT_VERSION };
+                    let (reply, _) = call(&connect(&path), hello.as_bytes(), None).unwrap();
+                    // Too many: hang-ups that the server has not seen yet.
+                    let ok = [0, rustix::io::Errno::USERS.raw_os_error() as u32].contains(&reply.errno);
+                    assert!(ok, "hello {i}: errno {}", reply.errno);
+                }
+            });
+        }
+    });
+    engine.shutdown().unwrap();
+    server.join().unwrap().unwrap();
 }
