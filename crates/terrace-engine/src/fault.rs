@@ -179,9 +179,9 @@ impl Engine {
                 _ => bufs.push(IoVec { ptr, len: PAGE_SIZE }),
             }
         }
-        let fd = o.source().reader()?.raw();
+        let fd = o.source().reader()?;
         // SAFETY: the frames are claimed: nobody else reads or writes them.
-        let n = unsafe { self.io.read(fd, first * PAGE, &bufs)? };
+        let n = unsafe { self.io.read(fd.raw(), first * PAGE, &bufs)? };
         for (i, &f) in frames.iter().enumerate() {
             let have = n.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
             // SAFETY: as above; in bounds of the frame.
@@ -216,11 +216,11 @@ impl Engine {
         let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
         let until = end.min((first + plan.len() as u64) * PAGE);
         let want = (until - at) as usize;
-        let fd = o.source().reader()?.raw();
+        let fd = o.source().reader()?;
         let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
         let read = |ptr: *mut u8| {
             // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
-            unsafe { self.io.read(fd, first * PAGE, &[IoVec { ptr, len }]) }
+            unsafe { self.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
         };
         if direct {
             let n = read(buf.as_mut_ptr())?;

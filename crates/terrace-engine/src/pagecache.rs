@@ -3,6 +3,7 @@
 use crate::engine::{Door, Engine};
 use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
 use crate::object::{ErrorCursor, ObjectRef};
+use crate::source::SourceFile;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -13,6 +14,17 @@ fn time(ns: i64) -> Time {
 }
 
 impl CachedFile for ObjectRef {
+    fn source(&self) -> &SourceFile {
+        crate::Object::source(self)
+    }
+    fn close_writer(&self) {
+        // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
+        if let (Some(_content), Some(_writeback)) = (self.content.try_write(), self.writeback.try_lock())
+            && crate::Object::dirty_pages(self) == 0
+        {
+            self.source().close_writer();
+        }
+    }
     fn dirty_pages(&self) -> u64 {
         crate::Object::dirty_pages(self)
     }

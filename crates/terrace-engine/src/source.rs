@@ -1,38 +1,80 @@
 //! A file of the source, reached through the O_PATH descriptor that the namespace holds.
+//!
+//! Data descriptors are opened when a program opens the file, or else when first needed, and closed when nobody has the
+//! file open any more. While one is open it is used for all that it can do: the mode, and with it what a daemon
+//! without root may open, can change at any time.
 
-use rustix::fs::{Mode, OFlags, open};
+use parking_lot::Mutex;
+use rustix::fs::{Access, Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
+use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A source file. Data descriptors are opened when first needed and live as long as the object.
+/// A source file.
 #[derive(Debug)]
 pub struct SourceFile {
     path_fd: RawFd,
-    read: OnceLock<DataFd>,
-    write: OnceLock<DataFd>,
-    tail: OnceLock<OwnedFd>,
+    /// May the kernel's page cache be bypassed?
+    bypass: bool,
+    read: Slot,
+    write: Slot,
+    tail: Slot,
 }
 
-/// A data descriptor and whether it bypasses the kernel's page cache.
+type Slot = Mutex<Option<Arc<DataFd>>>;
+
+/// A data descriptor and whether it bypasses the kernel's page cache. It stays open while somebody holds it.
 #[derive(Debug)]
 pub struct DataFd {
     fd: OwnedFd,
-    /// Opened with O_DIRECT.
-    pub direct: bool,
+    direct: AtomicBool,
+}
+
+impl AsFd for DataFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl DataFd {
-    /// The descriptor.
+    fn new(fd: OwnedFd, direct: bool) -> DataFd {
+        DataFd { fd, direct: AtomicBool::new(direct) }
+    }
+
+    /// The descriptor, open as long as this is.
     pub fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Does it bypass the page cache?
+    pub fn direct(&self) -> bool {
+        self.direct.load(Ordering::Acquire)
+    }
+
+    /// No longer bypasses the page cache.
+    fn make_buffered(&self) -> io::Result<()> {
+        fcntl_setfl(&self.fd, fcntl_getfl(&self.fd)? - OFlags::DIRECT)?;
+        self.direct.store(false, Ordering::Release);
+        Ok(())
     }
 }
 
 impl SourceFile {
     /// A file named by an O_PATH descriptor, which stays the caller's and must outlive this.
     pub fn new(path_fd: RawFd) -> SourceFile {
-        SourceFile { path_fd, read: OnceLock::new(), write: OnceLock::new(), tail: OnceLock::new() }
+        SourceFile {
+            path_fd,
+            bypass: true,
+            read: Slot::default(),
+            write: Slot::default(),
+            tail: Slot::default(),
+        }
+    }
+    /// As `new`, read and written through the kernel's page cache.
+    pub(crate) fn through_page_cache(path_fd: RawFd) -> SourceFile {
+        SourceFile { bypass: false, ..SourceFile::new(path_fd) }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as this is (see `new`).
@@ -57,55 +99,84 @@ impl SourceFile {
         Some((ns(st.st_mtime, st.st_mtime_nsec as i64), ns(st.st_ctime, st.st_ctime_nsec as i64)))
     }
     /// For reading, past the page cache where the source allows it.
-    pub fn reader(&self) -> io::Result<&DataFd> {
-        get_or_open(&self.read, || self.open_direct(OFlags::RDONLY))
+    pub fn reader(&self) -> io::Result<Arc<DataFd>> {
+        let opened = get_or_open(&self.read, || self.open_direct(OFlags::RDONLY));
+        // A file that may be written and not read; the writer can do both.
+        opened.or_else(|err| self.write.lock().clone().ok_or(err))
     }
     /// For writing (and for changing the file otherwise), past the page cache where the source allows it.
-    pub fn writer(&self) -> io::Result<&DataFd> {
+    pub fn writer(&self) -> io::Result<Arc<DataFd>> {
         get_or_open(&self.write, || self.open_direct(OFlags::RDWR))
     }
+    /// For fsync: whichever is open.
+    pub fn any(&self) -> io::Result<Arc<DataFd>> {
+        let open = self.write.lock().clone();
+        open.map_or_else(|| self.reader(), Ok)
+    }
     /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
-    pub fn buffered(&self) -> io::Result<RawFd> {
-        let fd = get_or_open(&self.tail, || {
-            Ok(open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
-        })?;
-        Ok(fd.as_raw_fd())
+    pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
+        let opened = get_or_open(&self.tail, || {
+            let fd = open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(DataFd::new(fd, false))
+        });
+        opened.or_else(|err| {
+            // The mode no longer allows it, or descriptors are short: what is written from now on takes the page cache.
+            let writer = self.write.lock().clone().ok_or(err)?;
+            writer.make_buffered()?;
+            Ok(writer)
+        })
+    }
+    /// Takes over a descriptor, open for reading and writing, from whoever made the file.
+    pub fn adopt_writer(&self, fd: OwnedFd) {
+        let direct = self.bypass
+            && fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT)).is_ok();
+        *self.write.lock() = Some(Arc::new(DataFd::new(fd, direct)));
     }
     /// A fresh read-only direct descriptor to hand to a client.
     pub fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {
-        let d = self.open_direct(OFlags::RDONLY)?;
-        Ok((d.fd, d.direct))
+        let DataFd { fd, direct } = self.open_direct(OFlags::RDONLY)?;
+        Ok((fd, direct.into_inner()))
     }
-    /// All descriptors that are open now.
-    pub fn open_fds(&self) -> Vec<RawFd> {
-        let data = [&self.read, &self.write].into_iter().filter_map(|c| c.get()).map(DataFd::raw);
-        data.chain(self.tail.get().map(|f| f.as_raw_fd())).collect()
+    /// Closes the reader, as soon as nobody uses it any more.
+    pub(crate) fn close_reader(&self) {
+        drop(self.read.lock().take());
+    }
+    /// Closes what writes, as soon as nobody uses it any more; not if no other descriptor could be had to make the file
+    /// stable by.
+    pub(crate) fn close_writer(&self) {
+        let reopens = || rustix::fs::access(self.proc_path(), Access::READ_OK).is_ok();
+        if !rustix::process::geteuid().is_root() && !reopens() {
+            return;
+        }
+        drop(self.write.lock().take());
+        drop(self.tail.lock().take());
     }
 
     fn open_direct(&self, access: OFlags) -> io::Result<DataFd> {
         let path = self.proc_path();
-        let flags = access | OFlags::CLOEXEC | OFlags::NOATIME;
-        for (extra, direct) in [(OFlags::DIRECT, true), (OFlags::empty(), false)] {
-            match open(&path, flags | extra, Mode::empty()) {
-                Ok(fd) => return Ok(DataFd { fd, direct }),
+        let open = |more: OFlags| {
+            match open(&path, access | OFlags::CLOEXEC | OFlags::NOATIME | more, Mode::empty()) {
                 // NOATIME needs ownership.
-                Err(rustix::io::Errno::PERM) => {
-                    if let Ok(fd) = open(&path, access | OFlags::CLOEXEC | extra, Mode::empty()) {
-                        return Ok(DataFd { fd, direct });
-                    }
-                }
-                Err(rustix::io::Errno::INVAL) if direct => {}
-                Err(e) => return Err(e.into()),
+                Err(Errno::PERM) => open(&path, access | OFlags::CLOEXEC | more, Mode::empty()),
+                opened => opened,
+            }
+        };
+        if self.bypass {
+            match open(OFlags::DIRECT) {
+                Err(Errno::INVAL) => {} // The source cannot do that.
+                opened => return Ok(DataFd::new(opened?, true)),
             }
         }
-        Err(rustix::io::Errno::INVAL.into())
+        Ok(DataFd::new(open(OFlags::empty())?, false))
     }
 }
 
-fn get_or_open<T>(cell: &OnceLock<T>, f: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
-    if let Some(v) = cell.get() {
-        return Ok(v);
+fn get_or_open(slot: &Slot, open: impl FnOnce() -> io::Result<DataFd>) -> io::Result<Arc<DataFd>> {
+    let mut slot = slot.lock();
+    if let Some(fd) = &*slot {
+        return Ok(fd.clone());
     }
-    let v = f()?;
-    Ok(cell.get_or_init(|| v))
+    let fd = Arc::new(open()?);
+    *slot = Some(fd.clone());
+    Ok(fd)
 }

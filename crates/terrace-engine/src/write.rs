@@ -60,7 +60,8 @@ impl Engine {
         let _content = o.content.write();
         let old_size = o.size();
         // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
-        let source = o.source().writer()?.raw();
+        let writer = o.source().writer()?;
+        let source = writer.raw();
         if end > old_size {
             o.growing.store(end, Ordering::Release);
             if let Err(e) = self.io.truncate(source, end) {
@@ -228,7 +229,7 @@ impl Engine {
         let mut copy = data.to_vec();
         let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
         // SAFETY: `copy` lives until the call returns.
-        unsafe { self.io.write(fd, at, &[buf])? };
+        unsafe { self.io.write(fd.raw(), at, &[buf])? };
         let mut core = self.core.lock();
         core.drop_pages(o, at / PAGE, at / PAGE);
         Ok(())
@@ -241,14 +242,14 @@ impl Engine {
     pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
         let _content = o.content.write();
         let _writeback = o.writeback.lock();
-        let source = o.source().writer()?.raw();
+        let writer = o.source().writer()?;
         let old = o.size();
         self.core.lock().note_change(o);
         if size < old {
             // Readers see the end first, then the pages go: nobody sees zeros where data were.
             o.slot().size.store(size, Ordering::Release);
         }
-        if let Err(e) = self.io.truncate(source, size) {
+        if let Err(e) = self.io.truncate(writer.raw(), size) {
             o.slot().size.store(old, Ordering::Release);
             return Err(e);
         }

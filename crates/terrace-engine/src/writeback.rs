@@ -57,7 +57,7 @@ impl Engine {
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         // Failures are counted against the object by write_back; the handle hears of them below.
         let _ = self.write_back(o, 0..u64::MAX);
-        let synced = o.source().reader().and_then(|f| self.io.sync(f.raw(), data_only));
+        let synced = o.source().any().and_then(|f| self.io.sync(f.raw(), data_only));
         if let Err(e) = synced {
             o.note_error(&e);
         }
@@ -74,7 +74,7 @@ impl Engine {
             let wrote = o.dirty_pages() > 0 || o.times().is_some();
             let mut r = self.write_back(&o, 0..u64::MAX);
             if sync && wrote && r.is_ok() {
-                r = o.source().writer().and_then(|f| self.io.sync(f.raw(), false));
+                r = o.source().any().and_then(|f| self.io.sync(f.raw(), false));
             }
             // An object that was forgotten meanwhile was written back by that.
             let known = self.lookup_object(o.id()).is_some_and(|now| Arc::ptr_eq(&now, &o));
@@ -163,8 +163,8 @@ impl Engine {
             debug_assert!(at < size, "dirty page beyond the end");
             let len = size.saturating_sub(at).min(PAGE) as usize;
             let cut = len < PAGE_SIZE;
-            let fd: RawFd =
-                if buffered || (cut && writer.direct) { o.source().buffered()? } else { writer.raw() };
+            let through_cache = buffered || (cut && writer.direct());
+            let fd: RawFd = if through_cache { o.source().buffered()?.raw() } else { writer.raw() };
             let ptr = self.handles.segment.frame(g.frame);
             match ops.last_mut() {
                 Some(op)

@@ -7,6 +7,7 @@ use std::process::Command;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
+use terrace_tests::tools::compile;
 use terrace_tests::{amount, leftovers};
 
 fn bytes(pattern: u64, len: usize) -> Vec<u8> {
@@ -567,5 +568,17 @@ fn inode_numbers_are_the_sources() {
     fs::rename(rig.at().join("hard"), rig.at().join("renamed")).unwrap();
     assert_eq!(held.metadata().unwrap().ino(), number(rig.src(), "renamed"));
     drop(held);
+    rig.finish();
+}
+
+/// A client's descriptor in the hands of a program without the library: its mapping is announced by nobody.
+#[test]
+fn a_mapping_through_an_inherited_descriptor() {
+    let rig = Rig::new("inherited", Side::Fast, "16MiB");
+    let program = rig.aside().join("inherited_map");
+    compile("inherited_map", &program, &[]);
+    fs::write(rig.src().join("db"), [b'A'; 8192]).unwrap();
+    let said = process::run(rig.command(&program).arg("db"), 60).expect_success();
+    assert_eq!(said, "A B B B\n", "before, during the mapping through both descriptors, after");
     rig.finish();
 }

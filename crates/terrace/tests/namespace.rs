@@ -376,7 +376,7 @@ fn times_and_blocks_follow_the_source() {
         File::open(&path).unwrap().set_times(fs::FileTimes::new().set_accessed(old)).unwrap();
         let before = fs::metadata(&path).unwrap();
         assert_eq!(before.accessed().unwrap(), old);
-        drop_caches(mount);
+        drop_pages(&path);
         assert_eq!(fs::read(&path).unwrap().len(), 300_000);
         let after = fs::metadata(mount.src.join("b")).unwrap();
         assert!(after.accessed().unwrap() > old);
@@ -387,10 +387,9 @@ fn times_and_blocks_follow_the_source() {
     });
 }
 
-/// Makes the kernel forget what it holds of the mount, so that the daemon is asked.
-fn drop_caches(mount: &Mount) {
-    let file = File::open(mount.path("b")).unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+/// Makes the kernel forget what it holds of a file, so that the daemon is asked.
+fn drop_pages(path: &Path) {
+    rustix::fs::fadvise(File::open(path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
 #[test]
@@ -471,6 +470,142 @@ fn files_belong_to_their_makers() {
         let sub = fs::metadata(&in_group).unwrap();
         assert_eq!((sub.uid(), sub.gid(), sub.mode() & 0o2000), (4242, 99, 0o2000));
         assert_eq!(fs::metadata(&set_id).unwrap().mode() & 0o7777, 0o777, "a write takes set-id away");
+    });
+}
+
+/// As the other user's `open`, with a mode.
+fn open_as(path: &Path, flags: i32, mode: u32) -> std::io::Result<File> {
+    let access = OFlags::from_bits_retain(flags as u32);
+    Ok(rustix::fs::open(path, access | OFlags::CLOEXEC, rustix::fs::Mode::from_raw_mode(mode))?.into())
+}
+
+#[test]
+fn a_new_file_keeps_its_set_id_bits() {
+    each(|mount| {
+        // More than there are threads to answer: none may be lost over it.
+        let paths: Vec<_> = (0..12).map(|i| mount.path(&format!("new{i}"))).collect();
+        as_other_user(|| {
+            paths
+                .iter()
+                .all(|path| open_as(path, libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY, 0o4755).is_ok())
+        });
+        for path in &paths {
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o7777, 0o4755);
+        }
+    });
+}
+
+#[test]
+fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
+    each(|mount| {
+        for round in 0..3 {
+            let (name, text) = (format!("secret{round}"), b"for root alone");
+            let path = mount.path(&name);
+            // The kernel remembers for a second that there is no such name.
+            assert_eq!(errno(fs::metadata(&path)), libc::ENOENT);
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(mount.src.join(&name))
+                .unwrap();
+            file.write_all(text).unwrap();
+            as_other_user(|| {
+                let refused = open_as(&path, libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC, 0o666);
+                refused.is_err_and(|e| e.raw_os_error() == Some(libc::EACCES))
+            });
+            let mut found = Vec::new();
+            open_as(&path, libc::O_CREAT | libc::O_RDWR, 0o666).unwrap().read_to_end(&mut found).unwrap();
+            assert_eq!(found, text);
+        }
+    });
+}
+
+/// What the mode forbids to later opens, an open file goes on with: also if the daemon has no more rights than programs.
+#[test]
+fn modes_hold_for_opens_and_not_for_open_files() {
+    if !possible() {
+        return;
+    }
+    for cache in [Cache::Direct, Cache::Engine] {
+        let mount = Mount::of_user(cache, 4242);
+        let (made, closed, blind, late) =
+            (mount.path("made"), mount.path("closed"), mount.path("blind"), mount.path("late"));
+        fs::write(mount.src.join("late"), b"late").unwrap();
+        std::os::unix::fs::chown(mount.src.join("late"), Some(4242), Some(4242)).unwrap();
+        let text = [b'x'; 5000];
+        as_other_user(|| {
+            let create = libc::O_CREAT | libc::O_EXCL;
+            // As git makes its objects.
+            let made = open_as(&made, create | libc::O_RDWR, 0o444).unwrap();
+            made.write_all_at(&text, 0).unwrap();
+            made.sync_all().unwrap();
+            // Closed to all after the open and before the first write.
+            let file = open_as(&closed, create | libc::O_RDWR, 0o644).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
+            file.write_all_at(&text, 0).unwrap();
+            file.write_all_at(b"y", 4999).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 20_000).unwrap();
+            let mut back = [0; 5000];
+            file.read_exact_at(&mut back, 0).unwrap();
+            // Never to be read.
+            let file = open_as(&blind, create | libc::O_WRONLY, 0o200).unwrap();
+            file.write_all_at(&text, 0).unwrap();
+            file.sync_all().unwrap();
+            // Closed to all after the open and before the first read.
+            let file = File::open(&late).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
+            let mut found = [0; 4];
+            file.read_exact_at(&mut found, 0).unwrap();
+            back[4999] == b'y' && &found == b"late" && File::open(&late).is_err()
+        });
+        assert_eq!(source(&mount, "made"), text);
+        assert_eq!(source(&mount, "closed")[..4999], text[..4999]);
+        assert_eq!(source(&mount, "blind"), text);
+    }
+}
+
+#[test]
+fn what_the_source_does_not_let_be_written_is_refused_at_open() {
+    each(|mount| {
+        const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;
+        const IMMUTABLE: libc::c_int = 0x10;
+        const APPEND_ONLY: libc::c_int = 0x20;
+        fs::write(mount.src.join("f"), b"x").unwrap();
+        let file = File::open(mount.src.join("f")).unwrap();
+        let mark = |flags: libc::c_int| {
+            // SAFETY: reads one word.
+            unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&file), FS_IOC_SETFLAGS, &flags) == 0 }
+        };
+        for flags in [IMMUTABLE, APPEND_ONLY] {
+            if !mark(flags) {
+                return eprintln!("the source file system has no attributes");
+            }
+            let refused = open(&mount.path("f"), OFlags::WRONLY | OFlags::APPEND);
+            assert!(mark(0));
+            assert_eq!(refused.unwrap_err(), Errno::PERM);
+        }
+        fs::write(mount.path("f"), b"y").unwrap();
+    });
+}
+
+#[test]
+fn closed_files_keep_no_data_descriptors() {
+    each(|mount| {
+        for i in 0..40 {
+            let path = mount.path(&format!("f{i}"));
+            fs::write(&path, [b'x'; 5000]).unwrap();
+            drop_pages(&path);
+            assert_eq!(fs::read(&path).unwrap().len(), 5000);
+            rustix::fs::ftruncate(OpenOptions::new().write(true).open(&path).unwrap(), 100).unwrap();
+        }
+        // The kernel tells of the last close when it likes.
+        let until = Instant::now() + Duration::from_secs(10);
+        while mount.data_descriptors() > 0 {
+            assert!(Instant::now() < until, "{} data descriptors", mount.data_descriptors());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     });
 }
 

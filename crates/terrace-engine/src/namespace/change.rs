@@ -78,7 +78,12 @@ impl<C: PageCache> Namespace<C> {
         }
         let object = self.object_of(inode, &mut inode.life.lock())?;
         self.strip_privileges(caller, inode)?;
-        Ok(self.cache.truncate(&object, size)?)
+        self.with_room(|| self.cache.truncate(&object, size))?;
+        let life = inode.life.lock();
+        if life.writers == 0 {
+            object.close_writer();
+        }
+        Ok(())
     }
 
     fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {

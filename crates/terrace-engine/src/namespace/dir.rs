@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::attr::{Attr, Kind};
 use super::error::Result;
-use super::handle::{OpenDir, What, count_release};
+use super::handle::{OpenDir, What};
 use super::inode::{Inode, ROOT};
 use super::lookup::{Entry, stat_name};
 use super::{Namespace, Op, PageCache};
@@ -126,9 +126,8 @@ impl<C: PageCache> Namespace<C> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = inode.directory()?;
         let fd = self.with_room(|| rustix::fs::openat(dir, ".", flags, Mode::empty()))?;
-        inode.life.lock().handles += 1;
-        let opened = self.handles.insert(inode.clone(), What::Dir(OpenDir::new(fd)), op.unique());
-        opened.inspect_err(|_| inode.life.lock().handles -= 1)
+        let mut life = inode.life.lock();
+        self.handles.insert(&inode, &mut life, What::Dir(OpenDir::new(fd)), op.unique())
     }
 
     /// Lists from `offset` on, until `emit` says that it has no room for the entry.
@@ -136,19 +135,23 @@ impl<C: PageCache> Namespace<C> {
         self.list(fh, offset, |_, _, listed| Ok(emit(listed)))
     }
 
-    /// As `readdir`, with attributes. An entry that `emit` refuses is not counted.
+    /// As `readdir`, with attributes. An entry that `emit` refuses is not counted. A resent request lists the same entries
+    /// again, for the kernel holds the directory's lock over it; as many of them as its first try came to are counted already.
     pub fn readdirplus(
         &self,
+        op: &mut Op<'_>,
         fh: u64,
         offset: u64,
         mut emit: impl FnMut(&ListedPlus<'_>) -> bool,
     ) -> Result<()> {
+        let counted = op.entries_counted();
+        let mut entries = 0;
         self.list(fh, offset, |namespace, dir, listed| {
             if is_dots(listed.name) {
                 let entry = namespace.entry(nameless(listed));
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
-            let (inode, entry) = match namespace.enter(dir, listed.name, None) {
+            let (inode, entry) = match namespace.enter_if(dir, listed.name, |_| entries >= counted) {
                 Ok(entered) => entered,
                 Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
                 Err(error) => return Err(error),
@@ -156,6 +159,9 @@ impl<C: PageCache> Namespace<C> {
             let full = emit(&ListedPlus { listed: *listed, entry });
             if full {
                 namespace.forget(inode.nodeid, 1);
+            } else {
+                entries += 1;
+                op.entry_counted(entries);
             }
             Ok(full)
         })
@@ -204,16 +210,6 @@ impl<C: PageCache> Namespace<C> {
         };
         let ino = if dir.nodeid == ROOT && is_dots(raw.name) { ROOT } else { self.inodes.reported(raw.ino) };
         Some(Listed { ino, next: raw.next, kind, name: raw.name })
-    }
-
-    /// Closes a directory.
-    pub fn releasedir(&self, fh: u64) {
-        if let Some(handle) = self.handles.remove(fh) {
-            count_release(&handle);
-            if handle.inode.nlookup() == 0 {
-                self.retire_if_unused(&handle.inode);
-            }
-        }
     }
 
     /// Makes a directory's names stable.

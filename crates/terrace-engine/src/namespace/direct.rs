@@ -4,52 +4,26 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, OnceLock};
-
-use rustix::fs::{Mode, OFlags};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use super::attr::{Attr, Time};
-use super::path::ProcPath;
 use super::{CachedFile, Door, PageCache};
+use crate::source::SourceFile;
 
 /// The cache without pages.
 #[derive(Debug, Default)]
 pub struct Direct;
 
-/// A file of the source.
-#[derive(Debug)]
-pub struct DirectFile {
-    path_fd: RawFd,
-    read: OnceLock<OwnedFd>,
-    write: OnceLock<OwnedFd>,
-}
-
-impl DirectFile {
-    fn open(&self, access: OFlags) -> io::Result<OwnedFd> {
-        // SAFETY: `PageCache::object` promises that the descriptor outlives the object.
-        let path = ProcPath::new(unsafe { BorrowedFd::borrow_raw(self.path_fd) });
-        Ok(rustix::fs::open(path.as_c_str(), access | OFlags::CLOEXEC, Mode::empty())?)
+impl CachedFile for Arc<SourceFile> {
+    fn source(&self) -> &SourceFile {
+        self
     }
 
-    fn get<'a>(&self, slot: &'a OnceLock<OwnedFd>, access: OFlags) -> io::Result<&'a OwnedFd> {
-        if let Some(fd) = slot.get() {
-            return Ok(fd);
-        }
-        let fd = self.open(access)?;
-        Ok(slot.get_or_init(|| fd))
+    fn close_writer(&self) {
+        SourceFile::close_writer(self);
     }
 
-    fn reader(&self) -> io::Result<&OwnedFd> {
-        self.get(&self.read, OFlags::RDONLY)
-    }
-
-    fn writer(&self) -> io::Result<&OwnedFd> {
-        self.get(&self.write, OFlags::WRONLY)
-    }
-}
-
-impl CachedFile for Arc<DirectFile> {
     fn dirty_pages(&self) -> u64 {
         0
     }
@@ -66,11 +40,11 @@ impl CachedFile for Arc<DirectFile> {
 }
 
 impl PageCache for Direct {
-    type Object = Arc<DirectFile>;
+    type Object = Arc<SourceFile>;
     type Cursor = ();
 
     fn object(&self, _: u64, path_fd: RawFd, _: u64) -> io::Result<Self::Object> {
-        Ok(Arc::new(DirectFile { path_fd, read: OnceLock::new(), write: OnceLock::new() }))
+        Ok(Arc::new(SourceFile::through_page_cache(path_fd)))
     }
 
     fn reattach(&self, _: u64, _: RawFd) -> Option<Self::Object> {
@@ -88,7 +62,7 @@ impl PageCache for Direct {
     fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], _: Door) -> io::Result<usize> {
         let (fd, mut done) = (object.reader()?, 0);
         while done < buf.len() {
-            match rustix::io::pread(fd, &mut buf[done..], offset + done as u64)? {
+            match rustix::io::pread(&*fd, &mut buf[done..], offset + done as u64)? {
                 0 => break,
                 n => done += n,
             }
@@ -97,11 +71,11 @@ impl PageCache for Direct {
     }
 
     fn write(&self, object: &Self::Object, offset: u64, data: &[u8]) -> io::Result<usize> {
-        Ok(rustix::io::pwrite(object.writer()?, data, offset)?)
+        Ok(rustix::io::pwrite(&*object.writer()?, data, offset)?)
     }
 
     fn truncate(&self, object: &Self::Object, size: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(object.writer()?, size)?)
+        Ok(rustix::fs::ftruncate(&*object.writer()?, size)?)
     }
 
     fn flush(&self, _: &Self::Object, _: Range<u64>) -> io::Result<()> {
@@ -109,8 +83,8 @@ impl PageCache for Direct {
     }
 
     fn fsync(&self, object: &Self::Object, data_only: bool, (): &()) -> io::Result<()> {
-        let fd = object.reader()?;
-        let synced = if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) };
+        let fd = object.any()?;
+        let synced = if data_only { rustix::fs::fdatasync(&*fd) } else { rustix::fs::fsync(&*fd) };
         Ok(synced?)
     }
 

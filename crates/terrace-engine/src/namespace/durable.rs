@@ -139,7 +139,7 @@ pub(crate) struct JournalRecord {
     pub(crate) unique: AtomicU64,
     /// The inode the name had before (remove, rename); 0 where there was none.
     pub(crate) before: AtomicU64,
-    /// The inode whose lookup count this request raised; 0 for none yet.
+    /// The inode whose lookup count this request raised; 0 for none yet. For a listing: the number of entries counted.
     pub(crate) counted: AtomicU64,
 }
 

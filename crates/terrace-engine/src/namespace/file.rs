@@ -1,6 +1,6 @@
 //! Content: open, read, write, and what works on the source's extents.
 
-use std::ops::Range;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::attr::Attr;
 use super::error::Result;
-use super::handle::{Handle, OpenFile, What, count_open_locked, count_release, writes};
+use super::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
 use super::inode::{Inode, Life, Seen};
 use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
 
@@ -44,10 +44,18 @@ pub struct WriteKind {
 impl<C: PageCache> Namespace<C> {
     /// Opens a regular file.
     pub fn open(&self, op: &Op<'_>, nodeid: u64, flags: u32) -> Result<Opened> {
-        self.open_inode(op, self.inode(nodeid)?, flags)
+        self.open_inode(op, self.inode(nodeid)?, flags, None)
     }
 
-    pub(crate) fn open_inode(&self, op: &Op<'_>, inode: Arc<Inode<C::Object>>, flags: u32) -> Result<Opened> {
+    /// Opens an inode; `made` is what making it gave, open for reading and writing. O_TRUNC is not looked at: the kernel
+    /// truncates in a request of its own, and a file just made is empty.
+    pub(crate) fn open_inode(
+        &self,
+        op: &Op<'_>,
+        inode: Arc<Inode<C::Object>>,
+        flags: u32,
+        made: Option<OwnedFd>,
+    ) -> Result<Opened> {
         if op.is_resent()
             && let Some((fh, handle)) = self.handles.reopened(op.unique())
         {
@@ -58,32 +66,31 @@ impl<C: PageCache> Namespace<C> {
 
         let mut life = inode.life.lock();
         let object = self.object_of(&inode, &mut life)?;
-        if writes(flags) && life.writers == 0 {
-            self.with_room(|| refuse_unwritable(&inode, flags))?;
+        match made {
+            Some(fd) => object.source().adopt_writer(fd),
+            None => self.open_source(&object, flags, life.writers)?,
         }
         inode.used.store(true, Ordering::Relaxed);
         let fresh = !self.changed_behind(&inode, &mut life, &object)?;
-        if flags & libc::O_TRUNC as u32 != 0 {
-            inode.touch();
-            self.strip_privileges(&op.caller, &inode)?;
-            self.cache.truncate(&object, 0)?;
-        }
         let atime_due = AtomicBool::new(
             flags & libc::O_NOATIME as u32 == 0 && inode.stat().is_ok_and(|s| atime_is_old(&s)),
         );
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(0, &file, fresh);
-        let unseen = writes(flags) && file.may_map_unseen();
-        let what = What::File(file);
-        count_open_locked::<C>(&mut life, &what);
-        drop(life);
-        answer.fh = self.handles.insert(inode.clone(), what, op.unique()).inspect_err(|_| {
-            let mut life = inode.life.lock();
-            life.handles -= 1;
-            life.writers -= u32::from(writes(flags));
-            life.unseen_writers -= u32::from(unseen);
-        })?;
+        answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
         Ok(answer)
+    }
+
+    /// The source must agree now to what the program wants: at write-back it would be too late to tell (a read-only file system,
+    /// an immutable file). A daemon that modes bind must also have the file open before they change.
+    fn open_source(&self, object: &C::Object, flags: u32, writers: u32) -> Result<()> {
+        let opened = match (writes(flags), writers) {
+            (true, 0) => self.with_room(|| object.source().writer())?,
+            (false, _) if self.bound_by_modes => self.with_room(|| object.source().reader())?,
+            _ => return Ok(()),
+        };
+        self.pressure.opened(opened.raw());
+        Ok(())
     }
 
     /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped.
@@ -109,14 +116,17 @@ impl<C: PageCache> Namespace<C> {
         Ok(changed)
     }
 
-    /// Reads into `buf`; short at the end of the file.
-    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache.
+    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: bool) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         if file.atime_due.swap(false, Ordering::Relaxed) {
             move_atime(&handle.inode);
         }
-        Ok(self.cache.read(&file.object, offset, buf, file.door)?)
+        if paged {
+            note_paged::<C>(&handle.inode, &file.object);
+        }
+        self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.door))
     }
 
     /// Writes `data`.
@@ -127,10 +137,13 @@ impl<C: PageCache> Namespace<C> {
         };
         let (inode, file) = (&handle.inode, handle.file()?);
         inode.touch();
+        if kind.from_cache || file.door == Door::MainCached {
+            note_paged::<C>(inode, &file.object);
+        }
         if !kind.from_cache {
             self.strip_known(inode, !kind.kill_set_id)?;
         }
-        let written = self.cache.write(&file.object, offset, data)?;
+        let written = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
         if file.door == Door::MainDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
@@ -158,7 +171,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// The last descriptor and mapping of a handle are gone.
+    /// The last descriptor and mapping of a handle, of a file or a directory, are gone.
     pub fn release(&self, fh: u64) {
         if let Some(handle) = self.handles.remove(fh) {
             count_release(&handle);
@@ -175,7 +188,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(self.cache.fsync(&file.object, data_only, &file.cursor)?)
     }
 
-    /// Allocates, punches, zeroes, collapses or inserts a range, as `mode` says.
+    /// Allocates, punches or zeroes a range, as `mode` says; the kernel lets nothing else through.
     pub fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
@@ -183,11 +196,9 @@ impl<C: PageCache> Namespace<C> {
         self.strip_privileges(caller, inode)?;
         let mode = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-        let moves = mode.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE);
-        let range = offset..if moves { u64::MAX } else { end };
-        self.on_source(&file.object, range, || {
-            rustix::fs::fallocate(open_source(inode, OFlags::RDWR)?, mode, offset, len)
-        })
+        Ok(self.cache.with_source(&file.object, offset..end, || {
+            Ok(rustix::fs::fallocate(&*file.object.source().writer()?, mode, offset, len)?)
+        })?)
     }
 
     /// The next data or hole from `offset` on.
@@ -200,7 +211,8 @@ impl<C: PageCache> Namespace<C> {
             _ => return Err(Errno::INVAL.into()),
         };
         self.cache.flush(&file.object, 0..u64::MAX)?;
-        Ok(rustix::fs::seek(open_source(&handle.inode, OFlags::RDONLY)?, seek)?)
+        let reader = self.with_room(|| file.object.source().reader())?;
+        Ok(rustix::fs::seek(&*reader, seek)?)
     }
 
     /// Copies within the source file system; short is allowed, and usual for long ranges.
@@ -217,17 +229,11 @@ impl<C: PageCache> Namespace<C> {
         self.cache.flush(&source.file()?.object, from.1..end(from.1)?)?;
         target.inode.touch();
         self.strip_privileges(caller, &target.inode)?;
-        self.on_source(&target.file()?.object, to.1..end(to.1)?, || copy(&source, from.1, &target, to.1, len))
-    }
-
-    /// `PageCache::with_source` for calls that answer with an errno.
-    fn on_source<T>(
-        &self,
-        object: &C::Object,
-        range: Range<u64>,
-        act: impl FnOnce() -> rustix::io::Result<T>,
-    ) -> Result<T> {
-        Ok(self.cache.with_source(object, range, || act().map_err(Into::into))?)
+        let range = to.1..end(to.1)?;
+        let copied = self
+            .cache
+            .with_source(&target.file()?.object, range, || copy(&source, from.1, &target, to.1, len));
+        Ok(copied?)
     }
 
     /// Figures of the source file system.
@@ -252,7 +258,7 @@ fn atime_is_old(stat: &Stat) -> bool {
 /// the time outright would change ctime; a mapping made and dropped is an access without I/O.
 fn move_atime<O>(inode: &Inode<O>) {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    let Ok(source) = open_source(inode, OFlags::RDONLY) else { return };
+    let Ok(source) = open_again(inode) else { return };
     // SAFETY: a new mapping that nobody touches, unmapped at once.
     unsafe {
         if let Ok(page) = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &source, 0) {
@@ -261,16 +267,9 @@ fn move_atime<O>(inode: &Inode<O>) {
     }
 }
 
-/// The source must agree to be written now: at write-back it would be too late to tell the program (a read-only file system,
-/// an immutable file).
-fn refuse_unwritable<O>(inode: &Inode<O>, flags: u32) -> rustix::io::Result<()> {
-    let append = OFlags::from_bits_retain(flags) & OFlags::APPEND;
-    open_source(inode, OFlags::WRONLY | append).map(drop)
-}
-
-/// A descriptor of the source file itself.
-fn open_source<O>(inode: &Inode<O>, access: OFlags) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::open(inode.path().as_c_str(), access | OFlags::CLOEXEC, Mode::empty())
+/// A descriptor of its own for the source file, for reading.
+fn open_again<O>(inode: &Inode<O>) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(inode.path().as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn copy<C: PageCache>(
@@ -279,9 +278,14 @@ fn copy<C: PageCache>(
     to: &Handle<C>,
     mut to_offset: u64,
     len: u64,
-) -> rustix::io::Result<u64> {
-    let source = open_source(&from.inode, OFlags::RDONLY)?;
-    let target = open_source(&to.inode, OFlags::RDWR)?;
+) -> io::Result<u64> {
+    let source = open_again(&from.inode).map_err(|errno| match errno {
+        // The mode has changed since the program opened it. The kernel then copies by reading and writing.
+        Errno::ACCESS => Errno::OPNOTSUPP,
+        errno => errno,
+    })?;
+    let target = to.file()?.object.source().buffered()?;
     let len = usize::try_from(len).expect("limited above");
-    Ok(rustix::fs::copy_file_range(source, Some(&mut from_offset), target, Some(&mut to_offset), len)? as u64)
+    Ok(rustix::fs::copy_file_range(source, Some(&mut from_offset), &*target, Some(&mut to_offset), len)?
+        as u64)
 }

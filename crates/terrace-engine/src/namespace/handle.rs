@@ -10,8 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use super::dir::Stream;
 use super::durable::{Durable, FREE, HandleRecord, USED};
 use super::error::{Error, Result};
-use super::inode::{Inode, InodeTable};
-use super::{Door, PageCache};
+use super::inode::{Inode, InodeTable, Life};
+use super::{CachedFile, Door, PageCache};
 
 const SHARDS: usize = 16;
 
@@ -91,7 +91,7 @@ impl<C: PageCache> Handle<C> {
     }
 }
 
-/// All open handles. The inode's counts in `Life` are kept by those who open and release.
+/// All open handles. The inode's counts in `Life` are kept on entry, and by those who release.
 #[derive(Debug)]
 pub(crate) struct HandleTable<C: PageCache> {
     shards: [RwLock<HashMap<u64, Arc<Handle<C>>>>; SHARDS],
@@ -145,7 +145,7 @@ impl<C: PageCache> HandleTable<C> {
                 atime_due: AtomicBool::new(false),
             })
         };
-        count_open(&inode, &what);
+        count_open(&inode, &mut inode.life.lock(), &what);
         let unique = record.unique.load(Ordering::Relaxed);
         let fh = file_handle(slot, record.generation.load(Ordering::Relaxed));
         self.recovered.lock().insert(unique, fh);
@@ -181,9 +181,16 @@ impl<C: PageCache> HandleTable<C> {
         Some((fh, self.get(fh).ok()?))
     }
 
-    /// Enters a new handle; it is durable when this returns.
-    pub(crate) fn insert(&self, inode: Arc<Inode<C::Object>>, what: What<C>, unique: u64) -> Result<u64> {
+    /// Enters a new handle and counts it at its inode, whose `life` the caller holds; it is durable when this returns.
+    pub(crate) fn insert(
+        &self,
+        inode: &Arc<Inode<C::Object>>,
+        life: &mut Life<C::Object>,
+        what: What<C>,
+        unique: u64,
+    ) -> Result<u64> {
         let slot = self.durable.handle_slots.take()?;
+        count_open(inode, life, &what);
         let record = &self.durable.handles[slot];
         assert_eq!(record.state.load(Ordering::Acquire), FREE, "handle slot {slot} is taken");
         let generation = self.durable.header.handle_generation.fetch_add(1, Ordering::AcqRel);
@@ -199,6 +206,7 @@ impl<C: PageCache> HandleTable<C> {
         record.door.store(door.code(), Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         let fh = file_handle(slot, generation);
+        let inode = inode.clone();
         self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(fh)
@@ -223,15 +231,9 @@ fn file_handle(slot: usize, generation: u32) -> u64 {
     (u64::from(generation) << 32) | (slot as u64 + 1)
 }
 
-/// Counts a handle in at its inode. While a writer goes through the kernel's page cache, dirty pages of shared mappings
-/// may be there unknown to us: the fast door steps aside.
-fn count_open<C: PageCache>(inode: &Inode<C::Object>, what: &What<C>) {
-    count_open_locked::<C>(&mut inode.life.lock(), what);
-}
-
-/// As `count_open`, by one who holds the inode's `life`.
-pub(crate) fn count_open_locked<C: PageCache>(life: &mut super::inode::Life<C::Object>, what: &What<C>) {
-    use super::CachedFile;
+/// Counts a handle in at its inode, by one who holds its `life`. While a writer goes through the kernel's page cache, dirty
+/// pages of shared mappings may be there unknown to us: the fast door steps aside.
+fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
     if let What::File(file) = what
         && file.writes()
@@ -241,25 +243,43 @@ pub(crate) fn count_open_locked<C: PageCache>(life: &mut super::inode::Life<C::O
             life.unseen_writers += 1;
             file.object.set_slow(true);
         }
+        inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
     }
 }
 
 /// Counts a handle out. The file is slow while it has writers whose mappings nobody announces; an announced mapping makes
 /// it so until its last writer of any kind is gone, for it may be any of them. (A mapping keeps its handle open.)
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
-    use super::CachedFile;
-    let mut life = handle.inode.life.lock();
+    let inode = &handle.inode;
+    let mut life = inode.life.lock();
     life.handles -= 1;
-    if let What::File(file) = &handle.what
-        && file.writes()
-    {
+    let What::File(file) = &handle.what else { return };
+    if file.writes() {
         life.writers -= 1;
         life.unseen_writers -= u32::from(file.may_map_unseen());
+        inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
         if life.unseen_writers == 0 {
             file.object.set_slow(false);
         }
         if life.writers == 0 {
             file.object.set_mapped(false);
+            file.object.close_writer();
+        }
+    }
+    if life.handles == 0 {
+        file.object.source().close_reader();
+    }
+}
+
+/// Pages of the file go into the kernel's page cache, or were changed there. A mapping through a client's descriptor, by
+/// whoever was handed that, finds them there and changes them without our hearing of it; and it finds no others, for the
+/// kernel empties its page cache when such a mapping is made. So from the first such page on, while a client has
+/// the file open for writing, the fast door steps aside.
+pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
+    if inode.announcing_writers.load(Ordering::Acquire) > 0 {
+        let life = inode.life.lock();
+        if life.writers > life.unseen_writers {
+            object.set_mapped(true);
         }
     }
 }

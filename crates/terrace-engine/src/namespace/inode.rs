@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
@@ -67,6 +67,8 @@ pub(crate) struct Inode<O> {
     fd: OwnedFd,
     record: &'static InodeRecord,
     pub(crate) life: Mutex<Life<O>>,
+    /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
+    pub(crate) announcing_writers: AtomicU32,
     /// Did this mount change the inode since `seen`? Set before the change.
     pub(crate) modified: AtomicBool,
     /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
@@ -90,6 +92,7 @@ impl<O> Inode<O> {
             fd,
             record,
             life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0, seen: None }),
+            announcing_writers: AtomicU32::new(0),
             modified: AtomicBool::new(true),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
@@ -116,7 +119,13 @@ impl<O> Inode<O> {
         Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
     }
 
-    /// The node id, if this is a directory.
+    /// Is `fd` open on this very inode?
+    pub(crate) fn is_open_as(&self, fd: BorrowedFd<'_>) -> Result<bool> {
+        let (ours, theirs) = (self.stat()?, rustix::fs::fstat(fd)?);
+        Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
+    }
+
+    /// The O_PATH descriptor, if this is a directory.
     pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>> {
         match self.kind {
             Kind::Directory => Ok(self.fd()),

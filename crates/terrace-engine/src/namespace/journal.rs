@@ -6,11 +6,12 @@
 //! its number there reads the outcome off the source: the name is there (or gone, or another inode's), so the first try
 //! did it. The kernel holds the directory's lock over the request, so nobody else can have changed the name meanwhile.
 //!
-//! A slot whose answer was given, but which was not cleared, is never asked for; it is freed `RESEND_MAX` after the restart.
+//! A slot whose answer was given, but which was not cleared, is never asked for; it is freed `RESEND_MAX` after the kernel was
+//! asked to resend, however long the recovery before that took.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use super::durable::{Durable, JOURNAL_MAX};
 /// The mark of a resent request.
 const RESENT: u64 = 1 << 63;
 
-/// Resent requests come first; after this time none can be left unread.
+/// Resent requests come first; this long after they were asked for none can be left unread.
 const RESEND_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -32,7 +33,8 @@ pub(crate) struct Journal {
     /// Slots that an earlier daemon left, by request.
     left: Mutex<HashMap<u64, usize>>,
     any_left: AtomicBool,
-    started: Instant,
+    /// When the kernel was asked to resend.
+    resend_asked: OnceLock<Instant>,
 }
 
 impl Journal {
@@ -52,7 +54,12 @@ impl Journal {
             taken[slot / 64].fetch_or(1 << (slot % 64), Ordering::Relaxed);
         }
         let any_left = AtomicBool::new(!left.is_empty());
-        Self { durable, taken, left: Mutex::new(left), any_left, started: Instant::now() }
+        Self { durable, taken, left: Mutex::new(left), any_left, resend_asked: OnceLock::new() }
+    }
+
+    /// The kernel has been asked to resend what is unanswered.
+    pub(crate) fn note_resend_asked(&self) {
+        let _ = self.resend_asked.set(Instant::now());
     }
 
     /// Begins a request; the journal keeps nothing of it until `Op::intend` or `Op::counted`.
@@ -75,7 +82,7 @@ impl Journal {
                     counted: record.counted.load(Ordering::Relaxed),
                 });
             }
-        } else if self.started.elapsed() > RESEND_MAX {
+        } else if self.resend_asked.get().is_some_and(|asked| asked.elapsed() > RESEND_MAX) {
             for (_, slot) in left.drain() {
                 self.free(slot);
             }
@@ -175,6 +182,19 @@ impl Drop for Op<'_> {
     }
 }
 
+/// Listings with attributes: the slot's count is one of entries.
+impl Op<'_> {
+    /// How many entries of this listing its first try had counted.
+    pub(crate) fn entries_counted(&self) -> u64 {
+        self.replayed.map_or(0, |replayed| replayed.counted)
+    }
+
+    /// Notes that so many entries have been counted; as in `counted`, a kill can leave the last one's count too high.
+    pub(crate) fn entry_counted(&mut self, entries: u64) {
+        self.counted(entries.max(self.entries_counted()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::durable::tests::region;
@@ -212,6 +232,23 @@ mod tests {
         assert!(op.counts(79));
         drop(op);
         assert!(!second.begin(caller(12 | RESENT)).is_replayed(), "claimed once");
+    }
+
+    #[test]
+    fn what_was_left_is_kept_until_long_after_the_resend_was_asked_for() {
+        let region = region(LAYOUT);
+        let first = journal(region, true);
+        let mut killed = first.begin(caller(12));
+        killed.intend(77);
+        std::mem::forget(killed);
+        let left = |journal: &Journal| {
+            drop(journal.begin(caller(14)));
+            journal.left.lock().len()
+        };
+        let second = journal(region, false);
+        assert_eq!(left(&second), 1, "nothing was resent yet, however long ago the start was");
+        second.resend_asked.set(Instant::now() - 2 * RESEND_MAX).unwrap();
+        assert_eq!(left(&second), 0);
     }
 
     #[test]

@@ -40,34 +40,42 @@ impl<C: PageCache> Namespace<C> {
             (b"..", ROOT) => OsStr::new("."),
             _ => name,
         };
-        Ok(self.enter(&parent, name, Some(op))?.1)
+        Ok(self.enter(&parent, name, op)?.1)
     }
 
-    /// The inode under `name`, known from now on and counted for `op` (without one: always).
+    /// The inode under `name`, known from now on and counted for `op`.
     pub(crate) fn enter(
         &self,
         parent: &Inode<C::Object>,
         name: &OsStr,
-        mut op: Option<&mut Op<'_>>,
+        op: &mut Op<'_>,
+    ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
+        let (inode, entry) = self.enter_if(parent, name, |nodeid| op.counts(nodeid))?;
+        if op.counts(inode.nodeid) {
+            op.counted(inode.nodeid);
+        }
+        Ok((inode, entry))
+    }
+
+    /// The inode under `name`, known from now on, its reference count raised if `counts` says so of it.
+    pub(crate) fn enter_if(
+        &self,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        counts: impl Fn(u64) -> bool,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
         let dir = parent.directory()?;
-        let counts = |op: &Option<&mut Op<'_>>, nodeid| op.as_ref().is_none_or(|op| op.counts(nodeid));
         let mut stat = stat_name(dir, name)?;
-        let inode = match self.inodes.find(&stat, |nodeid| counts(&op, nodeid)) {
+        let inode = match self.inodes.find(&stat, &counts) {
             Some(inode) => inode,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let fd = self.with_room(|| rustix::fs::openat(dir, name, flags, Mode::empty()))?;
                 self.pressure.opened(fd.as_raw_fd());
                 stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
-                self.inodes.insert(&stat, fd, |nodeid| counts(&op, nodeid))?
+                self.inodes.insert(&stat, fd, &counts)?
             }
         };
-        if let Some(op) = op.as_mut()
-            && op.counts(inode.nodeid)
-        {
-            op.counted(inode.nodeid);
-        }
         let (attr, attr_ttl) = self.overlay(&inode, &stat);
         let entry = Entry { attr_ttl, ..self.entry(attr) };
         Ok((inode, entry))

@@ -1,18 +1,22 @@
 //! Operations that give names: mknod, mkdir, symlink, link, create.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attr::decode_device;
 use super::creds::as_caller;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::inode::Inode;
 use super::lookup::{Entry, stat_name};
 use super::{Namespace, Op, Opened, PageCache};
+
+/// The answer to a create whose name somebody has given away beside the mount. The kernel took the name for free and has
+/// checked no permission; told this, it looks the name up again and opens what it finds as any other file.
+const LOOK_AGAIN: Error = Error::Source(Errno::STALE);
 
 impl<C: PageCache> Namespace<C> {
     /// Makes a file that is neither directory nor link. `mode` has the type bits.
@@ -28,7 +32,7 @@ impl<C: PageCache> Namespace<C> {
         let caller = op.caller;
         let (kind, bits) = (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & 0o7777));
         let made = self.make(op, parent, name, |dir| {
-            as_caller(&caller, umask, || rustix::fs::mknodat(dir, name, kind, bits, decode_device(rdev)))
+            Ok(as_caller(&caller, umask, || rustix::fs::mknodat(dir, name, kind, bits, decode_device(rdev)))?)
         });
         Ok(made?.1)
     }
@@ -37,8 +41,9 @@ impl<C: PageCache> Namespace<C> {
     pub fn mkdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32) -> Result<Entry> {
         let caller = op.caller;
         let bits = Mode::from_raw_mode(mode & 0o7777);
-        let made = self
-            .make(op, parent, name, |dir| as_caller(&caller, umask, || rustix::fs::mkdirat(dir, name, bits)));
+        let made = self.make(op, parent, name, |dir| {
+            Ok(as_caller(&caller, umask, || rustix::fs::mkdirat(dir, name, bits))?)
+        });
         Ok(made?.1)
     }
 
@@ -46,7 +51,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn symlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, target: &OsStr) -> Result<Entry> {
         let caller = op.caller;
         let made = self.make(op, parent, name, |dir| {
-            as_caller(&caller, 0o022, || rustix::fs::symlinkat(target, dir, name))
+            Ok(as_caller(&caller, 0o022, || rustix::fs::symlinkat(target, dir, name))?)
         });
         Ok(made?.1)
     }
@@ -57,7 +62,7 @@ impl<C: PageCache> Namespace<C> {
         inode.touch();
         let path = inode.path();
         let made = self.make(op, parent, name, |dir| {
-            rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)
+            Ok(rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?)
         });
         let (inode, mut entry) = made?;
         self.metadata_changed(&inode);
@@ -65,7 +70,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(entry)
     }
 
-    /// Makes a regular file and opens it. Without O_EXCL a file that is there already is opened.
+    /// Makes a regular file and opens it.
     pub fn create(
         &self,
         op: &mut Op<'_>,
@@ -77,17 +82,26 @@ impl<C: PageCache> Namespace<C> {
     ) -> Result<(Entry, Opened)> {
         let caller = op.caller;
         let bits = Mode::from_raw_mode(mode & 0o7777);
+        let access = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut fd = None;
+        // The mode is for later opens: whoever makes a file may write it, so the descriptor is kept.
         let made = self.make(op, parent, name, |dir| {
-            as_caller(&caller, umask, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))
+            let open = || as_caller(&caller, umask, || rustix::fs::openat(dir, name, access, bits));
+            fd = Some(self.with_room(open)?);
+            Ok(())
         });
         let (inode, entry) = match made {
             Err(error) if error.is(Errno::EXIST) && flags & libc::O_EXCL as u32 == 0 => {
-                self.enter(&*self.inode(parent)?, name, Some(op))?
+                return Err(LOOK_AGAIN);
             }
             made => made?,
         };
         let nodeid = inode.nodeid;
-        match self.open_inode(op, inode, flags) {
+        let opened = match &fd {
+            Some(fd) if !inode.is_open_as(fd.as_fd())? => Err(LOOK_AGAIN),
+            _ => self.open_inode(op, inode, flags, fd),
+        };
+        match opened {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
                 self.forget(nodeid, 1);
@@ -102,7 +116,7 @@ impl<C: PageCache> Namespace<C> {
         op: &mut Op<'_>,
         parent: u64,
         name: &OsStr,
-        act: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>,
+        act: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
         let parent = self.inode(parent)?;
         let dir = parent.directory()?;
@@ -113,9 +127,9 @@ impl<C: PageCache> Namespace<C> {
         op.intend(0);
         match act(dir) {
             Ok(()) => {}
-            Err(Errno::EXIST) if replayed => {}
-            Err(errno) => return Err(errno.into()),
+            Err(error) if replayed && error.is(Errno::EXIST) => {}
+            Err(error) => return Err(error),
         }
-        self.enter(&parent, name, Some(op))
+        self.enter(&parent, name, op)
     }
 }

@@ -66,6 +66,8 @@ use inode::{Inode, InodeTable};
 use journal::Journal;
 use shrink::Pressure;
 
+use crate::source::SourceFile;
+
 /// The page cache as the namespace sees it.
 ///
 /// `Object` is a shared reference to a cached file and `Cursor` one handle's view of its write-back errors.
@@ -113,13 +115,18 @@ pub trait PageCache: Send + Sync + 'static {
 
 /// A cached file as the namespace sees it.
 pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
+    /// The file of the source.
+    fn source(&self) -> &SourceFile;
+    /// Nobody has the file open for writing any more: its writer is closed, unless something is left to be written.
+    fn close_writer(&self);
     /// Pages that the source does not have yet.
     fn dirty_pages(&self) -> u64;
     /// Puts the cache's size and times over the source's where the cache knows better.
     fn fix_attr(&self, attr: &mut Attr);
     /// Sends the fast door's readers of this file to the main door, or no longer.
     fn set_slow(&self, slow: bool);
-    /// Likewise, because a client of the fast door maps it shared and writable; set by the door, taken back here.
+    /// Likewise, because somebody may have mapped it through a descriptor that a client of the fast door opened for writing.
+    /// Set by the door, when the client announces it, and here; taken back here.
     fn set_mapped(&self, mapped: bool);
     /// The source's ctime is the newest again (chmod, chown, link ...).
     fn metadata_changed(&self);
@@ -207,6 +214,8 @@ pub struct Namespace<C: PageCache> {
     durable: Arc<Durable>,
     kernel: OnceLock<Box<dyn Kernel>>,
     pressure: Pressure,
+    /// Do the modes of source files hold for this daemon?
+    bound_by_modes: bool,
 }
 
 impl<C: PageCache> fmt::Debug for Namespace<C> {
@@ -276,6 +285,7 @@ impl<C: PageCache> Namespace<C> {
             handles,
             journal: Journal::new(durable.clone()),
             durable,
+            bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),
         }
     }
@@ -288,6 +298,11 @@ impl<C: PageCache> Namespace<C> {
     /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
     pub fn begin(&self, caller: Caller) -> Op<'_> {
         self.journal.begin(caller)
+    }
+
+    /// Notes that the kernel was asked to resend what the earlier daemon had not answered.
+    pub fn note_resend_asked(&self) {
+        self.journal.note_resend_asked();
     }
 
     /// Notes that the connection to the kernel is about to be initialised.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
+use super::error::{Error, Result};
 use super::inode::{Inode, ROOT};
 use super::lookup::stat_name;
 use super::{Namespace, PageCache, limits};
@@ -89,15 +90,19 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.waiters_max.store(threads / 2, Ordering::Relaxed);
     }
 
-    /// Runs `open`, again if need be while descriptors are short: some are always about to be given back.
-    pub(crate) fn with_room<T>(&self, open: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    /// Runs `open`, or anything that may open something, again if need be while descriptors are short: some are always about
+    /// to be given back. Nothing may have been done when it fails so.
+    pub(crate) fn with_room<T, E: Into<Error>>(
+        &self,
+        mut open: impl FnMut() -> std::result::Result<T, E>,
+    ) -> Result<T> {
         for _ in 0..WAITS_MAX {
-            match open() {
-                Err(Errno::MFILE | Errno::NFILE) if self.pressure.wait() => {}
+            match open().map_err(Into::into) {
+                Err(error) if (error.is(Errno::MFILE) || error.is(Errno::NFILE)) && self.pressure.wait() => {}
                 result => return result,
             }
         }
-        open()
+        open().map_err(Into::into)
     }
 
     /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.

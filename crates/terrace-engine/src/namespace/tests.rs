@@ -92,7 +92,7 @@ fn references_are_counted_and_forgotten() {
     let opened = world.ask(|ns, op| ns.open(op, a, libc::O_RDWR as u32)).unwrap();
     world.namespace.forget(a, 1);
     let mut buf = [0; 4];
-    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf).unwrap(), 1);
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, false).unwrap(), 1);
     world.namespace.release(opened.fh);
     assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
     assert_eq!(world.namespace.getattr(a).unwrap_err().errno(), libc::ESTALE);
@@ -195,9 +195,9 @@ fn handles_and_listings_go_on_after_a_kill() {
     world.ask(|ns, op| ns.unlink(op, ROOT, name("f0"))).unwrap();
     world.kill();
     let mut buf = [0; 16];
-    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf).unwrap(), 7);
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, false).unwrap(), 7);
     world.namespace.release(opened.fh);
-    world.namespace.releasedir(dir);
+    world.namespace.release(dir);
     world.namespace.forget(f0, 1);
     assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
 }
@@ -225,7 +225,7 @@ fn full_tables_are_an_error_and_no_loss() {
     assert!(world.ask(|ns, op| ns.lookup(op, ROOT, name("f99"))).is_ok());
     let handles: Vec<_> = (0..8).map(|_| world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap()).collect();
     assert_eq!(world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap_err().errno(), libc::ENFILE);
-    handles.into_iter().for_each(|fh| world.namespace.releasedir(fh));
+    handles.into_iter().for_each(|fh| world.namespace.release(fh));
     assert_eq!(world.namespace.handles_open(), 0);
 }
 
@@ -236,20 +236,52 @@ fn listings_with_attributes_count_what_they_hand_out() {
         std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
     }
     let dir = world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap();
-    let mut taken = Vec::new();
-    world
-        .namespace
-        .readdirplus(dir, 0, |plus| {
+    let five = |ns: &Namespace<Direct>, op: &mut Op<'_>| {
+        let mut taken = Vec::new();
+        ns.readdirplus(op, dir, 0, |plus| {
             let full = taken.len() == 5;
             if !full {
                 taken.push((plus.listed.name.to_owned(), plus.entry.attr.ino));
             }
             full
-        })
-        .unwrap();
-    let files: Vec<_> = taken.iter().filter(|(name, _)| !name.to_string_lossy().starts_with('.')).collect();
+        })?;
+        taken.retain(|(name, _)| !name.to_string_lossy().starts_with('.'));
+        Ok(taken)
+    };
+    let files = world.ask(five).unwrap();
     assert_eq!(world.namespace.inodes_known(), 1 + files.len());
     files.iter().for_each(|(_, ino)| assert_eq!(world.nlookup(*ino), 1));
+    let again = world.ask_twice(five).unwrap();
+    assert_eq!(again, files);
+    files.iter().for_each(|(_, ino)| assert_eq!(world.nlookup(*ino), 2, "a resent listing counts once"));
+}
+
+#[test]
+fn a_create_opens_nothing_that_others_made() {
+    let mut world = World::new();
+    std::fs::write(world.path("secret"), b"theirs").unwrap();
+    for (flags, errno) in [(libc::O_RDWR, libc::ESTALE), (libc::O_RDWR | libc::O_EXCL, libc::EEXIST)] {
+        let made = world.ask(|ns, op| ns.create(op, ROOT, name("secret"), 0o644, 0, flags as u32));
+        assert_eq!(made.unwrap_err().errno(), errno);
+    }
+    assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
+}
+
+#[test]
+fn nothing_is_left_of_an_open_that_fails() {
+    let mut world = World::new();
+    std::fs::write(world.path("f"), b"").unwrap();
+    let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+    let dirs: Vec<_> = (0..8).map(|_| world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap()).collect();
+    let full = world.ask(|ns, op| ns.open(op, f, libc::O_RDWR as u32));
+    assert_eq!(full.unwrap_err().errno(), libc::ENFILE);
+    let inode = world.namespace.inode(f).unwrap();
+    let life = inode.life.lock();
+    assert_eq!((life.handles, life.writers, life.unseen_writers), (0, 0, 0));
+    drop(life);
+    dirs.into_iter().for_each(|fh| world.namespace.release(fh));
+    world.namespace.forget(f, 1);
+    assert_eq!(world.namespace.inodes_known(), 1);
 }
 
 #[test]

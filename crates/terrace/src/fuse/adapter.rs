@@ -260,10 +260,12 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf) {
+        // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
+        let paged = lock_owner.is_none();
+        with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf, paged) {
             Ok(len) => reply.data(&buf[..len]),
             Err(error) => reply.error(errno(&error)),
         });
@@ -334,13 +336,14 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn readdirplus(
         &self,
-        _: &Request,
+        req: &Request,
         _: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.namespace.readdirplus(fh.0, offset, |plus| {
+        let mut op = self.namespace.begin(caller(req));
+        let listed = self.namespace.readdirplus(&mut op, fh.0, offset, |plus| {
             let (listed, entry) = (&plus.listed, &plus.entry);
             reply.add(
                 INodeNo(listed.ino),
@@ -358,7 +361,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.namespace.releasedir(fh.0);
+        self.namespace.release(fh.0);
         reply.ok();
     }
 

@@ -13,7 +13,7 @@ pub(super) fn caller(req: &Request) -> Caller {
 
 pub(super) fn errno(error: &Error) -> Errno {
     let number = error.errno();
-    if matches!(number, libc::EIO | libc::ENFILE | libc::ESTALE) {
+    if matches!(number, libc::EIO | libc::ENFILE) || matches!(error, Error::UnknownNode(_)) {
         tracing::warn!("{error}");
     }
     Errno::from_i32(number)

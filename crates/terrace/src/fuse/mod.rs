@@ -39,6 +39,7 @@ pub fn serve<C: PageCache>(
     if recovering {
         // Before anything is read: the kernel resends all that is unanswered, also what was read a moment ago.
         handshake::ask_to_resend(fuse_fd.as_fd())?;
+        namespace.note_resend_asked();
     }
     let session = if recovering && namespace.is_initialised() {
         handshake::resume(adapter, fuse_fd, n_threads)?

@@ -53,20 +53,30 @@ pub struct Mount {
 
 impl Mount {
     pub fn new(cache: Cache) -> Self {
-        Self::with_descriptors(cache, u64::MAX)
+        Self::with(cache, u64::MAX, 0)
     }
 
     /// A mount whose daemon may have no more than `descriptors_max` descriptors open.
     pub fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
+        Self::with(cache, descriptors_max, 0)
+    }
+
+    /// A mount whose daemon and source are of the user `uid`.
+    pub fn of_user(cache: Cache, uid: u32) -> Self {
+        Self::with(cache, u64::MAX, uid)
+    }
+
+    fn with(cache: Cache, descriptors_max: u64, uid: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (src, mnt) = (dir.path().join("src"), dir.path().join("mnt"));
         fs::create_dir(&src).unwrap();
         fs::create_dir(&mnt).unwrap();
         rustix::fs::chmod(dir.path(), Mode::from_raw_mode(0o755)).unwrap();
         rustix::fs::chmod(&src, Mode::from_raw_mode(0o777)).unwrap();
+        std::os::unix::fs::chown(&src, Some(uid), Some(uid)).unwrap();
         let mut keeper = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "keeper_role", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{cache:?}:{}:{}:{descriptors_max}", src.display(), mnt.display()))
+            .env(ROLE, format!("{cache:?}:{}:{}:{descriptors_max}:{uid}", src.display(), mnt.display()))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -85,6 +95,19 @@ impl Mount {
     /// How many descriptors the daemon has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.daemon)).unwrap().count()
+    }
+
+    /// How many descriptors for the content of source files the daemon has open.
+    pub fn data_descriptors(&self) -> usize {
+        let path_only = |fd: &str| {
+            let info = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", self.daemon)).unwrap_or_default();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("0");
+            i32::from_str_radix(flags.trim(), 8).unwrap() & libc::O_PATH != 0
+        };
+        let open = fs::read_dir(format!("/proc/{}/fd", self.daemon)).unwrap().map(Result::unwrap);
+        open.filter(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(&self.src)))
+            .filter(|fd| !path_only(fd.file_name().to_str().unwrap()))
+            .count()
     }
 
     /// Kills the daemon and waits until its successor serves.
@@ -117,8 +140,8 @@ fn next_daemon(news: &mut impl BufRead) -> i32 {
 /// The keeper: mounts, and keeps a daemon running until the mount is gone.
 pub fn keep_if_told() {
     let Ok(task) = std::env::var(ROLE) else { return };
-    let [cache, src, mnt, descriptors_max] =
-        task.split(':').collect::<Vec<_>>().try_into().expect("cache, source, mount point, limit");
+    let [cache, src, mnt, descriptors_max, uid] =
+        task.split(':').collect::<Vec<_>>().try_into().expect("cache, source, mount point, limit, user");
     let most = limits::raise_descriptors_max().unwrap().min(descriptors_max.parse().unwrap());
     let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -131,11 +154,22 @@ pub fn keep_if_told() {
     );
     let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).unwrap();
     rustix::mount::mount("terrace-test", mnt, "fuse.terrace", MountFlags::empty(), options).unwrap();
+    become_user(uid.parse().unwrap());
     match cache {
         "Direct" => keep(&fuse, root, &DirectParts::new()),
         _ => keep(&fuse, root, &EngineParts::new()),
     }
     std::process::exit(0);
+}
+
+fn become_user(uid: u32) {
+    if uid != 0 {
+        // SAFETY: these calls change only this process's own credentials.
+        let done = unsafe {
+            libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(uid) == 0 && libc::setuid(uid) == 0
+        };
+        assert!(done, "user {uid}: {}", std::io::Error::last_os_error());
+    }
 }
 
 /// What outlives a daemon, and how a daemon is made of it.
