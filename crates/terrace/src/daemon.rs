@@ -23,7 +23,8 @@ use terrace_engine::Engine;
 
 use crate::control::Server;
 use crate::error::{Failure, Result, reason};
-use crate::keeper::{EXIT_REFUSED, Shared};
+use crate::keeper::{EXIT_LOST, EXIT_REFUSED, Shared};
+use crate::lost;
 use crate::sys;
 
 pub use engine::Memory;
@@ -33,6 +34,14 @@ use strays::Strays;
 
 /// Exit status after an error while serving: the keeper starts another terraced.
 const EXIT_FAILED: i32 = 1;
+
+/// What an unmounted instance comes to.
+enum Served {
+    /// Everything is in the source.
+    Written,
+    /// The source did not take everything: a line of how much, of which files, and why.
+    Lost(String),
+}
 
 /// How long the last answer may take to be read.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -76,9 +85,15 @@ fn abort_on_panic() {
 
 fn live(shared: &mut Shared, recovering: bool) -> i32 {
     match serve(shared, recovering) {
-        Ok(()) => {
+        Ok(Served::Written) => {
             clean_up_for_dead_keeper(shared);
             0
+        }
+        Ok(Served::Lost(line)) => {
+            let cure = "what fsync acknowledged is safe; see to the source";
+            let failure = Failure::new(shared.place.src.display(), line, cure);
+            shared.news.say(&format!("failed {failure}"));
+            EXIT_LOST
         }
         Err(failure) => {
             tracing::error!("{failure}");
@@ -89,7 +104,7 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 }
 
 /// From start to unmount.
-fn serve(shared: &mut Shared, recovering: bool) -> Result<()> {
+fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let strays = if recovering { Strays::found() } else { Strays::default() };
     // 1. The engine and the namespace over what is inherited.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
@@ -98,25 +113,32 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<()> {
     // 2. Everybody who asks something.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
-    start_threads(shared, &engine, &control, strays).map_err(|err| cannot("threads", err))?;
-    // 3. The main door, until the mount is gone.
-    let served = door.run();
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared));
+    start_threads(shared, &engine, &control, &stopper, strays).map_err(|err| cannot("threads", err))?;
+    // 3. The main door, until the mount is gone. If it fails before, what is unwritten is the next terraced's.
+    door.run().map_err(|err| cannot("mount", err))?;
     // 4. The last writes: unmounting has brought the kernel's dirty pages.
-    if let Err(err) = engine.shutdown() {
-        tracing::error!("{}: not everything could be written back: {err}", shared.place.src.display());
-    }
+    let written = stopper.write_the_rest();
     record::note(&engine, shared);
+    let served = match written {
+        Ok(()) => Served::Written,
+        Err(err) => {
+            let why = reason(err);
+            lost::note_refusal(&shared.instance, &why);
+            Served::Lost(format!("{}: lost: {why}", record::now(&engine, &record::root(shared)).told()))
+        }
+    };
     control.finish(ANSWER_WITHIN);
-    served.map_err(|err| cannot("mount", err))
+    Ok(served)
 }
 
 fn start_threads(
     shared: &mut Shared,
     engine: &Arc<Engine>,
     control: &Arc<Server>,
+    stopper: &Arc<Stopper>,
     strays: Strays,
 ) -> std::io::Result<()> {
-    let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     thread("control", move || control.serve(&listener, answers))?;
@@ -126,7 +148,8 @@ fn start_threads(
             tracing::error!("fast door: {err}; programs go on by the main door");
         }
     })?;
-    thread("signals", move || stopper.obey_signals())?;
+    let signalled = stopper.clone();
+    thread("signals", move || signalled.obey_signals())?;
     record::start(engine, shared)?;
     let mut news = shared.news.try_clone()?;
     thread("ready", move || {

@@ -121,7 +121,8 @@ impl Instance {
 
     /// Replaces a file at once: a reader sees the old or the new one.
     pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let new = self.path(&format!("{name}.new"));
+        // Two threads may replace one file.
+        let new = self.path(&format!("{name}.{}", rustix::thread::gettid().as_raw_pid()));
         fs::write(&new, content)?;
         fs::rename(&new, self.path(name))
     }

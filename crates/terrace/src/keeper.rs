@@ -27,12 +27,12 @@ use rustix::process::Pid;
 
 use crate::config::Config;
 use crate::daemon::Memory;
-use crate::error::Result;
+use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::instance::{self, Instance, Kind};
-use crate::mounts::{self, How};
+use crate::mounts::{self, How, Layer};
 use crate::place::Place;
-use crate::report::Line;
-use crate::sys;
+use crate::report::{self, Line};
+use crate::sys::{self, Side};
 
 use watch::{Ended, Watch};
 
@@ -64,6 +64,8 @@ pub struct Shared {
     pub memory: Memory,
     /// /dev/fuse.
     pub fuse: OwnedFd,
+    /// The mount's device, major and minor, if the kernel's table had it.
+    pub mount_dev: Option<(u32, u32)>,
     /// Where commands come in.
     pub control: UnixListener,
     /// Where clients of the fast door come in.
@@ -82,6 +84,35 @@ pub struct Shared {
 
 /// Exit status of a terraced that cannot start, after it said why.
 pub const EXIT_REFUSED: i32 = 3;
+/// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
+pub const EXIT_LOST: i32 = 4;
+
+/// A keeper that was started in the background.
+#[derive(Debug)]
+pub struct Started {
+    /// Its process id.
+    pub pid: Pid,
+    /// What it says.
+    pub line: Line,
+}
+
+/// Does the task in a process of its own; returns when the mount is served.
+pub fn start(mut task: Task) -> Result<Started> {
+    let fail = |err: std::io::Error| Failure::new("keeper", reason(err), "free some memory and try again");
+    let (mut line, keepers) = report::pair().map_err(fail)?;
+    match sys::fork().map_err(fail)? {
+        Side::Child => {
+            drop(line);
+            task.starter = Some(keepers);
+            sys::exit_now(i32::from(keep(task).is_err()) * i32::from(EXIT_FAILED))
+        }
+        Side::Parent(pid) => {
+            drop((keepers, task));
+            line.wait_ready()?;
+            Ok(Started { pid, line })
+        }
+    }
+}
 
 /// Does the task; returns when the instance is over. The calling process becomes the keeper.
 pub fn keep(mut task: Task) -> Result<()> {
@@ -100,38 +131,43 @@ pub fn keep(mut task: Task) -> Result<()> {
             return Err(failure);
         }
     };
-    let (shared, ended) = Watch::new(shared, heard, starter).run();
+    let (mut shared, ended, starter) = Watch::new(shared, heard, starter).run();
+    shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
+    // Who hears this may look for the mount, or mount again.
+    if let Some((mut starter, last_words)) = starter {
+        starter.say(&last_words);
+    }
     match ended {
         Ended::Done => Ok(()),
-        Ended::Refused(failure) | Ended::GaveUp(failure) => Err(failure),
+        Ended::Refused(failure) | Ended::GaveUp(failure) | Ended::Lost(failure) => Err(failure),
     }
 }
 
 /// Takes the mount away if it is still there, then the directory.
 ///
-/// After too many crashes the directory of a mount stays: it tells the next `terrace mount` what was lost.
+/// Where something may be lost the directory stays: it tells what, to the command that waits or to the next `terrace mount`.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
-    let Shared { place, fuse, kept, instance, kind, .. } = shared;
+    let Shared { place, fuse, mount_dev, kept, instance, .. } = shared;
     drop(fuse);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     setup::close_all_but(&kept);
-    if let Err(err) = unmount_what_is_left(&place.mnt, ended) {
+    if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
-    if !matches!(ended, Ended::GaveUp(_)) || kind == Kind::Run {
+    if matches!(ended, Ended::Done | Ended::Refused(_)) {
         instance.remove();
     }
     drop(lock);
 }
 
-fn unmount_what_is_left(mnt: &Path, ended: &Ended) -> std::io::Result<()> {
-    if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+fn unmount_what_is_left(mnt: &Path, dev: Option<(u32, u32)>, ended: &Ended) -> std::io::Result<()> {
+    if mounts::layer(mnt, dev) != Layer::Top {
         return Ok(());
     }
     match ended {
         Ended::GaveUp(_) => mounts::clear(mnt),
-        // If it answers it is the mount of another instance, which has come in the meantime.
+        // If it answers it is the mount of another instance, which has come in the meantime and has got the same device.
         _ if mounts::is_disconnected(mnt) => mounts::unmount(mnt, How::Lazy),
         _ => Ok(()),
     }

@@ -42,6 +42,8 @@ const FILES_MAX: usize = 100;
 const TOLD_MAX: usize = 8;
 /// Name of the record in the instance's directory.
 const RECORD: &str = "dirty.json";
+/// Name of the file with the source's reason for refusing the last writes.
+const REFUSAL: &str = "refusal";
 /// How often the record is renewed.
 pub const RECORD_EVERY: Duration = Duration::from_millis(250);
 
@@ -68,9 +70,27 @@ impl Dirty {
         instance.replace(RECORD, &serde_json::to_vec(self)?)
     }
 
-    fn of(instance: &Instance) -> Option<Dirty> {
+    /// The last record of an instance.
+    pub fn of(instance: &Instance) -> Option<Dirty> {
         serde_json::from_slice(&std::fs::read(instance.path(RECORD)).ok()?).ok()
     }
+}
+
+/// Leaves the reason why an instance that ended in order could not write everything: beside the record, which others renew.
+pub fn note_refusal(instance: &Instance, why: &str) {
+    let _ = instance.replace(REFUSAL, why.as_bytes());
+}
+
+fn refusal(instance: &Instance) -> Option<String> {
+    std::fs::read_to_string(instance.path(REFUSAL)).ok()
+}
+
+/// What an instance that is over has lost by its own records; none if it ended in order, or its directory is gone.
+pub fn by(instance: &Instance) -> Option<String> {
+    let dirty = Dirty::of(instance)?;
+    let refused = refusal(instance);
+    let why = refused.as_ref().map(|why| format!(": the source does not take it: {why}"));
+    (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
 }
 
 /// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.
@@ -88,7 +108,7 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
         })?;
     }
     for (instance, info) in dead {
-        let _ = writeln!(out, "terrace: {name}: {}", told(Dirty::of(&instance), &info));
+        let _ = writeln!(out, "terrace: {name}: {}", told(Dirty::of(&instance), refusal(&instance), &info));
         instance.remove();
     }
     Ok(())
@@ -103,9 +123,18 @@ pub fn told_by_keeper(instance: &Instance) -> String {
 }
 
 /// The message about one dead instance.
-fn told(dirty: Option<Dirty>, info: &Info) -> String {
+fn told(dirty: Option<Dirty>, refusal: Option<String>, info: &Info) -> String {
     let who = format!("the previous instance (keeper {}) died", info.pid);
-    let Some(dirty) = dirty else { return format!("{who} before anything was written; nothing was lost") };
+    let Some(dirty) = dirty else {
+        return format!("{who} and left no record: what programs wrote without fsync may be lost");
+    };
+    if let Some(why) = refusal {
+        let who = who.replace("died", "ended");
+        return format!(
+            "{who} with {}: lost, the source did not take it: {why}; what fsync had acknowledged is safe",
+            dirty.told()
+        );
+    }
     if dirty.bytes == 0 {
         let last = RECORD_EVERY.as_secs_f64();
         return format!(
@@ -160,7 +189,7 @@ mod tests {
     #[test]
     fn a_record_is_told_in_one_line() {
         let report = (0..12).map(|n| (format!("f{n}"), 4096)).collect();
-        let line = told(Some(Dirty::now(report)), &info());
+        let line = told(Some(Dirty::now(report)), None, &info());
         assert!(line.contains("up to 49152 bytes (48.0 KiB) unwritten in f0, f1"), "{line}");
         assert!(line.contains("f7 and 4 more"), "{line}");
         assert!(!line.contains('\n'));
@@ -168,9 +197,20 @@ mod tests {
 
     #[test]
     fn no_unwritten_data_is_no_loss() {
-        let line = told(Some(Dirty::now(Vec::new())), &info());
+        let line = told(Some(Dirty::now(Vec::new())), None, &info());
         assert!(line.contains("nothing was lost"), "{line}");
-        assert!(told(None, &info()).contains("nothing was lost"));
+    }
+
+    #[test]
+    fn no_record_is_no_promise() {
+        assert!(told(None, None, &info()).contains("may be lost"));
+    }
+
+    #[test]
+    fn a_source_that_refused_is_named_as_the_cause() {
+        let dirty = Dirty::now(vec![("f".to_owned(), 4096)]);
+        let line = told(Some(dirty), Some("No space left on device".to_owned()), &info());
+        assert!(line.contains("ended with up to 4096 bytes") && line.contains("No space left"), "{line}");
     }
 
     #[test]

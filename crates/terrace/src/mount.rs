@@ -13,8 +13,6 @@ use crate::instance::{self, Kind};
 use crate::keeper::{self, Task};
 use crate::mounts;
 use crate::place::{self, Place};
-use crate::report;
-use crate::sys::{self, Side};
 
 pub use options::from_helper_arguments;
 
@@ -32,24 +30,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {
         true => keeper::keep(task).map(|()| ExitCode::SUCCESS),
-        false => in_background(task),
-    }
-}
-
-/// The keeper becomes a process of its own; this one waits for its word.
-fn in_background(mut task: Task) -> Result<ExitCode> {
-    let fail = |err: std::io::Error| Failure::new("keeper", reason(err), "try again with --foreground");
-    let (mut line, keepers) = report::pair().map_err(fail)?;
-    match sys::fork().map_err(fail)? {
-        Side::Child => {
-            drop(line);
-            task.starter = Some(keepers);
-            sys::exit_now(i32::from(keeper::keep(task).is_err()) * 2)
-        }
-        Side::Parent(_) => {
-            drop((keepers, task));
-            line.wait_ready().map(|()| ExitCode::SUCCESS)
-        }
+        false => keeper::start(task).map(|_| ExitCode::SUCCESS),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the keeper tells the command that started it, line by line over a socket; and what `run` tells its keeper.
 //!
-//! Keeper to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against its will).
+//! Keeper to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against its will), `done` (it
+//! ended in order).
 //! Command to keeper: `pid N`, the wrapped command. The end of the socket is news too: the other side died.
 
 use std::io::{self, Read, Write};
@@ -18,6 +19,8 @@ pub enum News {
     Failed(String),
     /// It is no longer, and this is why.
     Gone(String),
+    /// It ended in order, and everything is written.
+    Done,
     /// terraced, to its keeper alone: the id of its working thread.
     Thread(i32),
 }
@@ -115,6 +118,7 @@ pub fn parse(line: &str) -> Option<News> {
         ("ready", _) => Some(News::Ready),
         ("failed", why) => Some(News::Failed(why.to_owned())),
         ("gone", why) => Some(News::Gone(why.to_owned())),
+        ("done", _) => Some(News::Done),
         ("thread", id) => id.parse().ok().map(News::Thread),
         _ => None,
     }

@@ -19,21 +19,21 @@ use serde_json::Value;
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Refusal, Request};
-use crate::error::{EXIT_FAILED, Failure, Result, reason};
+use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::keeper::{self, Task};
-use crate::lost::Dirty;
+use crate::lost::{self, Dirty};
 use crate::mounts::userns;
 use crate::place::Place;
-use crate::report::{self, Line};
+use crate::report::{self, Heard, Line, News};
 use crate::running;
 use crate::stat;
-use crate::sys::{self, Side};
+use crate::sys;
 
 use command::Outcome;
 
 /// How long the daemon may take to end after the command.
-const END_WITHIN: Duration = Duration::from_secs(30);
+const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a source that refuses data is asked again before the data is given up.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
@@ -50,34 +50,38 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
 
     userns::private_mounts()
         .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
-    let mut keeper =
-        start_keeper(Task { place, config, kind: Kind::Run, flags: MountFlags::empty(), starter: None })?;
-    keeper.line.wait_ready()?;
-    let (instance, info) = served_by(keeper.pid, &dir)?;
+    let started =
+        keeper::start(Task { place, config, kind: Kind::Run, flags: MountFlags::empty(), starter: None })?;
+    let (instance, info) = served_by(started.pid, &dir)?;
+    let mut keeper = Keeper { line: started.line, done: false };
 
     let environment =
         library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
-    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut keeper.line);
-    let finished = finish(&instance, &info, stats.as_deref());
+    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut keeper);
+    let finished = finish(&instance, &info, stats.as_deref(), &mut keeper);
     leave(outcome?, finished)
 }
 
-/// A keeper process and the line to it.
+/// What is known of the keeper.
 struct Keeper {
-    pid: rustix::process::Pid,
     line: Line,
+    /// It said that the instance ended in order.
+    done: bool,
 }
 
-fn start_keeper(mut task: Task) -> Result<Keeper> {
-    let fail = |err: std::io::Error| Failure::new("keeper", reason(err), "free some memory and try again");
-    let (line, keepers) = report::pair().map_err(fail)?;
-    match sys::fork().map_err(fail)? {
-        Side::Child => {
-            drop(line);
-            task.starter = Some(keepers);
-            sys::exit_now(i32::from(keeper::keep(task).is_err()) * i32::from(EXIT_FAILED))
+impl Keeper {
+    /// Its next word, waited for; false when there is nothing more to come.
+    fn hear(&mut self) -> bool {
+        match self.line.hear() {
+            Heard::End => return false,
+            Heard::Nothing => {}
+            Heard::Line(line) => match report::parse(&line) {
+                Some(News::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
+                Some(News::Done) => self.done = true,
+                _ => {}
+            },
         }
-        Side::Parent(pid) => Ok(Keeper { pid, line }),
+        true
     }
 }
 
@@ -101,11 +105,41 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(fail)
 }
 
-/// Ends the instance: everything written back, unmounted. Statistics are taken when all is written.
-fn finish(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> {
-    if !instance.is_alive() {
-        return Ok(());
+/// Ends the instance and its directory: everything written back, unmounted.
+fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
+    let finished = match instance.is_alive() {
+        true => stop(instance, info, stats),
+        false => ended_before(instance, info, stats, keeper),
+    };
+    if instance.has_ended() {
+        instance.remove();
     }
+    finished
+}
+
+/// The instance did not wait for its command: somebody stopped it, in order, or it died.
+fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
+    while !keeper.done && keeper.hear() {}
+    if !keeper.done {
+        let lost = lost::by(instance).unwrap_or_else(|| "what it had not written is lost".to_owned());
+        return Err(Failure::new(
+            info.src.display(),
+            format!("terrace's daemon died before the command ended: {lost}"),
+            "what fsync acknowledged is safe; look for who killed it, and run the command again",
+        ));
+    }
+    let without = |path: &Path| {
+        Failure::new(
+            path.display(),
+            "no statistics: the mount was stopped before the command ended",
+            "stop it later",
+        )
+    };
+    stats.map_or(Ok(()), |path| Err(without(path)))
+}
+
+/// Stops an instance that lives. Statistics are taken when all is written.
+fn stop(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> {
     let flushed = flush(instance);
     let final_stats = stats.map(|path| (path, stat::read(instance, info)));
     let stopped = running::ask(instance, &Request::Stop { lazy: true, lose: true });
@@ -118,13 +152,15 @@ fn finish(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> 
         write_stats(path, &stat?)?;
     }
     let failed = |why: String| {
-        let cure = "what fsync acknowledged is safe, see to the source and run the command again";
+        let cure = "what fsync acknowledged is safe; see to the source and run the command again";
         Failure::new(info.src.display(), why, cure)
     };
     match (flushed, stopped) {
         (_, Ok(answer)) => match serde_json::from_value::<Option<Dirty>>(answer["lost"].clone()) {
             Ok(Some(lost)) => Err(failed(format!("{}: lost, the source does not take it", lost.told()))),
-            _ => Ok(()),
+            // What came after the answer: the last writes of mappings, for example.
+            _ if in_use => Ok(()),
+            _ => lost::by(instance).map_or(Ok(()), |lost| Err(failed(format!("{lost}: lost")))),
         },
         (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {}", no.why))),
     }

@@ -102,7 +102,11 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         }
     }
     if wait_for_end(instance, END_WITHIN) {
-        return Ok(());
+        // Its directory stays, to tell the next `terrace mount` as well.
+        return lost::by(instance).map_or(Ok(()), |lost| {
+            let cure = "what fsync acknowledged is safe; see to the source";
+            Err(Failure::new(mnt.display(), format!("unmounted, but {lost}"), cure))
+        });
     }
     let why = "it is unmounted, but its daemon still writes back";
     Err(Failure::new(mnt.display(), why, format!("see {}", instance.log().display())))

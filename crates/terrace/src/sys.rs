@@ -100,12 +100,23 @@ pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
     }
 }
 
+/// A signal that was sent to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal {
+    /// Which.
+    pub number: SignalNumber,
+    /// The kernel sent it: for the terminal, whose signals go to all of its foreground processes.
+    pub from_kernel: bool,
+}
+
 /// The next pending signal, if any.
-pub fn next_signal(fd: impl AsFd) -> Option<SignalNumber> {
+pub fn next_signal(fd: impl AsFd) -> Option<Signal> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
     match rustix::io::read(fd.as_fd(), &mut info) {
         Ok(length) if length == info.len() => {
-            Some(u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as SignalNumber)
+            let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+            let code = word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_code));
+            Some(Signal { number: word(0), from_kernel: code == libc::SI_KERNEL })
         }
         _ => None,
     }
@@ -167,7 +178,8 @@ mod tests {
             assert_eq!(next_signal(&fd), None);
             // SAFETY: SIGUSR1 is blocked in this thread.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
-            assert_eq!(next_signal(&fd), Some(libc::SIGUSR1));
+            let sent = Signal { number: libc::SIGUSR1, from_kernel: false };
+            assert_eq!(next_signal(&fd), Some(sent));
         })
         .join()
         .unwrap();

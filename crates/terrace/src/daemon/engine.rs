@@ -12,7 +12,6 @@ use terrace_engine::{Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 use crate::config::{Config, IoEngine};
 use crate::fuse;
 use crate::keeper::Shared;
-use crate::mounts;
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -54,8 +53,7 @@ pub struct MainDoor {
 
 /// The namespace over the source, new or taken over from a dead terraced.
 pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
-    let entry = mounts::at(&shared.place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
-    let mount_dev = entry.map(|entry| rustix::fs::makedev(entry.dev.0, entry.dev.1));
+    let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
     }

@@ -1,5 +1,6 @@
 //! An orderly end: everything written back, then the mount taken away. The main door's loop sees that and ends the rest.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::error::reason;
 use crate::instance::Kind;
 use crate::keeper::Shared;
 use crate::lost::Dirty;
-use crate::mounts::{self, How};
+use crate::mounts::{self, How, Layer};
 use crate::sys;
 
 /// Stops this instance.
@@ -21,10 +22,20 @@ use crate::sys;
 pub struct Stopper {
     engine: Arc<Engine>,
     mnt: PathBuf,
+    /// What tells our mount from another at the same path.
+    mount_dev: Option<(u32, u32)>,
     root: PathBuf,
     kind: Kind,
-    /// Whether the mount is gone already: what is mounted there later is not ours. One stop at a time.
-    gone: Mutex<bool>,
+    state: Mutex<State>,
+}
+
+/// How far it is. Locked through a stop: one at a time.
+#[derive(Debug, Default)]
+struct State {
+    /// The mount is gone: what is mounted there later is not ours.
+    gone: bool,
+    /// What cannot be written was given up, and somebody told.
+    given_up: bool,
 }
 
 /// What an orderly stop left.
@@ -38,44 +49,74 @@ pub struct Stopped {
 
 /// How often and how long an end that nobody waits for tries to write.
 const TRY_EVERY: Duration = Duration::from_secs(1);
-const TRIES: usize = 30;
+const TRIES: usize = 10;
 
 impl Stopper {
     /// For this instance.
     pub fn new(engine: Arc<Engine>, shared: &Shared) -> Stopper {
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
-        Stopper { engine, mnt, root, kind: shared.kind, gone: Mutex::new(false) }
+        let (mount_dev, kind) = (shared.mount_dev, shared.kind);
+        Stopper { engine, mnt, mount_dev, root, kind, state: Mutex::default() }
     }
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
     /// written it stays too, unless `lose`.
     pub fn stop(&self, lazy: bool, lose: bool) -> Result<Stopped, No> {
-        let mut gone = self.gone.lock();
+        let mut state = self.state.lock();
         let mut stopped = Stopped::default();
         if let Err(err) = self.engine.flush_all(true) {
             if !lose {
                 return Err(No::failed(format_args!("write back: {}", reason(err))));
             }
             stopped.lost = Some(record::now(&self.engine, &self.root));
+            state.given_up = true;
         }
-        if *gone {
-            return Ok(stopped);
+        if !state.gone {
+            stopped.in_use = self.unmount(lazy)?;
+            state.gone = true;
+        }
+        Ok(stopped)
+    }
+
+    /// Unmounts our mount and no other; the answer is whether it goes on for those who use it.
+    fn unmount(&self, lazy: bool) -> Result<bool, No> {
+        match mounts::layer(&self.mnt, self.mount_dev) {
+            Layer::Top => {}
+            // Somebody has unmounted it by hand.
+            Layer::Gone => return Ok(false),
+            Layer::Below(fstype) => {
+                return Err(No { code: "covered", why: format!("{fstype} is mounted over it") });
+            }
         }
         match mounts::unmount(&self.mnt, How::Unused) {
-            Ok(()) => {}
-            // Somebody has unmounted it by hand.
-            Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
+            Ok(()) => Ok(false),
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) && lazy => {
                 mounts::unmount(&self.mnt, How::Lazy).map_err(No::failed)?;
-                stopped.in_use = true;
+                Ok(true)
             }
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {
-                return Err(No { code: "busy", why: "the mount is in use".to_owned() });
+                Err(No { code: "busy", why: "the mount is in use".to_owned() })
             }
-            Err(err) => return Err(No::failed(format_args!("unmount: {}", reason(err)))),
+            Err(err) => Err(No::failed(format_args!("unmount: {}", reason(err)))),
         }
-        *gone = true;
-        Ok(stopped)
+    }
+
+    /// The last writes of an instance whose mount is gone. A source that refuses them is asked again for a while: nobody can
+    /// any more. What is still refused then is lost.
+    pub fn write_the_rest(&self) -> io::Result<()> {
+        let given_up = {
+            let mut state = self.state.lock();
+            state.gone = true;
+            state.given_up
+        };
+        let mut written = self.engine.shutdown();
+        for _ in 1..if given_up { 1 } else { TRIES } {
+            let Err(err) = &written else { break };
+            tracing::error!("{}: not everything is written back: {err}", self.root.display());
+            std::thread::sleep(TRY_EVERY);
+            written = self.engine.flush_all(true);
+        }
+        written
     }
 
     /// SIGTERM stops, lazily: an end was asked for, and nobody reads an answer.

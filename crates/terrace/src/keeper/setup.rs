@@ -61,11 +61,26 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
     let (go, let_go) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
     let fuse = mount(&place, kind, flags)?;
+    let mounted = mounts::at(&place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
+    let mount_dev = mounted.map(|entry| entry.dev);
     let instance = instance.clone();
     let keeper = rustix::process::getpid();
     let kept = Vec::new();
-    let shared =
-        Shared { place, config, kind, memory, fuse, control, door, news, go, instance, kept, keeper };
+    let shared = Shared {
+        place,
+        config,
+        kind,
+        memory,
+        fuse,
+        mount_dev,
+        control,
+        door,
+        news,
+        go,
+        instance,
+        kept,
+        keeper,
+    };
     Ok((shared, Heard { news: heard, go: let_go }))
 }
 
@@ -148,8 +163,8 @@ fn start_log(level: Level) {
     let _ = subscriber.try_init();
 }
 
-/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes only when somebody answers, or when
-/// the connection is gone.
+/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes
+/// only when somebody answers, or when the connection is gone.
 pub fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| {
         std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|path| path == Path::new("/dev/fuse"))

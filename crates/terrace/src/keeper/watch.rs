@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, Next};
 use super::setup::Heard as Ends;
-use super::{EXIT_REFUSED, Shared, stuck};
+use super::{EXIT_LOST, EXIT_REFUSED, Shared, stuck};
 use crate::daemon;
 use crate::error::Failure;
 use crate::instance::{Info, Kind, SCHEMA};
@@ -32,12 +32,18 @@ pub enum Ended {
     Refused(Failure),
     /// terraced crashed too often.
     GaveUp(Failure),
+    /// Unmounted, and the source did not take everything.
+    Lost(Failure),
 }
+
+/// The line to the command that started us, and what it is told when all is cleaned up.
+type LastWords = Option<(Line, String)>;
 
 /// How one terraced ended.
 enum Exit {
     Done,
     Refused,
+    Lost,
     Crashed { how: String, killed: bool },
 }
 
@@ -81,7 +87,7 @@ pub struct Watch {
     ready: bool,
     /// Some terraced has served.
     served: bool,
-    /// What a terraced that cannot start said.
+    /// What a terraced said that cannot start, or could not write everything.
     refusal: Option<Failure>,
     crashes: Crashes,
     restarts: u32,
@@ -123,7 +129,7 @@ impl Watch {
     }
 
     /// Until the instance is over.
-    pub fn run(mut self) -> (Shared, Ended) {
+    pub fn run(mut self) -> (Shared, Ended, LastWords) {
         loop {
             self.take_back_go();
             let child = match sys::clone_sharing_files() {
@@ -137,10 +143,12 @@ impl Watch {
             match self.watch(child) {
                 Exit::Done => return self.end(Ended::Done),
                 Exit::Refused => {
-                    let silent =
-                        || Failure::new("terraced", "it could not start", "try again with --foreground");
-                    let failure = self.refusal.take().unwrap_or_else(silent);
+                    let failure = self.said("it could not start");
                     return self.end(Ended::Refused(failure));
+                }
+                Exit::Lost => {
+                    let failure = self.said("it could not write everything");
+                    return self.end(Ended::Lost(failure));
                 }
                 Exit::Crashed { how, killed } => {
                     tracing::error!("terraced {how}");
@@ -162,16 +170,22 @@ impl Watch {
         }
     }
 
-    /// Tells whoever listens.
-    fn end(mut self, ended: Ended) -> (Shared, Ended) {
-        if let Ended::Refused(failure) | Ended::GaveUp(failure) = &ended {
-            tracing::error!("{failure}");
-            let word = if self.served { "gone" } else { "failed" };
-            if let Some(starter) = &mut self.starter {
-                starter.say(&format!("{word} {failure}"));
+    /// What terraced said of its end.
+    fn said(&mut self, silent: &str) -> Failure {
+        let unsaid = || Failure::new("terraced", silent, "try again with --foreground");
+        self.refusal.take().unwrap_or_else(unsaid)
+    }
+
+    /// What is to be told to whoever listens.
+    fn end(self, ended: Ended) -> (Shared, Ended, LastWords) {
+        let words = match &ended {
+            Ended::Done => "done".to_owned(),
+            Ended::Refused(failure) | Ended::GaveUp(failure) | Ended::Lost(failure) => {
+                tracing::error!("{failure}");
+                format!("{} {failure}", if self.served { "gone" } else { "failed" })
             }
-        }
-        (self.shared, ended)
+        };
+        (self.shared, ended, self.starter.map(|starter| (starter, words)))
     }
 
     fn one_too_many(&self, how: &str) -> Failure {
@@ -280,7 +294,7 @@ impl Watch {
             }
             Some(News::Thread(id)) => self.watch_thread(id),
             Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
-            None => {}
+            Some(News::Done) | None => {}
         }
     }
 
@@ -306,7 +320,7 @@ impl Watch {
 
     fn take_signals(&mut self, child: Pid) -> Option<Exit> {
         while let Some(signal) = sys::next_signal(&self.signals) {
-            match signal {
+            match signal.number {
                 libc::SIGCHLD => {}
                 // In the background the terminal's signals are none of our business.
                 libc::SIGINT | libc::SIGQUIT | libc::SIGHUP if self.background => {}
@@ -351,6 +365,7 @@ fn exit_of(status: WaitStatus, refused: bool) -> Exit {
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => return Exit::Done,
         (Some(EXIT_REFUSED), _) if refused => return Exit::Refused,
+        (Some(EXIT_LOST), _) => return Exit::Lost,
         (Some(code), _) => format!("ended with status {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
         (None, None) => "ended".to_owned(),

@@ -28,6 +28,32 @@ pub fn at(path: &Path) -> Option<Entry> {
     table().into_iter().rev().find(|entry| entry.point == path)
 }
 
+/// Where one mount lies among those at its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Layer {
+    /// On top: it is what the path names.
+    Top,
+    /// Under another, of this type.
+    Below(String),
+    /// Not there.
+    Gone,
+}
+
+/// Where the mount of device `dev` lies at `path`; one whose device is not known is taken for the topmost of terrace.
+pub fn layer(path: &Path, dev: Option<(u32, u32)>) -> Layer {
+    layer_in(table(), path, dev)
+}
+
+fn layer_in(table: Vec<Entry>, path: &Path, dev: Option<(u32, u32)>) -> Layer {
+    let ours = |entry: &Entry| dev.map_or(entry.fstype == super::FSTYPE, |dev| entry.dev == dev);
+    let mut here = table.into_iter().rev().filter(|entry| entry.point == path);
+    match here.next() {
+        Some(top) if ours(&top) => Layer::Top,
+        Some(top) if here.any(|entry| ours(&entry)) => Layer::Below(top.fstype),
+        _ => Layer::Gone,
+    }
+}
+
 /// Mounts strictly below `path`.
 pub fn below(path: &Path) -> Vec<Entry> {
     table().into_iter().filter(|entry| entry.point != path && entry.point.starts_with(path)).collect()
@@ -81,6 +107,24 @@ mod tests {
         assert_eq!(entry.fstype, "fuse.terrace");
         assert_eq!(entry.source, Path::new("/data\\x"));
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn ours_is_told_from_what_lies_on_it() {
+        let entry = |dev, fstype: &str| Entry {
+            dev: (0, dev),
+            point: "/m".into(),
+            fstype: fstype.to_owned(),
+            source: "/s".into(),
+        };
+        let layer = |table: &[Entry], dev| layer_in(table.to_vec(), Path::new("/m"), dev);
+        let (terrace, tmpfs, other) =
+            (entry(1, super::super::FSTYPE), entry(2, "tmpfs"), entry(3, super::super::FSTYPE));
+        assert_eq!(layer(&[tmpfs.clone(), terrace.clone()], Some((0, 1))), Layer::Top);
+        assert_eq!(layer(&[terrace.clone(), tmpfs.clone()], Some((0, 1))), Layer::Below("tmpfs".to_owned()));
+        assert_eq!(layer(std::slice::from_ref(&other), Some((0, 1))), Layer::Gone);
+        assert_eq!(layer(&[other], None), Layer::Top);
+        assert_eq!(layer(&[], None), Layer::Gone);
     }
 
     #[test]

@@ -10,11 +10,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use crate::error::{Failure, Result, reason};
-use crate::report::{self, Heard, Line, News};
 use crate::sys::{self, SignalNumber};
 
-/// Signals that are taken while the command runs. INT and QUIT come from the terminal, which sends them to the command as
-/// well: taking them means not dying of them. The others are sent to us alone and go on to the command.
+use super::Keeper;
+
+/// Signals that are taken while the command runs. What the terminal sends it sends to the command as well: taking it means not
+/// dying of it. What a process sends to us goes on to the command.
 const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -32,7 +33,7 @@ pub fn run(
     words: &[OsString],
     cwd: Option<&Path>,
     environment: &[(&'static str, OsString)],
-    keeper: &mut Line,
+    keeper: &mut Keeper,
 ) -> Result<Outcome> {
     let before = sys::block(SIGNALS);
     let signals = sys::signal_fd(SIGNALS)
@@ -47,7 +48,7 @@ pub fn run(
     unsafe { command.pre_exec(move || sys::restore_mask(&before)) };
     let child = command.spawn().map_err(|err| not_run(&words[0], err))?;
     let pid = Pid::from_child(&child);
-    keeper.say(&format!("pid {}", pid.as_raw_pid()));
+    keeper.line.say(&format!("pid {}", pid.as_raw_pid()));
     Ok(wait(pid, &signals, keeper))
 }
 
@@ -60,41 +61,27 @@ fn not_run(name: &OsString, err: std::io::Error) -> Failure {
     Failure::new(name.display(), reason(err), cure).with_code(code)
 }
 
-fn wait(pid: Pid, signals: &impl AsFd, keeper: &mut Line) -> Outcome {
+fn wait(pid: Pid, signals: &impl AsFd, keeper: &mut Keeper) -> Outcome {
     let mut listening = true;
     loop {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
         if listening {
-            fds.push(PollFd::new(&*keeper, PollFlags::IN));
+            fds.push(PollFd::new(&keeper.line, PollFlags::IN));
         }
         let _ = rustix::event::poll(&mut fds, None);
         let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if told {
-            listening = hear(keeper);
+            listening = keeper.hear();
         }
         while let Some(signal) = sys::next_signal(signals) {
-            if !matches!(signal, libc::SIGCHLD | libc::SIGINT | libc::SIGQUIT) {
-                sys::send(pid, signal);
+            if signal.number != libc::SIGCHLD && !signal.from_kernel {
+                sys::send(pid, signal.number);
             }
         }
         if let Ok(Some((_, status))) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
             return outcome(status);
         }
     }
-}
-
-/// The keeper's last words, passed on while the command still runs; false when there is nothing more to come.
-fn hear(keeper: &mut Line) -> bool {
-    match keeper.hear() {
-        Heard::End => return false,
-        Heard::Line(line) => {
-            if let Some(News::Gone(why)) = report::parse(&line) {
-                eprintln!("{}", Failure::from_line(&why));
-            }
-        }
-        Heard::Nothing => {}
-    }
-    true
 }
 
 fn outcome(status: WaitStatus) -> Outcome {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
 
 #[test]
 fn all_commands_on_one_mount() {
@@ -114,6 +114,126 @@ fn umount_of_the_system_ends_it_too() {
     .fine();
     stage.nothing_is_left();
     assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+}
+
+/// Unmounted by hand, with a source that does not take what was written: it is told, and not by an exit status alone.
+#[test]
+fn what_the_source_refuses_after_the_unmount_is_told_by_the_next_mount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::with_small_source();
+    stage.mount(&[]).fine();
+    let (keeper, terraced) = stage.processes();
+    fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
+    write_unchecked(&stage.mnt.join("f"));
+    let mut command = Command::new("umount");
+    command.arg(&stage.mnt);
+    told(command).fine();
+    wait_until("both end", || !runs(keeper) && !runs(terraced));
+    let [dir] = &stage.instances()[..] else { panic!("its directory stays, to tell") };
+    let log = fs::read_to_string(dir.join("terraced.log")).unwrap();
+    assert!(log.contains("No space left") && log.contains("unwritten in f: lost"), "{log}");
+    fs::remove_file(stage.src.join("full")).unwrap();
+    let again = stage.mount(&[]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    for part in ["the previous instance", "unwritten in f: lost", "No space left"] {
+        assert!(again.err.contains(part), "`{part}` is not in: {}", again.err);
+    }
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// More than a small source takes. It is the close that fails, which a shell's redirection does not look at.
+fn write_unchecked(path: &std::path::Path) {
+    let mut file = fs::File::create(path).unwrap();
+    file.write_all(&vec![7; 3_000_000]).unwrap();
+}
+
+#[test]
+fn a_source_that_has_room_again_gets_the_last_writes() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::with_small_source();
+    stage.mount(&[]).fine();
+    fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
+    fs::write(stage.mnt.join("f"), vec![7; 600_000]).unwrap();
+    let mut command = Command::new("umount");
+    command.arg(&stage.mnt);
+    told(command).fine();
+    let log = || stage.instances().first().and_then(|dir| fs::read_to_string(dir.join("terraced.log")).ok());
+    wait_until("it was refused once", || log().is_some_and(|log| log.contains("not everything is written")));
+    fs::remove_file(stage.src.join("full")).unwrap();
+    stage.nothing_is_left();
+    assert!(fs::read(stage.src.join("f")).unwrap() == vec![7; 600_000]);
+}
+
+/// `umount` waits for the end of an instance that is unmounted already; what is written meanwhile may find no room.
+#[test]
+fn umount_fails_when_the_last_writes_are_refused() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::with_small_source();
+    stage.mount(&[]).fine();
+    let (keeper, _) = stage.processes();
+    let mut file = fs::File::create(stage.mnt.join("f")).unwrap();
+    kill(keeper, Signal::TERM);
+    wait_until("unmounted", || !stage.is_mounted());
+    let mut command = terrace(["umount"]);
+    let umount = command.arg(&stage.mnt).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // It has asked when it waits; should it not have, it is refused for the same reason.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    file.write_all(&vec![7; 3_000_000]).unwrap();
+    drop(file);
+    Told::from(umount.wait_with_output().unwrap()).refused(&["No space left"]);
+    wait_until("the keeper ends", || !runs(keeper));
+    assert!(stage.mount(&[]).err.contains("unwritten in f: lost"));
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn only_its_own_mount_is_taken_away() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &stage.mnt, "tmpfs", flags, c"").unwrap();
+    stage.ask("umount", &[]).refused(&["tmpfs is mounted over it", "nothing was unmounted"]);
+    let (keeper, _) = stage.processes();
+    kill(keeper, Signal::TERM);
+    let log = || fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
+    wait_until("the signal is refused too", || log().contains("tmpfs is mounted over it"));
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    assert!(!stage.src.join("a").exists(), "the tmpfs is still there");
+    rustix::mount::unmount(&stage.mnt, rustix::mount::UnmountFlags::empty()).unwrap();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn a_mount_in_its_old_place_is_left_alone() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let (first, _) = stage.processes();
+    let held = fs::File::create(stage.mnt.join("held")).unwrap();
+    rustix::mount::unmount(&stage.mnt, rustix::mount::UnmountFlags::DETACH).unwrap();
+    stage.mount(&[]).fine();
+    kill(first, Signal::TERM);
+    drop(held);
+    wait_until("the first ends", || !runs(first));
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    assert_eq!(fs::read(stage.mnt.join("a")).unwrap(), b"b");
+    assert!(stage.is_mounted());
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Stage, kill, possible, terrace, text, told, wait_until};
+use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
 
 #[test]
 fn the_command_sees_the_mount_and_nobody_else_does() {
@@ -86,21 +87,136 @@ fn signals_go_to_the_command() {
     let stage = Stage::new();
     let ready = stage.file("ready");
     let script = format!(
-        "trap 'exit 7' TERM; trap 'exit 8' HUP; touch {}; while :; do sleep 0.05; done",
+        "trap 'exit 7' TERM; trap 'exit 8' HUP; trap 'exit 9' INT; trap 'exit 10' QUIT; touch {}; \
+         while :; do sleep 0.05; done",
         text(&ready)
     );
-    for (signal, code) in [(Signal::TERM, 7), (Signal::HUP, 8)] {
+    for (signal, code) in [(Signal::TERM, 7), (Signal::HUP, 8), (Signal::INT, 9), (Signal::QUIT, 10)] {
         let mut child = stage.run(&script).spawn().unwrap();
         wait_until("the command runs", || ready.exists());
-        // Those of the terminal reach the command by themselves, and must not end us before it.
-        kill(child.id() as i32, Signal::INT);
-        kill(child.id() as i32, Signal::QUIT);
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        assert!(child.try_wait().unwrap().is_none());
         kill(child.id() as i32, signal);
         assert_eq!(child.wait().unwrap().code(), Some(code));
         fs::remove_file(&ready).unwrap();
     }
+    stage.nothing_is_left();
+}
+
+/// The terminal sends its signals to all in the foreground: the command gets it once, and we do not die of it before.
+#[test]
+fn signals_of_the_terminal_arrive_once() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (ready, count) = (stage.file("ready"), stage.file("count"));
+    let script = format!(
+        "trap 'echo x >> {1}' INT; touch {0}; while ! test -e {0}.end; do sleep 0.05; done; exit 5",
+        text(&ready),
+        text(&count)
+    );
+    let (master, slave) = pseudo_terminal();
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "--wait"]).arg(env!("CARGO_BIN_EXE_terrace"));
+    command.args(["run", "--memory", "32MiB", "--no-fast-door", "--on"]).arg(&stage.src);
+    command.args(["--", "sh", "-c", &script]).stdin(slave).current_dir("/");
+    let mut child = command.spawn().unwrap();
+    wait_until("the command runs", || ready.exists());
+    rustix::io::write(&master, b"\x03").unwrap();
+    wait_until("it arrives", || count.exists());
+    // A second one, sent on by us, would have come by the time the loop has gone round.
+    fs::write(stage.file("ready.end"), "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert_eq!(fs::read_to_string(&count).unwrap(), "x\n");
+    stage.nothing_is_left();
+}
+
+fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
+    let (mut master, mut slave) = (-1, -1);
+    let null = std::ptr::null_mut();
+    // SAFETY: the two numbers are ours to be written; name, settings and size are not asked for.
+    unsafe {
+        assert_eq!(libc::openpty(&mut master, &mut slave, null, null.cast(), null.cast()), 0);
+        (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    }
+}
+
+/// The processes of the one instance on the stage: keeper and terraced.
+fn processes_of_run(stage: &Stage) -> [i32; 2] {
+    wait_until("it has said of itself", || stage.instances().len() == 1);
+    let info: Value =
+        serde_json::from_slice(&fs::read(stage.instances()[0].join("info.json")).unwrap()).unwrap();
+    ["pid", "terraced"].map(|name| info[name].as_i64().unwrap() as i32)
+}
+
+/// A command that waits for a file before it ends with success.
+fn waiting(stage: &Stage) -> (std::process::Child, std::path::PathBuf) {
+    let (ready, end) = (stage.file("ready"), stage.file("end"));
+    let script = format!("touch {}; while ! test -e {}; do sleep 0.02; done", text(&ready), text(&end));
+    let child = stage.run(&script).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the command runs", || ready.exists());
+    (child, end)
+}
+
+#[test]
+fn the_death_of_its_instance_is_a_failure() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    // One process that closes nothing: a close writes back.
+    let file = stage.src.join("f");
+    let script = format!("exec > {}; printf %050000d 7; read end; exit 0", text(&file));
+    let mut child = stage.run(&script).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("written", || fs::metadata(&file).is_ok_and(|meta| meta.len() == 50_000));
+    let record = stage.instances()[0].join("dirty.json");
+    wait_until("recorded", || fs::read_to_string(&record).is_ok_and(|record| record.contains("\"f\"")));
+    for pid in processes_of_run(&stage) {
+        kill(pid, Signal::KILL);
+    }
+    child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    let told = Told::from(child.wait_with_output().unwrap());
+    told.refused(&["died before the command ended", "unwritten in f", "fsync"]);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn an_instance_that_gave_up_is_a_failure() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (child, end) = waiting(&stage);
+    let [keeper, _] = processes_of_run(&stage);
+    for round in 1..100 {
+        let [_, terraced] = processes_of_run(&stage);
+        kill(terraced, Signal::ABORT);
+        wait_until("restarted or given up", || !runs(keeper) || processes_of_run(&stage)[1] != terraced);
+        if !runs(keeper) {
+            break;
+        }
+        assert!(round < 99);
+    }
+    fs::write(end, "").unwrap();
+    let told = Told::from(child.wait_with_output().unwrap());
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(told.err.lines().next().unwrap().contains("5 times in 10 s"), "{}", told.err);
+    assert!(told.err.lines().last().unwrap().contains("died before the command ended"), "{}", told.err);
+    stage.nothing_is_left();
+}
+
+/// Somebody stops it in order: nothing is lost, and nothing has failed.
+#[test]
+fn an_instance_that_is_stopped_before_its_command_has_not_failed() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (child, end) = waiting(&stage);
+    let [keeper, _] = processes_of_run(&stage);
+    kill(keeper, Signal::TERM);
+    wait_until("it ends", || !runs(keeper));
+    fs::write(end, "").unwrap();
+    Told::from(child.wait_with_output().unwrap()).fine();
     stage.nothing_is_left();
 }
 
@@ -110,17 +226,19 @@ fn killed_itself_it_ends_with_its_command() {
         return;
     }
     let stage = Stage::new();
-    let ready = stage.file("ready");
+    let at = text(&stage.src);
+    let (ready, go) = (stage.file("ready"), stage.file("go"));
     let script = format!(
-        "touch {}; sleep 0.7; cd {}; echo late > late; stat -f -c %T . > type",
+        "touch {}; while ! test -e {}; do sleep 0.02; done; cd {at}; echo late > late; stat -f -c %T . > type",
         text(&ready),
-        text(&stage.src)
+        text(&go)
     );
     let mut child = stage.run(&script).spawn().unwrap();
     wait_until("the command runs", || ready.exists());
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(stage.instances().len(), 1, "the command is still served");
+    fs::write(go, "").unwrap();
     stage.nothing_is_left();
     assert_eq!(fs::read(stage.src.join("late")).unwrap(), b"late\n");
     assert_eq!(fs::read(stage.src.join("type")).unwrap(), b"fuseblk\n");
@@ -132,11 +250,15 @@ fn what_the_command_left_running_keeps_its_files() {
         return;
     }
     let stage = Stage::new();
-    let path = stage.src.join("daemon");
-    let script = format!("(exec > {}; sleep 0.7; echo after the end) &", text(&path));
-    let start = std::time::Instant::now();
+    let (path, go) = (stage.src.join("daemon"), stage.file("go"));
+    let script = format!(
+        "(exec > {}; while ! test -e {}; do sleep 0.02; done; echo after the end) &",
+        text(&path),
+        text(&go)
+    );
+    // The end of the command is the end of run: what it left running waits for us.
     assert!(stage.run(&script).status().unwrap().success());
-    assert!(start.elapsed().as_millis() < 650, "the end of the command is the end of run");
+    fs::write(go, "").unwrap();
     stage.nothing_is_left();
     wait_until("the background writer ends", || fs::read(&path).unwrap() == b"after the end\n");
 }
@@ -147,7 +269,11 @@ fn on_the_runtime_directory_itself() {
     if !possible() {
         return;
     }
-    let mut command = terrace(["run", "--memory", "32MiB", "--on", "/run", "--"]);
+    // Of a machine made of a mount namespace, not of this one.
+    let script = "mount -t tmpfs none /run && mount -t tmpfs none /tmp && exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script, env!("CARGO_BIN_EXE_terrace")]);
+    command.args(["run", "--memory", "32MiB", "--on", "/run", "--"]).current_dir("/");
     command.args(["sh", "-c", "test -S $TERRACE_SOCKET && echo $TERRACE_SOCKET"]);
     command.env("TERRACE_PRELOAD", "/lib/x86_64-linux-gnu/libutil.so.1");
     assert!(told(command).fine().out.starts_with("/tmp/terrace-0/"));

@@ -94,6 +94,17 @@ impl Stage {
         Stage { _dir: dir, src, mnt }
     }
 
+    /// A stage whose source takes 1 MiB.
+    pub fn with_small_source() -> Stage {
+        let mut stage = Stage::new();
+        let disk = stage.file("disk");
+        fs::create_dir(&disk).unwrap();
+        rustix::mount::mount("none", &disk, "tmpfs", rustix::mount::MountFlags::empty(), c"size=1m").unwrap();
+        stage.src = disk.join("src");
+        fs::create_dir(&stage.src).unwrap();
+        stage
+    }
+
     /// A file of the stage outside of both.
     pub fn file(&self, name: &str) -> PathBuf {
         self.src.parent().unwrap().join(name)
@@ -156,14 +167,15 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
         for _ in 0..8 {
             if !self.is_mounted() {
-                return;
+                break;
             }
-            let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
             let _ = rustix::mount::unmount(&self.mnt, flags);
             let _ = rustix::mount::unmount(&self.src, flags);
         }
+        let _ = rustix::mount::unmount(self._dir.path().join("disk"), flags);
     }
 }
 
