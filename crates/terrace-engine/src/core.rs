@@ -3,14 +3,13 @@
 use crate::frames::Frames;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_policy::{Evict, Shadow, Slot, Touches, Victim, Why};
 use terrace_shm::index::{Index, Place};
-use terrace_shm::protocol::{publish, withdraw};
-use terrace_shm::ring::NO_LEAF;
+use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
 use terrace_shm::{Entry, State, TouchTable};
 
 /// The touch table as the policy sees it.
@@ -54,15 +53,13 @@ pub(crate) struct Core {
     pub counts: Counts,
     /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
     pub hasty_chunks: Vec<u32>,
+    /// Chunks (first frames) that huge pages back.
+    pub huge_chunks: BTreeSet<u32>,
     victims: Vec<Victim>,
 }
 
 /// What a page looked like before somebody read it from the source; see [`Core::untouched_since`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Before {
-    pub identity: u64,
-    pub clock: u64,
-}
+pub(crate) use terrace_shm::protocol::Seen as Before;
 
 impl Core {
     pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>) -> Core {
@@ -79,6 +76,7 @@ impl Core {
             dirty_pages: 0,
             counts: Counts::default(),
             hasty_chunks: Vec::new(),
+            huge_chunks: BTreeSet::new(),
             victims: Vec::new(),
             handles,
         }
@@ -122,17 +120,19 @@ impl Core {
         self.objects.remove(&o.id());
         self.by_slot.remove(&o.slot_index());
     }
+    /// False for an object that was forgotten: its slot may be another's by now.
+    pub(crate) fn is_known(&self, o: &Object) -> bool {
+        self.by_slot.get(&o.slot_index()).is_some_and(|now| std::ptr::eq(&**now, o))
+    }
     pub(crate) fn object_in_slot(&self, slot: u32) -> Option<&ObjectRef> {
         self.by_slot.get(&slot)
     }
 
     // ---- versions ------------------------------------------------------------------------------------------------
 
-    /// The content of the object changes, or is about to.
+    /// The content of the object changes. After entries were withdrawn, never before: see [`stamp`].
     pub(crate) fn note_change(&mut self, o: &Object) -> u64 {
-        let clock = self.index.tick();
-        o.slot().write_clock.store(clock, Ordering::Release);
-        clock
+        stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }
     /// What the index says of a page; None unless it is absent.
     pub(crate) fn observe(&self, o: &Object, page: u64) -> Option<(Before, u32)> {
@@ -146,29 +146,27 @@ impl Core {
         }
     }
     /// True if the page is absent and its content in the source has not changed since `before`. Never for an object that
-    /// was forgotten meanwhile: its slot may be another's by now.
+    /// was forgotten meanwhile.
     pub(crate) fn untouched_since(&self, o: &Object, page: u64, before: Before) -> bool {
-        if !self.by_slot.get(&o.slot_index()).is_some_and(|now| std::ptr::eq(&**now, o)) {
+        if !self.is_known(o) {
             return false;
         }
-        match self.observe(o, page) {
-            None => false,
-            Some((now, _)) => {
-                o.slot().write_clock.load(Ordering::Relaxed) <= before.clock
-                    || (before.identity != NO_LEAF && now.identity == before.identity)
-            }
-        }
+        self.observe(o, page).is_some_and(|(now, _)| unaltered(before, now.identity, &o.slot().write_clock))
     }
 
     // ---- frames --------------------------------------------------------------------------------------------------
 
     /// A free frame, evicting if need be; None if everything is dirty or in use.
     pub(crate) fn claim(&mut self) -> Option<u32> {
-        if self.frames.free_count() == 0 && !self.make_room() {
-            return None;
+        // What makes room may do so above the limit of a pool that shrinks.
+        while self.frames.free_count() == 0 {
+            if !self.make_room() {
+                return None;
+            }
         }
+        let frame = self.frames.alloc()?;
         self.claimed += 1;
-        self.frames.alloc()
+        Some(frame)
     }
     /// `n` adjacent frames if the pool has them at hand.
     pub(crate) fn claim_run(&mut self, n: usize) -> Option<u32> {
@@ -183,7 +181,7 @@ impl Core {
     }
     fn make_room(&mut self) -> bool {
         if self.frames.can_grow() {
-            let chunk = self.frames.grow();
+            let chunk = self.grow_pool();
             self.hasty_chunks.push(chunk);
             return true;
         }
@@ -338,20 +336,25 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use super::{Before, NO_LEAF};
     use crate::io::NullIo;
-    use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
+    use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use terrace_shm::layout::CHUNK_FRAMES;
+
+    fn engine(bytes: u64) -> (Arc<Engine>, Arc<SegmentHandles>, EngineConfig) {
+        let config =
+            EngineConfig { memory_bytes: bytes, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let (clock, io) = (Arc::new(SystemClock), Arc::new(NullIo));
+        (Engine::start(config.clone(), handles.clone(), clock, io).unwrap(), handles, config)
+    }
 
     #[test]
     fn a_page_read_for_a_forgotten_object_is_not_published_for_its_successor() {
-        let config = EngineConfig {
-            memory_bytes: 16 << 20,
-            memory_max_bytes: Some(16 << 20),
-            ..EngineConfig::default()
-        };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+        let (engine, ..) = engine(16 << 20);
         let file = tempfile::tempfile().unwrap();
         let old = engine.object(7, file.as_raw_fd(), 4096).unwrap();
         let (before, _) = engine.core.lock().observe(&old, 0).unwrap();
@@ -361,5 +364,94 @@ mod tests {
         let new = engine.object(7, file.as_raw_fd(), 4096).unwrap();
         assert_eq!(new.slot_index(), old.slot_index());
         assert!(!engine.core.lock().untouched_since(&old, 0, before));
+    }
+
+    /// A client loads the clock while a large write is being prepared, finds the last page of it without a leaf, reads the old
+    /// source, and donates long after the write has come and gone.
+    #[test]
+    fn who_looked_while_a_write_was_prepared_looked_before_it() {
+        let (engine, ..) = engine(16 << 20);
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        let start = engine.handles.segment.header().clock.load(Ordering::Relaxed);
+        engine.write(&o, 0, &[1; 64 * 4096]).unwrap();
+        engine.flush(&o, 0..u64::MAX).unwrap();
+        engine.drop_clean();
+        let core = engine.core.lock();
+        // Ticks of the preparation: a page each and some more; then the same again for publishing.
+        for clock in start..start + 64 {
+            let before = Before { identity: NO_LEAF, clock };
+            assert!(!core.untouched_since(&o, 63, before), "clock {} of {start}", clock);
+        }
+        let (now, _) = core.observe(&o, 63).unwrap();
+        let unwritten = Before { identity: now.identity ^ 1 << 40, clock: u64::MAX };
+        assert!(!core.untouched_since(&o, 63, unwritten), "another entry, whatever the clock says");
+    }
+
+    #[test]
+    fn a_restart_keeps_limit_and_pool() {
+        let (engine, handles, config) = engine(48 << 20);
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 40 << 20).unwrap();
+        let mut buf = vec![0; 1 << 20];
+        for mib in 0..40 {
+            engine.read(&o, mib << 20, &mut buf, Door::Library).unwrap();
+        }
+        engine.drop_clean();
+        let populated = engine.core.lock().frames.populated();
+        assert!(populated > 16 * CHUNK_FRAMES as u32);
+        engine.resize(32 << 20).unwrap();
+        let populated = engine.core.lock().frames.populated();
+        // The dead daemon had begun to back one more chunk.
+        let begun = handles.segment.frame(populated + CHUNK_FRAMES as u32);
+        // SAFETY: a frame of the segment, which nobody uses.
+        unsafe { begun.write(1) };
+        engine.halt();
+        drop(engine);
+        let (clock, io) = (Arc::new(SystemClock), Arc::new(NullIo));
+        let engine = Engine::start(config, handles.clone(), clock, io).unwrap();
+        engine.recover_pages();
+        let m = engine.stats().memory;
+        assert_eq!(m.limit_bytes, 32 << 20);
+        assert_eq!(m.frames_bytes, u64::from(populated) * 4096, "empty chunks have memory all the same");
+        // SAFETY: as above.
+        assert_eq!(unsafe { begun.read() }, 0, "memory that belongs to no chunk went back");
+        assert_eq!(engine.core.lock().hasty_chunks.len() * CHUNK_FRAMES, populated as usize);
+    }
+
+    /// A chunk that leaves the pool and comes back at once must not lose what is put into it.
+    #[test]
+    fn no_page_is_lost_while_the_pool_shrinks_and_grows() {
+        let (engine, ..) = engine(64 << 20);
+        engine.serve().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for shift in 0..2 {
+                let (engine, stop) = (&engine, &stop);
+                s.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        engine.resize((16 + 40 * shift) << 20).unwrap();
+                    }
+                });
+            }
+            let mut back = vec![0; 64 << 10];
+            for round in 1..60u8 {
+                for at in (0..8 << 20).step_by(back.len()) {
+                    engine.write(&o, at, &vec![round; back.len()]).unwrap();
+                    engine.read(&o, at, &mut back, Door::Library).unwrap();
+                    // The device forgets everything (`NullIo`), so only what is still dirty can be compared.
+                    let dirty = o.dirty.lock().clone();
+                    for (i, page) in back.chunks(4096).enumerate() {
+                        let known = dirty.contains(&(at / 4096 + i as u64));
+                        assert!(!known || page.iter().all(|&b| b == round), "zeros at {at} in round {round}");
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(engine.check(), Vec::<String>::new());
+        engine.halt();
     }
 }

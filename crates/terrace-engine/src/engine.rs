@@ -9,7 +9,6 @@ use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -63,8 +62,6 @@ pub struct Engine {
     pub(crate) stopping: AtomicBool,
     /// errno of a writeback that keeps failing; 0 = it works.
     pub(crate) writeback_errno: AtomicI32,
-    /// First frames of the chunks that huge pages back.
-    pub(crate) huge_chunks: Mutex<BTreeSet<u32>>,
     pub(crate) chunks: AtomicU64,
     /// Other memory kept for the user, told by others (namespace tables), bytes.
     pub(crate) extra_bytes: AtomicU64,
@@ -120,8 +117,11 @@ impl Engine {
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
+        // A predecessor may have been told another limit than the configuration's.
+        let limit = &handles.segment.header().limit_bytes;
+        let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
         let engine = Arc::new(Engine {
-            memory: AtomicU64::new(config.memory_bytes),
+            memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
             core: Mutex::new(Core::new(handles.clone(), policy)),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),
@@ -135,7 +135,6 @@ impl Engine {
             counts: DoorCounts::default(),
             stopping: AtomicBool::new(false),
             writeback_errno: AtomicI32::new(0),
-            huge_chunks: Mutex::new(BTreeSet::new()),
             chunks: AtomicU64::new(0),
             extra_bytes: AtomicU64::new(0),
             threads: Mutex::new(Vec::new()),

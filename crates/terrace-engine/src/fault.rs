@@ -1,7 +1,7 @@
 //! A read: what is resident is copied out, what is not is read from the source and published.
 //!
 //! Life of a miss: [`Engine::read`] -> `plan` (under the core lock: which pages, which frames) -> I/O without any lock ->
-//! `commit` (under the core lock: publish unless somebody changed the page meanwhile).
+//! `fill` (under the core lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
 
 use crate::core::{Before, Core};
 use crate::engine::{Door, Engine};
@@ -16,6 +16,8 @@ use terrace_shm::client::{Outcome, read_resident};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+/// Looks at a page in vain before a read keeps writers out: somebody changes it faster than the source can be read.
+const VAIN_MAX: u32 = 3;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
@@ -26,6 +28,16 @@ struct Planned {
     page: u64,
     before: Before,
     frame: u32,
+}
+
+/// A read that comes to an absent page.
+#[derive(Clone, Copy)]
+struct Miss {
+    at: u64,
+    door: Door,
+    /// The object's content lock is held: what the source says of an absent page is its content, whatever befalls the
+    /// entry meanwhile.
+    calm: bool,
 }
 
 /// What to do about the pages at the start of a miss.
@@ -45,8 +57,8 @@ impl Engine {
     /// What the source says.
     pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        let mut done = 0;
-        let mut missed = 0;
+        let (mut done, mut missed) = (0, 0);
+        let (mut vain, mut calm) = (0, None);
         while done < buf.len() {
             let (at, rest) = (offset + done as u64, &mut buf[done..]);
             // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
@@ -60,15 +72,22 @@ impl Engine {
                     break;
                 }
                 Outcome::Miss { done: n } => {
-                    let n2 = self.fault(o, at + n as u64, &mut rest[n..], door)?;
+                    let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
+                    let n2 = self.fault(o, miss, &mut rest[n..])?;
                     missed += n2.div_ceil(PAGE_SIZE);
                     done += n + n2;
+                    vain = if n + n2 == 0 { vain + 1 } else { 0 };
                 }
                 // A write is under way, or the page moves faster than we copy: wait for the writer.
                 Outcome::MainDoor { done: n } => {
                     done += n;
-                    drop(o.content.read());
+                    if calm.is_none() {
+                        drop(o.content.read());
+                    }
                 }
+            }
+            if vain >= VAIN_MAX && calm.is_none() {
+                calm = Some(o.content.read());
             }
         }
         self.counts.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
@@ -79,7 +98,8 @@ impl Engine {
     }
 
     /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
-    fn fault(&self, o: &Object, at: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
+    fn fault(&self, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
+        let Miss { at, door, .. } = miss;
         let (first, size) = (at / PAGE, o.size());
         if at >= size {
             return Ok(0);
@@ -94,8 +114,8 @@ impl Engine {
         }
         match self.plan(o, first, pages, door) {
             Plan::Again => Ok(0),
-            Plan::Fill(plan) => self.fill(o, at, end, buf, plan),
-            Plan::PassOn(plan) => self.pass_on(o, at, end, buf, &plan),
+            Plan::Fill(plan) => self.fill(o, miss, end, buf, plan),
+            Plan::PassOn(plan) => self.pass_on(o, miss, end, buf, &plan),
         }
     }
 
@@ -105,6 +125,13 @@ impl Engine {
         if core.in_flight.contains(&(slot, first)) {
             self.fault_done.wait(&mut core);
             return Plan::Again;
+        }
+        // Only an entry can tell a change of its page from one of its neighbours: without leaves, every write to the file
+        // would make vain what is read meanwhile.
+        if core.is_known(o) {
+            for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
+                core.index.ensure(slot, page);
+            }
         }
         let Some((_, shadow)) = core.observe(o, first) else { return Plan::Again };
         let admit = door != Door::MainCached || shadow != 0;
@@ -135,7 +162,15 @@ impl Engine {
         Plan::Fill(plan)
     }
 
-    fn fill(&self, o: &Object, at: u64, end: u64, buf: &mut [u8], plan: Vec<Planned>) -> io::Result<usize> {
+    fn fill(
+        &self,
+        o: &Object,
+        miss: Miss,
+        end: u64,
+        buf: &mut [u8],
+        plan: Vec<Planned>,
+    ) -> io::Result<usize> {
+        let at = miss.at;
         let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
         let read = self.read_frames(o, plan[0].page, &frames);
         let mut good = plan.len();
@@ -157,7 +192,7 @@ impl Engine {
                 }
                 None => core.unclaim(p.frame),
             }
-            if !valid {
+            if !valid && !miss.calm {
                 good = good.min(i);
             }
         }
@@ -208,11 +243,12 @@ impl Engine {
     fn pass_on(
         &self,
         o: &Object,
-        at: u64,
+        miss: Miss,
         end: u64,
         buf: &mut [u8],
         plan: &[(u64, Before)],
     ) -> io::Result<usize> {
+        let at = miss.at;
         let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
         let until = end.min((first + plan.len() as u64) * PAGE);
         let want = (until - at) as usize;
@@ -238,11 +274,12 @@ impl Engine {
         let mut core = self.core.lock();
         let mut good = 0;
         for &(page, before) in plan {
-            if !core.untouched_since(o, page, before) {
+            if core.untouched_since(o, page, before) {
+                remember(&mut core, o, page);
+            } else if !miss.calm {
                 break;
             }
             good += 1;
-            remember(&mut core, o, page);
         }
         core.counts.passed_on += good;
         Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
@@ -281,4 +318,103 @@ fn claim_frames(core: &mut Core, absent: &[(u64, Before)]) -> Vec<Planned> {
         i += n;
     }
     plan
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::{Io, IoVec, NullIo};
+    use crate::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use parking_lot::Mutex;
+    use std::io;
+    use std::os::fd::{AsRawFd, RawFd};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+    use std::time::Duration;
+
+    /// During each read of the source, another thread is asked to change the file, and waited for (but not for ever: it may be
+    /// kept out).
+    #[derive(Debug, Default)]
+    struct Meddling {
+        reads: AtomicU32,
+        meddler: Mutex<Option<SyncSender<SyncSender<()>>>>,
+    }
+
+    impl Io for Meddling {
+        unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let meddler = self.meddler.lock().clone();
+            if let Some(meddler) = meddler {
+                let (done, wait) = std::sync::mpsc::sync_channel(1);
+                meddler.send(done).unwrap();
+                assert_ne!(
+                    wait.recv_timeout(Duration::from_millis(100)),
+                    Err(RecvTimeoutError::Disconnected)
+                );
+            }
+            // SAFETY: the caller's promise.
+            unsafe { NullIo.read(fd, offset, bufs) }
+        }
+        unsafe fn write(&self, _: RawFd, _: u64, _: &[IoVec]) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+        fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Source reads that it takes to read the first 16 pages of a file that `meddle` changes during each of them.
+    fn reads_needed(door: Door, meddle: impl Fn(&Engine, &ObjectRef) + Send) -> u32 {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let device = Arc::new(Meddling::default());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), device.clone()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 20).unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 8 << 20).unwrap();
+        std::thread::scope(|s| {
+            let (ask, asked) = std::sync::mpsc::sync_channel::<SyncSender<()>>(8);
+            let (engine, o) = (&engine, &o);
+            s.spawn(move || {
+                for done in asked {
+                    meddle(engine, o);
+                    let _ = done.try_send(());
+                }
+            });
+            *device.meddler.lock() = Some(ask);
+            let mut buf = vec![1; 16 * 4096];
+            assert_eq!(engine.read(o, 0, &mut buf, door).unwrap(), buf.len());
+            assert!(buf.iter().all(|&b| b == 0));
+            *device.meddler.lock() = None;
+        });
+        assert_eq!(engine.check(), Vec::<String>::new());
+        device.reads.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_write_elsewhere_does_not_make_a_read_vain() {
+        for door in [Door::Library, Door::MainCached] {
+            let needed = reads_needed(door, |engine, o| {
+                engine.write(o, 5 << 20, &[2; 4096]).unwrap();
+            });
+            assert_eq!(needed, 1, "{door:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_of_what_others_change_all_the_time_ends() {
+        for door in [Door::Library, Door::MainCached] {
+            let needed = reads_needed(door, |engine, o| {
+                engine.with_source(o, 0..16 * 4096, |_| Ok(())).unwrap();
+            });
+            assert!((1..=super::VAIN_MAX + 1).contains(&needed), "{needed} reads, {door:?}");
+        }
+    }
 }

@@ -20,7 +20,9 @@ pub(crate) struct Frames {
     populated: u32,
     /// Frames at or above this are not handed out.
     limit: u32,
+    /// Free frames, and how many of them stand above the limit.
     free: u32,
+    hidden: u32,
 }
 
 impl Frames {
@@ -33,10 +35,20 @@ impl Frames {
             populated: 0,
             limit: 0,
             free: 0,
+            hidden: 0,
         }
     }
+    /// Frames that can be handed out.
     pub(crate) fn free_count(&self) -> u32 {
+        self.free - self.hidden
+    }
+    /// Free frames, also those above the limit.
+    pub(crate) fn idle(&self) -> u32 {
         self.free
+    }
+    /// More frames have memory than may have.
+    pub(crate) fn must_shrink(&self) -> bool {
+        self.populated > self.limit
     }
     pub(crate) fn populated(&self) -> u32 {
         self.populated
@@ -70,9 +82,10 @@ impl Frames {
         self.free += CHUNK_FRAMES as u32;
         first
     }
-    /// Sets the number of frames that may be in use, rounded down to chunks.
+    /// Sets the number of frames that may be in use, rounded down to chunks. What stands above it is handed out no more.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
+        self.requeue();
     }
     /// Takes the top chunk out of use. All its frames must be free.
     pub(crate) fn drop_top_chunk(&mut self) -> u32 {
@@ -83,6 +96,9 @@ impl Frames {
         self.queued.truncate(groups);
         self.whole.retain(|&g| (g as usize) < groups);
         self.partial.retain(|&g| (g as usize) < groups);
+        if first >= self.limit {
+            self.hidden -= CHUNK_FRAMES as u32;
+        }
         self.populated = first;
         self.free -= CHUNK_FRAMES as u32;
         first
@@ -103,10 +119,10 @@ impl Frames {
     fn requeue(&mut self) {
         self.whole.clear();
         self.partial.clear();
-        for g in 0..self.groups.len() {
-            self.queued[g] = 0;
-            self.queue(g);
-        }
+        self.queued.fill(0);
+        let below = self.groups.len().min(self.limit as usize / RUN_PAGES);
+        (0..below).for_each(|g| self.queue(g));
+        self.hidden = self.groups[below..].iter().map(|w| w.count_ones()).sum();
     }
     fn queue(&mut self, g: usize) {
         let (bit, list) = match self.groups[g] {
@@ -166,7 +182,11 @@ impl Frames {
         assert!(self.groups[g] >> b & 1 == 0, "frame {frame} freed twice");
         self.groups[g] |= 1 << b;
         self.free += 1;
-        self.queue(g);
+        if frame < self.limit {
+            self.queue(g);
+        } else {
+            self.hidden += 1;
+        }
     }
 }
 
@@ -187,6 +207,28 @@ mod tests {
         f.free(run + 3);
         assert_eq!(f.free_count() as usize, CHUNK_FRAMES - 19);
         assert!(f.can_grow());
+    }
+
+    #[test]
+    fn nothing_is_handed_out_above_the_limit() {
+        let mut f = Frames::new();
+        let chunk = CHUNK_FRAMES as u32;
+        f.set_limit(2 * chunk);
+        f.grow();
+        f.grow();
+        let all: Vec<u32> = std::iter::from_fn(|| f.alloc()).collect();
+        assert_eq!(all.len(), 2 * CHUNK_FRAMES);
+        f.set_limit(chunk);
+        f.free(2 * chunk - 1);
+        assert_eq!((f.free_count(), f.idle(), f.alloc(), f.alloc_run(1)), (0, 1, None, None));
+        f.free(3);
+        assert_eq!(f.alloc(), Some(3));
+        f.set_limit(2 * chunk);
+        assert_eq!(f.alloc(), Some(2 * chunk - 1));
+        f.set_limit(chunk);
+        all.iter().for_each(|&x| f.free(x));
+        assert!(f.must_shrink());
+        assert_eq!((f.drop_top_chunk(), f.free_count(), f.idle()), (chunk, chunk, chunk));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The frame pool's size: the memory limit minus all else that is kept for the user, in chunks of 2 MiB.
 
 use crate::config::MEMORY_MIN;
+use crate::core::Core;
 use crate::engine::Engine;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
 use terrace_shm::ring::Ring;
 use terrace_shm::{PAGE_SIZE, State};
@@ -19,18 +21,20 @@ impl Engine {
     }
 
     /// Memory kept for the user beside frames, bytes: index, books, touch table, rings, namespace tables.
-    pub(crate) fn metadata_bytes(&self, core: &crate::core::Core) -> u64 {
+    pub(crate) fn metadata_bytes(&self, core: &Core) -> u64 {
         let per_frame = core.frames.populated() as usize * 2; // touch count and flags
         let rings = self.clients.count() * Ring::bytes(self.config.ring_slots);
         (core.index.resident_bytes() + core.heap_bytes() + per_frame + rings) as u64
             + self.extra_bytes.load(Ordering::Relaxed)
     }
 
-    /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly.
-    pub(crate) fn adjust_pool(&self) {
-        let limit = self.memory.load(Ordering::Relaxed);
-        let chunks = {
+    /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
+    /// pages that are dirty or in use are in the way; the next call goes on.
+    pub(crate) fn adjust_pool(&self) -> bool {
+        {
             let mut core = self.core.lock();
+            // Under the lock: of two limits that are set at once, the last one counts.
+            let limit = self.memory.load(Ordering::Relaxed);
             let index_max = (limit / 16).max(1 << 20) as usize;
             core.index.trim(index_max);
             // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
@@ -44,13 +48,16 @@ impl Engine {
                 core.frames.set_limit(chunks as u32 * CHUNK_FRAMES as u32);
                 core.policy.set_capacity(chunks as usize * CHUNK_FRAMES);
             }
-            chunks
-        };
-        while self.core.lock().frames.populated() > chunks as u32 * CHUNK_FRAMES as u32 {
-            if !self.drop_top_chunk() {
-                // Dirty pages are in the way: writeback first, the next call goes on.
+        }
+        loop {
+            let mut core = self.core.lock();
+            if !core.frames.must_shrink() {
+                return true;
+            }
+            if !core.drop_top_chunk() {
+                drop(core);
                 self.writeback_bell.ring();
-                return;
+                return false;
             }
         }
     }
@@ -58,7 +65,8 @@ impl Engine {
     /// Sets the memory limit of a live instance and waits until it holds.
     ///
     /// # Errors
-    /// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails.
+    /// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails: the old limit is
+    /// in force again then.
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         let frames_max = u64::from(self.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
         if bytes < MEMORY_MIN || bytes > frames_max {
@@ -67,49 +75,29 @@ impl Engine {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, m));
         }
-        self.memory.store(bytes, Ordering::Relaxed);
-        loop {
-            self.adjust_pool();
-            if self.core.lock().frames.populated() <= self.pool_frames() {
-                return Ok(());
+        let old = self.set_limit(bytes);
+        while !self.adjust_pool() {
+            if let Err(e) = self.flush_all(false) {
+                self.set_limit(old);
+                self.adjust_pool();
+                return Err(e);
             }
-            self.flush_all(false)?;
+            // What is left is on its way in or out: the end of a read is told, of all else we find out.
+            self.fault_done.wait_for(&mut self.core.lock(), Duration::from_millis(5));
         }
+        Ok(())
     }
 
-    /// Empties the top chunk and gives its memory back. False if dirty pages are in the way.
-    fn drop_top_chunk(&self) -> bool {
-        let mut core = self.core.lock();
-        let end = core.frames.populated();
-        let first = end - CHUNK_FRAMES as u32;
-        for frame in first..end {
-            if core.frames.is_free(frame) {
-                continue;
-            }
-            let clean = self.handles.frame_flags(frame).load(Ordering::Relaxed) == 0;
-            let Some(place) = core.place_of(frame).filter(|_| clean) else { return false };
-            if core.index.get(place).state() != State::Present {
-                return false;
-            }
-            let (slot, page) = core.index.whose(place);
-            let o = core.object_in_slot(slot).expect("a page has an object").clone();
-            core.drop_page(&o, page, place, frame);
-        }
-        core.frames.drop_top_chunk();
-        drop(core);
-        self.huge_chunks.lock().remove(&first);
-        let at = self.handles.segment.frame_offset(first);
-        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        if let Err(e) = rustix::fs::fallocate(self.handles.segment_fd.as_fd(), flags, at, HUGE as u64) {
-            tracing::warn!("memory of a dropped chunk not given back: {e}");
-        }
-        true
+    /// Puts another limit into force, also for a daemon that takes over; the one before.
+    fn set_limit(&self, bytes: u64) -> u64 {
+        self.handles.segment.header().limit_bytes.store(bytes, Ordering::Relaxed);
+        self.memory.swap(bytes, Ordering::Relaxed)
     }
 
-    /// Backs a chunk of frames with memory, a huge page if possible. False if it may be worth another try.
-    pub(crate) fn back_with_memory(&self, first_frame: u32) -> bool {
+    /// Backs a chunk of frames with memory, a huge page if possible. Not under the lock: it takes a while.
+    pub(crate) fn back_with_memory(&self, first_frame: u32) -> Backed {
         if !self.config.huge_pages {
-            return true;
+            return Backed::Small;
         }
         let start = self.handles.segment.frame(first_frame).cast::<libc::c_void>();
         // SAFETY: the range is a chunk of the segment mapping; populating and collapsing change no content.
@@ -117,10 +105,94 @@ impl Engine {
             libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE);
             libc::madvise(start, HUGE, libc::MADV_COLLAPSE)
         };
-        if collapsed == 0 {
-            self.huge_chunks.lock().insert(first_frame);
-            return true;
+        match io::Error::last_os_error().raw_os_error() {
+            _ if collapsed == 0 => Backed::Huge,
+            Some(libc::EINVAL) => Backed::Small,
+            _ => Backed::NotYet,
         }
-        io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    }
+}
+
+/// How a chunk of frames got its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backed {
+    Huge,
+    /// In small pages, and there are no others.
+    Small,
+    /// In small pages, but it may be worth another try.
+    NotYet,
+}
+
+impl Core {
+    /// Brings the next chunk into use: its first frame.
+    pub(crate) fn grow_pool(&mut self) -> u32 {
+        let first = self.frames.grow();
+        self.note_populated();
+        first
+    }
+
+    fn note_populated(&self) {
+        self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
+    }
+
+    /// Books how a chunk was backed, outside the lock; if it has left the pool meanwhile, its memory goes back.
+    pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
+        if first >= self.frames.populated() {
+            self.give_back(first, first + CHUNK_FRAMES as u32);
+        } else if backed == Backed::Huge {
+            self.huge_chunks.insert(first);
+        }
+    }
+
+    /// After a restart: these frames are in use, and as many as ever before have memory.
+    pub(crate) fn recover_frames(&mut self, in_use: &[u32]) {
+        let noted = self.handles.segment.header().populated.load(Ordering::Acquire);
+        let needed = in_use.iter().max().map_or(0, |f| f + 1).next_multiple_of(CHUNK_FRAMES as u32);
+        let frames_max = self.handles.segment.geometry().frames_max;
+        self.frames.recover(noted.max(needed).min(frames_max), in_use.iter().copied());
+        self.note_populated();
+        // A chunk that was being backed when the daemon died belongs to nobody.
+        self.give_back(self.frames.populated(), frames_max);
+        // Nobody remembers which chunks had huge pages: reclaim asks for them again, which costs nothing where they are.
+        self.hasty_chunks = (0..self.frames.populated()).step_by(CHUNK_FRAMES).collect();
+    }
+
+    /// Empties the top chunk and gives its memory back. False if pages that are dirty or in use are in the way.
+    ///
+    /// All under one lock: were the hole punched later, the chunk could have grown again and be full of new pages by then.
+    fn drop_top_chunk(&mut self) -> bool {
+        let end = self.frames.populated();
+        let first = end - CHUNK_FRAMES as u32;
+        for frame in first..end {
+            if self.frames.is_free(frame) {
+                continue;
+            }
+            let clean = self.handles.frame_flags(frame).load(Ordering::Relaxed) == 0;
+            let Some(place) = self.place_of(frame).filter(|_| clean) else { return false };
+            if self.index.get(place).state() != State::Present {
+                return false;
+            }
+            let (slot, page) = self.index.whose(place);
+            let o = self.object_in_slot(slot).expect("a page has an object").clone();
+            self.drop_page(&o, page, place, frame);
+        }
+        self.give_back(first, end);
+        self.frames.drop_top_chunk();
+        self.huge_chunks.remove(&first);
+        self.note_populated();
+        true
+    }
+
+    /// Gives the memory of frames that belong to nobody back to the machine.
+    fn give_back(&self, first: u32, end: u32) {
+        if first >= end {
+            return;
+        }
+        let (at, bytes) =
+            (self.handles.segment.frame_offset(first), u64::from(end - first) * PAGE_SIZE as u64);
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        if let Err(e) = rustix::fs::fallocate(self.handles.segment_fd.as_fd(), flags, at, bytes) {
+            tracing::warn!("memory of frames {first}..{end} not given back: {e}");
+        }
     }
 }

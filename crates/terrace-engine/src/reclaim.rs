@@ -1,6 +1,7 @@
 //! Free frames ahead of need: the policy names victims, [`crate::core`] withdraws them.
 
 use crate::engine::Engine;
+use crate::pool::Backed;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,13 +34,17 @@ impl Engine {
     /// Gives huge pages to chunks that came into use without. A chunk whose pages are under I/O is tried again later.
     fn back_hasty_chunks(&self) {
         let chunks = std::mem::take(&mut self.core.lock().hasty_chunks);
-        let populated = self.core.lock().frames.populated();
-        let again: Vec<u32> = chunks
-            .into_iter()
-            .filter(|&c| c < populated && !self.back_with_memory(c))
-            .take(RETRIES_MAX)
-            .collect();
-        self.core.lock().hasty_chunks.extend(again);
+        let mut again = Vec::new();
+        for chunk in chunks {
+            let backed = self.back_with_memory(chunk);
+            self.core.lock().note_backed(chunk, backed);
+            if backed == Backed::NotYet && again.len() < RETRIES_MAX {
+                again.push(chunk);
+            }
+        }
+        let mut core = self.core.lock();
+        let populated = core.frames.populated();
+        core.hasty_chunks.extend(again.into_iter().filter(|&c| c < populated));
     }
 
     /// One step towards the high watermark; false when there, or when nothing can be freed.
@@ -59,11 +64,12 @@ impl Engine {
             core.frames.populated()
         };
         // Backing a chunk with memory takes a while: not under the lock.
-        self.back_with_memory(grow);
+        let backed = self.back_with_memory(grow);
         let mut core = self.core.lock();
         if core.frames.populated() == grow && core.frames.can_grow() {
-            core.frames.grow();
+            core.grow_pool();
         }
+        core.note_backed(grow, backed);
         true
     }
 

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 use terrace_policy::Why;
 use terrace_shm::Entry;
 use terrace_shm::index::Place;
-use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_shm::protocol::{publish, withdraw};
 
 /// What was found.
@@ -75,7 +74,6 @@ impl Engine {
             });
         }
         found.objects = objects.len();
-        let populated = pages.iter().filter_map(|p| p.3.frame()).max().map_or(0, |f| f + 1);
         let mut kept = Vec::new();
         for (o, page, place, e) in pages {
             let frame = e.frame().expect("filtered above");
@@ -99,7 +97,7 @@ impl Engine {
             kept.push(frame);
         }
         found.pages = kept.len();
-        core.frames.recover(populated.next_multiple_of(CHUNK_FRAMES as u32), kept.iter().copied());
+        core.recover_frames(&kept);
         let mut touches = core.touches();
         for frame in kept {
             let count = terrace_policy::Touches::take(&mut touches, frame);

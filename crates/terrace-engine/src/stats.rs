@@ -116,8 +116,8 @@ impl Engine {
                 metadata_bytes: metadata,
                 metadata_bytes_per_page: if pages > 0 { metadata as f64 / pages as f64 } else { 0.0 },
                 pages,
-                free_frames: u64::from(core.frames.free_count()),
-                huge_bytes: (self.huge_chunks.lock().len() * terrace_shm::layout::HUGE) as u64,
+                free_frames: u64::from(core.frames.idle()),
+                huge_bytes: (core.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
                 index_bytes: core.index.resident_bytes() as u64,
             },
             fast_door: FastDoor {

@@ -150,21 +150,24 @@ impl Engine {
     fn prepare(&self, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
         let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
         let mut core = self.core.lock();
-        core.note_change(o);
-        let mut pos = at;
+        let (mut pos, mut obstacle) = (at, None);
         while pos < at + len as u64 && batch.len() < BATCH {
             let page = pos / PAGE;
             let from = (pos % PAGE) as usize;
             let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
             let Some(place) = core.index.ensure(o.slot_index(), page) else {
-                return if batch.is_empty() { Err(Obstacle::Index) } else { Ok(batch) };
+                obstacle = Some(Obstacle::Index);
+                break;
             };
             let e = core.index.get(place);
             let (frame, resident) = match e.frame() {
                 Some(frame) => (frame, true),
                 None => match core.claim() {
                     Some(frame) => (frame, false),
-                    None => return if batch.is_empty() { Err(Obstacle::Frames) } else { Ok(batch) },
+                    None => {
+                        obstacle = Some(Obstacle::Frames);
+                        break;
+                    }
                 },
             };
             let clock = core.index.tick();
@@ -175,10 +178,15 @@ impl Engine {
             batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
             pos += (to - from) as u64;
         }
+        // Now that all of them are Busy: see `protocol::stamp`.
+        core.note_change(o);
         if core.frames.free_count() < self.free_low() {
             self.reclaim_bell.ring();
         }
-        Ok(batch)
+        match obstacle {
+            Some(obstacle) if batch.is_empty() => Err(obstacle),
+            _ => Ok(batch),
+        }
     }
 
     /// Brings a frame to what the page holds before the write, where the write does not cover it all.

@@ -3,18 +3,9 @@
 use crate::entry::{Entry, State};
 use crate::layout::{ObjectSlot, PAGE_SIZE, RUN_PAGES};
 use crate::map::{Segment, TouchTable};
-use crate::protocol::{look, same_epoch, unchanged};
-use crate::ring::NO_LEAF;
+pub use crate::protocol::Seen;
+use crate::protocol::{NO_LEAF, look, not_written, same_epoch, unaltered, unchanged};
 use crate::sync::Ordering;
-
-/// What a client saw of a page before it read the source itself; see [`still`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// `Entry::identity` or `NO_LEAF`.
-    pub identity: u64,
-    /// Event clock before the look.
-    pub clock: u64,
-}
 
 /// How far a read got without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,8 +170,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
 }
 
-/// What the index says of an absent page now, to be handed to [`still`] and into a donation.
-/// None if the page is not absent (try the hit again) or the fast door has to step aside.
+/// What the index says of an absent page now, to be handed to [`still`] and into a donation. None if the page is not absent:
+/// try the hit again. Whether the fast door has to step aside, `still` says.
 pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
@@ -203,9 +194,10 @@ pub fn still(seg: &Segment, slot: &ObjectSlot, page: u64, seen: Seen) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;
     }
-    // Nothing at all was written to the object since: the common case, and the only proof where there was no leaf.
-    if slot.write_clock.load(Ordering::Acquire) <= seen.clock {
+    // Nothing at all was written to the object since: the common case, and it holds also if others have cached the page
+    // meanwhile. The daemon, who would publish the page for everybody, asks for the very entry that was seen.
+    if not_written(seen, &slot.write_clock) {
         return true;
     }
-    seen.identity != NO_LEAF && observe(seg, slot, page).is_some_and(|now| now.identity == seen.identity)
+    observe(seg, slot, page).is_some_and(|now| unaltered(seen, now.identity, &slot.write_clock))
 }

@@ -6,7 +6,7 @@
 use crate::entry::{Entry, State};
 use crate::layout::{FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, ObjectSlot, RUN_PAGES};
 use crate::map::Segment;
-use crate::protocol::begin_reuse;
+use crate::protocol::{begin_reuse, tick};
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct LeafInfo {
 }
 
 const FREE: u32 = u32::MAX;
+/// Inner nodes that one new leaf needs at the most: a higher tree, and a path down in it.
+const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
 const _: () = assert!(size_of::<LeafInfo>() == 12);
 
 /// A node number pool: fresh ones, ones ready for reuse, ones that wait for the epoch.
@@ -52,6 +54,10 @@ impl Pool {
     }
     fn put(&mut self, i: u32) {
         self.waiting.push(i);
+    }
+    /// Nodes that can still be taken.
+    fn left(&self) -> usize {
+        self.max as usize - self.in_use()
     }
     fn in_use(&self) -> usize {
         self.next as usize - self.ready.len() - self.waiting.len()
@@ -104,10 +110,7 @@ impl Index {
 
     /// Moves the event clock and returns the new time.
     pub fn tick(&self) -> u64 {
-        let clock = &self.seg.header().clock;
-        let now = clock.load(Ordering::Relaxed) + 1;
-        clock.store(now, Ordering::Release);
-        now
+        tick(&self.seg.header().clock)
     }
 
     /// The atomic entry at `place`.
@@ -125,7 +128,9 @@ impl Index {
     }
     /// Where `page` of the object in slot `object` stands, if its leaf exists.
     pub fn find(&self, object: u32, page: u64) -> Option<Place> {
-        let leaf = self.seg.find_leaf(self.seg.object(object), page / RUN_PAGES as u64)?;
+        let run = page / RUN_PAGES as u64;
+        let leaf =
+            self.seg.walk(self.seg.object(object), run).expect("a tree of the index names its nodes")?;
         Some(Place::new(leaf, (page % RUN_PAGES as u64) as usize))
     }
     /// Like [`Index::find`], but grows the tree. None if the index is full or the page lies beyond what it can hold.
@@ -209,15 +214,15 @@ impl Index {
 
     /// Frees the whole tree of an object. No page of it may be present.
     pub fn clear_object(&mut self, object: u32) {
-        let mut leaves = Vec::new();
-        self.for_range(object, 0, u64::MAX, |_, p| {
-            if p.at() == 0 {
-                leaves.push(p.leaf());
-            }
-        });
-        for leaf in leaves {
-            assert_eq!(self.info[leaf as usize].present, 0, "object cleared with pages present");
-            self.free_leaf(leaf);
+        let (mut leaves, mut inners) = (Vec::new(), Vec::new());
+        self.reach_all(object, &mut leaves, &mut inners);
+        self.seg.object(object).root.store(0, Ordering::Release);
+        for (leaf, _, _) in leaves {
+            self.empty_leaf(leaf);
+            self.unuse_leaf(leaf);
+        }
+        for inner in inners {
+            self.inners.put(inner);
         }
     }
 
@@ -277,6 +282,10 @@ impl Index {
         let slot: &ObjectSlot = slot.object(object);
         let needed = (0..=HEIGHT_MAX).find(|h| u64::from(run) >> (h * FANOUT_BITS) == 0)?;
         let root = slot.root.load(Ordering::Relaxed);
+        // All or nothing: what was built by half would belong to no leaf, and nobody would free it.
+        if (needed > 0 || root >> 32 > 0) && self.inners.left() < LINK_INNERS_MAX {
+            return None;
+        }
         if root == 0 {
             let mut node = leaf;
             for height in 1..=needed {
@@ -319,14 +328,18 @@ impl Index {
     }
 
     fn free_leaf(&mut self, leaf: u32) {
-        let LeafInfo { object, run, present, .. } = self.info[leaf as usize];
-        assert_eq!(present, 0, "leaf freed with pages present");
+        let LeafInfo { object, run, .. } = self.info[leaf as usize];
+        self.empty_leaf(leaf);
+        self.unlink(object, u64::from(run));
+        self.unuse_leaf(leaf);
+    }
+
+    fn empty_leaf(&mut self, leaf: u32) {
+        assert_eq!(self.info[leaf as usize].present, 0, "leaf freed with pages present");
         let clock = self.tick();
         for e in &self.seg.leaf(leaf).0 {
             e.store(Entry::absent(0, clock).0, Ordering::Release);
         }
-        self.unlink(object, u64::from(run));
-        self.unuse_leaf(leaf);
     }
 
     /// Takes a leaf out of its tree, with every inner node that it leaves empty.
@@ -358,17 +371,7 @@ impl Index {
     pub fn recover(&mut self, objects: &[u32]) {
         let (mut leaves_seen, mut inners_seen) = (Vec::new(), Vec::new());
         for &object in objects {
-            let root = self.seg.object(object).root.load(Ordering::Acquire);
-            if root != 0 {
-                self.reach(
-                    object,
-                    (root >> 32) as u32,
-                    root as u32 - 1,
-                    0,
-                    &mut leaves_seen,
-                    &mut inners_seen,
-                );
-            }
+            self.reach_all(object, &mut leaves_seen, &mut inners_seen);
         }
         leaves_seen.sort_unstable_by_key(|&(leaf, _, _)| leaf);
         self.leaves.next = leaves_seen.last().map_or(0, |l| l.0 + 1);
@@ -394,6 +397,17 @@ impl Index {
         }
         self.inners.waiting =
             (0..self.inners.next).filter(|i| inners_seen.binary_search(i).is_err()).collect();
+        // Nodes that only the dead daemon knew count as never used from here on, and so do the frames they name: a reader
+        // who has stood in one of them since before the crash must notice.
+        begin_reuse(&self.seg.header().epoch);
+    }
+
+    /// All nodes of the tree of an object: leaves (with object and run) and inner nodes.
+    fn reach_all(&self, object: u32, leaves: &mut Vec<(u32, u32, u32)>, inners: &mut Vec<u32>) {
+        let root = self.seg.object(object).root.load(Ordering::Acquire);
+        if root != 0 {
+            self.reach(object, (root >> 32) as u32, root as u32 - 1, 0, leaves, inners);
+        }
     }
 
     fn reach(
@@ -422,10 +436,7 @@ impl Index {
         let mut bad = Vec::new();
         let (mut leaves, mut inners) = (Vec::new(), Vec::new());
         for &object in objects {
-            let root = self.seg.object(object).root.load(Ordering::Relaxed);
-            if root != 0 {
-                self.reach(object, (root >> 32) as u32, root as u32 - 1, 0, &mut leaves, &mut inners);
-            }
+            self.reach_all(object, &mut leaves, &mut inners);
         }
         for &(leaf, object, run) in &leaves {
             let i = self.info[leaf as usize];
@@ -450,5 +461,69 @@ impl Index {
             ));
         }
         bad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use crate::map::memfd;
+
+    fn segment(inners_max: u32) -> Arc<Segment> {
+        let geometry = Geometry { objects_max: 64, inners_max, leaves_max: 512, frames_max: 512 };
+        let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
+        Arc::new(Segment::create(&fd, geometry).unwrap())
+    }
+
+    #[test]
+    fn a_restart_moves_the_epoch_before_a_node_is_used_again() {
+        let seg = segment(64);
+        let mut index = Index::new(seg.clone());
+        let old = index.ensure(1, 40).unwrap();
+        let epoch = seg.header().epoch.load(Ordering::Relaxed);
+        // Nobody claims object 1: its nodes are above all that the next index knows.
+        let mut index = Index::new(seg.clone());
+        index.recover(&[]);
+        assert_eq!(index.ensure(2, 40).unwrap(), old, "the node is another object's now");
+        assert_ne!(seg.header().epoch.load(Ordering::Relaxed), epoch, "who stands in it must notice");
+    }
+
+    #[test]
+    fn no_inner_node_is_lost_when_they_run_out() {
+        let seg = segment(40);
+        let mut index = Index::new(seg);
+        let far = |i: u64| (i + 1) << 30;
+        let objects: Vec<u32> = (0..30).collect();
+        let mut full = 0;
+        for (i, &o) in objects.iter().enumerate() {
+            full += u32::from(index.ensure(o, far(i as u64)).is_none());
+            full += u32::from(index.ensure(o, 3).is_none());
+            assert_eq!(index.check(&objects), Vec::<String>::new());
+        }
+        assert!(full > 0, "40 inner nodes cannot hold 30 sparse files");
+        for &o in &objects {
+            index.clear_object(o);
+            assert_eq!(index.seg.object(o).root.load(Ordering::Relaxed), 0);
+        }
+        assert_eq!((index.leaves.in_use(), index.inners.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn a_reader_survives_a_node_that_was_reused_at_another_height() {
+        let seg = segment(64);
+        let slot = seg.object(1);
+        slot.size.store(1 << 40, Ordering::Relaxed);
+        // The root says height 2; the node that it names has become a parent of leaves: their numbers are no inner nodes'.
+        slot.root.store(2 << 32 | 1, Ordering::Relaxed);
+        seg.inner(0).0[0].store(500, Ordering::Relaxed);
+        assert!(seg.walk(slot, 3).is_err());
+        assert_eq!(seg.find_leaf(slot, 3), None);
+        // Or of leaves that do not exist.
+        slot.root.store(1 << 32 | 1, Ordering::Relaxed);
+        seg.inner(0).0[3].store(5000, Ordering::Relaxed);
+        assert_eq!(seg.find_leaf(slot, 3), None);
+        let seen = crate::client::observe(&seg, slot, 3 * RUN_PAGES as u64).unwrap();
+        assert_eq!(seen.identity, crate::protocol::NO_LEAF);
     }
 }

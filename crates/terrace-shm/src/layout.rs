@@ -17,6 +17,8 @@ pub const PAGE_SIZE: usize = 4096;
 pub const RUN_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
+/// Leaves at the most: a place (leaf and entry in it), and that plus one, fits 32 bits.
+pub const LEAVES_MAX: u32 = (1 << 28) - 1;
 /// log2 of FANOUT.
 pub const FANOUT_BITS: u32 = 8;
 /// Levels of inner nodes above the leaves at the most: 32 bits of run number.
@@ -39,7 +41,8 @@ pub struct Header {
     pub magic: u64,
     /// [`LAYOUT_VERSION`].
     pub version: u32,
-    /// The daemon serves (1) or is away (0): clients go on with hits, but do not donate.
+    /// A daemon has served (1), or none yet or no more (0): clients go on with hits, but do not donate. After a crash it stays
+    /// 1: donations then wait in the rings for the next daemon.
     pub serving: AtomicU32,
     /// Sizes from which all offsets follow.
     pub geometry: Geometry,
@@ -53,7 +56,11 @@ pub struct Header {
     pub clock: AtomicU64,
     /// The drainer sleeps: a client whose ring is half full rings the bell.
     pub drainer_sleeps: AtomicU32,
-    _pad2: [u32; 13],
+    /// Frames that have memory, for a restarted daemon.
+    pub populated: AtomicU32,
+    /// Memory limit in force, for a restarted daemon (bytes; 0: none yet).
+    pub limit_bytes: AtomicU64,
+    _pad2: [u64; 5],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
 
@@ -111,6 +118,7 @@ const _: () = assert!(size_of::<Inner>() == 1024);
 const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
+const _: () = assert!(LEAVES_MAX as u64 * RUN_PAGES as u64 <= u32::MAX as u64);
 
 impl Geometry {
     /// A geometry that can cache `frames_max` pages however thinly they are spread.
@@ -119,7 +127,7 @@ impl Geometry {
         Geometry {
             objects_max: 1 << 18,
             inners_max: (frames_max / 4).max(4096),
-            leaves_max: frames_max + frames_max / 4,
+            leaves_max: (frames_max + frames_max / 4).min(LEAVES_MAX),
             frames_max,
         }
     }
@@ -153,7 +161,7 @@ impl Geometry {
             && self.objects_max <= 1 << 24
             && self.frames_max > 0
             && self.frames_max <= 1 << 30
-            && self.leaves_max <= 1 << 31
+            && self.leaves_max <= LEAVES_MAX
             && self.inners_max <= 1 << 29
     }
 }

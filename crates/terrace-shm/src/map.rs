@@ -1,7 +1,8 @@
 //! Mappings of the shared memory files, and typed access to what lies in them.
 
 use crate::layout::{
-    Geometry, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC, ObjectSlot, PAGE_SIZE, PROBES_MAX, object_hash,
+    FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC, ObjectSlot,
+    PAGE_SIZE, PROBES_MAX, object_hash,
 };
 use crate::sync::{AtomicU8, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -67,10 +68,6 @@ impl Mapping {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Leaks the mapping (clients keep theirs for the life of the process).
-    pub fn leak(self) -> &'static Mapping {
-        Box::leak(Box::new(self))
-    }
 }
 
 impl Drop for Mapping {
@@ -101,6 +98,13 @@ pub fn read_only_twin(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         rustix::fs::Mode::empty(),
     )?)
 }
+
+/// Walks of a tree that a reader tries before the page counts as not cached.
+const WALKS_MAX: u32 = 4;
+
+/// A number in a tree that names no node of the kind that should be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Astray(pub u32);
 
 /// The segment as one process maps it.
 #[derive(Debug)]
@@ -228,20 +232,42 @@ impl Segment {
     /// The leaf that covers `run` of the object in `slot`, if there is one now.
     #[inline]
     pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Option<u32> {
+        for _ in 0..WALKS_MAX {
+            if let Ok(found) = self.walk(object, run) {
+                return found;
+            }
+        }
+        // The tree changes faster than we walk. "Not cached" is the harmless answer: who goes by it asks the daemon, or
+        // reads the source and looks at the clocks.
+        None
+    }
+    /// [`Segment::find_leaf`] in one walk. The nodes of a tree may be reused at other heights while somebody walks it
+    /// without a lock: he then finds numbers that name no node of the kind he looks for.
+    ///
+    /// # Errors
+    /// Such a number. In the only writer's own walk it is a broken tree.
+    #[inline]
+    pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<u32>, Astray> {
         let root = object.root.load(Ordering::Acquire);
         if root == 0 {
-            return None;
+            return Ok(None);
         }
         let (mut height, mut node) = ((root >> 32) as u32, (root as u32).wrapping_sub(1));
-        if height > crate::layout::HEIGHT_MAX || run >> (height * crate::layout::FANOUT_BITS) != 0 {
-            return None;
+        if height > HEIGHT_MAX || run >> (height * FANOUT_BITS) != 0 {
+            return Ok(None);
         }
         while height > 0 {
+            if node >= self.geometry.inners_max {
+                return Err(Astray(node));
+            }
             height -= 1;
-            let child = (run >> (height * crate::layout::FANOUT_BITS)) as usize % crate::layout::FANOUT;
-            node = self.inner(node).0[child].load(Ordering::Acquire).checked_sub(1)?;
+            let child = (run >> (height * FANOUT_BITS)) as usize % FANOUT;
+            let Some(below) = self.inner(node).0[child].load(Ordering::Acquire).checked_sub(1) else {
+                return Ok(None);
+            };
+            node = below;
         }
-        Some(node)
+        if node < self.geometry.leaves_max { Ok(Some(node)) } else { Err(Astray(node)) }
     }
 }
 

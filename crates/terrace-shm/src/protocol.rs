@@ -49,6 +49,49 @@ pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
     epoch.load(Ordering::Relaxed) == seen
 }
 
+/// What somebody saw of an absent page before he read its content from the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// `Entry::identity` or [`NO_LEAF`].
+    pub identity: u64,
+    /// Event clock before the look.
+    pub clock: u64,
+}
+
+/// `Seen::identity` when the run had no leaf.
+pub const NO_LEAF: u64 = u64::MAX;
+
+/// Moves the event clock and returns the new time. Writer only.
+#[inline]
+pub fn tick(clock: &AtomicU64) -> u64 {
+    let now = clock.load(Ordering::Relaxed) + 1;
+    clock.store(now, Ordering::Release);
+    now
+}
+
+/// Notes that the content of an object changes. Writer only, after the entries of the pages that change were withdrawn: who
+/// then still saw one of them absent had looked at the clock before this moment. Stamped before, a reader could find
+/// the clock moved and a page that is about to change still absent, and pass for one who came after the change.
+#[inline]
+pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
+    let now = tick(clock);
+    write_clock.store(now, Ordering::Release);
+    now
+}
+
+/// True if what was read from the source after `seen` is the content of the page, absent at the time of the call with the
+/// identity `now`. An entry tells by itself; where there was none, any change of the object counts as one of the page.
+#[inline]
+pub fn unaltered(seen: Seen, now: u64, write_clock: &AtomicU64) -> bool {
+    if seen.identity == NO_LEAF { not_written(seen, write_clock) } else { now == seen.identity }
+}
+
+/// True if nothing at all was written to the object since `seen`.
+#[inline]
+pub fn not_written(seen: Seen, write_clock: &AtomicU64) -> bool {
+    write_clock.load(Ordering::Acquire) <= seen.clock
+}
+
 /// States of a donation slot: the client owns it from CLAIMED to READY, the daemon from READY to FREE.
 pub mod slot {
     use super::*;
@@ -255,6 +298,41 @@ mod tests {
                 slot::free(&state);
             }
             client.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn donation_without_a_leaf_against_write() {
+        // As above, but the client finds no leaf, so that only the clocks tell. The write makes leaf and entry, goes to the
+        // source and is evicted before the ring is drained.
+        loom::model(|| {
+            let word = || Arc::new(AtomicU64::new(0));
+            let (clock, write_clock, leaf, entry, source) = (word(), word(), word(), word(), word());
+            let client = {
+                let (clock, write_clock, leaf, source) =
+                    (clock.clone(), write_clock.clone(), leaf.clone(), source.clone());
+                thread::spawn(move || {
+                    let seen = Seen { identity: NO_LEAF, clock: clock.load(Ordering::Acquire) };
+                    if leaf.load(Ordering::Acquire) != 0 {
+                        return None;
+                    }
+                    let content = source.load(Ordering::Acquire);
+                    not_written(seen, &write_clock).then_some((seen, content))
+                })
+            };
+            publish(&entry, Entry::absent(0, tick(&clock)));
+            leaf.store(1, Ordering::Release);
+            withdraw(&entry, Entry::busy(0, tick(&clock)));
+            stamp(&clock, &write_clock);
+            publish(&entry, Entry::present(0, tick(&clock)));
+            source.store(1, Ordering::Release);
+            withdraw(&entry, Entry::absent(5, tick(&clock)));
+            if let Some((seen, content)) = client.join().unwrap() {
+                let now = Entry(entry.load(Ordering::Relaxed)).identity();
+                if unaltered(seen, now, &write_clock) {
+                    assert_eq!(content, 1, "content from before the write accepted");
+                }
+            }
         });
     }
 

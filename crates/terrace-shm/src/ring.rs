@@ -10,6 +10,7 @@
 
 use crate::layout::PAGE_SIZE;
 use crate::map::Mapping;
+pub use crate::protocol::NO_LEAF;
 use crate::sync::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::AsFd;
@@ -59,9 +60,6 @@ pub struct Donation {
     pub len: AtomicU64,
     _pad: [u64; 2],
 }
-
-/// `Donation::seen` when the run had no leaf.
-pub const NO_LEAF: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<Counters>() == 128 && STRIPES * 128 <= PAGE_SIZE);
 const _: () = assert!(size_of::<Donation>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
