@@ -56,6 +56,9 @@ impl PageCache for Engine {
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
         Engine::object(self, id, path_fd, size)
     }
+    fn objects_max(&self) -> usize {
+        self.handles().segment.geometry().objects_max as usize
+    }
     fn reattach(&self, id: u64, path_fd: RawFd) -> Option<ObjectRef> {
         self.reattach_object(id, path_fd)
     }

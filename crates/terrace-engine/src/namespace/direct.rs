@@ -47,6 +47,10 @@ impl PageCache for Direct {
         Ok(Arc::new(SourceFile::through_page_cache(path_fd)))
     }
 
+    fn objects_max(&self) -> usize {
+        usize::MAX
+    }
+
     fn reattach(&self, _: u64, _: RawFd) -> Option<Self::Object> {
         None
     }

@@ -71,12 +71,10 @@ impl<C: PageCache> Namespace<C> {
             None => self.open_source(&object, flags, life.writers)?,
         }
         inode.used.store(true, Ordering::Relaxed);
-        let fresh = !self.changed_behind(&inode, &mut life, &object)?;
-        let atime_due = AtomicBool::new(
-            flags & libc::O_NOATIME as u32 == 0 && inode.stat().is_ok_and(|s| atime_is_old(&s)),
-        );
+        let (changed, stat) = self.changed_behind(&inode, &mut life, &object)?;
+        let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
-        let mut answer = opened(0, &file, fresh);
+        let mut answer = opened(0, &file, !changed);
         answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
         Ok(answer)
     }
@@ -93,19 +91,21 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped.
+    /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped. Also what the
+    /// source says now.
     fn changed_behind(
         &self,
         inode: &Inode<C::Object>,
         life: &mut Life<C::Object>,
         object: &C::Object,
-    ) -> Result<bool> {
+    ) -> Result<(bool, Stat)> {
         if object.dirty_pages() > 0 {
-            return Ok(false);
+            return Ok((false, inode.stat()?));
         }
         // Cleared before the look: a change through the mount sets it before it acts.
         let ours = inode.modified.swap(false, Ordering::AcqRel);
-        let now = Seen::of(&inode.stat()?);
+        let stat = inode.stat()?;
+        let now = Seen::of(&stat);
         let before = life.seen.replace(now);
         let changed = !ours && before.is_some_and(|before| before != now);
         if changed {
@@ -113,14 +113,15 @@ impl<C: PageCache> Namespace<C> {
             inode.unprivileged.store(false, Ordering::Release);
             self.invalidate_attributes(inode.nodeid);
         }
-        Ok(changed)
+        Ok((changed, stat))
     }
 
     /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache.
     pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: bool) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
-        if file.atime_due.swap(false, Ordering::Relaxed) {
+        // The load spares all reads but the first a locked instruction on a line that they share.
+        if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
             move_atime(&handle.inode);
         }
         if paged {

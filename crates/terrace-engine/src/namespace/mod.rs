@@ -79,6 +79,8 @@ pub trait PageCache: Send + Sync + 'static {
 
     /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// How many objects there may be at one time; near that, some cannot be made.
+    fn objects_max(&self) -> usize;
     /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
     fn reattach(&self, id: u64, path_fd: RawFd) -> Option<Self::Object>;
     /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
@@ -249,16 +251,18 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
-        for inode in inodes.all() {
+        let namespace = Self::assemble(cache, config, inodes, handles, durable);
+        for inode in namespace.inodes.all() {
             let life = inode.life.lock();
             if let Some(object) = &life.object {
+                namespace.pressure.object_made();
                 object.set_slow(life.unseen_writers > 0);
                 if life.writers == 0 {
                     object.set_mapped(false);
                 }
             }
         }
-        Ok(Self::assemble(cache, config, inodes, handles, durable))
+        Ok(namespace)
     }
 
     /// Drops the inodes whose last reference went just before the crash.
@@ -277,10 +281,11 @@ impl<C: PageCache> Namespace<C> {
         handles: HandleTable<C>,
         durable: Arc<Durable>,
     ) -> Self {
+        let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
         Self {
             cache,
             config,
-            pressure: Pressure::new(inodes.max(), limits::descriptors_max()),
+            pressure,
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
@@ -355,8 +360,9 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
-        let object = self.cache.object(inode.nodeid, inode.raw_fd(), size)?;
+        let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
         life.object = Some(object.clone());
+        self.pressure.object_made();
         Ok(object)
     }
 
@@ -375,6 +381,7 @@ impl<C: PageCache> Namespace<C> {
             }
             life.object = None;
             inode.note_object(false);
+            self.pressure.object_gone();
         }
         self.inodes.retire(inode);
     }

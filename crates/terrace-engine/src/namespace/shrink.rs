@@ -1,7 +1,7 @@
 //! Making the kernel forget inodes that nobody uses.
 //!
-//! The kernel keeps names, and with them inodes, as long as it has memory; each costs us a descriptor, and there is a
-//! limit on those. Above a mark, new names are given no time to live, so that they go as soon as their last user does, and a
+//! The kernel keeps names, and with them inodes, as long as it has memory; each costs us a descriptor and, once opened, an
+//! object of the page cache, and there are limits on those. Above a mark, new names are given no time to live, so that they go as soon as their last user does, and a
 //! thread asks the kernel to drop old ones, those longest unused first (second chance: a lookup or an open marks an
 //! inode, the hand takes the mark away and comes back).
 
@@ -32,6 +32,9 @@ pub(crate) struct Pressure {
     newest: AtomicU64,
     descriptors_mark: u64,
     inodes_mark: usize,
+    /// Inodes that have an object.
+    objects: AtomicUsize,
+    objects_mark: usize,
     hand: AtomicUsize,
     /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
     waiters: AtomicUsize,
@@ -42,12 +45,14 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
-    /// The marks are three quarters of what there is.
-    pub(crate) fn new(inodes_max: usize, descriptors_max: u64) -> Self {
+    /// The marks are three quarters of what there is; half of it for objects, whose table is open-addressed.
+    pub(crate) fn new(inodes_max: usize, objects_max: usize, descriptors_max: u64) -> Self {
         Self {
             newest: AtomicU64::new(0),
             descriptors_mark: descriptors_max / 4 * 3,
             inodes_mark: inodes_max / 4 * 3,
+            objects: AtomicUsize::new(0),
+            objects_mark: objects_max / 2,
             hand: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
@@ -80,7 +85,26 @@ impl Pressure {
 
     /// Is there need to forget?
     pub(crate) fn is_high(&self, inodes: usize) -> bool {
-        self.newest.load(Ordering::Relaxed) >= self.descriptors_mark || inodes >= self.inodes_mark
+        self.newest.load(Ordering::Relaxed) >= self.descriptors_mark
+            || inodes >= self.inodes_mark
+            || self.objects() >= self.objects_mark
+    }
+
+    /// Inodes that have an object.
+    pub(crate) fn objects(&self) -> usize {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// An inode was given an object.
+    pub(crate) fn object_made(&self) {
+        if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
+            self.bell.notify_one();
+        }
+    }
+
+    /// An inode's object is gone.
+    pub(crate) fn object_gone(&self) {
+        self.objects.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -170,5 +194,25 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_table_that_fills_up_is_pressure() {
+        let pressure = Pressure::new(100, 8, 1000);
+        assert!(!pressure.is_high(74) && pressure.is_high(75));
+        pressure.opened(749);
+        assert!(!pressure.is_high(0));
+        pressure.opened(750);
+        assert!(pressure.is_high(0));
+        pressure.opened(10);
+        (0..4).for_each(|_| pressure.object_made());
+        assert!(pressure.is_high(0));
+        pressure.object_gone();
+        assert!(!pressure.is_high(0));
     }
 }

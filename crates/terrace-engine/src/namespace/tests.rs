@@ -90,11 +90,13 @@ fn references_are_counted_and_forgotten() {
     assert_eq!(world.nlookup(a), 1);
     // A handle keeps the inode after the last reference; FORGET may overtake RELEASE.
     let opened = world.ask(|ns, op| ns.open(op, a, libc::O_RDWR as u32)).unwrap();
+    assert_eq!(world.namespace.pressure.objects(), 1);
     world.namespace.forget(a, 1);
     let mut buf = [0; 4];
     assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, false).unwrap(), 1);
     world.namespace.release(opened.fh);
     assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
+    assert_eq!(world.namespace.pressure.objects(), 0);
     assert_eq!(world.namespace.getattr(a).unwrap_err().errno(), libc::ESTALE);
     assert_eq!(world.namespace.getattr(ROOT).unwrap().0.ino, ROOT);
 }
