@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use terrace_engine::io::{BlockingIo, Io, UringIo};
@@ -70,9 +70,11 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
         let root = shared.place.src_fd.try_clone()?;
         Namespace::new(engine.clone(), root, region, config).map_err(failed)?
     };
+    // Before anything that a predecessor had open is closed.
+    let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
     Ok(MainDoor {
         namespace: Arc::new(namespace),
-        fuse: shared.fuse.try_clone()?,
+        fuse,
         mount_dev,
         threads: shared.config.fuse.threads as usize,
         recovering,

@@ -2,8 +2,8 @@
 //!
 //! A connection is initialised once in its life: the kernel sends INIT first, and the answer settles the flags. `fuser` will
 //! not start a session without it. For a connection whose daemon died, `resume` therefore lets the session speak to a
-//! socket first, on which a made-up INIT waits, throws the answer away, and puts /dev/fuse in the
-//! socket's place (same descriptor number).
+//! socket first, on which a made-up INIT waits, throws the answer away, and puts /dev/fuse in the socket's place (same
+//! descriptor number).
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -11,10 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 const FUSE_INIT: u32 = 26;
 const FUSE_NOTIFY_RESEND: u32 = 7;
+/// `_IOR(229, 0, uint32_t)`
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
+/// For tests: the kernel is taken for one that cannot resend.
+const NO_RESEND: &str = "TERRACE_TEST_NO_RESEND";
 const IN_HEADER_BYTES: usize = 40;
 const INIT_BYTES: usize = IN_HEADER_BYTES + 64;
 
@@ -70,16 +75,37 @@ fn made_up_init() -> [u8; INIT_BYTES] {
     bytes
 }
 
-/// Asks the kernel to send all unanswered requests again. Kernels before 6.9 cannot: programs whose requests were under
-/// way at the crash then wait until the mount is cleared, and the caller says so.
-pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<()> {
+/// Another descriptor of the connection behind `fuse`, with requests of its own; where the device cannot be opened, the same.
+pub(super) fn own_connection(fuse: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let opened = rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(io::Error::from);
+    let cloned = opened.and_then(|own| {
+        let number = fuse.as_raw_fd();
+        // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor's number, and changes nothing here.
+        match unsafe { libc::ioctl(own.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const number) } {
+            0 => Ok(own),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    cloned.or_else(|err| {
+        tracing::debug!("no descriptor of /dev/fuse of its own: {err}");
+        fuse.try_clone_to_owned()
+    })
+}
+
+/// Asks the kernel to send all unanswered requests again; false if it cannot, as before Linux 6.9.
+pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
     let mut message = [0u8; 16];
     message[0..4].copy_from_slice(&16u32.to_ne_bytes());
     message[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
+    if std::env::var_os(NO_RESEND).is_some() {
+        return Ok(false);
+    }
     match rustix::io::write(device, &message) {
         // Unmounted meanwhile: the session will notice at once.
-        Ok(_) | Err(Errno::NODEV) => Ok(()),
-        Err(err) => Err(io::Error::other(format!("FUSE_NOTIFY_RESEND: {err} (needs Linux 6.9)"))),
+        Ok(_) | Err(Errno::NODEV) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
+        Err(err) => Err(io::Error::other(format!("FUSE_NOTIFY_RESEND: {err}"))),
     }
 }
 
@@ -98,9 +124,19 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let session = resume(Nothing, write, 2).unwrap();
         // The session's descriptor is the pipe now, and what it notifies arrives there.
-        ask_to_resend(session.as_fd()).unwrap();
+        assert!(ask_to_resend(session.as_fd()).unwrap());
         let mut got = [0; 16];
         File::from(read).read_exact(&mut got).unwrap();
         assert_eq!(got[..8], [16, 0, 0, 0, 7, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_resend_is_no_error() {
+        // Refuses every write as an old kernel does this one.
+        let refuses = rustix::time::timerfd_create(
+            rustix::time::TimerfdClockId::Monotonic,
+            rustix::time::TimerfdFlags::CLOEXEC,
+        );
+        assert!(!ask_to_resend(refuses.unwrap().as_fd()).unwrap());
     }
 }

@@ -10,7 +10,7 @@ mod handshake;
 mod readahead;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use terrace_engine::namespace::{Namespace, PageCache};
@@ -18,10 +18,31 @@ use terrace_engine::namespace::{Namespace, PageCache};
 /// Threads that answer requests, at most. Each may take one journal slot and leaves it behind when it is killed.
 pub const THREADS_MAX: usize = 64;
 
+/// A connection of this daemon's own to the mount behind `fuse`: what the kernel gave to one descriptor is unanswered for ever when
+/// its daemon dies, unless the kernel sends it again, or that descriptor is closed.
+///
+/// With `recovering` the kernel is asked to resend what an earlier daemon had not answered: before anything is read here, since
+/// that would be sent again too, and before that daemon's descriptor is closed.
+pub fn connect<C: PageCache>(
+    namespace: &Namespace<C>,
+    fuse: BorrowedFd<'_>,
+    recovering: bool,
+) -> io::Result<OwnedFd> {
+    let own = handshake::own_connection(fuse)?;
+    if recovering {
+        if !handshake::ask_to_resend(own.as_fd())? {
+            tracing::warn!(
+                "this kernel sends nothing again (Linux 6.9 does): what was asked at the crash fails"
+            );
+        }
+        namespace.note_resend_asked();
+    }
+    Ok(own)
+}
+
 /// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
 ///
-/// With `recovering` the connection was initialised by an earlier daemon: there is no handshake, and the kernel is asked to
-/// resend what that daemon had not answered. `mount_dev` is the device number of the mount, if it is known.
+/// With `recovering` the connection was initialised by an earlier daemon: there is no handshake. `mount_dev` is the device number of the mount, if it is known.
 pub fn serve<C: PageCache>(
     namespace: Arc<Namespace<C>>,
     fuse_fd: OwnedFd,
@@ -36,11 +57,6 @@ pub fn serve<C: PageCache>(
         ));
     }
     let adapter = adapter::Adapter::new(namespace.clone());
-    if recovering {
-        // Before anything is read: the kernel resends all that is unanswered, also what was read a moment ago.
-        handshake::ask_to_resend(fuse_fd.as_fd())?;
-        namespace.note_resend_asked();
-    }
     let session = if recovering && namespace.is_initialised() {
         handshake::resume(adapter, fuse_fd, n_threads)?
     } else {

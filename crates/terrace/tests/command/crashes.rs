@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, kill, possible, runs, text, wait_until};
+use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
 
 fn restarts(stage: &Stage) -> u64 {
     stage.stat()["instance"]["restarts"].as_u64().unwrap()
@@ -37,6 +37,50 @@ fn terraced_is_started_again_and_nobody_notices() {
     drop(file);
     stage.ask("umount", &[]).fine();
     assert!(fs::read(stage.src.join("a")).unwrap() == expected);
+    stage.nothing_is_left();
+}
+
+/// What a kernel before 6.9 can do: requests under way at the crash fail, everything else goes on.
+#[test]
+fn a_kernel_that_cannot_resend_fails_what_was_under_way_and_no_more() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = terrace(["mount", "--memory", "32MiB"]);
+    told({
+        command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_NO_RESEND", "1");
+        command
+    })
+    .fine();
+    let mut file = fs::File::create(stage.mnt.join("a")).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    // In processes of their own, which can be ended should they hang: this one would hang with its thread.
+    let script = format!(
+        "import errno, os\nfailed = 0\nwhile not os.path.exists({0:?}):\n  try: os.stat({1:?} + str(os.urandom(4).hex()))\n  \
+         except FileNotFoundError: pass\n  except OSError as err:\n    assert err.errno == errno.ECONNABORTED, err\n    failed += 1\n\
+         print(failed)",
+        text(&stage.file("end")),
+        text(&stage.mnt.join("none")),
+    );
+    let ask = || Command::new("python3").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut askers: Vec<_> = (0..3).map(|_| ask()).collect();
+    for round in 1..=8 {
+        kill(stage.processes().1, Signal::KILL);
+        wait_until("told of", || restarts(&stage) == round);
+    }
+    fs::write(stage.file("end"), "").unwrap();
+    wait_until("nobody hangs", || askers.iter_mut().all(|asker| asker.try_wait().unwrap().is_some()));
+    for asker in askers {
+        let out = asker.wait_with_output().unwrap();
+        assert!(out.status.success());
+        println!("failed: {}", String::from_utf8_lossy(&out.stdout).trim());
+    }
+    file.write_all(&[8; 100_000]).unwrap();
+    drop(file);
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), [[7; 100_000], [8; 100_000]].concat());
     stage.nothing_is_left();
 }
 
