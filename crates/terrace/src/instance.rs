@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /run/terrace/            root; $XDG_RUNTIME_DIR/terrace, /tmp/terrace-UID, /dev/shm/terrace-UID for others
-//!   4711/                  process id of the keeper
+//!   4711.18c2f3a9/         process id of the keeper, and when it began: no name comes twice
 //!     info.json            what is served where, and by whom
 //!     lock                 locked while keeper or terraced live
 //!     control.sock         commands
@@ -10,17 +10,21 @@
 //!     dirty.json           what was unwritten a moment ago
 //!     terraced.log
 //! ```
-//! A directory whose lock is free belongs to an instance that died; the next command removes it.
+//! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it has to tell what was
+//! lost.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
+use crate::mounts;
 
 /// What an instance is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +45,9 @@ pub struct Info {
     pub pid: i32,
     /// The daemon; changes when it is restarted.
     pub terraced: i32,
+    /// The namespace in which these are their ids: several may share a runtime directory.
+    #[serde(default)]
+    pub pid_namespace: PathBuf,
     /// How often it was.
     pub restarts: u32,
     /// Mount or run.
@@ -60,11 +67,28 @@ pub struct Info {
 /// The value of [`Info::schema`].
 pub const SCHEMA: &str = "terrace.instance.v1";
 
+impl Info {
+    /// Whether its process ids are those that we see.
+    pub fn in_our_pid_namespace(&self) -> bool {
+        self.pid_namespace == pid_namespace()
+    }
+}
+
+/// The namespace of process ids that this process is in, by the kernel's name for it.
+pub fn pid_namespace() -> PathBuf {
+    fs::read_link("/proc/self/ns/pid").unwrap_or_default()
+}
+
 /// A directory of an instance, its own or another's.
 #[derive(Debug, Clone)]
 pub struct Instance {
     dir: PathBuf,
 }
+
+/// How long others may hold a new instance's lock.
+const LOCKED_WITHIN: Duration = Duration::from_secs(10);
+/// A directory that is not locked and says nothing of itself after this will never.
+const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The lock of a living instance; free when its last process is gone.
 #[derive(Debug)]
@@ -74,18 +98,19 @@ impl Instance {
     /// A new directory for the keeper that calls; not below `avoid`, which terrace is about to cover.
     pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
         let parent = writable_parent(avoid)?;
-        let dir = parent.join(std::process::id().to_string());
         let fail = |err: io::Error| {
-            Failure::new(dir.display(), reason(err), "make the directory above it writable for this user")
+            Failure::new(parent.display(), reason(err), "make this directory writable for this user")
         };
-        if dir.exists() {
-            // Ours by name, so its owner is dead: process ids are reused.
-            fs::remove_dir_all(&dir).map_err(fail)?;
-        }
-        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(fail)?;
-        let instance = Instance { dir: dir.clone() };
-        let lock = File::create(instance.path("lock")).map_err(fail)?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|err| fail(err.into()))?;
+        Instance::create_in(&parent).map_err(fail)
+    }
+
+    fn create_in(parent: &Path) -> io::Result<(Instance, Lock)> {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let dir = parent.join(format!("{}.{began:x}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&dir)?;
+        let instance = Instance { dir };
+        let lock = File::create(instance.path("lock"))?;
+        lock_for_life(&lock)?;
         Ok((instance, Lock(lock)))
     }
 
@@ -132,7 +157,26 @@ impl Instance {
     pub fn is_alive(&self) -> bool {
         let Ok(lock) = File::open(self.path("lock")) else { return false };
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err();
-        locked && self.info().is_none_or(|info| runs(info.pid) || runs(info.terraced))
+        let runs = |info: Info| !info.in_our_pid_namespace() || runs(info.pid) || runs(info.terraced);
+        locked && self.info().is_none_or(runs)
+    }
+
+    /// Whether it died and has nothing more to tell: it was for one command, or its mount point is gone, or it died before it
+    /// said anything of itself.
+    fn is_swept(&self) -> bool {
+        if self.is_alive() {
+            return false;
+        }
+        match self.info() {
+            Some(info) => info.kind == Kind::Run || is_gone(&info.mnt),
+            None => self.age() > STARTED_WITHIN,
+        }
+    }
+
+    /// Since its directory changed.
+    fn age(&self) -> Duration {
+        let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
+        changed.ok().and_then(|then| then.elapsed().ok()).unwrap_or_default()
     }
 
     /// Whether it is over: no process of it lives, and its directory is not about to go.
@@ -143,6 +187,19 @@ impl Instance {
     /// Removes the directory.
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Takes the lock of a new instance. Another command may hold it for a moment, to see whether it is free.
+fn lock_for_life(lock: &File) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCKED_WITHIN => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return Ok(done?),
+        }
     }
 }
 
@@ -160,9 +217,14 @@ pub fn all() -> Vec<Instance> {
         .filter(|parent| is_ours(parent))
         .filter_map(|parent| fs::read_dir(parent).ok())
         .flat_map(|entries| entries.flatten())
-        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()))
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_a_name))
         .map(|entry| Instance { dir: entry.path() })
         .collect()
+}
+
+fn is_a_name(name: &str) -> bool {
+    let id = name.split_once('.').map_or(name, |(id, _)| id);
+    id.parse::<u32>().is_ok()
 }
 
 /// Living instances with what they say of themselves.
@@ -182,16 +244,15 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
 /// Removes the directories of instances that died and have nothing more to tell: those of `run`, and those whose mount point
 /// is gone. Other mounts' stay, to tell the next `terrace mount` there what was lost.
 pub fn sweep() {
-    for instance in all().iter().filter(|instance| !instance.is_alive()) {
-        if instance.info().is_some_and(|info| info.kind == Kind::Run || is_gone(&info.mnt)) {
-            instance.remove();
-        }
+    for instance in all().iter().filter(|instance| instance.is_swept()) {
+        instance.remove();
     }
 }
 
-/// A mount point that is dead is not gone: it answers, with another error.
+/// A mount point that is dead is not gone. It is not asked: it may never answer.
 fn is_gone(mnt: &Path) -> bool {
-    fs::symlink_metadata(mnt).is_err_and(|err| err.kind() == io::ErrorKind::NotFound)
+    mounts::at(mnt).is_none()
+        && fs::symlink_metadata(mnt).is_err_and(|err| err.kind() == io::ErrorKind::NotFound)
 }
 
 /// Directories that may hold instances, best first.
@@ -259,15 +320,12 @@ mod tests {
         child.wait().unwrap();
     }
 
-    #[test]
-    fn what_it_says_of_itself_is_read_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let instance = Instance { dir: dir.path().to_owned() };
-        assert_eq!(instance.info(), None);
-        let info = Info {
+    fn info() -> Info {
+        Info {
             schema: SCHEMA.to_owned(),
             pid: 1,
             terraced: 2,
+            pid_namespace: pid_namespace(),
             restarts: 0,
             kind: Kind::Run,
             src: "/a".into(),
@@ -275,7 +333,66 @@ mod tests {
             memory_bytes: 1 << 30,
             policy: "strata".to_owned(),
             version: "0".to_owned(),
-        };
+        }
+    }
+
+    #[test]
+    fn no_name_comes_twice() {
+        let parent = tempfile::tempdir().unwrap();
+        let (first, _first) = Instance::create_in(parent.path()).unwrap();
+        let (second, _second) = Instance::create_in(parent.path()).unwrap();
+        assert!(first.is_alive() && second.is_alive());
+        assert_ne!(first.dir, second.dir);
+        assert!(first.dir.file_name().unwrap().to_str().is_some_and(is_a_name));
+    }
+
+    #[test]
+    fn a_look_at_a_new_lock_does_not_refuse_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let (lock, look) = (File::create(&path).unwrap(), File::open(&path).unwrap());
+        rustix::fs::flock(&look, FlockOperation::NonBlockingLockShared).unwrap();
+        let waits = std::thread::spawn(move || lock_for_life(&lock));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(look);
+        waits.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn process_ids_of_elsewhere_say_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let (instance, _lock) = Instance::create_in(parent.path()).unwrap();
+        // No process has this id.
+        let nobody = Info { pid: i32::MAX, terraced: i32::MAX, ..info() };
+        instance.write_info(&nobody).unwrap();
+        assert!(!instance.is_alive(), "what is left of a killed process holds the lock");
+        instance.write_info(&Info { pid_namespace: "pid:[1]".into(), ..nobody }).unwrap();
+        assert!(instance.is_alive());
+    }
+
+    #[test]
+    fn what_died_before_it_said_anything_is_swept_after_a_while() {
+        let parent = tempfile::tempdir().unwrap();
+        let (instance, lock) = Instance::create_in(parent.path()).unwrap();
+        let long_ago = SystemTime::now() - 2 * STARTED_WITHIN;
+        let grow_old = || File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();
+        grow_old();
+        assert!(!instance.is_swept(), "it lives");
+        drop(lock);
+        assert!(instance.is_swept());
+        instance.write_info(&Info { kind: Kind::Mount, mnt: parent.path().into(), ..info() }).unwrap();
+        grow_old();
+        assert!(!instance.is_swept(), "it has to tell what was lost");
+        fs::remove_file(instance.path("info.json")).unwrap();
+        assert!(!instance.is_swept(), "it may just start");
+    }
+
+    #[test]
+    fn what_it_says_of_itself_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = Instance { dir: dir.path().to_owned() };
+        assert_eq!(instance.info(), None);
+        let info = info();
         instance.write_info(&info).unwrap();
         assert_eq!(instance.info(), Some(info));
     }

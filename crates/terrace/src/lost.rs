@@ -176,6 +176,7 @@ mod tests {
             schema: instance::SCHEMA.to_owned(),
             pid: 7,
             terraced: 8,
+            pid_namespace: instance::pid_namespace(),
             restarts: 0,
             kind: instance::Kind::Mount,
             src: "/data".into(),

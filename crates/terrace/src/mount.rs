@@ -14,7 +14,7 @@ use crate::keeper::{self, Task};
 use crate::mounts;
 use crate::place::{self, Place};
 
-pub use options::from_helper_arguments;
+pub use options::{from_helper_arguments, names_of};
 
 /// Mounts, and returns when the mount is served; in the foreground, when it is over.
 pub fn mount(args: cli::Mount) -> Result<ExitCode> {

@@ -53,6 +53,8 @@ impl Place {
 
 /// The path as the kernel's table of mounts has it, also when the mount there is dead and cannot be looked at.
 pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    // Without a slash at its end, at which the mount would be asked whether it is a directory.
+    let path: &Path = &path.components().collect::<PathBuf>();
     match path.canonicalize() {
         Err(err) if err.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             let whole = std::path::absolute(path)?;
@@ -125,10 +127,11 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
         }
         _ => Failure::new(name, reason(err), "name a directory this user can reach"),
     })?;
+    if is_dead(&path) {
+        return Ok(path); // Cleared by the caller. Asked first: the mount itself may never answer.
+    }
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Ok(path),
-        // Cleared by the caller.
-        _ if is_dead(&path) => Ok(path),
         Ok(_) => Err(Failure::new(name, "the mount point is not a directory", "name a directory")),
         Err(err) => Err(Failure::new(name, reason(err), format!("clear it with `umount -l {name}`"))),
     }

@@ -86,7 +86,7 @@ impl Keeper {
 }
 
 fn served_by(keeper: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
-    let ours = |(_, info): &(Instance, Info)| info.pid == keeper.as_raw_pid();
+    let ours = |(_, info): &(Instance, Info)| info.pid == keeper.as_raw_pid() && info.in_our_pid_namespace();
     instance::living().into_iter().find(ours).ok_or_else(|| {
         Failure::new(
             dir.display(),

@@ -82,11 +82,11 @@ fn is_trusted(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
+/// All but those of a listener that is none: descriptors and memory run out for a while, clients leave.
 fn is_passing(err: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-    let out_of_descriptors = rustix::io::Errno::MFILE.raw_os_error();
-    matches!(err.kind(), ConnectionAborted | Interrupted | WouldBlock)
-        || err.raw_os_error() == Some(out_of_descriptors)
+    use rustix::io::Errno;
+    let lasting = [Errno::BADF, Errno::INVAL, Errno::NOTSOCK, Errno::OPNOTSUPP];
+    Errno::from_io_error(err).is_none_or(|errno| !lasting.contains(&errno))
 }
 
 fn reply(line: &str, answer: &dyn Answer) -> Value {
@@ -135,6 +135,17 @@ mod tests {
         assert_eq!(client.ask(&Request::Flush).unwrap()["ok"], true);
         assert_eq!(client.ask(&Request::Stop { lazy: false, lose: false }).unwrap_err().code, "busy");
         assert!(client.ask(&Request::Stop { lazy: true, lose: false }).is_ok());
+    }
+
+    #[test]
+    fn only_a_listener_that_is_none_ends_the_service() {
+        let passing =
+            |errno: rustix::io::Errno| is_passing(&std::io::Error::from_raw_os_error(errno.raw_os_error()));
+        use rustix::io::Errno;
+        for errno in [Errno::NFILE, Errno::MFILE, Errno::NOMEM, Errno::NOBUFS, Errno::CONNABORTED] {
+            assert!(passing(errno), "{errno}");
+        }
+        assert!(!passing(Errno::BADF) && !passing(Errno::NOTSOCK));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use terrace_engine::Engine;
 
@@ -16,14 +17,21 @@ use crate::keeper::Shared;
 pub struct Answers {
     engine: Arc<Engine>,
     stopper: Arc<Stopper>,
-    keeper: i32,
+    keeper: Pid,
     mnt: PathBuf,
 }
 
 impl Answers {
     /// For this instance.
     pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, shared: &Shared) -> Answers {
-        Answers { engine, stopper, keeper: shared.keeper.as_raw_pid(), mnt: shared.place.mnt.clone() }
+        Answers { engine, stopper, keeper: shared.keeper, mnt: shared.place.mnt.clone() }
+    }
+}
+
+impl Answers {
+    /// Without it a crash of ours would be the end: nobody else holds what must outlive it.
+    fn keeper_lives(&self) -> bool {
+        rustix::process::getppid() == Some(self.keeper)
     }
 }
 
@@ -31,7 +39,7 @@ impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Value, No> {
         let failed = |err: std::io::Error| No::failed(reason(err));
         match request {
-            Request::Stat => Ok(json!({"stat": self.engine.stats()})),
+            Request::Stat => Ok(json!({"stat": self.engine.stats(), "keeper_lives": self.keeper_lives()})),
             Request::Flush => self.engine.flush_all(true).map(|()| json!({})).map_err(failed),
             Request::Drop => Ok(json!({"pages": self.engine.drop_clean()})),
             Request::Check => Ok(json!({"disagreements": self.engine.check()})),
@@ -40,9 +48,9 @@ impl Answer for Answers {
                 let stopped = self.stopper.stop(lazy, lose)?;
                 Ok(json!({"in_use": stopped.in_use, "lost": stopped.lost}))
             }
-            Request::Pid => {
-                Ok(json!({"keeper": self.keeper, "terraced": std::process::id(), "mnt": self.mnt}))
-            }
+            Request::Pid => Ok(
+                json!({"keeper": self.keeper.as_raw_pid(), "terraced": std::process::id(), "mnt": self.mnt}),
+            ),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::config::Level;
 use crate::daemon::Memory;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{Instance, Kind, Lock};
+use crate::mount::names_of;
 use crate::mounts::{self, fusermount};
 use crate::place::Place;
 use crate::report::{self, Line};
@@ -112,8 +113,7 @@ fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
     let name = place.mnt.display();
     match direct {
         Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied && kind == Kind::Mount => {
-            let read_only = if flags.contains(MountFlags::RDONLY) { ",ro" } else { "" };
-            fusermount::mount(&place.src, &place.mnt, read_only)
+            fusermount::mount(&place.src, &place.mnt, &names_of(flags))
                 .map_err(|words| Failure::new(name, words, "mount as root, or at a directory of yours"))
         }
         done => done.map_err(|err| Failure::new(name, reason(err), "see `dmesg` for the kernel's reason")),

@@ -11,7 +11,7 @@ use super::setup::Heard as Ends;
 use super::{EXIT_LOST, EXIT_REFUSED, Shared, stuck};
 use crate::daemon;
 use crate::error::Failure;
-use crate::instance::{Info, Kind, SCHEMA};
+use crate::instance::{self, Info, Kind, SCHEMA};
 use crate::lost;
 use crate::report::{self, Heard, Line, News};
 use crate::sys::{self, Side, SignalNumber};
@@ -347,6 +347,7 @@ impl Watch {
             schema: SCHEMA.to_owned(),
             pid: keeper.as_raw_pid(),
             terraced: terraced.as_raw_pid(),
+            pid_namespace: instance::pid_namespace(),
             restarts: self.restarts,
             kind: *kind,
             src: place.src.clone(),

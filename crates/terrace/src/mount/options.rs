@@ -95,6 +95,12 @@ pub fn parse(text: &str) -> Result<Options> {
     Ok(options)
 }
 
+/// The options that set `flags`, without those that the kernel sets anyway.
+pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
+    let asked = flags.difference(MountFlags::RELATIME);
+    FLAGS.iter().filter(|(_, flag, on)| *on && asked.contains(*flag)).map(|(name, _, _)| *name).collect()
+}
+
 fn unknown(option: &str) -> Failure {
     let why = format!("there is no mount option `{option}`");
     Failure::new("-o", why, "use memory=, policy=, config= or the usual ones of mount(8)")
@@ -131,6 +137,12 @@ mod tests {
         assert_eq!(parse("ro,noatime,rw,defaults,x-systemd.automount").unwrap().flags, MountFlags::NOATIME);
         assert_eq!(parse("ro,nosuid").unwrap().flags, MountFlags::RDONLY | MountFlags::NOSUID);
         assert!(parse("remount,ro").unwrap().remount);
+    }
+
+    #[test]
+    fn flags_are_named_again_for_the_helper() {
+        let flags = parse("noexec,ro,relatime,noatime,suid").unwrap().flags;
+        assert_eq!(names_of(flags), ["ro", "noexec", "noatime"]);
     }
 
     #[test]

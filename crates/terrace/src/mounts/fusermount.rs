@@ -17,15 +17,16 @@ use super::How;
 
 const HELPER: &str = "fusermount3";
 
-/// Mounts at `mnt`; the answer is the descriptor of /dev/fuse, or the helper's own words.
-pub fn mount(src: &Path, mnt: &Path, extra: &str) -> Result<OwnedFd, String> {
+/// Mounts at `mnt` with these options besides; the answer is the descriptor of /dev/fuse, or the helper's own words.
+pub fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| e.to_string())?;
     // The helper's end alone survives the exec.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| e.to_string())?;
     let name = src.display().to_string().replace('\\', "\\\\").replace(',', "\\,");
+    let more: String = options.iter().map(|option| format!(",{option}")).collect();
     let child = Command::new(HELPER)
-        .args(["-o", &format!("default_permissions,fsname={name},subtype=terrace{extra}"), "--"])
+        .args(["-o", &format!("default_permissions,fsname={name},subtype=terrace{more}"), "--"])
         .arg(mnt)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())

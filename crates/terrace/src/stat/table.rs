@@ -21,6 +21,10 @@ pub fn of(stat: &Value) -> String {
         instance["terraced"],
         instance["restarts"],
     );
+    if instance["keeper_lives"] == false {
+        let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
+        line(&mut page, "keeper", format_args!("dead; {end}"));
+    }
     memory(&mut page, &stat["memory"]);
     fast_door(&mut page, &stat["fast_door"]);
     main_door(&mut page, &stat["main_door"]);

@@ -115,6 +115,42 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     stage.nothing_is_left();
 }
 
+/// A mount whose server holds the connection but answers nothing, as one of which a thread hangs in the kernel.
+#[test]
+fn a_dead_mount_that_does_not_answer_is_cleared() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options =
+        format!("fd={},rootmode=40755,user_id=0,group_id=0\0", std::os::fd::AsRawFd::as_raw_fd(&device));
+    let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).unwrap();
+    let hang = || {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", &stage.mnt, "fuse.terrace", flags, options).unwrap();
+    };
+    hang();
+    // What a dead instance leaves; no process has this id.
+    let dir = std::path::PathBuf::from(format!("/run/terrace/{}.dead", i32::MAX));
+    let info = serde_json::json!({
+        "schema": "terrace.instance.v1", "pid": i32::MAX, "terraced": i32::MAX, "restarts": 0, "kind": "mount",
+        "src": stage.src, "mnt": stage.mnt, "memory_bytes": 0, "policy": "lru", "version": "0",
+    });
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("info.json"), info.to_string()).unwrap();
+    fs::write(dir.join("lock"), "").unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "10", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
+    command.arg(&stage.src).arg(format!("{}/", text(&stage.mnt))).env("XDG_CONFIG_HOME", "/nonexistent");
+    let cleared = told(command);
+    let _ = fs::remove_dir_all(&dir);
+    assert_eq!(cleared.code, Some(0), "{}", cleared.err);
+    assert!(cleared.err.contains("left no record"), "{}", cleared.err);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
 /// Kills keeper and terraced, the keeper first so that it starts no other.
 fn kill_all(stage: &Stage) {
     let (keeper, terraced) = stage.processes();
@@ -189,6 +225,8 @@ fn without_its_keeper_terraced_serves_on_and_cleans_up() {
     fs::write(stage.mnt.join("a"), "b").unwrap();
     assert!(runs(terraced));
     stage.mount(&[]).refused(&["already serves"]);
+    let page = stage.ask("stat", &[]).fine().out;
+    assert!(page.contains("keeper") && page.contains("`terrace umount` it"), "{page}");
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
     assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -278,6 +278,41 @@ fn as_mount_calls_it() {
     mount("remount,rw").fine();
     fs::write(stage.mnt.join("a"), "b").unwrap();
     stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// A user's mount, made by fusermount3: the flags that were asked for, or none at all.
+#[test]
+fn options_of_an_ordinary_user() {
+    let helper = Command::new("fusermount3").arg("-V").output().is_ok();
+    if !possible() || !helper {
+        eprintln!("skipped: needs fusermount3");
+        return;
+    }
+    let stage = Stage::new();
+    fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
+    for dir in [&stage.src, &stage.mnt] {
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+    }
+    let program = stage.file("terrace");
+    fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o mode=1777 none /tmp && mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR sh -c '\
+         {1} mount --memory 32MiB -o lazytime {2} {3}; echo $?; \
+         {1} mount --memory 32MiB -o noexec,noatime,relatime {2} {3} && grep {3} /proc/self/mountinfo && {1} umount {3}'",
+        text(&stage.file("fuse")),
+        text(&program),
+        text(&stage.src),
+        text(&stage.mnt)
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    let told = told(command);
+    assert_eq!(told.code, Some(0), "{} {}", told.out, told.err);
+    assert!(told.out.starts_with("2\n"), "{}", told.out);
+    assert!(told.err.lines().count() == 1 && told.err.contains("lazytime"), "{}", told.err);
+    assert!(told.out.contains("noexec") && told.out.contains("noatime"), "{}", told.out);
     stage.nothing_is_left();
 }
 
