@@ -1,11 +1,12 @@
 //! What a client does with the segment: look up, copy, re-check, touch.
 
+use crate::copy;
 use crate::entry::{Entry, State};
 use crate::layout::{ObjectSlot, PAGE_SIZE, RUN_PAGES};
 use crate::map::{Segment, TouchTable};
 pub use crate::protocol::Seen;
 use crate::protocol::{NO_LEAF, look, not_written, same_epoch, unaltered, unchanged};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// How far a read got without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ enum Step {
     Unstable,
 }
 
-/// Copies the longest piece that lies in one run of pages and in adjacent frames.
+/// Copies a piece that lies in one run of pages and in adjacent frames.
 ///
 /// # Safety
 /// As [`read`]; `len > 0`.
@@ -121,53 +122,81 @@ unsafe fn copy_run(
             }
             State::Busy | State::Tier => return Step::Unstable,
         }
-        let mut seen = [Entry::EMPTY; RUN_PAGES];
-        seen[0] = first;
-        let mut n = 1;
-        while n < pages {
-            let e = look(&entries[at + n]);
-            if e.state() != State::Present || e.payload() != first.payload() + n as u32 {
-                break;
+        let bytes = (pages * PAGE_SIZE - in_page).min(len);
+        // SAFETY: bytes <= len.
+        let copied = unsafe {
+            match pages {
+                1 => copy_page(seg, touches, &entries[at], first, in_page, out, bytes),
+                _ => copy_pages(seg, touches, &entries[at..at + pages], first, in_page, out, bytes),
             }
-            seen[n] = e;
-            n += 1;
-        }
-        let bytes = (n * PAGE_SIZE - in_page).min(len);
-        // SAFETY: the frames are adjacent and in bounds (`frame` checks the first and the last); the copy may race with
-        // the daemon, and is believed only if the entries have not moved.
-        unsafe {
-            seg.frame(first.payload() + (n as u32 - 1));
-            copy(seg.frame(first.payload()).add(in_page), out, bytes);
-        }
-        let stable = seen[..n].iter().enumerate().all(|(i, &e)| unchanged(&entries[at + i], e))
-            && same_epoch(&seg.header().epoch, epoch);
-        if stable {
-            for e in &seen[..n] {
-                touches.touch(e.payload());
-            }
-            return Step::Copied(bytes);
+        };
+        if let Some(n) = copied
+            && same_epoch(&seg.header().epoch, epoch)
+        {
+            return Step::Copied(n);
         }
     }
     Step::Unstable
 }
 
-/// Copies `n` bytes out of frames. One `rep movsb` beats memcpy from about a run's size on; below, memcpy wins.
+/// The common case by itself: the fewer instructions and stores between two copies, the more of them overlaps.
+/// None: the page moved meanwhile.
 ///
 /// # Safety
-/// As `ptr::copy_nonoverlapping`, but the source may change meanwhile: the caller discards a torn copy.
+/// `out` takes `bytes`, which lie in one page.
 #[inline]
-unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if n >= 2 * PAGE_SIZE {
-        // SAFETY: the caller's promise; the asm block is opaque to the compiler, so a racing source is no UB for it.
-        unsafe {
-            std::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") to => _, inout("rsi") from => _,
-                options(nostack, preserves_flags));
-        }
-        return;
+unsafe fn copy_page(
+    seg: &Segment,
+    touches: &TouchTable,
+    entry: &AtomicU64,
+    seen: Entry,
+    in_page: usize,
+    out: *mut u8,
+    bytes: usize,
+) -> Option<usize> {
+    // SAFETY: inside the frame; the copy may race with the daemon, and is believed only if the entry has not moved.
+    unsafe { copy::out_of_frames(seg.frame(seen.payload()).add(in_page), out, bytes) };
+    if !unchanged(entry, seen) {
+        return None;
     }
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+    touches.touch(seen.payload());
+    Some(bytes)
+}
+
+/// As many of the pages as stand in adjacent frames, in one copy.
+///
+/// # Safety
+/// As [`copy_page`]; `bytes` reach into the last of the pages.
+unsafe fn copy_pages(
+    seg: &Segment,
+    touches: &TouchTable,
+    entries: &[AtomicU64],
+    first: Entry,
+    in_page: usize,
+    out: *mut u8,
+    bytes: usize,
+) -> Option<usize> {
+    let mut seen = [first; RUN_PAGES];
+    let mut n = 1;
+    while n < entries.len() {
+        let e = look(&entries[n]);
+        if e.state() != State::Present || e.payload() != first.payload() + n as u32 {
+            break;
+        }
+        seen[n] = e;
+        n += 1;
+    }
+    let bytes = (n * PAGE_SIZE - in_page).min(bytes);
+    // SAFETY: the frames are adjacent and in bounds (`frame` checks the first and the last); the race as in `copy_page`.
+    unsafe {
+        seg.frame(first.payload() + (n as u32 - 1));
+        copy::out_of_frames(seg.frame(first.payload()).add(in_page), out, bytes);
+    }
+    if !entries.iter().zip(&seen[..n]).all(|(entry, &e)| unchanged(entry, e)) {
+        return None;
+    }
+    seen[..n].iter().for_each(|e| touches.touch(e.payload()));
+    Some(bytes)
 }
 
 /// What the index says of an absent page now, to be handed to [`still`] and into a donation. None if the page is not absent:

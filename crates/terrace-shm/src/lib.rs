@@ -15,6 +15,8 @@
 
 #[cfg(not(loom))]
 pub mod client;
+#[cfg(not(loom))]
+pub mod copy;
 pub mod entry;
 #[cfg(not(loom))]
 pub mod index;
