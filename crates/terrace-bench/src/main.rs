@@ -197,6 +197,8 @@ fn places(
     let dir = dir.canonicalize().map_err(named)?;
     let bench = std::env::current_exe()?;
     let terrace = terrace.map_or_else(|| bench.with_file_name("terrace"), Path::to_path_buf);
+    // Steps run in a directory of their own.
+    let terrace = terrace.canonicalize().unwrap_or(terrace);
     if need_terrace && !terrace.exists() {
         return Err(io::Error::other(format!(
             "{} is not there; build it or name it with --terrace",

@@ -132,6 +132,7 @@ pub fn run(
     let dir = pass_through.as_ref().map_or(&places.data, |p| &p.at).clone();
     let plan = Plan {
         dir,
+        terrace: matches!(system, System::Terrace { .. }).then(|| places.terrace.clone()),
         group: group.map(|g| (**g).clone()),
         steps: steps(group.map(|g| &**g)),
         out: out.clone(),

@@ -15,6 +15,10 @@ use std::path::Path;
 /// Share of the machine's CPU that others may use before a run is marked as disturbed.
 pub const FOREIGN_CPU_MAX: f64 = 0.04;
 const CONFIDENCE: f64 = 0.95;
+/// Name of the metric that tells which share of the reads was answered from memory.
+pub const HIT_SHARE: &str = "hit_share";
+/// Hits dominate a cell where each run of it, of both systems, answered at least this share of its reads from memory.
+pub const HITS_DOMINATE: f64 = 0.5;
 
 /// Numbers of one run, by name.
 pub type Sample = BTreeMap<&'static str, f64>;
@@ -40,6 +44,10 @@ pub enum Bound {
     AtMost(f64),
     /// The ratio must not be below.
     AtLeast(f64),
+    /// The ratio must be above, the whole interval of it.
+    Above(f64),
+    /// The ratio must not be above, in cells where hits dominate (see [`HITS_DOMINATE`]); elsewhere it is reported only.
+    AtMostWhereHits(f64),
 }
 
 impl Bound {
@@ -47,7 +55,10 @@ impl Bound {
     pub fn verdict(self, ratio: &Interval) -> &'static str {
         let (met, sure) = match self {
             Bound::None => return "",
-            Bound::AtMost(b) => (ratio.mean <= b, ratio.high <= b || ratio.low > b),
+            Bound::Above(b) => (ratio.low > b, ratio.low > b || ratio.high <= b),
+            Bound::AtMost(b) | Bound::AtMostWhereHits(b) => {
+                (ratio.mean <= b, ratio.high <= b || ratio.low > b)
+            }
             Bound::AtLeast(b) => (ratio.mean >= b, ratio.low >= b || ratio.high < b),
         };
         match (met, sure) {
@@ -58,11 +69,20 @@ impl Bound {
         }
     }
 
+    /// The bound for a cell with these rounds; `None` where that cannot be told.
+    fn of(self, rounds: &[[Sample; 2]]) -> Option<Bound> {
+        let Bound::AtMostWhereHits(b) = self else { return Some(self) };
+        let shares: Option<Vec<f64>> = rounds.iter().flatten().map(|s| s.get(HIT_SHARE).copied()).collect();
+        let least = shares?.into_iter().reduce(f64::min)?;
+        Some(if least >= HITS_DOMINATE { Bound::AtMost(b) } else { Bound::None })
+    }
+
     fn text(self) -> String {
         match self {
             Bound::None => String::new(),
-            Bound::AtMost(b) => format!("<= {b:.2}"),
+            Bound::AtMost(b) | Bound::AtMostWhereHits(b) => format!("<= {b:.2}"),
             Bound::AtLeast(b) => format!(">= {b:.2}"),
+            Bound::Above(b) => format!("> {b:.2}"),
         }
     }
 }
@@ -129,6 +149,18 @@ pub struct Trial {
     raw: Option<File>,
     ratios: Vec<Ratio>,
     refused: Vec<String>,
+    /// What has no ratio though it was to be judged.
+    unmeasured: Vec<Unmeasured>,
+}
+
+/// A metric without a ratio.
+#[derive(Clone, Debug, Serialize)]
+struct Unmeasured {
+    cell: String,
+    metric: &'static str,
+    /// It was held to something, which so is not met.
+    bound: bool,
+    why: String,
 }
 
 impl Trial {
@@ -136,7 +168,15 @@ impl Trial {
     pub fn new(places: Places, options: Options, raw: Option<&Path>) -> io::Result<Trial> {
         let raw = raw.map(File::create).transpose()?;
         let rng = Rng::new(options.seed);
-        let mut trial = Trial { places, options, rng, raw, ratios: Vec::new(), refused: Vec::new() };
+        let mut trial = Trial {
+            places,
+            options,
+            rng,
+            raw,
+            ratios: Vec::new(),
+            refused: Vec::new(),
+            unmeasured: Vec::new(),
+        };
         let machine = crate::machine::describe(&trial.places.data);
         println!(
             "{} x {}, {} MiB, Linux {}, {} on {} ({}), {}; seed {}",
@@ -251,45 +291,82 @@ impl Trial {
     }
 
     fn conclude(&mut self, cell: &Cell, rounds: &[[Sample; 2]], disturbed: usize) -> io::Result<()> {
+        let mut ratios = Vec::new();
+        let mut unmeasured = Vec::new();
         for &(metric, bound) in &cell.judged {
-            let pairs: Vec<(f64, f64)> =
-                rounds.iter().filter_map(|[b, c]| Some((*b.get(metric)?, *c.get(metric)?))).collect();
-            let Some(ratio) = stats::paired_ratio(&pairs, CONFIDENCE) else { continue };
-            let (base, cand): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
             let bound = if self.options.self_check { Bound::None } else { bound };
-            let result = Ratio {
-                cell: format!("{} {}", cell.suite, cell.name),
-                metric,
-                baseline: stats::mean(&base).unwrap_or(f64::NAN),
-                candidate: stats::mean(&cand).unwrap_or(f64::NAN),
-                ratio,
-                bound,
-                verdict: bound.verdict(&ratio),
-                disturbed,
+            let result = self.ratio(cell, rounds, metric, bound, disturbed);
+            let mut line = match &result {
+                Ok(ratio) => serde_json::to_value(ratio)?,
+                Err(unmeasured) => serde_json::to_value(unmeasured)?,
             };
-            let mut line = serde_json::to_value(&result)?;
-            line["kind"] = json!("ratio");
+            line["kind"] = json!(if result.is_ok() { "ratio" } else { "unmeasured" });
             self.record(&line)?;
-            self.ratios.push(result);
+            match result {
+                Ok(ratio) => ratios.push(ratio),
+                Err(missing) => unmeasured.push(missing),
+            }
         }
-        print!(
-            "{}",
-            table(&self.ratios[self.ratios.len() - cell.judged.len().min(self.ratios.len())..], cell)
-        );
+        print!("{}", table(&ratios, &unmeasured, cell));
+        self.ratios.extend(ratios);
+        self.unmeasured.extend(unmeasured);
         Ok(())
     }
 
-    /// Says what was refused; the exit code: 1 when a bound was surely missed or a run refused.
+    fn ratio(
+        &self,
+        cell: &Cell,
+        rounds: &[[Sample; 2]],
+        metric: &'static str,
+        bound: Bound,
+        disturbed: usize,
+    ) -> Result<Ratio, Unmeasured> {
+        let cell_name = format!("{} {}", cell.suite, cell.name);
+        let missing = |why: &str| Unmeasured {
+            cell: cell_name.clone(),
+            metric,
+            bound: bound != Bound::None,
+            why: why.to_string(),
+        };
+        let pairs: Option<Vec<(f64, f64)>> =
+            rounds.iter().map(|[b, c]| Some((*b.get(metric)?, *c.get(metric)?))).collect();
+        let pairs = pairs.ok_or_else(|| missing("a run did not tell it"))?;
+        if pairs.len() < 2 {
+            return Err(missing("an interval needs two good rounds"));
+        }
+        let ratio = stats::paired_ratio(&pairs, CONFIDENCE)
+            .ok_or_else(|| missing("a run gave a number that is no measurement"))?;
+        let bound = bound.of(rounds).ok_or_else(|| missing("a run did not tell its share of hits"))?;
+        let (base, cand): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+        Ok(Ratio {
+            cell: cell_name,
+            metric,
+            baseline: stats::mean(&base).unwrap_or(f64::NAN),
+            candidate: stats::mean(&cand).unwrap_or(f64::NAN),
+            ratio,
+            bound,
+            verdict: bound.verdict(&ratio),
+            disturbed,
+        })
+    }
+
+    /// Says what was refused and what is missing; the exit code: 1 when a bound was missed or could not be judged, or a run was
+    /// refused.
     pub fn finish(self) -> i32 {
         for why in &self.refused {
             println!("refused: {why}");
         }
+        let open = self.unmeasured.iter().filter(|u| u.bound).count();
         let missed = self.ratios.iter().filter(|r| r.verdict.starts_with("MISSED")).count();
-        let bound = self.ratios.iter().filter(|r| r.bound != Bound::None).count();
+        let bound = self.ratios.iter().filter(|r| r.bound != Bound::None).count() + open;
         if bound > 0 {
-            println!("{} of {bound} targets met, {} runs refused", bound - missed, self.refused.len());
+            let met = bound - missed - open;
+            println!(
+                "{met} of {bound} targets met, {open} not measured, {} runs refused",
+                self.refused.len()
+            );
         }
-        i32::from(missed > 0 || !self.refused.is_empty() || system::interrupted())
+        i32::from(missed + open > 0 || !self.refused.is_empty() || system::interrupted())
     }
 }
 
@@ -316,7 +393,7 @@ pub fn number(v: f64) -> String {
     }
 }
 
-fn table(ratios: &[Ratio], cell: &Cell) -> String {
+fn table(ratios: &[Ratio], unmeasured: &[Unmeasured], cell: &Cell) -> String {
     let mut text = format!(
         "\n{} {}: {} against {}\n{:26} {:>12} {:>12}  {:24} {:8}\n",
         cell.suite,
@@ -340,11 +417,15 @@ fn table(ratios: &[Ratio], cell: &Cell) -> String {
             r.verdict
         );
     }
+    for u in unmeasured {
+        let _ = writeln!(text, "{:26} NOT MEASURED: {}", u.metric, u.why);
+    }
     if let Some(r) = ratios.first() {
         let disturbed =
             if r.disturbed > 0 { format!(", {} disturbed by others", r.disturbed) } else { String::new() };
-        let _ = writeln!(text, "{} rounds{disturbed}\n", r.ratio.n);
+        let _ = writeln!(text, "{} rounds{disturbed}", r.ratio.n);
     }
+    text.push('\n');
     text
 }
 
@@ -361,6 +442,9 @@ mod tests {
         assert_eq!(Bound::AtMost(0.75).verdict(&i(0.8, 0.78, 0.82)), "MISSED");
         assert_eq!(Bound::AtLeast(0.95).verdict(&i(0.97, 0.96, 0.98)), "met");
         assert_eq!(Bound::AtLeast(0.95).verdict(&i(0.9, 0.85, 0.94)), "MISSED");
+        assert_eq!(Bound::Above(1.0).verdict(&i(1.1, 1.01, 1.2)), "met");
+        assert_eq!(Bound::Above(1.0).verdict(&i(1.1, 0.99, 1.2)), "MISSED, within noise");
+        assert_eq!(Bound::Above(1.0).verdict(&i(0.9, 0.8, 1.0)), "MISSED");
         assert_eq!(Bound::None.verdict(&i(9.0, 8.0, 10.0)), "");
     }
 
@@ -402,6 +486,32 @@ mod tests {
         let leaders: std::collections::BTreeSet<_> = firsts.iter().step_by(2).map(|f| f.0).collect();
         assert_eq!(leaders.len(), 2, "the order is random");
         assert_eq!(trial.finish(), 1);
+    }
+
+    #[test]
+    fn a_cell_without_a_ratio_shows_no_other_cells_and_is_not_met() {
+        let ok = |n: f64| Ok(Measured { sample: Sample::from([("t", n)]), ..Measured::default() });
+        let mut trial = trial(3);
+        trial.cell(cell(), |_, _, _| ok(1.0)).unwrap();
+        trial.cell(cell(), |_, _, _| Err("wrong data".into())).unwrap();
+        trial.cell(cell(), |_, _, _| Ok(Measured::default())).unwrap();
+        trial.options.runs = 1;
+        trial.cell(cell(), |_, _, _| ok(1.0)).unwrap();
+        assert_eq!((trial.ratios.len(), trial.unmeasured.len()), (1, 3));
+        let text = table(&[], &trial.unmeasured[..1], &cell());
+        assert!(text.contains("NOT MEASURED: an interval needs") && !text.contains("1.000"), "{text}");
+        trial.refused.clear();
+        assert_eq!(trial.finish(), 1);
+    }
+
+    #[test]
+    fn a_bound_for_hits_holds_where_hits_dominate() {
+        let round = |base, cand| [base, cand].map(|share| Sample::from([(HIT_SHARE, share)]));
+        let bound = Bound::AtMostWhereHits(0.75);
+        assert_eq!(bound.of(&[round(0.6, 0.5), round(0.6, 0.7)]), Some(Bound::AtMost(0.75)));
+        assert_eq!(bound.of(&[round(0.6, 0.5), round(0.4, 0.7)]), Some(Bound::None));
+        assert_eq!(bound.of(&[[Sample::new(), Sample::new()]]), None);
+        assert_eq!(Bound::AtLeast(1.0).of(&[]), Some(Bound::AtLeast(1.0)));
     }
 
     #[test]

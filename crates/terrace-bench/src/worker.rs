@@ -15,6 +15,8 @@ use std::time::Instant;
 /// Which loop.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Load {
+    /// Reads a file from its beginning to its end, in large pieces: that makes it resident.
+    Fill(Fill),
     /// Random aligned reads of a file that fits, after filling the cache sequentially.
     Hits(Hits),
     /// Reads each page at most once: every read misses. One thread, each read timed.
@@ -42,6 +44,15 @@ pub struct Common {
     /// The group whose CPU time is read, as JSON.
     #[arg(long)]
     group: Option<String>,
+}
+
+/// Options of the filling.
+#[derive(Clone, Debug, Args)]
+pub struct Fill {
+    #[arg(long)]
+    file: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Options of the hit loop.
@@ -122,11 +133,14 @@ pub struct Result {
     pub latency_ns_p99: f64,
     /// Pages checked in full, outside the timed part.
     pub checked: u64,
+    /// Bytes read by the whole program, inside and outside of the timed part.
+    pub bytes: u64,
 }
 
 /// Runs a loop; an error (wrong data among them) ends the process with it.
 pub fn run(load: &Load) -> io::Result<()> {
     let result = match load {
+        Load::Fill(o) => fill(o)?,
         Load::Hits(o) => hits(o)?,
         Load::Misses(o) => misses(o)?,
         Load::Mixed(o) => mixed(o)?,
@@ -140,13 +154,22 @@ pub fn run(load: &Load) -> io::Result<()> {
     Ok(())
 }
 
+fn fill(o: &Fill) -> io::Result<Result> {
+    let file = Reader::open(&o.file, false)?;
+    file.fill(o.common.data_seed, &mut Buffer::new(1 << 20))?;
+    Ok(Result { bytes: file.size, ..Result::default() })
+}
+
+/// Times that a hit loop reads its whole file before the clock starts.
+const FILLS: u64 = 2;
+
 fn hits(o: &Hits) -> io::Result<Result> {
     let file = Reader::open(&o.file, false)?;
     let blocks = file.size / o.bs as u64;
     let mut buf = Buffer::new(o.bs.max(1 << 20));
-    // Twice: the first read makes resident, the second makes sure of it, and lets a cache that judges by use see some. Then a pause for
-    // whatever it does behind.
-    for _ in 0..2 {
+    // The file is resident already (`fill`), but this process has not touched the memory of it, which costs it page faults. Twice, for
+    // a cache that judges by use; then a pause for whatever it does behind.
+    for _ in 0..FILLS {
         file.fill(o.common.data_seed, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
@@ -162,6 +185,7 @@ fn hits(o: &Hits) -> io::Result<Result> {
     let mut result = meter.stop(o.ops);
     refuse(wrong)?;
     result.checked = file.check_sample(&o.common, 4096)?;
+    result.bytes = FILLS * file.size + o.ops * o.bs as u64 + result.checked * PAGE as u64;
     Ok(result)
 }
 
@@ -186,6 +210,7 @@ fn misses(o: &Misses) -> io::Result<Result> {
     result.latency_ns_mean = latencies.iter().map(|&l| f64::from(l)).sum::<f64>() / latencies.len() as f64;
     (result.latency_ns_p50, result.latency_ns_p99) = (at(0.5), at(0.99));
     result.checked = file.check_pages(&o.common, order.iter().rev().take(2048).map(|&p| u64::from(p)))?;
+    result.bytes = (o.ops + result.checked) * PAGE as u64;
     Ok(result)
 }
 
@@ -193,7 +218,7 @@ fn mixed(o: &Mixed) -> io::Result<Result> {
     let (hot, cold) = (Reader::open(&o.hot, false)?, Reader::open(&o.cold, o.direct)?);
     cold.expect_random();
     let mut buf = Buffer::new(1 << 20);
-    for _ in 0..3 {
+    for _ in 0..FILLS + 1 {
         hot.fill(o.common.data_seed, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
@@ -217,6 +242,7 @@ fn mixed(o: &Mixed) -> io::Result<Result> {
     refuse(wrong)?;
     result.checked = hot.check_sample(&o.common, 1024)?;
     result.checked += cold.check_pages(&o.common, order.iter().rev().take(1024).map(|&p| u64::from(p)))?;
+    result.bytes = (FILLS + 1) * hot.size + (result.ops + result.checked) * PAGE as u64;
     Ok(result)
 }
 
@@ -342,7 +368,7 @@ impl Reader {
         if n == buf.len() as isize { Ok(()) } else { Err(read_failed(n, offset)) }
     }
 
-    /// Reads the whole file in order, in large pieces, checking each page's number.
+    /// Reads the whole file in order, in large pieces, checking each page's number, and one page of each piece in full.
     fn fill(&self, data_seed: u64, buf: &mut Buffer) -> io::Result<()> {
         let mut offset = 0;
         while offset < self.size {
@@ -350,6 +376,9 @@ impl Reader {
             self.read(&mut buf[..n], offset)?;
             let first = offset / PAGE as u64;
             pages::check(data_seed, first, &buf[..PAGE]).map_err(io::Error::other)?;
+            let wrong =
+                (first..).zip(buf[..n].chunks(PAGE)).filter(|(page, data)| !pages::looks_right(*page, data));
+            refuse(wrong.count() as u64)?;
             offset += n as u64;
         }
         Ok(())
@@ -440,11 +469,22 @@ mod tests {
         pages::make_file(&file, 1 << 20, 6).unwrap();
         let o = Hits { file: file.clone(), bs: PAGE, ops: 10, common: common() };
         assert!(hits(&o).is_err(), "another seed's content");
+        let mut fill = Buffer::new(1 << 20);
+        Reader::open(&file, false).unwrap().fill(6, &mut fill).unwrap();
         let o = Misses { file: file.clone(), ops: 257, direct: false, common: common() };
         assert!(misses(&o).unwrap_err().to_string().contains("only 256 pages"));
         let mut data = std::fs::read(&file).unwrap();
         data.swap(0, PAGE);
         std::fs::write(&file, &data).unwrap();
+        assert!(Reader::open(&file, false).unwrap().fill(6, &mut fill).is_err());
+        data.swap(0, PAGE);
+        data.swap(PAGE, 2 * PAGE);
+        std::fs::write(&file, &data).unwrap();
+        let why = Reader::open(&file, false).unwrap().fill(6, &mut fill).unwrap_err();
+        assert!(
+            why.to_string().contains("WRONG DATA in 2 reads"),
+            "not only the first page of a piece: {why}"
+        );
         let o = Misses { file, ops: 256, direct: false, common: Common { data_seed: 6, ..common() } };
         assert!(misses(&o).unwrap_err().to_string().contains("WRONG DATA in 2 reads"));
     }

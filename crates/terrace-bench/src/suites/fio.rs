@@ -8,7 +8,7 @@ use super::{MIB, data, fio_sample, fio_step, measured, verify_step};
 use crate::fio::{Job, random_options};
 use crate::steps::Step;
 use crate::system::{self, Places, System};
-use crate::trial::{Bound, Cell, Measured, Trial};
+use crate::trial::{Bound, Cell, HIT_SHARE, Measured, Trial};
 use std::io;
 
 /// Sizes and times.
@@ -32,9 +32,11 @@ pub fn run(trial: &mut Trial, scale: Scale) -> io::Result<()> {
     data(&trial.places, FILE, scale.limit * 2).map_err(io::Error::other)?;
     for jobs in [2, 4] {
         let mut memory = None;
-        for (name, distribution) in
-            [("random", "random"), ("zipf:0.8", "zipf:0.8:0.5"), ("normal:40", "normal:40")]
-        {
+        for (name, distribution, iops) in [
+            ("random", "random", Bound::AtLeast(1.0)),
+            ("zipf:0.8", "zipf:0.8:0.5", Bound::Above(1.0)),
+            ("normal:40", "normal:40", Bound::Above(1.0)),
+        ] {
             let name = format!("{name}, {jobs} jobs");
             if !trial.wanted("fio", &name) || system::interrupted() {
                 continue;
@@ -47,9 +49,10 @@ pub fn run(trial: &mut Trial, scale: Scale) -> io::Result<()> {
             };
             memory = Some(bytes);
             let judged = vec![
-                ("iops", Bound::AtLeast(1.0)),
+                ("iops", iops),
                 ("latency_us_p99", Bound::None),
-                ("cpu_us_per_op", Bound::None),
+                ("cpu_us_per_op", Bound::AtMostWhereHits(0.75)),
+                (HIT_SHARE, Bound::None),
                 ("device_reads_per_op", Bound::None),
             ];
             let systems = [System::Kernel, System::Terrace { memory: bytes, fast_door: true }];
@@ -100,7 +103,13 @@ impl Study<'_> {
         let system = System::Terrace { memory: probe, fast_door: true };
         let run = system::run(places, &system, Some(scale.limit), |_| short.steps(1))?;
         let beside = run.pinned_max.saturating_sub(probe);
-        let memory = (scale.limit - beside - scale.spare) / MIB * MIB;
+        let memory = scale.limit.checked_sub(beside + scale.spare).map(|bytes| bytes / MIB * MIB);
+        let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
+            let (beside, spare, limit) = (beside / MIB, scale.spare / MIB, scale.limit / MIB);
+            format!(
+                "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare"
+            )
+        })?;
         eprintln!(
             "{} jobs: {} MiB beside terrace's memory, so --memory {}MiB under the limit of {} MiB",
             self.jobs,

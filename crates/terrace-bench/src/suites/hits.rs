@@ -1,6 +1,9 @@
 //! Hits: a file that fits, resident on both sides; what a read costs in CPU time.
 
-use super::{MIB, data, fio_sample, fio_step, measured, verify_step, worker_result, worker_step};
+use super::{
+    Expect, MIB, data, expect_fast_door, fill_step, fio_sample, fio_step, measured, verify_step,
+    worker_result, worker_step,
+};
 use crate::fio::{Job, random_options};
 use crate::system::{self, Places, System};
 use crate::trial::{Bound, Cell, Measured, Sample, Trial};
@@ -40,9 +43,12 @@ fn cell(name: String, judged: Vec<(&'static str, Bound)>) -> Cell {
 
 fn one_loop(places: &Places, system: &System, seed: u64, bs: usize, ops: u64) -> Result<Measured, String> {
     let options = [("file", format!("{{dir}}/{FILE}")), ("bs", bs.to_string()), ("ops", ops.to_string())];
-    let run =
-        system::run(places, system, None, |group| vec![worker_step(places, group, "hits", seed, &options)])?;
+    let run = system::run(places, system, None, |group| {
+        let fill = fill_step(places, group, FILE, FILE_BYTES);
+        vec![fill, worker_step(places, group, "hits", seed, &options)]
+    })?;
     let r = worker_result(&run, "hits")?;
+    expect_fast_door(system, run.step("hits")?, r.bytes, Expect::Hits)?;
     let per_read = |ns: u64| ns as f64 / r.ops as f64;
     let sample = Sample::from([
         ("cpu_ns_per_read", per_read(r.group_cpu_ns.ok_or("no CPU meter")?)),
@@ -53,13 +59,14 @@ fn one_loop(places: &Places, system: &System, seed: u64, bs: usize, ops: u64) ->
 }
 
 fn one_fio(places: &Places, system: &System, seed: u64) -> Result<Measured, String> {
-    let read =
-        |rw, bs, seconds, more| Job { engine: "psync", rw, bs, file: FILE, size: FILE_BYTES, seconds, more };
+    let more = random_options("random", 1, seed);
+    let job =
+        Job { engine: "psync", rw: "randread", bs: "4k", file: FILE, size: FILE_BYTES, seconds: 6, more };
     let run = system::run(places, system, None, |group| {
-        let fill = read("read", "1m", 0, vec!["--loops=2".into()]);
-        let measure = read("randread", "4k", 6, random_options("random", 1, seed));
-        vec![fio_step("fill", &fill), fio_step("measure", &measure), verify_step(places, group, FILE)]
+        let fill = fill_step(places, group, FILE, FILE_BYTES);
+        vec![fill, fio_step("measure", &job), verify_step(places, group, FILE)]
     })?;
     let sample = fio_sample(run.step("measure")?, "read")?;
+    expect_fast_door(system, run.step("measure")?, sample["ops"] as u64 * 4096, Expect::Hits)?;
     measured(run, "measure", sample)
 }

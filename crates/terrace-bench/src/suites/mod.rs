@@ -9,8 +9,8 @@ use crate::cgroup::Group;
 use crate::fio::Job;
 use crate::pages;
 use crate::steps::{Outcome, Step};
-use crate::system::{Places, Run};
-use crate::trial::{Measured, Sample};
+use crate::system::{Places, Run, System};
+use crate::trial::{HIT_SHARE, Measured, Sample};
 use crate::worker;
 use std::path::Path;
 
@@ -67,6 +67,43 @@ pub fn worker_result(run: &Run, load: &str) -> Result<worker::Result, String> {
     serde_json::from_str(output).map_err(|e| format!("{load} printed {output:?}: {e}"))
 }
 
+/// Share of the bytes of a run that the fast door must have served where a cell is about the fast door.
+const FAST_DOOR_SHARE_MIN: f64 = 0.99;
+
+/// What the fast door is expected to do in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// To hit.
+    Hits,
+    /// To serve: by hits, or by its own reads of the source.
+    Served,
+}
+
+/// Refuses a run of terrace whose program, in this step, did not go through the fast door as expected: it would measure something else.
+pub fn expect_fast_door(
+    system: &System,
+    outcome: &Outcome,
+    bytes: u64,
+    expect: Expect,
+) -> Result<(), String> {
+    if !matches!(system, System::Terrace { fast_door: true, .. }) {
+        return Ok(());
+    }
+    let door = outcome.door.ok_or("terrace stat did not answer: nobody knows which door was used")?;
+    let missed = if expect == Expect::Served { door.miss_bytes } else { 0 };
+    let share = (door.hit_bytes + missed) as f64 / bytes.max(1) as f64;
+    if share < FAST_DOOR_SHARE_MIN {
+        let what = if expect == Expect::Hits { "were hits at" } else { "went through" };
+        return Err(format!("only {:.1} % of {} MiB {what} the fast door", share * 100.0, bytes / MIB));
+    }
+    Ok(())
+}
+
+/// A step that makes a file resident, before anything is measured.
+pub fn fill_step(places: &Places, group: Option<&Group>, file: &str, bytes: u64) -> Step {
+    worker_step(places, group, "fill", 1, &[("file", format!("{{dir}}/{file}"))]).until_hits(bytes)
+}
+
 /// What fio and the meters around it say about a step.
 pub fn fio_sample(outcome: &Outcome, direction: &str) -> Result<Sample, String> {
     let report = crate::fio::parse(&outcome.output, direction)?;
@@ -76,12 +113,15 @@ pub fn fio_sample(outcome: &Outcome, direction: &str) -> Result<Sample, String> 
         ("latency_us_mean", report.latency_us_mean),
         ("latency_us_p99", report.latency_us_p99),
         ("fio_cpu_us_per_op", report.fio_cpu_us_per_op),
+        ("ops", report.ios),
     ]);
     if let Some(ns) = outcome.cpu_ns {
         sample.insert("cpu_us_per_op", ns as f64 / 1000.0 / report.ios);
     }
     if let Some(bytes) = outcome.read_bytes {
-        sample.insert("device_reads_per_op", bytes as f64 / pages::PAGE as f64 / report.ios);
+        let reads = bytes as f64 / pages::PAGE as f64 / report.ios;
+        sample.insert("device_reads_per_op", reads);
+        sample.insert(HIT_SHARE, (1.0 - reads).max(0.0));
     }
     Ok(sample)
 }
@@ -94,4 +134,30 @@ pub fn measured(run: Run, step: &str, sample: Sample) -> Result<Measured, String
 /// Removes what a suite left in the data directory.
 pub fn remove(dir: &Path, name: &str) {
     let _ = std::fs::remove_file(dir.join(name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::Door;
+
+    fn outcome(door: Option<Door>) -> Outcome {
+        let empty = serde_json::json!({"name": "x", "status": 0, "wall_ns": 0, "cpu_ns": null, "read_bytes": null,
+            "machine_busy_ns": 0, "machine_steal_ns": 0, "memory": null});
+        Outcome { door, ..serde_json::from_value(empty).unwrap() }
+    }
+
+    #[test]
+    fn a_run_by_another_door_is_refused() {
+        let fast = System::Terrace { memory: 1, fast_door: true };
+        let main = System::Terrace { memory: 1, fast_door: false };
+        let mixed = outcome(Some(Door { hit_bytes: 500, miss_bytes: 495 }));
+        assert!(expect_fast_door(&fast, &mixed, 1000, Expect::Served).is_ok());
+        let why = expect_fast_door(&fast, &mixed, 1000, Expect::Hits).unwrap_err();
+        assert!(why.contains("50.0 %"), "{why}");
+        assert!(expect_fast_door(&fast, &outcome(None), 1000, Expect::Served).is_err());
+        for other in [main, System::Kernel] {
+            assert!(expect_fast_door(&other, &outcome(None), 1000, Expect::Hits).is_ok());
+        }
+    }
 }
