@@ -31,7 +31,8 @@ soak: build tools lint loom
 
 ## bench: the promised numbers against the kernel's page cache; wants a quiet machine
 bench: build
-	target/release/terrace-bench all
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
+	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
 ## demo: one short comparison, after installing and building what it needs
 demo: build

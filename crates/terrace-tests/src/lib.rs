@@ -3,7 +3,8 @@
 //! mount, and a terrace mount with the fast door.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long, `TERRACE_KEEP=1` keeps the
-//! directories of tests, `TERRACE_TEST_DIR` says where they are made, `TERRACE_BIN_DIR` where the product lies.
+//! directories of tests, `TERRACE_TEST_DIR` says where they are made, `TERRACE_BIN_DIR` where the product lies,
+//! `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
 
 pub mod compare;
 pub mod exec;
@@ -15,6 +16,22 @@ pub mod rig;
 pub mod rng;
 pub mod stress;
 pub mod tools;
+
+/// True for root. Tests that only root can make are left out for others, with a word; where `TERRACE_REQUIRE_ROOT=1` promises root,
+/// as in CI, leaving one out is an error.
+#[track_caller]
+pub fn is_root() -> bool {
+    // SAFETY: no arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        assert!(
+            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
+            "TERRACE_REQUIRE_ROOT is set: run as root"
+        );
+        println!("needs root: left out");
+    }
+    root
+}
 
 /// True when the long form of each test is wanted.
 pub fn soak() -> bool {

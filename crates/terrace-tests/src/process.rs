@@ -172,6 +172,17 @@ pub fn state(pid: i32) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
 }
 
+/// The parent of a process.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// The living children of a process.
+pub fn children(of: i32) -> Vec<i32> {
+    pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
+}
+
 /// True while a process runs: a zombie holds nothing any more.
 pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), '-' | 'Z' | 'X')
@@ -184,7 +195,16 @@ pub fn pids() -> Vec<i32> {
 }
 
 /// Asks again until it is so, at most `seconds` long.
-pub fn wait_until(seconds: u64, mut so: impl FnMut() -> bool) -> bool {
+pub fn wait_until(seconds: u64, so: impl FnMut() -> bool) -> bool {
+    wait_asking_every(Duration::from_millis(10), seconds, so)
+}
+
+/// The same for what lasts for a millisecond or two only.
+pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
+    wait_asking_every(Duration::from_micros(200), seconds, so)
+}
+
+fn wait_asking_every(pause: Duration, seconds: u64, mut so: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
         if so() {
@@ -193,6 +213,6 @@ pub fn wait_until(seconds: u64, mut so: impl FnMut() -> bool) -> bool {
         if Instant::now() > end {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(pause);
     }
 }

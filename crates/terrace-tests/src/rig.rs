@@ -15,6 +15,15 @@ pub enum Side {
     Mount,
     /// A terrace mount, programs with the preload library.
     Fast,
+    /// The bare directory, each program under a `terrace run` of its own: the door that users open.
+    Run,
+}
+
+impl Side {
+    /// True where one mount lasts for the whole test.
+    fn has_mount(self) -> bool {
+        matches!(self, Side::Mount | Side::Fast)
+    }
 }
 
 /// The top of the source tree.
@@ -122,10 +131,10 @@ impl Rig {
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
         let src = dir.sub("src");
-        let at = if side == Side::Plain { src.clone() } else { dir.sub("mnt") };
+        let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
         let options = options.iter().map(|o| o.to_string()).collect();
         let rig = Rig { side, src, at, options, finished: false, dir };
-        if side != Side::Plain {
+        if side.has_mount() {
             rig.mount();
         }
         rig
@@ -184,7 +193,14 @@ impl Rig {
 
     /// A program in this rig's directory, behind this rig's door.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match self.side {
+            Side::Run => {
+                let mut run = Command::new(product("terrace"));
+                run.args(["run", "--on"]).arg(&self.src).args(&self.options).arg("--").arg(program);
+                run
+            }
+            _ => Command::new(program),
+        };
         command.current_dir(&self.at);
         if self.side == Side::Fast {
             self.through_fast_door(&mut command);
@@ -222,10 +238,27 @@ impl Rig {
         self.instance().1["pid"].as_i64().expect("info.json has pid") as i32
     }
 
-    /// The process number of terraced, which changes when the keeper starts a new one.
+    /// The process number of the terraced that serves, which changes when the keeper has started a new one.
     #[track_caller]
     pub fn terraced(&self) -> i32 {
         self.instance().1["terraced"].as_i64().expect("info.json has terraced") as i32
+    }
+
+    /// Waits for the terraced that follows the one with this number. It is there from its first moment, when it has still to
+    /// recover: info.json names it only when it serves, and [`Rig::terraced`] is told by info.json.
+    #[track_caller]
+    pub fn next_terraced(&self, last: i32) -> i32 {
+        let keeper = self.keeper();
+        next_child(keeper, last).unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
+    }
+
+    /// Waits for the end of what `terrace run` leaves behind when it was killed with its command.
+    #[track_caller]
+    pub fn await_end_of_run(&self) {
+        if self.side == Side::Run {
+            let left = leftovers::find(self.dir.path());
+            assert!(left.is_empty(), "terrace run left behind: {left:#?}");
+        }
     }
 
     /// What `terrace stat --json` says.
@@ -238,7 +271,7 @@ impl Rig {
     /// Drops clean pages, so that what follows is read from the source.
     #[track_caller]
     pub fn drop_cache(&self) {
-        if self.side != Side::Plain {
+        if self.side.has_mount() {
             self.terrace("drop", &[]).expect_success();
         }
     }
@@ -246,7 +279,7 @@ impl Rig {
     /// `terrace check` must have nothing to say.
     #[track_caller]
     pub fn check(&self) {
-        if self.side != Side::Plain {
+        if self.side.has_mount() {
             let outcome = self.terrace("check", &[]);
             assert!(outcome.status.success(), "the cache does not agree with itself: {outcome}");
         }
@@ -255,9 +288,11 @@ impl Rig {
     /// Unmounts: afterwards the source holds everything and nothing of the instance is left.
     #[track_caller]
     pub fn umount(&self) {
-        if self.side != Side::Plain {
+        if self.side.has_mount() {
             self.terrace("umount", &[]).expect_success();
             assert!(!self.mounted(), "still mounted after terrace umount");
+        }
+        if self.side != Side::Plain {
             let left = leftovers::find(self.dir.path());
             assert!(left.is_empty(), "left behind: {left:#?}");
         }
@@ -284,12 +319,14 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// What can help to understand a failure.
+    /// What can help to understand a failure: the daemon's last words here, all of them in the directory that is kept.
     fn tell(&self) {
         for (place, info) in leftovers::instances() {
             if info["mnt"].as_str() == self.at.to_str() {
-                eprintln!("instance {info}");
-                let log = std::fs::read_to_string(place.join("log")).unwrap_or_default();
+                let kept = self.dir.path().join("terraced.log");
+                let copied = std::fs::copy(place.join("terraced.log"), &kept);
+                eprintln!("instance {info}, its log: {} ({copied:?} bytes)", kept.display());
+                let log = std::fs::read_to_string(kept).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().rev().take(30).collect();
                 lines.iter().rev().for_each(|l| eprintln!("  {l}"));
             }
@@ -302,6 +339,8 @@ impl Rig {
 pub struct Chaos {
     stop: std::sync::mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<u32>>,
+    /// On a plain directory there is nothing to disturb.
+    idle: bool,
 }
 
 /// What [`Chaos`] does.
@@ -309,7 +348,7 @@ pub struct Chaos {
 pub enum Trouble {
     /// `terrace drop`, `flush` and `resize`.
     Commands,
-    /// kill -9 of terraced.
+    /// kill -9 of terraced, and at times of the next one while it recovers.
     Kill,
 }
 
@@ -330,13 +369,16 @@ impl Chaos {
                 done += u32::from(!idle && disturb(&at, trouble, &mut rng));
             }
         });
-        Chaos { stop, thread: Some(thread) }
+        Chaos { stop, thread: Some(thread), idle }
     }
 
-    /// Ends it and tells how often something was done.
+    /// Ends it and tells how often something was done. Never would mean that the test has shown nothing.
+    #[track_caller]
     pub fn stop(mut self) -> u32 {
         let _ = self.stop.send(());
-        self.thread.take().expect("stopped once").join().expect("the troublemaker itself is well")
+        let done = self.thread.take().expect("stopped once").join().expect("the troublemaker itself is well");
+        assert!(self.idle || done > 0, "nothing was disturbed: the test was too short");
+        done
     }
 }
 
@@ -351,10 +393,7 @@ impl Drop for Chaos {
 
 fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
     if trouble == Trouble::Kill {
-        let at = at.to_str().expect("a UTF-8 path");
-        let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
-        let pid = mine.and_then(|(_, info)| info["terraced"].as_i64());
-        return pid.is_some_and(|pid| process::kill(pid as i32, libc::SIGKILL));
+        return kill_terraced(at, rng);
     }
     let mut command = Command::new(product("terrace"));
     match rng.below(5) {
@@ -365,4 +404,32 @@ fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
     };
     process::run(&mut command, 60).expect_success();
     true
+}
+
+/// kill -9 of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
+fn kill_terraced(at: &Path, rng: &mut rng::Rng) -> bool {
+    let at = at.to_str().expect("a UTF-8 path");
+    let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
+    let number = |name: &str| mine.as_ref()?.1[name].as_i64().map(|pid| pid as i32);
+    let (Some(keeper), Some(first)) = (number("pid"), number("terraced")) else { return false };
+    let killed = process::kill(first, libc::SIGKILL);
+    if killed
+        && rng.chance(20)
+        && let Some(second) = next_child(keeper, first)
+    {
+        std::thread::sleep(std::time::Duration::from_micros(rng.below(6000)));
+        process::kill(second, libc::SIGKILL);
+    }
+    killed
+}
+
+/// The living child of a keeper that is not `last`; waits up to 20 s for it. (Before the keeper starts a new one it has seen the
+/// end of the last.)
+fn next_child(keeper: i32, last: i32) -> Option<i32> {
+    let mut found = None;
+    process::wait_closely(20, || {
+        found = process::children(keeper).into_iter().find(|pid| *pid != last);
+        found.is_some()
+    });
+    found
 }

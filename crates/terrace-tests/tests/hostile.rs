@@ -9,7 +9,7 @@ use terrace_tests::rig::{Rig, Side};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 use terrace_tests::tools::compile;
-use terrace_tests::{amount, process};
+use terrace_tests::{amount, is_root, process};
 
 /// Starts the attackers, works, and expects that they got nothing and that the same terraced still serves.
 #[track_caller]
@@ -73,12 +73,9 @@ fn attacked(test: &str, user: Option<&str>) {
 
 #[test]
 fn by_a_user_who_may_only_read() {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("needs root, to become another user: left out");
-        return;
+    if is_root() {
+        attacked("hostile-reader", Some("65534"));
     }
-    attacked("hostile-reader", Some("65534"));
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub fn possible() -> bool {
     let root = rustix::process::geteuid().is_root();
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !(root && fuse) {
+        assert!(
+            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
+            "TERRACE_REQUIRE_ROOT is set, but this is not root with FUSE"
+        );
         eprintln!("skipped: needs root and /dev/fuse");
     }
     root && fuse

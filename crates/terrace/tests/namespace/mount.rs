@@ -36,6 +36,10 @@ pub enum Cache {
 pub fn possible() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !possible {
+        assert!(
+            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
+            "TERRACE_REQUIRE_ROOT is set, but this is not root with FUSE"
+        );
         eprintln!("skipped: needs root and /dev/fuse");
     }
     possible
