@@ -115,8 +115,11 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     start_threads(shared, &engine, &control, &stopper, strays).map_err(|err| cannot("threads", err))?;
-    // 3. The main door, until the mount is gone. If it fails before, what is unwritten is the next terraced's.
-    door.run().map_err(|err| cannot("mount", err))?;
+    // 3. The main door, until the mount is gone. If it fails before, what cannot be written is left to the next terraced.
+    if let Err(err) = door.run() {
+        let _ = engine.flush_all(true);
+        return Err(cannot("mount", err));
+    }
     // 4. The last writes: unmounting has brought the kernel's dirty pages.
     let written = stopper.write_the_rest();
     record::note(&engine, shared);

@@ -132,15 +132,13 @@ impl Watch {
     pub fn run(mut self) -> (Shared, Ended, LastWords) {
         loop {
             self.take_back_go();
-            let child = match sys::clone_sharing_files() {
-                Ok(Side::Parent(child)) => child,
+            let exit = match sys::clone_sharing_files() {
+                Ok(Side::Parent(child)) => self.watch(child),
                 Ok(Side::Child) => daemon::main(self.shared, self.restarts > 0),
-                Err(err) => {
-                    let failure = Failure::new("terraced", err, "free some memory and try again");
-                    return self.end(Ended::Refused(failure));
-                }
+                // Too little memory, perhaps for a while only: tried again as if somebody had killed it.
+                Err(err) => Exit::Crashed { how: format!("could not be started: {err}"), killed: true },
             };
-            match self.watch(child) {
+            match exit {
                 Exit::Done => return self.end(Ended::Done),
                 Exit::Refused => {
                     let failure = self.said("it could not start");
@@ -199,6 +197,7 @@ impl Watch {
     /// One life of terraced.
     fn watch(&mut self, child: Pid) -> Exit {
         self.ready = false;
+        self.refusal = None;
         self.thread_dead = None;
         self.watched = false;
         if self.stopping {
@@ -331,7 +330,7 @@ impl Watch {
             !matches!(rustix::process::waitpid(Some(*late), WaitOptions::NOHANG), Ok(Some(_)))
         });
         match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
-            Ok(Some((_, status))) => Some(exit_of(status, self.refusal.is_some())),
+            Ok(Some((_, status))) => Some(exit_of(status, self.refusal.is_some() && !self.served)),
             _ => None,
         }
     }
@@ -362,6 +361,7 @@ impl Watch {
     }
 }
 
+/// What an end means; `refused` tells whether it said why it cannot start, and never had.
 fn exit_of(status: WaitStatus, refused: bool) -> Exit {
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => return Exit::Done,
@@ -372,4 +372,26 @@ fn exit_of(status: WaitStatus, refused: bool) -> Exit {
         (None, None) => "ended".to_owned(),
     };
     Exit::Crashed { how, killed: status.terminating_signal() == Some(libc::SIGKILL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended_with(code: i32) -> WaitStatus {
+        let script = format!("exit {code}");
+        let mut shell = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let pid = Some(Pid::from_child(&shell));
+        let (_, status) = rustix::process::waitpid(pid, WaitOptions::empty()).unwrap().unwrap();
+        let _ = shell.wait(); // It has been waited for.
+        status
+    }
+
+    #[test]
+    fn only_one_that_never_served_can_refuse() {
+        assert!(matches!(exit_of(ended_with(EXIT_REFUSED), true), Exit::Refused));
+        assert!(matches!(exit_of(ended_with(EXIT_REFUSED), false), Exit::Crashed { killed: false, .. }));
+        assert!(matches!(exit_of(ended_with(EXIT_LOST), false), Exit::Lost));
+        assert!(matches!(exit_of(ended_with(0), true), Exit::Done));
+    }
 }
