@@ -102,7 +102,7 @@ impl SourceFile {
     pub fn reader(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.read, || self.open_direct(OFlags::RDONLY));
         // A file that may be written and not read; the writer can do both.
-        opened.or_else(|err| self.write.lock().clone().ok_or(err))
+        opened.or_else(|err| self.open_writer().ok_or(err))
     }
     /// For writing (and for changing the file otherwise), past the page cache where the source allows it.
     pub fn writer(&self) -> io::Result<Arc<DataFd>> {
@@ -110,8 +110,7 @@ impl SourceFile {
     }
     /// For fsync: whichever is open.
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
-        let open = self.write.lock().clone();
-        open.map_or_else(|| self.reader(), Ok)
+        self.open_writer().map_or_else(|| self.reader(), Ok)
     }
     /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
@@ -121,16 +120,24 @@ impl SourceFile {
         });
         opened.or_else(|err| {
             // The mode no longer allows it, or descriptors are short: what is written from now on takes the page cache.
-            let writer = self.write.lock().clone().ok_or(err)?;
+            let writer = self.open_writer().ok_or(err)?;
             writer.make_buffered()?;
             Ok(writer)
         })
     }
-    /// Takes over a descriptor, open for reading and writing, from whoever made the file.
+    /// The writer, if it is open.
+    pub(crate) fn open_writer(&self) -> Option<Arc<DataFd>> {
+        self.write.lock().clone()
+    }
+    /// Takes over a descriptor, open for reading and writing, from whoever made the file, or from an earlier daemon.
     pub fn adopt_writer(&self, fd: OwnedFd) {
+        let mut writer = self.write.lock();
+        if writer.is_some() {
+            return; // Somebody has opened it meanwhile, and may be using that.
+        }
         let direct = self.bypass
             && fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT)).is_ok();
-        *self.write.lock() = Some(Arc::new(DataFd::new(fd, direct)));
+        *writer = Some(Arc::new(DataFd::new(fd, direct)));
     }
     /// A fresh read-only direct descriptor to hand to a client.
     pub fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {

@@ -567,6 +567,27 @@ fn modes_hold_for_opens_and_not_for_open_files() {
 }
 
 #[test]
+fn a_file_closed_to_its_daemon_can_be_written_after_a_kill() {
+    if !possible() {
+        return;
+    }
+    for cache in [Cache::Direct, Cache::Engine] {
+        let mut mount = Mount::of_user(cache, 4242);
+        let file = open_as(&mount.path("f"), libc::O_CREAT | libc::O_RDWR, 0o400).unwrap();
+        file.write_all_at(&[b'x'; 9000], 0).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
+        for kill in 1..=3 {
+            mount.kill_daemon();
+            file.write_all_at(b"y", kill).unwrap();
+        }
+        file.sync_all().unwrap();
+        let mut wanted = [b'x'; 9000];
+        wanted[1..4].fill(b'y');
+        assert_eq!(source(&mount, "f"), wanted);
+    }
+}
+
+#[test]
 fn what_the_source_does_not_let_be_written_is_refused_at_open() {
     each(|mount| {
         const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;

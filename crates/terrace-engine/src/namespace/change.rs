@@ -81,7 +81,7 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.truncate(&object, size))?;
         let life = inode.life.lock();
         if life.writers == 0 {
-            object.close_writer();
+            inode.close_writer(&object);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::error::{Error, Result};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"trcname1");
+const MAGIC: u64 = u64::from_le_bytes(*b"trcname2");
 const HEADER_BYTES: usize = 4096;
 
 /// How many of each record a region holds.
@@ -112,6 +112,9 @@ pub(crate) struct InodeRecord {
     pub(crate) mode: AtomicU32,
     /// Is there an object of the page cache for it?
     pub(crate) has_object: AtomicU32,
+    /// The descriptor that writes the source, -1 for none: the mode may keep a later daemon from opening another.
+    pub(crate) writer: AtomicI32,
+    pub(crate) _pad: u32,
 }
 
 /// One open file or directory.
@@ -147,7 +150,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 48);
+const _: () = assert!(size_of::<InodeRecord>() == 56);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

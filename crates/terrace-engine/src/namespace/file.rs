@@ -70,6 +70,7 @@ impl<C: PageCache> Namespace<C> {
             Some(fd) => object.source().adopt_writer(fd),
             None => self.open_source(&object, flags, life.writers)?,
         }
+        inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let (changed, stat) = self.changed_behind(&inode, &mut life, &object)?;
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));

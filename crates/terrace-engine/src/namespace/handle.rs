@@ -263,7 +263,7 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
         }
         if life.writers == 0 {
             file.object.set_mapped(false);
-            file.object.close_writer();
+            inode.close_writer(&file.object);
         }
     }
     if life.handles == 0 {

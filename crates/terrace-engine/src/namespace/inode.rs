@@ -15,10 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
 
+use super::CachedFile;
 use super::attr::{Attr, Kind, Time};
 use super::durable::{Durable, FREE, InodeRecord, USED};
 use super::error::{Error, Result};
 use super::path::ProcPath;
+use crate::source::SourceFile;
 
 /// The node id of the root, and the inode number it reports.
 pub const ROOT: u64 = 1;
@@ -80,6 +82,16 @@ pub(crate) struct Inode<O> {
 impl std::fmt::Debug for InodeRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "InodeRecord({})", self.nodeid.load(Ordering::Relaxed))
+    }
+}
+
+impl<O: CachedFile> Inode<O> {
+    /// Nobody has the file open for writing any more. The caller holds `life`.
+    pub(crate) fn close_writer(&self, object: &O) {
+        self.forget_writer();
+        object.close_writer();
+        // It may have to stay open.
+        self.note_writer(object.source());
     }
 }
 
@@ -146,6 +158,22 @@ impl<O> Inode<O> {
     /// Did an earlier daemon have an object of this inode?
     pub(crate) fn had_object(&self) -> bool {
         self.record.has_object.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes in the durable table which descriptor writes the source.
+    pub(crate) fn note_writer(&self, source: &SourceFile) {
+        let writer = source.open_writer().map_or(-1, |writer| writer.raw());
+        self.record.writer.store(writer, Ordering::Release);
+    }
+
+    /// The number of the descriptor that writes the source, -1 if none is noted.
+    pub(crate) fn noted_writer(&self) -> RawFd {
+        self.record.writer.load(Ordering::Acquire)
+    }
+
+    /// Before the descriptor that writes the source may be closed: no record ever names a closed one.
+    pub(crate) fn forget_writer(&self) {
+        self.record.writer.store(-1, Ordering::Release);
     }
 
     /// Says that this mount is about to change the inode.
@@ -342,6 +370,7 @@ impl<O> InodeTable<O> {
         record.nlookup.store(nlookup, Ordering::Relaxed);
         record.mode.store(stat.st_mode, Ordering::Relaxed);
         record.has_object.store(0, Ordering::Relaxed);
+        record.writer.store(-1, Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         Inode::new(slot, record, fd)
     }

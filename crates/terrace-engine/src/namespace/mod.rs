@@ -45,7 +45,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -247,7 +247,13 @@ impl<C: PageCache> Namespace<C> {
                     // Killed between the note and the object.
                     None => cache.object(inode.nodeid, inode.raw_fd(), inode.stat()?.st_size as u64)?,
                 };
+                if inode.noted_writer() >= 0 {
+                    // SAFETY: noted after it was opened, and taken out before it is closed; the table owns it no longer.
+                    object.source().adopt_writer(unsafe { OwnedFd::from_raw_fd(inode.noted_writer()) });
+                }
                 inode.life.lock().object = Some(object);
+            } else {
+                inode.forget_writer();
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
@@ -337,8 +343,8 @@ impl<C: PageCache> Namespace<C> {
 
     /// Every descriptor that the durable tables name. A restarted daemon closes what else its predecessor had open.
     pub fn descriptors(&self) -> HashSet<RawFd> {
-        let inodes = self.inodes.all().into_iter().map(|inode| inode.raw_fd());
-        inodes.chain(self.handles.descriptors()).collect()
+        let inodes = self.inodes.all().into_iter().flat_map(|inode| [inode.raw_fd(), inode.noted_writer()]);
+        inodes.chain(self.handles.descriptors()).filter(|&fd| fd >= 0).collect()
     }
 
     /// Calls `act` with the O_PATH descriptor of the source directory.
@@ -372,11 +378,13 @@ impl<C: PageCache> Namespace<C> {
         if life.handles > 0 || inode.nlookup() > 0 || inode.nodeid == ROOT {
             return;
         }
-        if life.object.is_some() {
+        if let Some(object) = &life.object {
+            inode.forget_writer();
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
                 // What could not be written back stays, with the inode, until a later forget or the end.
+                inode.note_writer(object.source());
                 return;
             }
             life.object = None;
