@@ -7,7 +7,8 @@
 //! unmapped since is the one case left where a bad address is a signal instead of an error (docs/SEMANTICS.md).
 
 use crate::local::Local;
-use crate::sys;
+use crate::sys::{self, Ret};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrace_shm::PAGE_SIZE;
 
@@ -33,37 +34,57 @@ pub fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
 #[cold]
 fn look_up(local: &Local, start: usize, end: usize) -> bool {
     let pages = start / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
-    // An empty entry of the table looks like page 0.
-    let known = |page| place(page).load(Ordering::Relaxed) == page;
-    if pages.start == 0 || !(pages.clone().all(known) || probe(&pages)) {
+    if pages.start == 0 || !(pages.clone().all(is_known) || probe(&pages, libc::MADV_POPULATE_WRITE)) {
         return false;
     }
     // One page at a time may be unmapped by the program, so the range is what was asked for, not a union.
     local.good_from.set(pages.start * PAGE_SIZE);
     local.good_to.set(pages.end * PAGE_SIZE);
-    for page in pages {
-        place(page).store(page, Ordering::Relaxed);
-    }
+    pages.for_each(remember);
     true
 }
 
-fn probe(pages: &std::ops::Range<usize>) -> bool {
+/// True if `[start, start + n)`, which does not wrap, can be read; n > 0. For small things of the program that lie on its
+/// stack mostly, in a page known to be writable.
+pub fn is_readable(start: *const u8, n: usize) -> bool {
+    let pages = start as usize / PAGE_SIZE..(start as usize + n).div_ceil(PAGE_SIZE);
+    pages.start > 0
+        && (pages.clone().all(is_known)
+            || if populate(&pages, libc::MADV_POPULATE_WRITE) == 0 {
+                pages.for_each(remember);
+                true
+            } else {
+                probe(&pages, libc::MADV_POPULATE_READ)
+            })
+}
+
+/// An empty entry of the table looks like page 0.
+fn is_known(page: usize) -> bool {
+    place(page).load(Ordering::Relaxed) == page
+}
+
+fn remember(page: usize) {
+    place(page).store(page, Ordering::Relaxed);
+}
+
+fn populate(pages: &std::ops::Range<usize>, how: c_int) -> Ret {
+    let (at, len) = (pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE);
+    // SAFETY: populating changes no content and no protection.
+    unsafe { sys::raw(libc::SYS_madvise, [at, len, how as usize, 0, 0, 0]) }
+}
+
+fn probe(pages: &std::ops::Range<usize>, how: c_int) -> bool {
     if CANNOT_TELL.load(Ordering::Relaxed) {
         return true;
     }
-    let (at, len) = (pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE);
-    // SAFETY: populating changes no content and no protection.
-    let ret = unsafe { sys::raw(libc::SYS_madvise, [at, len, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0]) };
+    let ret = populate(pages, how);
     if ret == 0 {
         return true;
     }
-    // EINVAL comes from old kernels, and for device memory: ask for a page that is surely good.
+    // EINVAL comes from old kernels, and for device memory: ask for a page of this thread's stack, which is surely good.
     if ret == -(libc::EINVAL as isize) {
-        let mine = std::ptr::from_ref(pages) as usize / PAGE_SIZE * PAGE_SIZE;
-        // SAFETY: this thread's stack.
-        let ret = unsafe {
-            sys::raw(libc::SYS_madvise, [mine, PAGE_SIZE, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0])
-        };
+        let mine = std::ptr::from_ref(pages) as usize / PAGE_SIZE;
+        let ret = populate(&(mine..mine + 1), how);
         CANNOT_TELL.store(ret != 0, Ordering::Relaxed);
         return ret != 0;
     }

@@ -1,4 +1,4 @@
-//! Descriptors of ours in the program's table: socket, bell, source files.
+//! Descriptors of ours in the program's table: socket, source files.
 //!
 //! They stand at the upper end, so that the numbers a program gets do not change, and their closing by the program is
 //! answered with EBADF. A program that closes by raw system call and reuses the number is found out before each use: the
@@ -9,17 +9,16 @@ use crate::table;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Of the program's limit of open files, the part that we use: one in eight, at most 1,024.
+/// Of the program's limit of open files, the part that we use: one in 32, at most 1,024.
 fn room() -> (u64, u64) {
     let limit = sys::files_max().min(table::FDS_MAX as u64);
-    (limit, (limit / 8).min(1024))
+    (limit, (limit / 32).min(1024))
 }
 
-/// Moves a descriptor to the upper end, closed on exec and hidden. None (and it is closed) if there is no room.
-pub fn raise(fd: c_int) -> Option<c_int> {
+/// A copy of a descriptor at the upper end, closed on exec and hidden.
+fn copy_up(fd: c_int) -> Option<c_int> {
     let (limit, mine) = room();
     let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (limit - mine) as usize) as c_int;
-    sys::close(fd);
     if high < 0 {
         return None;
     }
@@ -29,6 +28,27 @@ pub fn raise(fd: c_int) -> Option<c_int> {
     }
     table::hide(high);
     Some(high)
+}
+
+/// Moves a descriptor to the upper end. None (and it is closed) if there is no room.
+pub fn raise(fd: c_int) -> Option<c_int> {
+    let high = copy_up(fd);
+    sys::close(fd);
+    high
+}
+
+/// Moves a descriptor to the upper end; it stays where it is if there is no room.
+pub fn lift(fd: c_int) -> c_int {
+    match copy_up(fd) {
+        Some(high) => {
+            sys::close(fd);
+            high
+        }
+        None => {
+            table::hide(fd);
+            fd
+        }
+    }
 }
 
 /// Closes a descriptor of ours.
@@ -68,17 +88,22 @@ impl Slot {
         if table::is_helper(fd) && sys::is_still(fd, what) {
             return Some(fd);
         }
-        self.forget();
+        self.forget(fd);
         None
     }
     /// Closes the descriptor, if it still is ours.
     pub fn discard(&self) {
         if let Some(fd) = self.get() {
-            self.forget();
+            self.forget(fd);
             lower(fd);
         }
     }
-    fn forget(&self) {
+    /// Makes the place empty and leaves the descriptor alone.
+    pub fn clear(&self) {
         self.fd1.store(0, Ordering::Release);
+    }
+    /// Unless another one has taken the place meanwhile.
+    fn forget(&self, fd: c_int) {
+        let _ = self.fd1.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

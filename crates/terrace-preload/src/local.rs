@@ -41,7 +41,6 @@ pub struct Local {
 
 const _: () = assert!(size_of::<Local>() == LOCAL_BYTES && std::mem::offset_of!(Local, vforked) == 0);
 
-#[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".section .tbss.terrace_local,\"awT\",@nobits",
     ".p2align 4",
@@ -55,7 +54,6 @@ std::arch::global_asm!(
 );
 
 /// The calling thread's block.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn local() -> &'static Local {
     let p: *const Local;
@@ -66,23 +64,6 @@ pub fn local() -> &'static Local {
             p = out(reg) p, options(pure, readonly, nostack));
         &*p
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            vforked: Cell::new(0), stripe: Cell::new(0), next_slot: Cell::new(0), holding: Cell::new(0), good_from: Cell::new(0), good_to: Cell::new(0),
-            streams: [const { Stream { fd: Cell::new(0), streak: Cell::new(0), end: Cell::new(0) } }; STREAMS],
-        }
-    };
-}
-
-/// The calling thread's block.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn local() -> &'static Local {
-    // SAFETY: const-initialised without destructor: it lives as long as the thread, which the reference does not leave.
-    LOCAL.with(|l| unsafe { &*std::ptr::from_ref(l) })
 }
 
 impl Local {

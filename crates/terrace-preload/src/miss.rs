@@ -253,12 +253,8 @@ impl Batch<'_> {
         let bytes = (valid.saturating_sub(skip)).min(self.n - to);
         if self.slots[i] != NO_SLOT {
             let content = self.ring.content(self.slots[i].into());
-            // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`. The rest of the last page is
-            // what the kernel left there: zeroes are wanted.
-            unsafe {
-                std::ptr::copy_nonoverlapping(content.add(skip), self.buf.add(to), bytes);
-                content.add(valid).write_bytes(0, PAGE_SIZE - valid);
-            }
+            // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`.
+            unsafe { std::ptr::copy_nonoverlapping(content.add(skip), self.buf.add(to), bytes) };
         }
         bytes
     }

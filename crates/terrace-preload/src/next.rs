@@ -4,7 +4,10 @@
 //! goes to the kernel directly, as if we were not there.
 
 use crate::sys;
-use libc::{FILE, c_int, c_uint, c_void, iovec, mode_t, off_t, size_t, ssize_t};
+use libc::{
+    FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
+};
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +49,8 @@ fn find(name: &str, to: &AtomicUsize) {
     to.store(p as usize, Ordering::Relaxed);
 }
 
-/// Streams exist in libc alone: somebody's constructor that uses one before ours has run has it looked up now.
+/// Streams and io_uring exist in libraries alone: what was not there when we started, or was asked for before, is looked up
+/// now.
 fn found(pointer: &AtomicUsize) -> bool {
     resolve();
     pointer.load(Ordering::Relaxed) != 0
@@ -68,6 +72,8 @@ const CWD: c_int = libc::AT_FDCWD;
 next! {
     open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
     open64(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
+    __open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
+    __open64(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
     openat(d: c_int, p: *const c_char, f: c_int, m: mode_t) -> c_int = |d, p, f, m| call!(SYS_openat, d, p, f, m) as c_int;
     openat64(d: c_int, p: *const c_char, f: c_int, m: mode_t) -> c_int = |d, p, f, m| call!(SYS_openat, d, p, f, m) as c_int;
     creat(p: *const c_char, m: mode_t) -> c_int = |p, m| call!(SYS_openat, CWD, p, CREAT, m) as c_int;
@@ -78,6 +84,8 @@ next! {
     __openat64_2(d: c_int, p: *const c_char, f: c_int) -> c_int = |d, p, f| call!(SYS_openat, d, p, f) as c_int;
 
     close(fd: c_int) -> c_int = |fd| call!(SYS_close, fd) as c_int;
+    __close(fd: c_int) -> c_int = |fd| call!(SYS_close, fd) as c_int;
+    __dup2(a: c_int, b: c_int) -> c_int = early_dup2;
     dup(fd: c_int) -> c_int = |fd| call!(SYS_dup, fd) as c_int;
     dup2(a: c_int, b: c_int) -> c_int = early_dup2;
     dup3(a: c_int, b: c_int, f: c_int) -> c_int = |a, b, f| call!(SYS_dup3, a, b, f) as c_int;
@@ -88,6 +96,7 @@ next! {
     close_range(a: c_uint, b: c_uint, f: c_int) -> c_int = |a, b, f| call!(SYS_close_range, a, b, f) as c_int;
     closefrom(low: c_int) -> () = |low| { call!(SYS_close_range, low, c_uint::MAX, 0); };
     fcntl(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
+    __fcntl(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
     fcntl64(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
 
     read(fd: c_int, b: *mut c_void, n: size_t) -> ssize_t = |fd, b, n| call!(SYS_read, fd, b, n);
@@ -107,12 +116,38 @@ next! {
     __pread64_chk(fd: c_int, b: *mut c_void, n: size_t, o: off_t, max: size_t) -> ssize_t
         = |fd, b, n: size_t, o, max| call!(SYS_pread64, fd, b, n.min(max), o);
 
+    accept(s: c_int, a: *mut sockaddr, n: *mut socklen_t) -> c_int = |s, a, n| call!(SYS_accept, s, a, n) as c_int;
+    accept4(s: c_int, a: *mut sockaddr, n: *mut socklen_t, f: c_int) -> c_int = |s, a, n, f| call!(SYS_accept4, s, a, n, f) as c_int;
+    socket(d: c_int, t: c_int, p: c_int) -> c_int = |d, t, p| call!(SYS_socket, d, t, p) as c_int;
+    socketpair(d: c_int, t: c_int, p: c_int, v: *mut c_int) -> c_int = |d, t, p, v| call!(SYS_socketpair, d, t, p, v) as c_int;
+    pipe(v: *mut c_int) -> c_int = |v| call!(SYS_pipe2, v, 0) as c_int;
+    __pipe(v: *mut c_int) -> c_int = |v| call!(SYS_pipe2, v, 0) as c_int;
+    pipe2(v: *mut c_int, f: c_int) -> c_int = |v, f| call!(SYS_pipe2, v, f) as c_int;
+    eventfd(n: c_uint, f: c_int) -> c_int = |n, f| call!(SYS_eventfd2, n, f) as c_int;
+    epoll_create(n: c_int) -> c_int = |n| call!(SYS_epoll_create, n) as c_int;
+    epoll_create1(f: c_int) -> c_int = |f| call!(SYS_epoll_create1, f) as c_int;
+    timerfd_create(c: c_int, f: c_int) -> c_int = |c, f| call!(SYS_timerfd_create, c, f) as c_int;
+    signalfd(fd: c_int, m: *const sigset_t, f: c_int) -> c_int = |fd, m, f| call!(SYS_signalfd4, fd, m, 8, f) as c_int;
+    inotify_init() -> c_int = || call!(SYS_inotify_init1, 0) as c_int;
+    inotify_init1(f: c_int) -> c_int = |f| call!(SYS_inotify_init1, f) as c_int;
+    memfd_create(p: *const c_char, f: c_uint) -> c_int = |p, f| call!(SYS_memfd_create, p, f) as c_int;
+    recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t = |s, m, f| call!(SYS_recvmsg, s, m, f);
+    recvmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int, t: *mut timespec) -> c_int
+        = |s, v, n, f, t| call!(SYS_recvmmsg, s, v, n, f, t) as c_int;
+    io_uring_queue_init(n: c_uint, r: *mut c_void, f: c_uint) -> c_int
+        = |n, r, f| if found(&pointer::io_uring_queue_init) { io_uring_queue_init(n, r, f) } else { -libc::ENOSYS };
+    io_uring_queue_init_params(n: c_uint, r: *mut c_void, p: *mut c_void) -> c_int
+        = |n, r, p| if found(&pointer::io_uring_queue_init_params) { io_uring_queue_init_params(n, r, p) } else { -libc::ENOSYS };
+    io_uring_queue_init_mem(n: c_uint, r: *mut c_void, p: *mut c_void, a: *mut c_void, len: size_t) -> c_int
+        = |n, r, p, a, len| if found(&pointer::io_uring_queue_init_mem) { io_uring_queue_init_mem(n, r, p, a, len) } else { -libc::ENOSYS };
+
     mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
     mmap64(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
     syncfs(fd: c_int) -> c_int = |fd| call!(SYS_syncfs, fd) as c_int;
     sync() -> () = || { call!(SYS_sync); };
+    prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = |op, a, b, c, d| call!(SYS_prctl, op, a, b, c, d) as c_int;
     unshare(f: c_int) -> c_int = |f| call!(SYS_unshare, f) as c_int;
     _Fork() -> c_int = || call!(SYS_clone, libc::SIGCHLD) as c_int;
 }

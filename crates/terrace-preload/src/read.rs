@@ -71,9 +71,10 @@ impl File<'_> {
             return None;
         }
         let streak = self.local.streak(self.fd, offset, n);
+        // No more than was looked at, should the file grow meanwhile.
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome =
-            unsafe { client::read(&self.world.segment, &self.world.touches, self.slot, offset, buf, n) };
+            unsafe { client::read(&self.world.segment, &self.world.touches, self.slot, offset, buf, wanted) };
         match outcome {
             Outcome::Done(k) => {
                 self.count_hit(offset, k);
@@ -83,7 +84,7 @@ impl File<'_> {
                 self.count_hit(offset, done);
                 let done = match streak < SCAN_STREAK {
                     // SAFETY: as above; `done` bytes of it are filled.
-                    true => unsafe { miss::go_on(self, buf, n, offset, done) },
+                    true => unsafe { miss::go_on(self, buf, wanted, offset, done) },
                     false => miss::Progress::MainDoor(done),
                 };
                 match done {
@@ -136,8 +137,11 @@ fn plausible(buf: *const u8, n: usize) -> bool {
 /// # Safety
 /// `v` is the program's array of `n` vectors.
 unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)> {
-    // The array itself is only read: a bad pointer to it is not looked for, beyond null.
-    if n <= 0 || n > VECTORS_MAX || v.is_null() {
+    if n <= 0 || n > VECTORS_MAX {
+        return None;
+    }
+    let bytes = n as usize * size_of::<iovec>();
+    if !plausible(v.cast(), bytes) || !buffer::is_readable(v.cast(), bytes) {
         return None;
     }
     // SAFETY: the caller's promise.

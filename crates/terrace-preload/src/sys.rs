@@ -3,7 +3,7 @@
 //! What the fast door does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
 //! pending pthread_cancel, or come back to our own hooks.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel's answer: a value, or -errno.
@@ -13,7 +13,6 @@ pub type Ret = isize;
 ///
 /// # Safety
 /// As the call itself.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
     let ret;
@@ -24,23 +23,6 @@ pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
             lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     ret
-}
-
-/// One raw system call, through libc, with errno put back.
-///
-/// # Safety
-/// As the call itself.
-#[cfg(not(target_arch = "x86_64"))]
-pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
-    // SAFETY: errno is this thread's; the rest is the caller's promise.
-    unsafe {
-        let errno = libc::__errno_location();
-        let before = *errno;
-        let ret = libc::syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]);
-        let ret = if ret == -1 { -(*errno as isize) } else { ret as isize };
-        *errno = before;
-        ret
-    }
 }
 
 /// Turns a kernel answer into libc's: -1 and errno.
@@ -62,20 +44,28 @@ pub struct Identity {
 
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
 pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
+    // SAFETY: a NUL-terminated path.
+    unsafe { identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok()
+}
+
+/// Likewise of what a path leads to; or -errno.
+///
+/// # Safety
+/// None for us: the path is the program's and goes to the kernel as it is.
+pub unsafe fn identity_at(dir: c_int, path: *const c_char, flags: c_int) -> Result<(Identity, u32), Ret> {
     let mut st = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
     let mask = libc::STATX_TYPE | libc::STATX_INO;
-    // SAFETY: the empty path is NUL-terminated, the buffer large enough; zeroes are a valid statx.
+    // SAFETY: the kernel checks the path; the buffer is large enough; zeroes are a valid statx.
     let (ret, st) = unsafe {
-        let path = c"".as_ptr() as usize;
-        let ret = raw(
-            libc::SYS_statx,
-            [fd as usize, path, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0],
-        );
-        (ret, st.assume_init())
+        let args = [dir as usize, path as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
+        (raw(libc::SYS_statx, args), st.assume_init())
     };
+    if ret != 0 {
+        return Err(ret);
+    }
     let dev = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
-    (ret == 0).then_some((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT))
+    Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT))
 }
 
 /// True if the descriptor still is the file whose identity was recorded.
@@ -122,7 +112,7 @@ pub fn now_ms() -> u64 {
 
 /// Waits until `fd` is readable or gone; false when the time is over.
 pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
-    let end = now_ms() + timeout_ms;
+    let end = now_ms().saturating_add(timeout_ms);
     loop {
         let left = end.saturating_sub(now_ms());
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -138,9 +128,9 @@ pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
     }
 }
 
-/// Sleeps about a millisecond.
-pub fn nap() {
-    let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Sleeps for less than a second.
+pub fn nap(ms: i64) {
+    let t = libc::timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 };
     // SAFETY: reads the timespec.
     unsafe { raw(libc::SYS_nanosleep, [&raw const t as usize, 0, 0, 0, 0, 0]) };
 }
@@ -152,6 +142,14 @@ pub fn map_anonymous(len: usize) -> *mut c_void {
     // SAFETY: a new mapping touches no existing one.
     let p = unsafe { raw(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
     if (-4095..0).contains(&p) { std::ptr::null_mut() } else { p as *mut c_void }
+}
+
+/// Puts anonymous memory where nothing is mapped.
+pub fn cover(start: usize, len: usize) {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces no mapping.
+    unsafe { raw(libc::SYS_mmap, [start, len, prot as usize, flags as usize, usize::MAX, 0]) };
 }
 
 /// # Safety

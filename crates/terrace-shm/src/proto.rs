@@ -2,16 +2,19 @@
 //!
 //! | request | descriptors with it | answer | descriptors with it |
 //! |---|---|---|---|
-//! | HELLO | - | [`Reply`] with geometry | segment (read-only), touch table, ring, bell (eventfd) |
-//! | SOURCE | an open descriptor of a file on the mount | object, may_write | source file, O_RDONLY + O_DIRECT |
+//! | HELLO | - | [`Reply`]: slots of the ring, st_dev of the mount | segment (read-only), touch table, ring |
+//! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //!
-//! Every request is answered by one [`Reply`]: a client must not map before the slow flag stands.
+//! | RING | - | none | - |
+//!
+//! Every other request is answered by one [`Reply`]: a client must not map before the slow flag stands. MAPPED and FLUSH need
+//! no HELLO before them, and a client sends them on connections of their own.
 //! The descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at its
 //! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
 
-/// Register this process; must be the first message.
+/// Register this process; before SOURCE and RING.
 pub const HELLO: u32 = 1;
 /// Ask for the source descriptor of an open file.
 pub const SOURCE: u32 = 2;
@@ -19,6 +22,9 @@ pub const SOURCE: u32 = 2;
 pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
+
+/// Wake the daemon: donations wait.
+pub const RING: u32 = 5;
 
 /// A request.
 #[repr(C)]

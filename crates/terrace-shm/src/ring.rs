@@ -82,7 +82,8 @@ impl Ring {
             || slots > SLOTS_MAX
             || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::bytes(slots)
         {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "ring: bad size"));
+            // No text: a client may be inside an allocator here.
+            return Err(rustix::io::Errno::INVAL.into());
         }
         Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::bytes(slots), true, PAGE_SIZE)?, slots })
     }

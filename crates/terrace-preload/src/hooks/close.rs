@@ -16,23 +16,33 @@ fn refuse(errno: c_int) -> c_int {
     sys::libc_ret(-(errno as isize)) as c_int
 }
 
-/// See close(2). A descriptor of ours is none of the program's: EBADF.
-///
-/// # Safety
-/// As close.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if guard(|| {
-        mine()
-            && (table::is_helper(fd) || {
-                table::forget(fd);
-                false
-            })
-    }) {
-        return refuse(libc::EBADF);
-    }
-    // SAFETY: the program's own argument.
-    unsafe { next::close(fd) }
+/// Defines close under its names.
+macro_rules! close_hook {
+    ($name:ident) => {
+        /// See close(2). A descriptor of ours is none of the program's: EBADF.
+        ///
+        /// # Safety
+        /// As close.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
+            if guard(|| is_not_theirs(fd)) {
+                return refuse(libc::EBADF);
+            }
+            // SAFETY: the program's own argument.
+            unsafe { next::$name(fd) }
+        }
+    };
+}
+close_hook!(close);
+close_hook!(__close);
+
+/// Forgets what the program closes, unless it is ours.
+fn is_not_theirs(fd: c_int) -> bool {
+    mine()
+        && (table::is_helper(fd) || {
+            table::forget(fd);
+            false
+        })
 }
 
 /// See dup(2).
@@ -64,18 +74,25 @@ fn replaced(old: c_int, new: c_int) {
     });
 }
 
-/// See dup2(2).
-///
-/// # Safety
-/// As dup2.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    replaced(old, new);
-    // SAFETY: the program's own arguments.
-    let ret = unsafe { next::dup2(old, new) };
-    duplicated(old, ret);
-    ret
+/// Defines dup2 under its names.
+macro_rules! dup2_hook {
+    ($name:ident) => {
+        /// See dup2(2).
+        ///
+        /// # Safety
+        /// As dup2.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(old: c_int, new: c_int) -> c_int {
+            replaced(old, new);
+            // SAFETY: the program's own arguments.
+            let ret = unsafe { next::$name(old, new) };
+            duplicated(old, ret);
+            ret
+        }
+    };
 }
+dup2_hook!(dup2);
+dup2_hook!(__dup2);
 
 /// See dup3(2).
 ///
@@ -103,31 +120,26 @@ fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
     }
 }
 
-/// See fcntl(2). The argument, if there is one, is an integer or a pointer: one register.
-///
-/// # Safety
-/// As fcntl.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fcntl(fd: c_int, op: c_int, arg: usize) -> c_int {
-    before_fcntl(fd, op, arg);
-    // SAFETY: the program's own arguments.
-    let ret = unsafe { next::fcntl(fd, op, arg) };
-    after_fcntl(fd, op, ret);
-    ret
+/// Defines fcntl under its names. The argument, if there is one, is an integer or a pointer: one register.
+macro_rules! fcntl_hook {
+    ($name:ident) => {
+        /// See fcntl(2).
+        ///
+        /// # Safety
+        /// As fcntl.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
+            before_fcntl(fd, op, arg);
+            // SAFETY: the program's own arguments.
+            let ret = unsafe { next::$name(fd, op, arg) };
+            after_fcntl(fd, op, ret);
+            ret
+        }
+    };
 }
-
-/// See fcntl(2).
-///
-/// # Safety
-/// As fcntl64.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, op: c_int, arg: usize) -> c_int {
-    before_fcntl(fd, op, arg);
-    // SAFETY: the program's own arguments.
-    let ret = unsafe { next::fcntl64(fd, op, arg) };
-    after_fcntl(fd, op, ret);
-    ret
-}
+fcntl_hook!(fcntl);
+fcntl_hook!(fcntl64);
+fcntl_hook!(__fcntl);
 
 /// A stream reads, and one day closes or replaces, its descriptor inside libc, where we do not see it.
 ///

@@ -4,6 +4,7 @@
 //! points, and glibc cancels a thread by unwinding it.
 
 mod close;
+mod make;
 mod open;
 mod process;
 mod read;

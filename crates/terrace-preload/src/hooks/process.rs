@@ -9,6 +9,7 @@
 //! | clone, CLONE_VM and CLONE_FILES (threads) | shared | shared | nothing |
 
 use super::guard;
+use crate::local::local;
 use crate::{door, next, table};
 use libc::{c_int, c_long};
 
@@ -48,7 +49,8 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
-        guard(door::turn_off);
+        // The table of a vfork child is its own already.
+        guard(|| (!local().vforked()).then(door::turn_off));
     }
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
@@ -87,7 +89,6 @@ unsafe extern "C-unwind" fn terrace_syscall(
         match n {
             libc::SYS_close => c_long::from(c_::close(a as c_int)),
             libc::SYS_dup => c_long::from(c_::dup(a as c_int)),
-            #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(c_::dup2(a as c_int, b as c_int)),
             libc::SYS_dup3 => c_long::from(c_::dup3(a as c_int, b as c_int, c as c_int)),
             libc::SYS_fcntl => c_long::from(c_::fcntl(a as c_int, b as c_int, c)),
@@ -96,6 +97,11 @@ unsafe extern "C-unwind" fn terrace_syscall(
                 write_back::mmap(a as _, b, c as c_int, d as c_int, e as c_int, f as libc::off_t) as c_long
             }
             libc::SYS_syncfs => c_long::from(write_back::syncfs(a as c_int)),
+            libc::SYS_sync => {
+                write_back::sync();
+                0
+            }
+            libc::SYS_prctl => c_long::from(prctl(a as c_int, b, c, d, e)),
             libc::SYS_unshare => c_long::from(unshare(a as c_int)),
             _ => before_rare(n, [a, b, c, d, e, f]),
         }
@@ -104,17 +110,34 @@ unsafe extern "C-unwind" fn terrace_syscall(
 
 unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
     guard(|| match n {
-        #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
         libc::SYS_io_uring_setup => door::turn_off(),
+        // Modes strict and filter; without a filter it is a question.
+        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => door::fall_silent(),
         _ => {}
     });
     // SAFETY: the program's own arguments.
-    crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) }) as c_long
+    let ret = unsafe { crate::sys::raw(n, args) };
+    if n == libc::SYS_fork && ret == 0 {
+        guard(door::forked);
+    }
+    crate::sys::libc_ret(ret) as c_long
 }
 
-#[cfg(target_arch = "x86_64")]
+/// See prctl(2).
+///
+/// # Safety
+/// As prctl.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if op == libc::PR_SET_SECCOMP {
+        guard(door::fall_silent);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { next::prctl(op, a, b, c, d) }
+}
+
 mod stubs {
     //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
 
@@ -167,6 +190,16 @@ mod stubs {
         )
     }
 
+    /// Its other name.
+    ///
+    /// # Safety
+    /// As vfork.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn __vfork() -> c_int {
+        naked_asm!("endbr64", "jmp {vfork}", vfork = sym vfork)
+    }
+
     // clone(fn, stack, flags, arg, ptid, tls, ctid): look at the flags, then be gone.
     /// See clone(2).
     ///
@@ -206,6 +239,16 @@ mod stubs {
         )
     }
 
+    /// Its other name.
+    ///
+    /// # Safety
+    /// As clone.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn __clone() -> c_int {
+        naked_asm!("endbr64", "jmp {clone}", clone = sym clone)
+    }
+
     // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others go straight down.
     /// See syscall(2).
     ///
@@ -232,11 +275,17 @@ mod stubs {
             "je 4f",
             "cmp rdi, 72",
             "je 3f",
+            "cmp rdi, 157",
+            "je 3f",
+            "cmp rdi, 162",
+            "je 3f",
             "cmp rdi, 272",
             "je 3f",
             "cmp rdi, 292",
             "je 3f",
             "cmp rdi, 306",
+            "je 3f",
+            "cmp rdi, 317",
             "je 3f",
             "cmp rdi, 425",
             "je 3f",
@@ -300,6 +349,5 @@ mod stubs {
 
 /// Looks up what the stubs need.
 pub fn resolve() {
-    #[cfg(target_arch = "x86_64")]
     stubs::resolve();
 }

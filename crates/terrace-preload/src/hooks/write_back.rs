@@ -9,21 +9,21 @@ use libc::{c_int, c_void, off_t, size_t};
 const IORING_OFF_SQES: off_t = 0x1000_0000;
 
 /// Before a file is mapped shared: stores to the mapping reach the daemon late, so it must tell all readers to come to it.
-fn before_shared_map(fd: c_int, offset: off_t) {
-    let Some(dev) = door::mount_dev() else { return };
-    if local().vforked() {
-        return;
+/// Zero, or the errno of a mapping that nobody would hear of: its stores would not be seen by others, for good.
+///
+/// Also after the fast door has closed for us, for descriptors that we did not see opened, and for mappings for reading,
+/// which can be made writable later.
+fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
+    if door::told_dev().is_none() {
+        return 0;
     }
-    let Some((id, kind)) = sys::identity(fd) else { return };
-    if kind == 0 && offset == IORING_OFF_SQES {
+    if offset == IORING_OFF_SQES && !local().vforked() && sys::identity(fd).is_some_and(|(_, kind)| kind == 0)
+    {
         // A ring can close descriptors unseen.
-        return door::turn_off();
+        door::turn_off();
+        return 0;
     }
-    let mode = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
-    // Also for descriptors that we did not see opened. A mapping made for reading can be made writable later.
-    if id.dev == dev && kind == libc::S_IFREG && mode >= 0 && mode & libc::O_ACCMODE == libc::O_RDWR {
-        door::mapped(fd);
-    }
+    if door::is_mappable(fd) && !door::mapped(fd) { libc::ENODEV } else { 0 }
 }
 
 fn is_shared(flags: c_int) -> bool {
@@ -51,7 +51,10 @@ macro_rules! hook {
                 return sys::libc_ret(unsafe { sys::raw(libc::SYS_mmap, args) }) as *mut c_void;
             }
             if is_shared(flags) {
-                guard(|| before_shared_map(fd, offset));
+                let errno = guard(|| before_shared_map(fd, offset));
+                if errno != 0 {
+                    return sys::libc_ret(-(errno as isize)) as *mut c_void;
+                }
             }
             // SAFETY: the program's own arguments.
             unsafe { next::$name(at, n, prot, flags, fd, offset) }
@@ -67,8 +70,8 @@ hook!(mmap64);
 /// As syncfs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
-    let errno = guard(|| match (door::mount_dev(), sys::identity(fd)) {
-        (Some(dev), Some((id, _))) if id.dev == dev && !local().vforked() => door::flush(),
+    let errno = guard(|| match door::told_dev() {
+        Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => door::flush(),
         _ => 0,
     });
     // SAFETY: the program's own argument.
@@ -83,7 +86,7 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     guard(|| {
-        if door::mount_dev().is_some() && !local().vforked() {
+        if door::told_dev().is_some() {
             door::flush();
         }
     });

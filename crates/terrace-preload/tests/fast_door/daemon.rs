@@ -3,7 +3,6 @@
 //! The "mount" is the plain directory itself, so the main door is the kernel and always right; the fast door must give the
 //! same. Only what the test publishes is in the segment.
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
@@ -18,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use terrace_shm::entry::State;
 use terrace_shm::index::Index;
 use terrace_shm::layout::FLAG_SLOW;
@@ -40,6 +40,10 @@ pub struct Manners {
     pub mute: AtomicBool,
     /// Leave donations where they are.
     pub lazy: AtomicBool,
+    /// Errno of the answer to MAPPED.
+    pub map_errno: AtomicU32,
+    /// FLUSH is answered once so many came and a mapping was told. (Zero: at once.)
+    pub flush_waits: AtomicU32,
 }
 
 struct Core {
@@ -60,11 +64,13 @@ pub struct Daemon {
     pub sources_asked: AtomicU32,
     pub maps_told: AtomicU32,
     pub flushes: AtomicU32,
+    /// FLUSHes that waited in vain.
+    pub flushes_alone: AtomicU32,
+    pub rung: AtomicU32,
     pub keys_only: AtomicU64,
     core: Mutex<Core>,
     touches: TouchTable,
     fds: [OwnedFd; 2],
-    bell: OwnedFd,
     stop: AtomicBool,
 }
 
@@ -114,10 +120,14 @@ impl Running {
                 align: AtomicU32::new(PAGE_SIZE as u32),
                 mute: AtomicBool::new(false),
                 lazy: AtomicBool::new(false),
+                map_errno: AtomicU32::new(0),
+                flush_waits: AtomicU32::new(0),
             },
             sources_asked: AtomicU32::new(0),
             maps_told: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
+            flushes_alone: AtomicU32::new(0),
+            rung: AtomicU32::new(0),
             keys_only: AtomicU64::new(0),
             core: Mutex::new(Core {
                 index: Index::new(segment.clone()),
@@ -127,7 +137,6 @@ impl Running {
             }),
             touches: TouchTable::attach(&touch, geometry.frames_max).unwrap(),
             fds: [read_only_twin(fd.as_fd()).unwrap(), touch],
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
             segment,
             stop: AtomicBool::new(false),
         });
@@ -138,7 +147,7 @@ impl Running {
             std::thread::spawn(move || {
                 while !drainer.stop.load(Ordering::SeqCst) {
                     drainer.drain();
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_millis(1));
                 }
             }),
         ];
@@ -298,7 +307,7 @@ impl Daemon {
                     }
                 });
             } else {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
@@ -321,7 +330,7 @@ impl Daemon {
                 self.core().rings.push(Arc::new(Ring::attach(&ring, RING_SLOTS).unwrap()));
                 reply = Reply { ring_slots: RING_SLOTS as u32, mount_dev: self.dev, ..reply };
                 let twin = |fd: &OwnedFd| fd.try_clone().unwrap();
-                made = vec![twin(&self.fds[0]), twin(&self.fds[1]), ring, twin(&self.bell)];
+                made = vec![twin(&self.fds[0]), twin(&self.fds[1]), ring];
             }
             proto::SOURCE => {
                 self.sources_asked.fetch_add(1, Ordering::SeqCst);
@@ -336,11 +345,17 @@ impl Daemon {
             }
             proto::MAPPED => {
                 let st = rustix::fs::fstat(shown.as_ref()?).unwrap();
-                self.slow(self.segment.find_object(st.st_ino)?, true);
+                reply.errno = self.manners.map_errno.load(Ordering::SeqCst);
+                self.slow(self.segment.find_object(st.st_ino)?, reply.errno == 0);
                 self.maps_told.fetch_add(1, Ordering::SeqCst);
+            }
+            proto::RING => {
+                self.rung.fetch_add(1, Ordering::SeqCst);
+                return Some(());
             }
             _ => {
                 self.flushes.fetch_add(1, Ordering::SeqCst);
+                self.wait_for_company();
             }
         }
         let fds: Vec<BorrowedFd<'_>> = made.iter().map(|f| f.as_fd()).collect();
@@ -351,6 +366,19 @@ impl Daemon {
         }
         sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut control, SendFlags::NOSIGNAL).ok()?;
         Some(())
+    }
+    fn wait_for_company(&self) {
+        let wanted = self.manners.flush_waits.load(Ordering::SeqCst);
+        let end = Instant::now() + Duration::from_secs(4);
+        let missed =
+            || self.flushes.load(Ordering::SeqCst) < wanted || self.maps_told.load(Ordering::SeqCst) == 0;
+        while wanted > 0 && missed() {
+            if Instant::now() > end {
+                self.flushes_alone.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -291,6 +291,122 @@ fn shared_mappings_and_sync_are_told() {
     assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 2));
 }
 
+/// Others rely on MAPPED and FLUSH; that the fast door has closed for this process is no reason to leave them out.
+#[test]
+fn a_closed_door_still_tells() {
+    for how in ["ring", "clone", "unshare"] {
+        let d = Running::start(256);
+        let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+        fast(&d, &["closed_door", &path, how]);
+        assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 3), "{how}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_slow_sync() {
+    let d = Running::start(256);
+    d.manners.flush_waits.store(2, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["sync_and_map", &path]);
+    assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 2));
+    assert_eq!(d.flushes_alone.load(SeqCst), 0, "mmap or a second syncfs waited for the first");
+}
+
+/// A mapping that the daemon cannot be told of would leave others with what was there before, for good.
+#[test]
+fn a_mapping_is_told_or_refused() {
+    let d = Running::start(256);
+    d.manners.map_errno.store(libc_eio(), SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["map_refused", &path]);
+    assert_eq!(d.maps_told.load(SeqCst), 1);
+}
+
+fn libc_eio() -> u32 {
+    rustix::io::Errno::IO.raw_os_error() as u32
+}
+
+/// Neither the process's locks nor those who watch the file notice the first open.
+#[test]
+fn the_first_open_closes_nothing() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["locks", &path]);
+    assert_eq!(d.clients(), 1);
+    assert!(d.total(|c| &c.hits) > 0);
+}
+
+/// The first file that a process opens is one that it makes: by a path of each form.
+#[test]
+fn a_new_file_makes_a_client() {
+    let d = Running::start(64);
+    for (i, path) in ["new", "./new", d.dir.join("new").to_str().unwrap()].into_iter().enumerate() {
+        let _ = std::fs::remove_file(d.dir.join("new"));
+        finish(behind(&d, Command::new(worker()).args(["create", path])).current_dir(&d.dir));
+        assert_eq!(d.clients(), i + 1, "{path}");
+    }
+}
+
+#[test]
+fn numbers_that_changed_their_meaning_unseen() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    let ring = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libring-{}.so", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_door/ring.c");
+    assert!(
+        Command::new("cc").args(["-shared", "-fPIC", source, "-o"]).arg(&ring).status().unwrap().success()
+    );
+    for how in ["ring", "pipe", "pipe2", "socketpair", "eventfd", "recvmsg", "__close", "__dup2"] {
+        let mut worker = Command::new(worker());
+        let worker = behind(&d, worker.args(["numbers", &path, how]));
+        let preload = format!("{}:{}", library().display(), ring.display());
+        finish(worker.env("LD_PRELOAD", preload));
+    }
+    std::fs::remove_file(ring).unwrap();
+}
+
+/// With seccomp's strict mode, anything but read and write is death.
+#[test]
+fn sandboxed_programs_make_no_call_but_their_own() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    for (i, how) in ["prctl", "seccomp", "prctl-syscall"].into_iter().enumerate() {
+        fast(&d, &["sandboxed", &path, how]);
+        assert_eq!(d.maps_told.load(SeqCst), i as u32 + 1, "what may be mapped later is told before");
+    }
+}
+
+/// A child that no fork handler ran in is a client of its own, and does not keep its parent's connection open.
+#[test]
+fn forks_without_handlers() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(64 * PAGE_SIZE, 8), |page| page % 2 == 0);
+    for how in ["syscall", "asm"] {
+        fast(&d, &["raw_fork", &path, how]);
+    }
+    assert_eq!(d.clients(), 4);
+}
+
+/// A handler forks, and returns, in the middle of a miss.
+#[test]
+fn forks_in_signal_handlers() {
+    let d = Running::start(256);
+    d.manners.lazy.store(true, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(128 * PAGE_SIZE, 8), |_| false);
+    fast(&d, &["signal_forks", &path]);
+}
+
+#[test]
+fn the_bell_rings_nowhere_else() {
+    let d = Running::start(256);
+    d.segment.header().drainer_sleeps.store(1, SeqCst);
+    d.manners.lazy.store(true, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(64 * PAGE_SIZE, 8), |_| false);
+    fast(&d, &["backwards", &path, "12288", "9", "2"]);
+    assert!(d.rung.load(SeqCst) > 0, "a full ring wakes the daemon");
+    fast(&d, &["raw_eventfd", &path]);
+}
+
 #[test]
 fn programs_that_close_what_is_not_theirs() {
     let d = Running::start(256);

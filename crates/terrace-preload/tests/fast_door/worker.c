@@ -11,7 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -114,6 +120,8 @@ static void in_vfork(int fd, const char *other)
 static ssize_t bad_read(int fd, off_t offset, off_t size)
 {
     void *where = below(2) ? NULL : (void *)-8L;
+    if (below(3) == 0)
+        return preadv(fd, below(2) ? where : (void *)0x1000L, 2, offset);
     size_t n = 10 + below(PAGE);
     if (getenv("WORKER_VERBOSE"))
         printf("%p %zu at %ld of %ld ", where, n, (long)offset, (long)size);
@@ -338,6 +346,216 @@ static int raw_reuse(const char *file, const char *other)
     return backwards(file, PAGE, 0, 2);
 }
 
+/* A system call that no library sees. */
+static long unseen(long n, long a, long b, long c)
+{
+    long ret;
+    __asm__ volatile("syscall" : "=a"(ret) : "0"(n), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return ret;
+}
+#define CHECK(what) do { if (!(what)) DIE("line %d: not so: %s (%s)", __LINE__, #what, strerror(errno)); } while (0)
+
+static int nothing(void *arg) { (void)arg; return 0; }
+/* The fast door closes, then the program maps and syncs. */
+static int closed_door(const char *file, const char *how)
+{
+    char c, *stack = malloc(65536);
+    int fd = open(file, O_RDWR);
+    CHECK(fd >= 0 && pread(fd, &c, 1, 0) == 1);
+    if (!strcmp(how, "ring"))
+        CHECK(syscall(SYS_io_uring_setup, 0, NULL) < 0);
+    else if (!strcmp(how, "clone"))
+        waitpid(clone(nothing, stack + 65536, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL), NULL, 0);
+    else
+        CHECK(unshare(CLONE_FILES) == 0);
+    CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED);
+    sync();
+    CHECK(syscall(SYS_sync) == 0);
+    CHECK(syncfs(fd) == 0);
+    free(stack);
+    return 0;
+}
+static void *sync_it(void *arg) { return (void *)(intptr_t)syncfs((int)(intptr_t)arg); }
+/* Two threads sync, one maps; none waits for another. */
+static int sync_and_map(const char *file)
+{
+    char c;
+    int fd = open(file, O_RDWR);
+    CHECK(pread(fd, &c, 1, 0) == 1);
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&t[i], NULL, sync_it, (void *)(intptr_t)fd);
+    usleep(50000);
+    CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED);
+    for (int i = 0; i < 2; i++) {
+        void *ret;
+        pthread_join(t[i], &ret);
+        CHECK(ret == NULL);
+    }
+    return 0;
+}
+static int map_refused(const char *file)
+{
+    int fd = open(file, O_RDWR), reader = open(file, O_RDONLY);
+    CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == ENODEV);
+    CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+    CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, reader, 0) != MAP_FAILED);
+    return 0;
+}
+static int locks(const char *file)
+{
+    char events[4096], c;
+    int watch = inotify_init1(IN_NONBLOCK);
+    CHECK(inotify_add_watch(watch, file, IN_CLOSE_WRITE) > 0);
+    FILE *stream = fopen(file, "r+");
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    CHECK(fcntl(fileno(stream), F_SETLK, &all) == 0);
+    int fd = open(file, O_RDWR);
+    CHECK(fd >= 0 && pread(fd, &c, 1, 0) == 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK(fcntl(fd, F_GETLK, &all) == 0);
+        _exit(all.l_type == F_UNLCK);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    CHECK(status == 0);
+    CHECK(read(watch, events, sizeof events) < 0 && errno == EAGAIN);
+    return 0;
+}
+static int create(const char *file)
+{
+    int fd = open(file, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0 && write(fd, "x", 1) == 1);
+    return 0;
+}
+int io_uring_queue_init(unsigned, void *, unsigned) __attribute__((weak));
+int __close(int);
+int __dup2(int, int);
+static void pass(int through[2], int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)], byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&m);
+    *head = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    CHECK(sendmsg(through[0], &m, 0) == 1);
+    m.msg_controllen = sizeof control;
+    CHECK(recvmsg(through[1], &m, 0) == 1);
+}
+/* A number of ours is closed and made anew without a call of libc's close: what is read is the new file's. */
+static int numbers(const char *file, const char *how)
+{
+    char word[8] = {0};
+    int fd, p[2] = {-1, -1}, q[2], through[2];
+    CHECK(pipe(q) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, through) == 0);
+    CHECK((fd = open(file, O_RDONLY)) >= 0 && pread(fd, buffer, PAGE, 0) == PAGE);
+    if (!strcmp(how, "ring"))
+        CHECK(io_uring_queue_init(8, NULL, 0) == 77);
+    if (!strcmp(how, "__dup2")) {
+        CHECK(__dup2(q[0], fd) == fd);
+    } else if (!strcmp(how, "__close") || !strcmp(how, "ring")) {
+        if (strcmp(how, "ring"))
+            CHECK(__close(fd) == 0);
+        CHECK(unseen(SYS_dup3, q[0], fd, 0) == fd);
+    } else {
+        unseen(SYS_close, fd, 0, 0);
+    }
+    if (!strcmp(how, "pipe")) CHECK(pipe(p) == 0);
+    if (!strcmp(how, "pipe2")) CHECK(pipe2(p, O_CLOEXEC) == 0);
+    if (!strcmp(how, "socketpair")) CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, p) == 0);
+    if (!strcmp(how, "eventfd")) p[0] = p[1] = eventfd(0, 0);
+    if (!strcmp(how, "recvmsg")) pass(through, q[0]), p[0] = fd;
+    int to = p[1] < 0 ? q[1] : p[1];
+    CHECK(p[0] < 0 || p[0] == fd);
+    CHECK(write(to, "\1\0\0\0\0\0\0", 8) == 8);
+    CHECK(read(fd, word, 8) == 8 && word[0] == 1 && word[1] == 0);
+    return 0;
+}
+static int sandboxed(const char *file, const char *how)
+{
+    int fd = open(file, O_RDWR);
+    CHECK(read(fd, buffer, PAGE) == PAGE && read(fd, buffer + PAGE, PAGE) == PAGE);
+    if (!strcmp(how, "prctl"))
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+    else if (!strcmp(how, "seccomp"))
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL) == 0);
+    else
+        CHECK(syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+    int ok = read(fd, buffer + 8 * PAGE, PAGE) == PAGE;
+    unseen(SYS_exit, !ok, 0, 0);
+    return 1;
+}
+static int sockets(void)
+{
+    int count = 0;
+    char name[64], to[64];
+    for (int i = 3; i < 70000; i++) {
+        sprintf(name, "/proc/self/fd/%d", i);
+        ssize_t n = readlink(name, to, sizeof to - 1);
+        count += n > 0 && !strncmp(to, "socket:", 7);
+    }
+    return count;
+}
+static int raw_fork(const char *file, const char *how)
+{
+    int before = sockets(), status;
+    backwards(file, PAGE, 0, 1);
+    CHECK(sockets() == before + 1);
+    fflush(stdout);
+    pid_t pid = !strcmp(how, "asm") ? unseen(SYS_fork, 0, 0, 0) : syscall(SYS_fork);
+    if (pid == 0) {
+        backwards(file, PAGE, 0, 1);
+        CHECK(sockets() == before + 1);
+        _exit(0);
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    return 0;
+}
+static volatile sig_atomic_t forks, in_a_child;
+static void fork_and_return(int sig)
+{
+    (void)sig;
+    pid_t pid = fork();
+    int status = 0;
+    if (pid == 0)
+        in_a_child = 1;
+    else if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+        DIE("child %d: status %x", pid, status);
+    else
+        forks++;
+}
+static int signal_forks(const char *file)
+{
+    int fd = open(file, O_RDONLY);
+    struct sigaction sa = {.sa_handler = fork_and_return, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &sa, NULL);
+    for (int i = 0, armed = -1; forks < 100; i++) {
+        struct itimerval once = {.it_value.tv_usec = 100 + i * 53 % 400};
+        if (armed != forks)
+            armed = forks, setitimer(ITIMER_REAL, &once, NULL);
+        /* Not adjacent, and not aligned: through slots of the ring. */
+        if (pread(fd, buffer + 9, 8 * PAGE, (i * 37 % 100) * PAGE) != 8 * PAGE)
+            DIE("read: %s", strerror(errno));
+        if (in_a_child)
+            _exit(0);
+    }
+    return 0;
+}
+/* As raw_reuse, but the numbers belong to an eventfd: all of those have one inode. */
+static int raw_eventfd(const char *file)
+{
+    uint64_t count;
+    backwards(file, 3 * PAGE, 9, 1);
+    int fd = eventfd(0, EFD_NONBLOCK);
+    for (int i = 100; i < 70000; i++)
+        unseen(SYS_dup3, fd, i, 0);
+    backwards(file, 3 * PAGE, 9, 2);
+    CHECK(read(fd, &count, 8) < 0 && errno == EAGAIN);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 2 ? argv[1] : "";
@@ -362,5 +580,17 @@ int main(int argc, char **argv)
         return close_all(argv[2]);
     if (!strcmp(what, "raw_reuse"))
         return raw_reuse(argv[2], argv[3]);
+#define TEST(name) if (!strcmp(what, #name)) return name(argv[2])
+#define TEST2(name) if (!strcmp(what, #name)) return name(argv[2], argv[3])
+    TEST2(closed_door);
+    TEST(sync_and_map);
+    TEST(map_refused);
+    TEST(locks);
+    TEST(create);
+    TEST2(numbers);
+    TEST2(sandboxed);
+    TEST2(raw_fork);
+    TEST(signal_forks);
+    TEST(raw_eventfd);
     return 2;
 }
