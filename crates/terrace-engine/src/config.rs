@@ -39,11 +39,14 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// Kind of I/O.
     pub io: IoKind,
-    /// Donation slots of each client process.
+    /// Donation slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
     /// Fast-door client processes at the most; others use the main door.
     pub clients_max: usize,
 }
+
+/// Most donation slots a client process can have.
+pub const RING_SLOTS_MAX: usize = terrace_shm::ring::SLOTS_MAX;
 
 impl Default for EngineConfig {
     fn default() -> Self {

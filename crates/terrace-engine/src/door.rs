@@ -1,11 +1,13 @@
 //! The fast door, from the daemon's side: registers client processes, hands out source descriptors, drains donations.
 //!
 //! Nothing that a client says is believed: credentials come from the kernel, a file from the descriptor that the client
-//! holds, content only from a process that may write the file, and each field of a ring is read once.
+//! holds, content only from a process that may write the file (asked anew whenever content is taken), and each field of a
+//! ring is read once. Nor can a client keep others waiting: all that may take its time (syncs, the close of a descriptor
+//! of a strange file system) is done by threads beside, and all of it is bounded.
 
 use crate::core::Before;
 use crate::engine::Engine;
-use crate::object::{ObjectId, ObjectRef};
+use crate::object::{Object, ObjectId, ObjectRef};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -13,12 +15,14 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, UCred, recvmsg, sendmsg,
 };
-use std::collections::{HashMap, HashSet};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use terrace_policy::Why;
 use terrace_shm::layout::{FLAG_MAPPED, LAYOUT_VERSION};
@@ -29,6 +33,15 @@ use terrace_shm::ring::Ring;
 use terrace_shm::{Header, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+/// Connections beside those of registered clients: questions that take no registration.
+const STRANGERS_MAX: usize = 256;
+/// How long a connection may stay without a word if it is no client's.
+const STRANGER_IDLE: Duration = Duration::from_secs(10);
+/// How long nothing is accepted after the descriptors have run out.
+const ACCEPT_REST: Duration = Duration::from_millis(200);
+/// Descriptors that come with one message at the most, and descriptors of strange file systems that wait to be closed.
+const SHOWN_MAX: usize = 4;
+const FOREIGN_MAX: usize = 64;
 
 /// Registered client processes.
 #[derive(Debug)]
@@ -40,18 +53,63 @@ pub struct Clients {
     gone: Mutex<[u64; 8]>,
     /// The thread that serves the socket, to be told from programs.
     server_tid: std::sync::atomic::AtomicU32,
+    warned: AtomicBool,
 }
 
 /// One client process.
 #[derive(Debug)]
 struct Client {
     pid: u32,
+    process: OwnedFd,
+    socket: Arc<OwnedFd>,
     ring: Ring,
     /// Objects whose content is taken from it.
-    may_write: RwLock<HashSet<ObjectId>>,
+    grants: Mutex<HashMap<ObjectId, Grant>>,
+}
+
+/// Why content of an object is taken from a process: it might write the file when it showed a descriptor of it. Good as
+/// long as neither the process nor the file has changed in what decides that.
+#[derive(Debug)]
+struct Grant {
+    /// This very object: its number may be another file's one day.
+    object: Weak<Object>,
+    rights: Rights,
+    file: FileRights,
+}
+
+/// What a process may do, in the words of /proc: user and group ids, groups, capabilities.
+#[derive(Debug, PartialEq, Eq)]
+struct Rights(String);
+
+impl Rights {
+    fn of(pid: u32) -> Option<Rights> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let telling = |l: &&str| ["Uid:", "Gid:", "Groups:", "CapEff:"].iter().any(|k| l.starts_with(k));
+        Some(Rights(status.lines().filter(telling).collect::<Vec<_>>().join("\n")))
+    }
+    /// The user id that file permissions are checked with: the fourth one.
+    fn uid(&self) -> Option<u32> {
+        self.0.strip_prefix("Uid:")?.split_whitespace().nth(3)?.parse().ok()
+    }
+}
+
+/// What decides who may write a file: mode, owner, group.
+type FileRights = (u32, u32, u32);
+
+fn file_rights(o: &Object) -> Result<FileRights, Errno> {
+    let st = o.source().stat().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    Ok((st.st_mode, st.st_uid, st.st_gid))
 }
 
 impl Client {
+    /// False once its connection was closed, by its end or by an exec: what runs under its number now is no client. Asked at
+    /// each open, for the server hears of it later than the next program opens its first file.
+    fn is_there(&self) -> bool {
+        let mut fds =
+            [PollFd::new(&*self.socket, PollFlags::RDHUP), PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&now)), Ok(0))
+    }
     fn totals(&self) -> [u64; 8] {
         let r = &self.ring;
         [
@@ -79,6 +137,7 @@ impl Clients {
             rings: RwLock::new(Vec::new()),
             gone: Mutex::new([0; 8]),
             server_tid: std::sync::atomic::AtomicU32::new(0),
+            warned: AtomicBool::new(false),
         }
     }
     pub(crate) fn count(&self) -> usize {
@@ -111,8 +170,8 @@ impl Engine {
         if rings.is_empty() {
             return false;
         }
-        rings.iter().any(|c| c.pid == tid)
-            || thread_group(tid).is_some_and(|p| rings.iter().any(|c| c.pid == p))
+        let known = |pid| rings.iter().any(|c| c.pid == pid && c.is_there());
+        known(tid) || thread_group(tid).is_some_and(|pid| pid != tid && known(pid))
     }
     /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
     /// no close by a program.
@@ -129,8 +188,31 @@ fn thread_group(tid: u32) -> Option<u32> {
 
 /// A connection, registered once HELLO was said.
 struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     client: Option<Arc<Client>>,
+    last_word: Instant,
+    /// A FLUSH is not answered yet.
+    flushing: Arc<AtomicBool>,
+}
+
+impl Connection {
+    fn is_idle_stranger(&self) -> bool {
+        self.client.is_none()
+            && !self.flushing.load(Ordering::Acquire)
+            && self.last_word.elapsed() > STRANGER_IDLE
+    }
+}
+
+/// What the server leaves to others.
+struct Beside {
+    /// Wakes the drainer.
+    bell: Arc<OwnedFd>,
+    /// FLUSHes, each with its connection's mark.
+    syncs: Sender<(Arc<OwnedFd>, Arc<AtomicBool>)>,
+    syncs_waiting: Arc<AtomicUsize>,
+    /// Descriptors whose close may hang.
+    foreign: SyncSender<OwnedFd>,
+    foreign_waiting: Arc<AtomicUsize>,
 }
 
 /// Serves the door on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
@@ -143,6 +225,7 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
         let (engine, bell) = (engine.clone(), bell.clone());
         std::thread::Builder::new().name("drain".into()).spawn(move || drain_loop(&engine, &bell))?
     };
+    let beside = Beside::start(engine, bell)?;
     engine
         .clients
         .server_tid
@@ -151,26 +234,27 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
     // client that was quick, and that client stayed without its door.
     rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
+    let mut rest_until = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
-        let ready: Vec<usize> = {
-            let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
-            fds.extend(connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)));
-            let timeout = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-            (0..fds.len()).filter(|&i| !fds[i].revents().is_empty()).collect()
-        };
-        for i in ready.into_iter().rev() {
-            if i > 0 && !answer(engine, &bell, &mut connections[i - 1]) {
+        connections.retain(|c| !c.is_idle_stranger());
+        let full = connections.len() >= engine.clients.clients_max + STRANGERS_MAX;
+        let accepting = !full && Instant::now() >= rest_until;
+        for i in ready(listener, accepting, &connections)?.into_iter().rev() {
+            if i > 0 && !answer(engine, &beside, &mut connections[i - 1]) {
                 if let Some(client) = connections.swap_remove(i - 1).client {
                     engine.clients.leave(&client);
                 }
-            } else if i == 0
-                && let Ok(socket) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)
-            {
-                connections.push(Connection { socket, client: None });
+            } else if i == 0 {
+                match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
+                    Ok(socket) => connections.push(Connection {
+                        socket: Arc::new(socket),
+                        client: None,
+                        last_word: Instant::now(),
+                        flushing: Arc::new(AtomicBool::new(false)),
+                    }),
+                    // Who was let in already is served; a listener that stays ready must not keep us busy.
+                    Err(_) => rest_until = Instant::now() + ACCEPT_REST,
+                }
             }
         }
     }
@@ -178,53 +262,148 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers one message; false if the connection is over.
-fn answer(engine: &Arc<Engine>, bell: &OwnedFd, c: &mut Connection) -> bool {
-    let Some((request, cred, fd)) = receive(&c.socket) else { return false };
-    if (request.op, request.version) == (proto::FLUSH, LAYOUT_VERSION) {
-        return flush_apart(engine, &c.socket).is_ok();
+/// Waits for something to do: 0 for the listener, else 1 + the connection.
+fn ready(listener: &OwnedFd, accepting: bool, connections: &[Connection]) -> io::Result<Vec<usize>> {
+    let wanted = if accepting { PollFlags::IN } else { PollFlags::empty() };
+    let mut fds = vec![PollFd::new(listener, wanted)];
+    fds.extend(connections.iter().map(|c| PollFd::new(&*c.socket, PollFlags::IN)));
+    let timeout = Timespec { tv_sec: 0, tv_nsec: ACCEPT_REST.subsec_nanos().into() };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
     }
-    let (reply, fds) = match handle(engine, c, request, cred, fd) {
-        Ok(answer) => answer,
-        Err(e) => (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new()),
-    };
+    Ok((0..fds.len()).filter(|&i| !fds[i].revents().is_empty()).collect())
+}
+
+impl Beside {
+    fn start(engine: &Arc<Engine>, bell: Arc<OwnedFd>) -> io::Result<Beside> {
+        let (syncs, sync_queue) = channel();
+        let (foreign, foreign_queue) = sync_channel::<OwnedFd>(FOREIGN_MAX);
+        let (syncs_waiting, foreign_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        // Both end with their queue, whenever a device or a close lets them: nobody waits for that.
+        let (e, waiting) = (engine.clone(), syncs_waiting.clone());
+        std::thread::Builder::new()
+            .name("syncfs".into())
+            .spawn(move || sync_loop(&e, &sync_queue, &waiting))?;
+        let waiting = foreign_waiting.clone();
+        std::thread::Builder::new().name("close".into()).spawn(move || {
+            for fd in foreign_queue {
+                drop(fd);
+                waiting.fetch_sub(1, Ordering::AcqRel);
+            }
+        })?;
+        Ok(Beside { bell, syncs, syncs_waiting, foreign, foreign_waiting })
+    }
+
+    /// Closes what a client showed. Closing a file of a strange file system may wait for that, for ever if it is the client's
+    /// own.
+    fn close(&self, engine: &Engine, fds: Vec<OwnedFd>) {
+        for fd in fds {
+            if shown_inode(engine, &fd).is_ok() {
+                drop(fd);
+            } else {
+                self.foreign_waiting.fetch_add(1, Ordering::AcqRel);
+                // There is room: no message is received with its descriptors unless there is.
+                let _ = self.foreign.try_send(fd);
+            }
+        }
+    }
+
+    fn flush(&self, c: &Connection) -> Result<(), Errno> {
+        if c.flushing.swap(true, Ordering::AcqRel) {
+            return Err(Errno::ALREADY);
+        }
+        if self.syncs_waiting.load(Ordering::Acquire) >= STRANGERS_MAX {
+            return Err(Errno::AGAIN);
+        }
+        self.syncs_waiting.fetch_add(1, Ordering::AcqRel);
+        self.syncs.send((c.socket.clone(), c.flushing.clone())).map_err(|_| Errno::PIPE)
+    }
+}
+
+/// syncfs takes as long as the device needs. Whoever asked before it began gets the answer.
+fn sync_loop(engine: &Engine, queue: &Receiver<(Arc<OwnedFd>, Arc<AtomicBool>)>, waiting: &AtomicUsize) {
+    while let Ok(first) = queue.recv() {
+        let all: Vec<_> = std::iter::once(first).chain(queue.try_iter()).collect();
+        if engine.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let errno = engine.flush_all(true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        for (socket, flushing) in all {
+            flushing.store(false, Ordering::Release);
+            waiting.fetch_sub(1, Ordering::AcqRel);
+            let _ = send(&socket, &Reply { errno: errno as u32, ..Reply::default() }, &[]);
+        }
+    }
+}
+
+/// Answers one message; false if the connection is over.
+fn answer(engine: &Arc<Engine>, beside: &Beside, c: &mut Connection) -> bool {
+    let room = beside.foreign_waiting.load(Ordering::Acquire) + SHOWN_MAX <= FOREIGN_MAX;
+    let Some(message) = receive(&c.socket, room) else { return false };
+    c.last_word = Instant::now();
+    let goes_on = message.request.is_some_and(|request| {
+        match (request.op, request.version) {
+            // Without an answer of this thread's. A client that asks twice at a time has lost count.
+            (proto::FLUSH, LAYOUT_VERSION) => return beside.flush(c).is_ok(),
+            (proto::RING, LAYOUT_VERSION) if c.client.is_some() => {
+                let _ = rustix::io::write(&*beside.bell, &1_u64.to_ne_bytes());
+                return true;
+            }
+            _ => {}
+        }
+        reply_to(engine, c, request, message.cred, message.fds.first()).is_ok()
+    });
+    beside.close(engine, message.fds);
+    goes_on
+}
+
+fn reply_to(
+    engine: &Arc<Engine>,
+    c: &mut Connection,
+    request: Request,
+    cred: Option<UCred>,
+    fd: Option<&OwnedFd>,
+) -> io::Result<()> {
+    let (reply, fds) = handle(engine, c, request, cred, fd).unwrap_or_else(|e| {
+        if request.op == proto::HELLO && !engine.clients.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("fast door: a process goes by the mount instead: {e} (said once)");
+        }
+        (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new())
+    });
     let handles = engine.handles();
     let mut out: Vec<BorrowedFd<'_>> = Vec::new();
     if request.op == proto::HELLO && reply.errno == 0 {
         out.extend([handles.segment_ro.as_fd(), handles.touch_fd.as_fd()]);
-        out.extend(fds.iter().map(|f| f.as_fd()));
-        out.push(bell.as_fd());
-    } else {
-        out.extend(fds.iter().map(|f| f.as_fd()));
     }
-    send(&c.socket, &reply, &out).is_ok()
+    out.extend(fds.iter().map(|f| f.as_fd()));
+    send(&c.socket, &reply, &out)
 }
 
-/// syncfs takes as long as the device needs: other clients do not wait for it.
-fn flush_apart(engine: &Arc<Engine>, socket: &OwnedFd) -> io::Result<()> {
-    let (engine, socket) = (engine.clone(), socket.try_clone()?);
-    std::thread::Builder::new().name("syncfs".into()).spawn(move || {
-        let errno = engine.flush_all(true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
-        let _ = send(&socket, &Reply { errno: errno as u32, ..Reply::default() }, &[]);
-    })?;
-    Ok(())
+struct Message {
+    /// None: not one of ours.
+    request: Option<Request>,
+    cred: Option<UCred>,
+    fds: Vec<OwnedFd>,
 }
 
-fn receive(socket: &OwnedFd) -> Option<(Request, Option<UCred>, Option<OwnedFd>)> {
+/// Takes one message, without its descriptors if there is no `room` for them.
+fn receive(socket: &OwnedFd, room: bool) -> Option<Message> {
     let mut bytes = [0u8; 64];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4), ScmCredentials(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SHOWN_MAX), ScmCredentials(1))];
+    let len = if room { space.len() } else { rustix::cmsg_space!(ScmCredentials(1)) };
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space[..len]);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let n = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).ok()?.bytes;
-    let (mut cred, mut fd) = (None, None);
-    for m in ancillary.drain() {
-        match m {
-            RecvAncillaryMessage::ScmRights(mut fds) => fd = fds.next(),
-            RecvAncillaryMessage::ScmCredentials(c) => cred = Some(c),
+    let mut m = Message { request: Request::from_bytes(&bytes[..n]), cred: None, fds: Vec::new() };
+    for part in ancillary.drain() {
+        match part {
+            RecvAncillaryMessage::ScmRights(fds) => m.fds.extend(fds),
+            RecvAncillaryMessage::ScmCredentials(c) => m.cred = Some(c),
             _ => {}
         }
     }
-    Some((Request::from_bytes(&bytes[..n])?, cred, fd))
+    Some(m)
 }
 
 fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -245,17 +424,18 @@ fn handle(
     c: &mut Connection,
     r: Request,
     cred: Option<UCred>,
-    fd: Option<OwnedFd>,
+    fd: Option<&OwnedFd>,
 ) -> Answer {
     if r.version != LAYOUT_VERSION {
         return Err(Errno::PROTO);
     }
-    let cred = cred.ok_or(Errno::ACCESS)?;
+    // A connection made before this server was there passes none: then those of whoever made it.
+    let cred = cred.map_or_else(|| rustix::net::sockopt::socket_peercred(&c.socket), Ok)?;
     match (r.op, fd) {
         (proto::HELLO, _) => hello(engine, c, &cred),
-        (proto::SOURCE, Some(fd)) => source(engine, c, &cred, &fd),
+        (proto::SOURCE, Some(fd)) => source(engine, c, &cred, fd),
         (proto::MAPPED, Some(fd)) => {
-            shown(engine, &fd)?.set_flag(FLAG_MAPPED, true);
+            shown(engine, fd)?.set_flag(FLAG_MAPPED, true);
             Ok((Reply::default(), Vec::new()))
         }
         _ => Err(Errno::INVAL),
@@ -269,8 +449,13 @@ fn hello(engine: &Engine, c: &mut Connection, cred: &UCred) -> Answer {
     let slots = engine.clients.ring_slots;
     let fd = memfd("terrace-ring", Ring::bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
-    let pid = cred.pid.as_raw_nonzero().get() as u32;
-    let client = Arc::new(Client { pid, ring, may_write: RwLock::new(HashSet::new()) });
+    let client = Arc::new(Client {
+        pid: raw(cred.pid),
+        process: pidfd_open(cred.pid, PidfdFlags::empty())?,
+        socket: c.socket.clone(),
+        ring,
+        grants: Mutex::new(HashMap::new()),
+    });
     engine.clients.join(client.clone())?;
     c.client = Some(client);
     let header: &Header = engine.handles().segment.header();
@@ -282,27 +467,37 @@ fn hello(engine: &Engine, c: &mut Connection, cred: &UCred) -> Answer {
     Ok((reply, vec![fd]))
 }
 
-/// The object behind a descriptor that a client shows.
-fn shown(engine: &Engine, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
-    let st = rustix::fs::fstat(fd)?;
-    if st.st_dev != engine.handles().segment.header().mount_dev.load(Ordering::Acquire) {
+fn raw(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
+}
+
+/// The inode of a descriptor that is a file of the mount's. From the kernel's memory: the file system that it belongs to
+/// may be one that never answers.
+fn shown_inode(engine: &Engine, fd: &OwnedFd) -> Result<u64, Errno> {
+    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+    let st = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    let dev = makedev(st.stx_dev_major, st.stx_dev_minor);
+    if dev != engine.handles().segment.header().mount_dev.load(Ordering::Acquire) {
         return Err(Errno::XDEV);
     }
-    engine.lookup_object(st.st_ino).ok_or(Errno::NOENT)
+    Ok(st.stx_ino)
+}
+
+/// The object behind a descriptor that a client shows.
+fn shown(engine: &Engine, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
+    engine.lookup_object(shown_inode(engine, fd)?).ok_or(Errno::NOENT)
 }
 
 fn source(engine: &Engine, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
-    let client = c.client.as_ref().ok_or(Errno::ACCESS)?;
-    let access = rustix::fs::fcntl_getfl(fd)? & rustix::fs::OFlags::RWMODE;
-    if access == rustix::fs::OFlags::WRONLY || rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::PATH)
-    {
+    // The ring is that of the process which said HELLO: nobody else's descriptor proves anything for it.
+    let client = c.client.as_ref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)?;
+    let o = shown(engine, fd)?;
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    let access = flags & rustix::fs::OFlags::RWMODE;
+    if access == rustix::fs::OFlags::WRONLY || flags.contains(rustix::fs::OFlags::PATH) {
         return Err(Errno::ACCESS);
     }
-    let o = shown(engine, fd)?;
-    let may_write = access == rustix::fs::OFlags::RDWR || may_write(&o, cred)?;
-    if may_write {
-        client.may_write.write().insert(o.id());
-    }
+    let may_write = client.grant(&o, access == rustix::fs::OFlags::RDWR)?;
     let (file, direct) =
         o.source().reader_for_client().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     let reply = Reply {
@@ -314,13 +509,48 @@ fn source(engine: &Engine, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer
     Ok((reply, vec![file]))
 }
 
-/// True if the mode bits let this process write the file. With an ACL the bits say less than the truth, never more:
-/// the group bits are then its mask, so a group member counts as a stranger.
-fn may_write(o: &ObjectRef, cred: &UCred) -> Result<bool, Errno> {
-    let st = o.source().stat().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    let uid = cred.uid.as_raw();
-    Ok(uid == 0 || (uid == st.st_uid && st.st_mode & 0o200 != 0))
+impl Client {
+    /// Notes whether the process may write the file: because a descriptor shows it, or by the mode bits. (With an ACL the
+    /// bits say less than the truth, never more: the group bits are then its mask, so a group member counts as a stranger.)
+    fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
+        let rights = Rights::of(self.pid).ok_or(Errno::SRCH)?;
+        let file = file_rights(o)?;
+        let (mode, owner, _) = file;
+        let by_mode = rights.uid().is_some_and(|uid| uid == 0 || uid == owner && mode & 0o200 != 0);
+        if writable || by_mode {
+            self.grants.lock().insert(o.id(), Grant { object: Arc::downgrade(o), rights, file });
+        }
+        Ok(writable || by_mode)
+    }
+
+    /// The objects of these offers whose content is taken: a right that was given up or taken away since the grant ends it.
+    fn trusted(&self, offers: &[Offer], find: impl Fn(ObjectId) -> Option<ObjectRef>) -> Trusted {
+        let mut trusted = Trusted::new();
+        if offers.iter().all(|offer| offer.len == 0) {
+            return trusted;
+        }
+        let now = Rights::of(self.pid);
+        let mut grants = self.grants.lock();
+        for id in offers.iter().filter(|offer| offer.len > 0).map(|offer| offer.id) {
+            if trusted.contains_key(&id) {
+                continue;
+            }
+            let (Some(grant), Some(o)) = (grants.get(&id), find(id)) else { continue };
+            if std::ptr::eq(grant.object.as_ptr(), Arc::as_ptr(&o))
+                && now.as_ref() == Some(&grant.rights)
+                && file_rights(&o) == Ok(grant.file)
+            {
+                trusted.insert(id, o);
+            } else {
+                grants.remove(&id);
+            }
+        }
+        trusted
+    }
 }
+
+/// Objects whose content a client may donate now.
+type Trusted = HashMap<ObjectId, ObjectRef>;
 
 // ---- the drainer -------------------------------------------------------------------------------------------------------
 
@@ -352,6 +582,32 @@ fn drain_loop(engine: &Engine, bell: &OwnedFd) {
     }
 }
 
+/// What a slot says, read once.
+struct Offer {
+    slot: usize,
+    id: ObjectId,
+    page: u64,
+    before: Before,
+    /// 0: the key alone.
+    len: u64,
+}
+
+impl Offer {
+    fn read(ring: &Ring, slot: usize) -> Offer {
+        let d = ring.donation(slot);
+        Offer {
+            slot,
+            id: d.object.load(Ordering::Relaxed),
+            page: d.page.load(Ordering::Relaxed),
+            before: Before {
+                identity: d.seen.load(Ordering::Relaxed),
+                clock: d.clock.load(Ordering::Relaxed),
+            },
+            len: d.len.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// A donation that passed the first checks.
 struct Donated {
     slot: usize,
@@ -370,7 +626,10 @@ fn drain(engine: &Engine, client: &Client) -> usize {
     if ready.is_empty() {
         return 0;
     }
-    let accepted = accept(engine, client, &ready);
+    let offers: Vec<Offer> = ready.iter().map(|&i| Offer::read(ring, i)).collect();
+    // Asks the source and /proc: before the lock.
+    let trusted = client.trusted(&offers, |id| engine.lookup_object(id));
+    let accepted = accept(engine, &offers, &trusted);
     let filled: Vec<bool> = accepted.iter().map(|d| fill(engine, client, d)).collect();
     let mut core = engine.core.lock();
     for (d, filled) in accepted.iter().zip(&filled) {
@@ -400,28 +659,24 @@ fn drain(engine: &Engine, client: &Client) -> usize {
 }
 
 /// Checks the keys and claims frames.
-fn accept(engine: &Engine, client: &Client, ready: &[usize]) -> Vec<Donated> {
-    let mut accepted: Vec<Donated> = Vec::with_capacity(ready.len());
+fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> {
+    let mut accepted: Vec<Donated> = Vec::with_capacity(offers.len());
     let mut named: HashMap<(ObjectId, u64), ()> = HashMap::new();
     let mut core = engine.core.lock();
-    for &i in ready {
-        let d = client.ring.donation(i);
-        let (id, page) = (d.object.load(Ordering::Relaxed), d.page.load(Ordering::Relaxed));
-        let len = d.len.load(Ordering::Relaxed);
-        let theirs =
-            Before { identity: d.seen.load(Ordering::Relaxed), clock: d.clock.load(Ordering::Relaxed) };
+    for offer in offers {
+        let (id, page) = (offer.id, offer.page);
         let Some(object) = core.objects.get(&id).cloned() else { continue };
         if page >= object.size().div_ceil(PAGE) || named.insert((id, page), ()).is_some() {
             continue;
         }
         let Some((ours, _)) = core.observe(&object, page) else { continue };
-        let content = len > 0
-            && len <= PAGE
-            && client.may_write.read().contains(&id)
-            && core.untouched_since(&object, page, theirs);
+        let content = offer.len > 0
+            && offer.len <= PAGE
+            && trusted.get(&id).is_some_and(|o| Arc::ptr_eq(o, &object))
+            && core.untouched_since(&object, page, offer.before);
         let Some(frame) = core.claim() else { break };
-        let (before, len) = if content { (theirs, Some(len as usize)) } else { (ours, None) };
-        accepted.push(Donated { slot: i, object, page, before, frame, len });
+        let (before, len) = if content { (offer.before, Some(offer.len as usize)) } else { (ours, None) };
+        accepted.push(Donated { slot: offer.slot, object, page, before, frame, len });
     }
     drop(core);
     accepted

@@ -1,7 +1,7 @@
 //! The engine: one instance of the cache, shared by all its threads.
 
 use crate::clock::Clock;
-use crate::config::{EngineConfig, MEMORY_MIN};
+use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::core::Core;
 use crate::door::Clients;
 use crate::io::Io;
@@ -99,7 +99,7 @@ impl Engine {
     /// After a recovery the namespace must call [`Engine::reattach_object`] for each object, then [`Engine::serve`].
     ///
     /// # Errors
-    /// Unknown policy, memory under the minimum.
+    /// Unknown policy, memory under the minimum, too many ring slots.
     pub fn start(
         config: EngineConfig,
         handles: Arc<SegmentHandles>,
@@ -112,6 +112,9 @@ impl Engine {
                 "memory of {} bytes is under the minimum of {MEMORY_MIN}",
                 config.memory_bytes
             )));
+        }
+        if !(1..=RING_SLOTS_MAX).contains(&config.ring_slots) {
+            return Err(invalid(format!("{} ring slots: not 1 to {RING_SLOTS_MAX}", config.ring_slots)));
         }
         let frames_max = handles.segment.geometry().frames_max as usize;
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {

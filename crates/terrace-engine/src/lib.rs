@@ -38,7 +38,7 @@ pub mod writeback;
 mod engine;
 
 pub use clock::{Clock, SystemClock};
-pub use config::{EngineConfig, IoKind};
+pub use config::{EngineConfig, IoKind, RING_SLOTS_MAX};
 pub use engine::{Door, Engine};
 pub use object::{ErrorCursor, Object, ObjectId, ObjectRef};
 pub use segment::SegmentHandles;

@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -874,6 +876,57 @@ static void case_raw_close(void)
     expect_reused(fd);
 }
 
+static void case_unclassifiable_maps(void)
+{
+    /* A program whose descriptors cannot be followed any more maps and stores; another one sees it. */
+    unsigned char buf[PAGE] = {0};
+    int fd = xopen(path_new, O_RDWR | O_CREAT | O_TRUNC), to[2], from[2];
+    CHECK(write(fd, buf, PAGE) == PAGE && close(fd) == 0);
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid_t reader = fork();
+    if (reader == 0) {
+        fd = xopen(path_new, O_RDONLY);
+        for (int round = 1; round <= 20; round++) {
+            CHECK(read(to[0], buf, 1) == 1);
+            CHECK(pread(fd, buf, PAGE, 0) == PAGE && buf[100] == round - 1);
+            CHECK(pread(fd, buf, PAGE, 0) == PAGE && buf[100] == round - 1);
+            CHECK(write(from[1], buf, 1) == 1);
+        }
+        _exit(0);
+    }
+    fd = xopen(path_a, O_RDONLY);
+    expect_file(fd, 0);
+    CHECK(syscall(SYS_io_uring_setup, 0, NULL) < 0);
+    fd = xopen(path_new, O_RDWR);
+    CHECK(write(to[1], buf, 1) == 1 && read(from[0], buf, 1) == 1);
+    volatile unsigned char *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int round = 2; round <= 20; round++) {
+        map[100] = (unsigned char)(round - 1);
+        CHECK(write(to[1], buf, 1) == 1 && read(from[0], buf, 1) == 1);
+    }
+    expect_child(reader);
+    CHECK(syncfs(fd) == 0 && unlink(path_new) == 0);
+}
+
+static void case_seccomp(void)
+{
+    unsigned char buf[PAGE], fresh[2 * PAGE];
+    int fd = xopen(path_a, O_RDONLY);
+    expect_file(fd, 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int mine = xopen(path_b, O_RDONLY);
+        expect_file(mine, 1);
+        CHECK(read(mine, buf, PAGE) == PAGE && right(buf, 1, 0, PAGE));
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+        int ok = read(mine, fresh, sizeof fresh) == sizeof fresh && right(fresh, 1, PAGE, sizeof fresh);
+        syscall(SYS_exit, !ok);
+    }
+    expect_child(pid);
+    expect_file(fd, 0);
+}
+
 static void child(int argc, char **argv)
 {
     /* A program started anew: behaviour A child FD WHICH [CLOSED] */
@@ -894,6 +947,7 @@ static const struct {
     CASE(sigaltstack), CASE(before_main), CASE(after_main), CASE(threads), CASE(threads_fork), CASE(cancel),
     CASE(calls), CASE(bad_buffer), CASE(big_iov), CASE(open_forms), CASE(write_then_read), CASE(append),
     CASE(posix_locks), CASE(few_descriptors), CASE(lowest_number), CASE(unlinked), CASE(raw_close),
+    CASE(unclassifiable_maps), CASE(seccomp),
 };
 
 int main(int argc, char **argv)

@@ -35,9 +35,9 @@ pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
     check_readahead(config.io.readahead_max)?;
     if !config.door.ring_slots.is_power_of_two() {
         let why = format!("= {} is not a power of two", config.door.ring_slots);
-        return Err(wrong("door.ring_slots", why, "write 32, 64 or 128".to_owned()));
+        return Err(wrong("door.ring_slots", why, "write 8, 16, 32 or 64".to_owned()));
     }
-    within("door.ring_slots", config.door.ring_slots, 8, 1024)?;
+    within("door.ring_slots", config.door.ring_slots, 8, terrace_engine::RING_SLOTS_MAX as u32)?;
     within("door.clients_max", config.door.clients_max, 1, 4096)?;
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;

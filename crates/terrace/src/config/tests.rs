@@ -73,6 +73,8 @@ fn wrong_values_name_their_line() {
     assert!(why.contains("`uring`"), "{why}");
     assert_eq!(parse_error("[dirty]\nexpire = 30\n").0, 2);
     assert_eq!(parse_error("[door]\n\nring_slots = 65\n").0, 3);
+    // The largest ring that a client can map is the largest that can be asked for.
+    assert!(parse_error("[door]\nring_slots = 128\n").1.contains("write 8 to 64"));
 }
 
 #[test]
