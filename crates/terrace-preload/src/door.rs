@@ -278,8 +278,9 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
 pub fn mapped(fd: c_int) -> bool {
     match insist(proto::MAPPED, Some(fd)) {
         Ok(reply) if reply.errno == 0 => true,
-        // Never a client: the kernel caches its files, of which the daemon knows by itself.
-        _ => world().is_none(),
+        // No client: the kernel caches what it opens, of which the daemon knows by itself; and it notices mappings of what was
+        // handed down, if later. (A server's children that gave up its rights cannot reach the door.)
+        _ => !is_registered(),
     }
 }
 

@@ -322,6 +322,14 @@ fn a_mapping_is_told_or_refused() {
     assert_eq!(d.maps_told.load(SeqCst), 1);
 }
 
+#[test]
+fn who_gave_up_his_rights_maps_as_before() {
+    let d = Running::start(256);
+    let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
+    fast(&d, &["dropped", &path]);
+    assert_eq!(d.clients(), 1);
+}
+
 fn libc_eio() -> u32 {
     rustix::io::Errno::IO.raw_os_error() as u32
 }

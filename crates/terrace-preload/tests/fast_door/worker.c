@@ -402,6 +402,22 @@ static int map_refused(const char *file)
     CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, reader, 0) != MAP_FAILED);
     return 0;
 }
+/* A server's child without the rights that the door takes. */
+static int dropped(const char *file)
+{
+    char c;
+    int fd = open(file, O_RDWR), status;
+    CHECK(pread(fd, &c, 1, 0) == 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK(getuid() != 0 || setuid(65534) == 0);
+        CHECK(pread(fd, &c, 1, 0) == 1);
+        CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED);
+        _exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    return 0;
+}
 static int locks(const char *file)
 {
     char events[4096], c;
@@ -585,6 +601,7 @@ int main(int argc, char **argv)
     TEST2(closed_door);
     TEST(sync_and_map);
     TEST(map_refused);
+    TEST(dropped);
     TEST(locks);
     TEST(create);
     TEST2(numbers);
