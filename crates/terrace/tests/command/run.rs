@@ -1,7 +1,7 @@
 //! `terrace run`.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -185,8 +185,17 @@ fn an_instance_that_gave_up_is_a_failure() {
         return;
     }
     let stage = Stage::new();
-    let (child, end) = waiting(&stage);
+    let (mut child, end) = waiting(&stage);
     let [keeper, _] = processes_of_run(&stage);
+    let mounts = format!("/proc/{}/mountinfo", child.id());
+    let is_mounted = move || fs::read_to_string(&mounts).unwrap().contains("fuse.terrace");
+    assert!(is_mounted());
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let first_words = std::thread::spawn(move || {
+        let mut line = String::new();
+        err.read_line(&mut line).unwrap();
+        (line, is_mounted(), err)
+    });
     for round in 1..100 {
         let [_, terraced] = processes_of_run(&stage);
         kill(terraced, Signal::ABORT);
@@ -196,11 +205,14 @@ fn an_instance_that_gave_up_is_a_failure() {
         }
         assert!(round < 99);
     }
+    let (gone, was_mounted, mut err) = first_words.join().unwrap();
+    assert!(gone.contains("5 times in 10 s: unmounted"), "{gone}");
+    assert!(!was_mounted, "what is told has happened");
     fs::write(end, "").unwrap();
-    let told = Told::from(child.wait_with_output().unwrap());
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(told.err.lines().next().unwrap().contains("5 times in 10 s"), "{}", told.err);
-    assert!(told.err.lines().last().unwrap().contains("died before the command ended"), "{}", told.err);
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let mut rest = String::new();
+    err.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("died before the command ended") && rest.lines().count() == 1, "{rest}");
     stage.nothing_is_left();
 }
 
