@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
+use crate::lost;
 use crate::mounts;
 
 /// What an instance is for.
@@ -87,6 +88,8 @@ pub struct Instance {
 
 /// How long others may hold a new instance's lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
+/// How long the next run on the same directory may ask what the last one lost.
+const TOLD_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// A directory that is not locked and says nothing of itself after this will never.
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -161,14 +164,15 @@ impl Instance {
         locked && self.info().is_none_or(runs)
     }
 
-    /// Whether it died and has nothing more to tell: it was for one command, or its mount point is gone, or it died before it
-    /// said anything of itself.
+    /// Whether it died and has nothing more to tell: it was for one command and lost nothing, or so long ago that nobody asks; or
+    /// its mount point is gone; or it died before it said anything of itself.
     fn is_swept(&self) -> bool {
         if self.is_alive() {
             return false;
         }
         match self.info() {
-            Some(info) => info.kind == Kind::Run || is_gone(&info.mnt),
+            Some(info) if info.kind == Kind::Run => lost::by(self).is_none() || self.age() > TOLD_WITHIN,
+            Some(info) => is_gone(&info.mnt),
             None => self.age() > STARTED_WITHIN,
         }
     }
@@ -385,6 +389,20 @@ mod tests {
         assert!(!instance.is_swept(), "it has to tell what was lost");
         fs::remove_file(instance.path("info.json")).unwrap();
         assert!(!instance.is_swept(), "it may just start");
+    }
+
+    #[test]
+    fn a_run_that_lost_something_is_swept_when_nobody_asks() {
+        let parent = tempfile::tempdir().unwrap();
+        let (instance, lock) = Instance::create_in(parent.path()).unwrap();
+        instance.write_info(&info()).unwrap();
+        drop(lock);
+        assert!(instance.is_swept());
+        lost::Dirty::now(vec![("f".to_owned(), 4096)]).record(&instance).unwrap();
+        assert!(!instance.is_swept());
+        let long_ago = SystemTime::now() - 2 * TOLD_WITHIN;
+        File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();
+        assert!(instance.is_swept());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
-use crate::instance::{self, Info, Instance};
+use crate::instance::{self, Info, Instance, Kind};
 use crate::mounts;
 use crate::size::human;
 
@@ -107,11 +107,27 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
             Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
         })?;
     }
-    for (instance, info) in dead {
-        let _ = writeln!(out, "terrace: {name}: {}", told(Dirty::of(&instance), refusal(&instance), &info));
-        instance.remove();
+    for found in dead {
+        tell(found, out);
     }
     Ok(())
+}
+
+/// Says what earlier runs on `dir` have lost which died with their commands, and with whoever would have said it.
+pub fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
+    let silent = |(instance, info): &(Instance, Info)| {
+        info.kind == Kind::Run && !instance.is_alive() && by(instance).is_some()
+    };
+    for found in instance::recorded_at(dir).into_iter().filter(silent) {
+        tell(found, out);
+    }
+}
+
+/// Says what a dead instance has lost, and removes its directory.
+fn tell((instance, info): (Instance, Info), out: &mut dyn Write) {
+    let line = told(Dirty::of(&instance), refusal(&instance), &info);
+    let _ = writeln!(out, "terrace: {}: {line}", info.mnt.display());
+    instance.remove();
 }
 
 /// The keeper's words when it gives up, while the record is still its own.
@@ -178,7 +194,7 @@ mod tests {
             terraced: 8,
             pid_namespace: instance::pid_namespace(),
             restarts: 0,
-            kind: instance::Kind::Mount,
+            kind: Kind::Mount,
             src: "/data".into(),
             mnt: "/mnt".into(),
             memory_bytes: 0,

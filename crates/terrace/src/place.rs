@@ -36,7 +36,7 @@ impl Place {
         Ok(Place { src, mnt, src_fd, mode })
     }
 
-    /// For `terrace run`: served at its own path.
+    /// For `terrace run`: served at its own path. What an earlier run there has lost and nobody said is told.
     pub fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
         if src == Path::new("/") {
@@ -47,6 +47,7 @@ impl Place {
             ));
         }
         mounts::open_fuse().map(drop).or_else(without_fuse_at_all)?;
+        lost::tell_of_runs(&src, &mut std::io::stderr());
         Ok(Place { mnt: src.clone(), src, src_fd, mode })
     }
 }

@@ -179,6 +179,35 @@ fn the_death_of_its_instance_is_a_failure() {
     stage.nothing_is_left();
 }
 
+/// Nobody is left to say it: the next run on the same directory does.
+#[test]
+fn what_a_run_lost_that_died_with_its_command_is_told_by_the_next() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let file = stage.src.join("f");
+    let script = format!("exec > {}; printf %050000d 7; read end", text(&file));
+    let mut child = stage.run(&script).stdin(Stdio::piped()).spawn().unwrap();
+    wait_until("written", || fs::metadata(&file).is_ok_and(|meta| meta.len() == 50_000));
+    let record = stage.instances()[0].join("dirty.json");
+    wait_until("recorded", || fs::read_to_string(&record).is_ok_and(|record| record.contains("\"f\"")));
+    let processes = processes_of_run(&stage);
+    kill(child.id() as i32, Signal::KILL);
+    for pid in processes {
+        kill(pid, Signal::KILL);
+    }
+    wait_until("they are dead", || !processes.iter().any(|pid| runs(*pid)));
+    // The command ends as well: what it reads from was ours alone.
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let next = Told::from(stage.run("true").output().unwrap());
+    assert_eq!(next.code, Some(0), "{}", next.err);
+    assert!(next.err.contains("unwritten in f") && next.err.lines().count() == 1, "{}", next.err);
+    stage.run("true").output().map(Told::from).unwrap().fine();
+    stage.nothing_is_left();
+}
+
 #[test]
 fn an_instance_that_gave_up_is_a_failure() {
     if !possible() {
