@@ -262,7 +262,8 @@ fn advance(file: &File, n: usize) -> Option<u64> {
     }
     let end = u64::try_from(sys::lseek_cur(file.fd, n as i64)).ok()?;
     hint.store(end, Ordering::Relaxed);
-    Some(end - n as u64)
+    // Less: the number belongs to something whose position stands still.
+    end.checked_sub(n as u64)
 }
 
 /// Takes back what [`advance`] moved too far. Relative, so that moves of other threads meanwhile stay.

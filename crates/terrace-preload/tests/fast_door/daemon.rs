@@ -67,6 +67,8 @@ pub struct Daemon {
     /// FLUSHes that waited in vain.
     pub flushes_alone: AtomicU32,
     pub rung: AtomicU32,
+    /// HELLOs said while there was no file `new`.
+    pub early: AtomicU32,
     pub keys_only: AtomicU64,
     core: Mutex<Core>,
     touches: TouchTable,
@@ -128,6 +130,7 @@ impl Running {
             flushes: AtomicU32::new(0),
             flushes_alone: AtomicU32::new(0),
             rung: AtomicU32::new(0),
+            early: AtomicU32::new(0),
             keys_only: AtomicU64::new(0),
             core: Mutex::new(Core {
                 index: Index::new(segment.clone()),
@@ -326,6 +329,7 @@ impl Daemon {
         let mut made: Vec<OwnedFd> = Vec::new();
         match request.op {
             proto::HELLO => {
+                self.early.fetch_add(u32::from(!self.dir.join("new").exists()), Ordering::SeqCst);
                 let ring = memfd("test-ring", Ring::bytes(RING_SLOTS)).unwrap();
                 self.core().rings.push(Arc::new(Ring::attach(&ring, RING_SLOTS).unwrap()));
                 reply = Reply { ring_slots: RING_SLOTS as u32, mount_dev: self.dev, ..reply };
