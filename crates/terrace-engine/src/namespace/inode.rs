@@ -350,7 +350,8 @@ impl<O> InodeTable<O> {
             return Ok(inode.clone());
         }
         let slot = self.durable.inode_slots.take()?;
-        let inode = Arc::new(self.fill(slot, nodeid, stat, fd, u64::from(count(nodeid))));
+        // Counted in any case: the answer gives the kernel its only reference.
+        let inode = Arc::new(self.fill(slot, nodeid, stat, fd, 1));
         shard.insert(nodeid, inode.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(inode)

@@ -234,6 +234,9 @@ fn full_tables_are_an_error_and_no_loss() {
 #[test]
 fn listings_with_attributes_count_what_they_hand_out() {
     let mut world = World::new();
+    let others = tempfile::tempdir_in(world.dir.path().parent().unwrap()).unwrap();
+    let other = others.path().join("other");
+    std::fs::write(&other, b"").unwrap();
     for i in 0..10 {
         std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
     }
@@ -256,6 +259,18 @@ fn listings_with_attributes_count_what_they_hand_out() {
     let again = world.ask_twice(five).unwrap();
     assert_eq!(again, files);
     files.iter().for_each(|(_, ino)| assert_eq!(world.nlookup(*ino), 2, "a resent listing counts once"));
+
+    // Another file stands under a listed name when the request comes again.
+    world.unique += 2;
+    let mut op = world.namespace.begin(caller(world.unique));
+    five(&world.namespace, &mut op).unwrap();
+    std::mem::forget(op);
+    world.kill();
+    std::fs::rename(&other, world.path(files[0].0.to_str().unwrap())).unwrap();
+    let mut op = world.namespace.begin(caller(world.unique | RESENT));
+    let (_, new) = five(&world.namespace, &mut op).unwrap().swap_remove(0);
+    drop(op);
+    assert_eq!(world.nlookup(new), 1, "the kernel's only reference to it");
 }
 
 #[test]
