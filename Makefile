@@ -3,44 +3,47 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak bench demo deps tools lint loom clean
+.PHONY: build test soak bench demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
-export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/cargo/bin:/usr/sbin:/sbin
+# First the toolchain that `make toolchain` installs: a distribution's may be too old.
+export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
 PRODUCT := -p terrace -p terrace-preload -p terrace-bench
 TOOLS := target/tools
 
-# Debian packages of the build, the tests and the benchmarks.
-PACKAGES := gcc libc6-dev make git ca-certificates fuse3 util-linux e2fsprogs procps \
-	fio attr acl libjemalloc2 sqlite3 python3 postgresql
+# Debian packages, by what needs them.
+PACKAGES_build := gcc libc6-dev git ca-certificates
+PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
+PACKAGES_bench := $(PACKAGES_demo)
+PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
 ## build: the command, the preload library and the benchmarks, in target/release
-build: deps
-	$(CARGO) build --release $(PRODUCT)
+build: packages-build toolchain
+	$(CARGO) build --release --locked $(PRODUCT)
 
 ## test: all that a change must pass; under 30 minutes on two cores
-test: build tools lint loom
-	$(CARGO) test --workspace
+test: packages-test build tools lint loom
+	$(CARGO) test --workspace --locked
 
 ## soak: every test in its long form, hours
-soak: build tools lint loom
+soak: packages-test build tools lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --workspace --no-fail-fast -- --include-ignored --nocapture
 
 ## bench: the promised numbers against the kernel's page cache; wants a quiet machine
-bench: build
+bench: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
 	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
 ## demo: one short comparison, after installing and building what it needs
-demo: build
+demo: packages-demo build
 	bash bench/demo.sh
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The protocols of the shared segment under every interleaving of their atomics.
 loom:
@@ -48,37 +51,22 @@ loom:
 		$(CARGO) test --release -p terrace-shm --lib --target-dir target/loom
 
 ## tools: outside suites at fixed versions, in target/tools
-tools: deps $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
+tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
 
 $(TOOLS)/bin/fsx:
-	$(CARGO) install --quiet --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
 
 $(TOOLS)/bin/pjdfstest:
-	$(CARGO) install --quiet --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
 
-## deps: installs what is missing of packages and of the Rust toolchain
-deps:
-	@missing=(); \
-	if command -v apt-get >/dev/null; then \
-		for p in $(PACKAGES); do \
-			[[ "$$(dpkg-query -W -f '$${db:Status-Abbrev}' "$$p" 2>/dev/null || true)" == ii* ]] || missing+=("$$p"); \
-		done; \
-		if (( $${#missing[@]} )); then \
-			echo "installing: $${missing[*]}"; \
-			sudo=; [[ $$(id -u) == 0 ]] || sudo=sudo; \
-			$$sudo apt-get update -q; \
-			$$sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends "$${missing[@]}"; \
-		fi; \
-	else \
-		echo "not a Debian system: see the packages in the Makefile"; \
-	fi
-	@if ! command -v $(CARGO) >/dev/null; then \
-		command -v rustup >/dev/null || { \
-			sudo=; [[ $$(id -u) == 0 ]] || sudo=sudo; \
-			$$sudo apt-get install -y -q rustup || { $$sudo apt-get install -y -q curl; \
-				curl -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal -c rustfmt -c clippy; }; }; \
-		command -v $(CARGO) >/dev/null || rustup default stable; \
-	fi
+## deps: installs what is missing of packages and of the Rust toolchain, for all targets
+deps: packages-test toolchain
+
+packages-%:
+	@bash .ci/deps packages $(PACKAGES_$*)
+
+toolchain:
+	@bash .ci/deps toolchain
 
 clean:
 	$(CARGO) clean

@@ -18,6 +18,14 @@ done
 command -v fio >/dev/null || { echo "demo: fio is not installed; run \`make demo\` or install the package fio" >&2; exit 2; }
 [ -e /dev/fuse ] || { echo "demo: no /dev/fuse here; load the module fuse (modprobe fuse)" >&2; exit 2; }
 
+# A memory limit for the kernel's side is root's to give. Without it terrace-bench goes on, and says that the table favours the kernel.
+as_root=()
+if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null; then
+    if sudo -n true 2>/dev/null || { [ -t 0 ] && echo "demo: a memory cgroup for both sides needs root" && sudo -v; }; then
+        as_root=(sudo)
+    fi
+fi
+
 dir=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-demo.XXXXXX")
 # After ^C the shell comes here only when terrace-bench has ended, and with it the mount.
 trap 'rm -rf --one-file-system "$dir"' EXIT
@@ -35,7 +43,7 @@ while [ "$(stat -c %s "$data" 2>/dev/null || echo 0)" -lt "$bytes" ]; do
 done
 sync "$data"
 
-"$bin/terrace-bench" demo --dir "$dir/files" --memory-mib "$memory" --warm "${WARM_S:-15}" --measure "${MEASURE_S:-15}"
+"${as_root[@]}" "$bin/terrace-bench" demo --dir "$dir/files" --memory-mib "$memory" --warm "${WARM_S:-15}" --measure "${MEASURE_S:-15}"
 
 cat <<END
 

@@ -12,7 +12,11 @@ pub fn cargo_tool(name: &str, version: &str) -> PathBuf {
     let path = root.join("bin").join(name);
     if !path.exists() {
         let mut install = Command::new("cargo");
-        install.args(["install", "--root"]).arg(&root).arg("--target-dir").arg(root.join("build"));
+        install
+            .args(["install", "--locked", "--root"])
+            .arg(&root)
+            .arg("--target-dir")
+            .arg(root.join("build"));
         install.arg(format!("{name}@{version}"));
         process::run(&mut install, 900).expect_success();
     }
