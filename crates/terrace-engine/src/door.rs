@@ -446,6 +446,9 @@ fn hello(engine: &Engine, c: &mut Connection, cred: &UCred) -> Answer {
     if c.client.is_some() {
         return Err(Errno::ALREADY);
     }
+    if !engine.admits_client_ring() {
+        return Err(Errno::USERS);
+    }
     let slots = engine.clients.ring_slots;
     let fd = memfd("terrace-ring", Ring::bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;

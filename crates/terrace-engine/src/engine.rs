@@ -11,8 +11,8 @@ use crate::source::SourceFile;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Through which door a request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +63,23 @@ pub struct Engine {
     /// errno of a writeback that keeps failing; 0 = it works.
     pub(crate) writeback_errno: AtomicI32,
     pub(crate) chunks: AtomicU64,
-    /// Other memory kept for the user, told by others (namespace tables), bytes.
-    pub(crate) extra_bytes: AtomicU64,
+    pub(crate) extra: OnceLock<Extra>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+/// Memory that others keep for the user.
+pub(crate) struct Extra(Box<dyn Fn() -> u64 + Send + Sync>);
+
+impl Extra {
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Extra {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Extra({})", self.bytes())
+    }
 }
 
 /// A condition that one thread sleeps on and others ring.
@@ -139,7 +153,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             writeback_errno: AtomicI32::new(0),
             chunks: AtomicU64::new(0),
-            extra_bytes: AtomicU64::new(0),
+            extra: OnceLock::new(),
             threads: Mutex::new(Vec::new()),
         });
         engine.adjust_pool();
@@ -188,9 +202,10 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.handles
     }
-    /// Tells how much memory others keep for the user (counted against the limit), bytes.
-    pub fn set_extra_bytes(&self, bytes: u64) {
-        self.extra_bytes.store(bytes, Ordering::Relaxed);
+    /// Says how to learn what memory others keep for the user (namespace tables, bytes); it counts against the limit.
+    /// Asked often, and under the core lock.
+    pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.extra.set(Extra(Box::new(bytes)));
     }
     /// st_dev of the mount, for clients.
     pub fn set_mount_dev(&self, dev: u64) {

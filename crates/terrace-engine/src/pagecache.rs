@@ -7,7 +7,11 @@ use crate::source::SourceFile;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
+
+/// What an object costs: its books, its share of the object table, its inode.
+const OBJECT_BYTES: usize = 800;
 
 fn time(ns: i64) -> Time {
     Time { sec: ns.div_euclid(1_000_000_000), nsec: ns.rem_euclid(1_000_000_000) as u32 }
@@ -57,7 +61,9 @@ impl PageCache for Engine {
         Engine::object(self, id, path_fd, size)
     }
     fn objects_max(&self) -> usize {
-        self.handles().segment.geometry().objects_max as usize
+        // The namespace keeps to half of it: then what objects and their inodes cost stays within a quarter of the limit.
+        let affordable = self.memory.load(Ordering::Relaxed) as usize / 4 / OBJECT_BYTES * 2;
+        affordable.min(self.handles().segment.geometry().objects_max as usize)
     }
     fn reattach(&self, id: u64, path_fd: RawFd) -> Option<ObjectRef> {
         self.reattach_object(id, path_fd)

@@ -2,14 +2,14 @@
 
 use crate::config::MEMORY_MIN;
 use crate::core::Core;
-use crate::engine::Engine;
+use crate::engine::{Engine, Extra};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
 use terrace_shm::ring::Ring;
-use terrace_shm::{PAGE_SIZE, State};
+use terrace_shm::{ObjectSlot, PAGE_SIZE, State};
 
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 25;
@@ -24,8 +24,9 @@ impl Engine {
     pub(crate) fn metadata_bytes(&self, core: &Core) -> u64 {
         let per_frame = core.frames.populated() as usize * 2; // touch count and flags
         let rings = self.clients.count() * Ring::bytes(self.config.ring_slots);
-        (core.index.resident_bytes() + core.heap_bytes() + per_frame + rings) as u64
-            + self.extra_bytes.load(Ordering::Relaxed)
+        let slots = self.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
+        (core.index.resident_bytes() + core.heap_bytes() + slots + per_frame + rings) as u64
+            + self.extra.get().map_or(0, Extra::bytes)
     }
 
     /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
@@ -36,11 +37,12 @@ impl Engine {
             // Under the lock: of two limits that are set at once, the last one counts.
             let limit = self.memory.load(Ordering::Relaxed);
             let index_max = (limit / 16).max(1 << 20) as usize;
-            core.index.trim(index_max);
+            core.index.set_limit(index_max);
             // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
-            // books may grow between two calls.
+            // books may grow, and a client may come, between two calls.
             let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
-            let metadata = self.metadata_bytes(&core).max(full) + limit / 400 + (64 << 10);
+            let reserve = limit / 400 + (64 << 10) + Ring::bytes(self.config.ring_slots) as u64;
+            let metadata = self.metadata_bytes(&core).max(full) + reserve;
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
             let chunks =
                 chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
@@ -60,6 +62,14 @@ impl Engine {
                 return false;
             }
         }
+    }
+
+    /// True if one more client may have a ring: all of them together take an eighth of the limit at the most. Whoever gets
+    /// none uses the main door.
+    pub(crate) fn admits_client_ring(&self) -> bool {
+        let rings = (self.clients.count() + 1) * Ring::bytes(self.config.ring_slots);
+        self.reclaim_bell.ring();
+        rings as u64 <= self.memory.load(Ordering::Relaxed) / 8
     }
 
     /// Sets the memory limit of a live instance and waits until it holds.

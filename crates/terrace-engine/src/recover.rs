@@ -54,7 +54,7 @@ impl Engine {
         let mut found = Recovered::default();
         let mut core = self.core.lock();
         let seg = self.handles.segment.clone();
-        for i in 0..seg.geometry().objects_max {
+        for i in 0..seg.slots_used() {
             let slot = seg.object(i);
             if slot.id.load(Ordering::Relaxed) != 0 && core.object_in_slot(i).is_none() {
                 slot.root.store(0, Ordering::Release);

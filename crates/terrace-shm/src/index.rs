@@ -24,6 +24,9 @@ pub struct LeafInfo {
     queued: bool,
 }
 
+/// Freed at once by an index that is full: each round of reuse makes readers under way look again.
+const TRIM_BYTES: usize = 64 * (size_of::<Leaf>() + size_of::<LeafInfo>());
+
 const FREE: u32 = u32::MAX;
 /// Inner nodes that one new leaf needs at the most: a higher tree, and a path down in it.
 const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
@@ -92,6 +95,7 @@ pub struct Index {
     info: Vec<LeafInfo>,
     children: Vec<u16>,
     shadow_only: VecDeque<u32>,
+    bytes_max: usize,
 }
 
 impl Index {
@@ -104,6 +108,7 @@ impl Index {
             info: Vec::new(),
             children: Vec::new(),
             shadow_only: VecDeque::new(),
+            bytes_max: usize::MAX,
             seg,
         }
     }
@@ -139,6 +144,9 @@ impl Index {
         if let Some(p) = self.find(object, page) {
             return Some(p);
         }
+        if self.live_bytes() >= self.bytes_max {
+            self.trim(self.bytes_max.saturating_sub(TRIM_BYTES));
+        }
         let leaf = self.new_leaf(object, run)?;
         if self.link(object, run, leaf).is_none() {
             self.unuse_leaf(leaf);
@@ -157,8 +165,14 @@ impl Index {
         }
     }
 
+    /// Bytes that the index may have; above, it forgets shadows. What is needed for present pages it takes all the same.
+    pub fn set_limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        self.trim(bytes_max);
+    }
+
     /// Frees leaves that hold shadows only, oldest first, until index bytes are at most `bytes_max` or none is left.
-    pub fn trim(&mut self, bytes_max: usize) {
+    fn trim(&mut self, bytes_max: usize) {
         while self.live_bytes() > bytes_max {
             let Some(leaf) = self.shadow_only.pop_front() else { return };
             let i = &mut self.info[leaf as usize];
@@ -474,6 +488,23 @@ mod tests {
         let geometry = Geometry { objects_max: 64, inners_max, leaves_max: 512, frames_max: 512 };
         let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
         Arc::new(Segment::create(&fd, geometry).unwrap())
+    }
+
+    #[test]
+    fn shadows_never_outgrow_the_limit() {
+        let mut index = Index::new(segment(64));
+        index.set_limit(30_000);
+        let kept = index.ensure(1, 0).unwrap();
+        index.entry(kept).store(Entry::present(0, 1).0, Ordering::Relaxed);
+        index.count_present(kept, 1);
+        for run in 1..400 {
+            index.ensure(1, run * RUN_PAGES as u64).unwrap();
+            assert!(index.live_bytes() <= 30_000 + 144, "{} bytes after {run}", index.live_bytes());
+        }
+        assert_eq!(index.find(1, 0), Some(kept), "a leaf with a page stays");
+        assert_eq!(index.find(1, 16), None, "the oldest shadows went");
+        assert!(index.find(1, 399 * 16).is_some());
+        assert_eq!(index.check(&[1]), Vec::<String>::new());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0        header (1 page)
-//! objects  ObjectSlot x objects_max      open-addressed by object id
+//! objects  ObjectSlot x objects_max      hashed by object id, level by level
 //! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
 //! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
 //! frames   4 KiB x frames_max            2 MiB aligned
@@ -58,9 +58,11 @@ pub struct Header {
     pub drainer_sleeps: AtomicU32,
     /// Frames that have memory, for a restarted daemon.
     pub populated: AtomicU32,
+    /// Levels of the object table in use: see [`Geometry::level`].
+    pub object_levels: AtomicU32,
     /// Memory limit in force, for a restarted daemon (bytes; 0: none yet).
     pub limit_bytes: AtomicU64,
-    _pad2: [u64; 5],
+    _pad2: [u64; 4],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
 
@@ -125,11 +127,30 @@ impl Geometry {
     pub fn for_frames(frames_max: u32) -> Geometry {
         let frames_max = frames_max.max(CHUNK_FRAMES as u32).next_multiple_of(CHUNK_FRAMES as u32);
         Geometry {
-            objects_max: 1 << 18,
+            objects_max: 1 << 23,
             inners_max: (frames_max / 4).max(4096),
             leaves_max: (frames_max + frames_max / 4).min(LEAVES_MAX),
             frames_max,
         }
+    }
+    /// Level `i` of the object table: its first slot and how many it has. Each level doubles the table, and is used when an
+    /// object finds its bucket full on all levels before: so few objects touch little memory and nothing ever moves, for
+    /// clients and handles know objects by their slots.
+    pub fn level(&self, i: u32) -> Option<(u32, u32)> {
+        let first = LEVEL_SLOTS.min(self.objects_max);
+        match i {
+            0 => Some((0, first)),
+            _ => first.checked_shl(i - 1).filter(|&n| n < self.objects_max).map(|n| (n, n)),
+        }
+    }
+    /// The bucket of an object on a level: its first slot.
+    pub fn bucket(&self, id: u64, level: u32) -> Option<u32> {
+        let (first, slots) = self.level(level)?;
+        // The finalizer of splitmix64, so that what shares a bucket on one level does not on the next.
+        let mut x = id.wrapping_add(u64::from(level + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(first + ((x ^ x >> 31) as u32 & (slots - 1) & !(BUCKET_SLOTS - 1)))
     }
     /// Byte offset of the object slots.
     pub fn objects_at(&self) -> usize {
@@ -158,7 +179,7 @@ impl Geometry {
     /// True if a client may believe these numbers (a mapping of this size can be indexed without overflow).
     pub fn is_sane(&self) -> bool {
         self.objects_max.is_power_of_two()
-            && self.objects_max <= 1 << 24
+            && (BUCKET_SLOTS..=1 << 24).contains(&self.objects_max)
             && self.frames_max > 0
             && self.frames_max <= 1 << 30
             && self.leaves_max <= LEAVES_MAX
@@ -166,11 +187,13 @@ impl Geometry {
     }
 }
 
-/// Where the search for an object's slot starts.
+/// Spreads object ids over a table.
 pub fn object_hash(id: u64) -> u64 {
     // Fibonacci hashing: inode numbers are small and dense, the multiplication spreads them.
     id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// Slots looked at before an object counts as not published.
-pub const PROBES_MAX: u32 = 64;
+/// Slots of the first two levels of the object table.
+pub const LEVEL_SLOTS: u32 = 1024;
+/// Slots of a level in which an object may stand.
+pub const BUCKET_SLOTS: u32 = 16;

@@ -1,8 +1,8 @@
 //! Mappings of the shared memory files, and typed access to what lies in them.
 
 use crate::layout::{
-    FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC, ObjectSlot,
-    PAGE_SIZE, PROBES_MAX, object_hash,
+    BUCKET_SLOTS, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC,
+    ObjectSlot, PAGE_SIZE,
 };
 use crate::sync::{AtomicU8, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -220,13 +220,30 @@ impl Segment {
 
     /// The slot of a published object.
     pub fn find_object(&self, id: u64) -> Option<u32> {
-        self.probe(id).find(|&i| self.object(i).id.load(Ordering::Acquire) == id)
+        let levels = self.header().object_levels.load(Ordering::Acquire);
+        (0..levels).find_map(|level| self.in_bucket(id, level, id))
     }
-    /// The slots where an object may stand, in order.
-    pub fn probe(&self, id: u64) -> impl Iterator<Item = u32> + use<> {
-        let mask = self.geometry.objects_max - 1;
-        let start = object_hash(id) as u32;
-        (0..PROBES_MAX.min(self.geometry.objects_max)).map(move |k| start.wrapping_add(k) & mask)
+    /// Daemon: a free slot for a new object. None if the table is full.
+    pub fn free_slot(&self, id: u64) -> Option<u32> {
+        let used = &self.header().object_levels;
+        let levels = used.load(Ordering::Relaxed);
+        if let Some(slot) = (0..levels).find_map(|level| self.in_bucket(id, level, 0)) {
+            return Some(slot);
+        }
+        let slot = self.geometry.bucket(id, levels)?;
+        used.store(levels + 1, Ordering::Release);
+        Some(slot)
+    }
+    /// Slots of the levels in use: no others have memory.
+    pub fn slots_used(&self) -> u32 {
+        match self.header().object_levels.load(Ordering::Relaxed) {
+            0 => 0,
+            levels => self.geometry.level(levels - 1).map_or(0, |(first, slots)| first + slots),
+        }
+    }
+    fn in_bucket(&self, id: u64, level: u32, wanted: u64) -> Option<u32> {
+        let first = self.geometry.bucket(id, level)?;
+        (first..first + BUCKET_SLOTS).find(|&i| self.object(i).id.load(Ordering::Acquire) == wanted)
     }
 
     /// The leaf that covers `run` of the object in `slot`, if there is one now.
@@ -304,5 +321,46 @@ impl TouchTable {
         if n < TOUCH_MAX {
             c.store(n + 1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(objects_max: u32) -> Segment {
+        let geometry = Geometry { objects_max, inners_max: 8, leaves_max: 8, frames_max: 8 };
+        let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
+        Segment::create(&fd, geometry).unwrap()
+    }
+
+    #[test]
+    fn objects_find_room_and_use_memory_as_they_come() {
+        let seg = table(1 << 20);
+        // Inode numbers as file systems give them: dense, and dense at some distance.
+        let id = |i: u64| if i.is_multiple_of(2) { 12 + i } else { (1 << 33) + i * 32 };
+        for i in 0..300_000 {
+            let slot = seg.free_slot(id(i)).expect("room");
+            assert_eq!(seg.object(slot).id.swap(id(i), Ordering::Relaxed), 0);
+            if (i + 1).is_power_of_two() && i > 500 {
+                let bytes = u64::from(seg.slots_used()) * 64;
+                assert!(bytes <= (i + 1) * 270, "{bytes} bytes for {} objects", i + 1);
+            }
+        }
+        assert!((0..300_000).all(|i| seg.find_object(id(i)).is_some()));
+        assert_eq!(seg.find_object(5), None);
+        // A slot that was freed is used again.
+        seg.object(seg.find_object(id(9)).unwrap()).id.store(0, Ordering::Relaxed);
+        assert!(seg.free_slot(id(9)).is_some());
+    }
+
+    #[test]
+    fn a_full_object_table_says_so() {
+        let seg = table(1 << 14);
+        let taken = (1..).take_while(|&id| {
+            let slot = seg.free_slot(id);
+            slot.inspect(|&s| seg.object(s).id.store(id, Ordering::Relaxed)).is_some()
+        });
+        assert!(taken.count() > 1 << 13, "more than half of the table can be used");
     }
 }

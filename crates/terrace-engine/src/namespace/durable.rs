@@ -223,6 +223,11 @@ impl Durable {
         }
     }
 
+    /// Bytes of the region that have memory: what was ever used.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.inodes_used()) + size_of_val(self.handles_used()) + HEADER_BYTES
+    }
+
     /// Inode slots that were ever used.
     pub(crate) fn inodes_used(&self) -> &'static [InodeRecord] {
         &self.inodes[..self.inode_slots.high()]

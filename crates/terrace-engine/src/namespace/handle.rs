@@ -162,6 +162,11 @@ impl<C: PageCache> HandleTable<C> {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Bytes on the heap, as those of the inode table.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * (size_of::<Handle<C>>() + 16 + 32)
+    }
+
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let mut found = Vec::new();
         for shard in &self.shards {

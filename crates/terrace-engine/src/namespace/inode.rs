@@ -260,6 +260,11 @@ impl<O> InodeTable<O> {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Bytes on the heap: an inode, its reference counts, and its place in a hash table that is a little over half full.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * (size_of::<Inode<O>>() + 16 + 32)
+    }
+
     /// Room in the table.
     pub(crate) fn max(&self) -> usize {
         self.durable.inodes.len()

@@ -336,6 +336,11 @@ impl<C: PageCache> Namespace<C> {
         self.inodes.len()
     }
 
+    /// Memory of the tables, on the heap and in the durable region.
+    pub fn bytes(&self) -> u64 {
+        (self.inodes.bytes() + self.handles.bytes() + self.durable.bytes()) as u64
+    }
+
     /// Handles that are open.
     pub fn handles_open(&self) -> usize {
         self.handles.len()

@@ -167,8 +167,7 @@ impl Daemon {
         let path = self.dir.join(name);
         std::fs::write(&path, content).unwrap();
         let st = std::fs::metadata(&path).unwrap();
-        let slot =
-            self.segment.probe(st.ino()).find(|&i| self.segment.object(i).id.load(Ordering::Relaxed) == 0);
+        let slot = self.segment.free_slot(st.ino());
         let object = self.segment.object(slot.unwrap());
         object.size.store(st.len(), Ordering::SeqCst);
         object.id.store(st.ino(), Ordering::SeqCst);

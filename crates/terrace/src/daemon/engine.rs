@@ -72,13 +72,10 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
     };
     // Before anything that a predecessor had open is closed.
     let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
-    Ok(MainDoor {
-        namespace: Arc::new(namespace),
-        fuse,
-        mount_dev,
-        threads: shared.config.fuse.threads as usize,
-        recovering,
-    })
+    let namespace = Arc::new(namespace);
+    let counted = Arc::downgrade(&namespace);
+    engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
+    Ok(MainDoor { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
 }
 
 impl MainDoor {
