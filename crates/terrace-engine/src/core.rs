@@ -1,5 +1,6 @@
 //! What the core lock guards: the index, the policy, the frames and their owners.
 
+use crate::dirt::Books;
 use crate::frames::Frames;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
@@ -49,7 +50,8 @@ pub(crate) struct Core {
     pub in_flight: HashSet<(u32, u64)>,
     /// Frames handed out that no entry names yet.
     pub claimed: u32,
-    pub dirty_pages: u64,
+    /// What the source does not have yet.
+    pub dirt: Books,
     pub counts: Counts,
     /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
     pub hasty_chunks: Vec<u32>,
@@ -73,7 +75,7 @@ impl Core {
             by_slot: HashMap::new(),
             in_flight: HashSet::new(),
             claimed: 0,
-            dirty_pages: 0,
+            dirt: Books::default(),
             counts: Counts::default(),
             hasty_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
@@ -101,6 +103,7 @@ impl Core {
         slot.root.store(0, Ordering::Relaxed);
         slot.size.store(size, Ordering::Relaxed);
         slot.flags.store(0, Ordering::Relaxed);
+        slot.times_known.store(0, Ordering::Relaxed);
         slot.write_clock.store(self.index.tick(), Ordering::Relaxed);
         slot.id.store(id, Ordering::Release);
         Some(self.adopt_object(make(i)))
@@ -296,33 +299,6 @@ impl Core {
         self.note_change(o);
     }
 
-    // ---- dirt ----------------------------------------------------------------------------------------------------
-
-    /// Marks a page dirty. Before it is published: a crash in between must not lose it.
-    pub(crate) fn soil(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
-        use crate::segment::flag::DIRTY;
-        if self.handles.frame_flags(frame).fetch_or(DIRTY, Ordering::Release) & DIRTY == 0 {
-            self.dirty_pages += 1;
-            let mut dirty = o.dirty.lock();
-            if dirty.is_empty() {
-                o.dirty_since.store(now_ns.max(1), Ordering::Relaxed);
-            }
-            dirty.insert(page);
-        }
-    }
-    /// Forgets that a page is dirty.
-    pub(crate) fn clean(&mut self, o: &Object, page: u64, frame: u32) {
-        use crate::segment::flag::DIRTY;
-        if self.handles.frame_flags(frame).fetch_and(!DIRTY, Ordering::Release) & DIRTY != 0 {
-            self.dirty_pages -= 1;
-            let mut dirty = o.dirty.lock();
-            dirty.remove(&page);
-            if dirty.is_empty() {
-                o.dirty_since.store(0, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Bytes of books on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         // Tables are as long as the segment has frames, but only the part in use has memory.
@@ -330,7 +306,7 @@ impl Core {
         self.frames.populated() as usize * per_frame
             + self.frames.heap_bytes()
             + self.objects.len() * (size_of::<Object>() + 96)
-            + self.dirty_pages as usize * 12
+            + self.dirt.totals.all() as usize * 24
     }
 }
 
@@ -375,7 +351,7 @@ mod tests {
         let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
         let start = engine.handles.segment.header().clock.load(Ordering::Relaxed);
         engine.write(&o, 0, &[1; 64 * 4096]).unwrap();
-        engine.flush(&o, 0..u64::MAX).unwrap();
+        engine.flush_all(false).unwrap();
         engine.drop_clean();
         let core = engine.core.lock();
         // Ticks of the preparation: a page each and some more; then the same again for publishing.
@@ -442,7 +418,7 @@ mod tests {
                     engine.write(&o, at, &vec![round; back.len()]).unwrap();
                     engine.read(&o, at, &mut back, Door::Library).unwrap();
                     // The device forgets everything (`NullIo`), so only what is still dirty can be compared.
-                    let dirty = o.dirty.lock().clone();
+                    let dirty = o.dirt.lock().dirty.clone();
                     for (i, page) in back.chunks(4096).enumerate() {
                         let known = dirty.contains(&(at / 4096 + i as u64));
                         assert!(!known || page.iter().all(|&b| b == round), "zeros at {at} in round {round}");

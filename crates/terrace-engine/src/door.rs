@@ -39,8 +39,6 @@ const STRANGERS_MAX: usize = 256;
 const STRANGER_IDLE: Duration = Duration::from_secs(10);
 /// How long nothing is accepted after the descriptors have run out.
 const ACCEPT_REST: Duration = Duration::from_millis(200);
-/// Grants of a client at the most.
-const GRANTS_MAX: usize = 4096;
 /// Descriptors that come with one message at the most, and descriptors of strange file systems that wait to be closed.
 const SHOWN_MAX: usize = 4;
 const FOREIGN_MAX: usize = 64;
@@ -523,12 +521,7 @@ impl Client {
         let (mode, owner, _) = file;
         let by_mode = rights.uid().is_some_and(|uid| uid == 0 || uid == owner && mode & 0o200 != 0);
         if writable || by_mode {
-            let mut grants = self.grants.lock();
-            // The library keeps fewer. Without a grant, pages are read by us.
-            if grants.len() >= GRANTS_MAX {
-                grants.clear();
-            }
-            grants.insert(o.id(), Grant { object: Arc::downgrade(o), rights, file });
+            self.grants.lock().insert(o.id(), Grant { object: Arc::downgrade(o), rights, file });
         }
         Ok(writable || by_mode)
     }

@@ -8,10 +8,11 @@ use crate::io::Io;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
+use crate::writeback::SourceRoot;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Through which door a request came.
@@ -60,8 +61,7 @@ pub struct Engine {
     pub(crate) counts: DoorCounts,
     pub(crate) clients: Clients,
     pub(crate) stopping: AtomicBool,
-    /// errno of a writeback that keeps failing; 0 = it works.
-    pub(crate) writeback_errno: AtomicI32,
+    pub(crate) source_root: OnceLock<SourceRoot>,
     pub(crate) chunks: AtomicU64,
     pub(crate) extra: OnceLock<Extra>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -109,8 +109,8 @@ impl Bell {
 }
 
 impl Engine {
-    /// Starts an engine over the memory files of `handles`; `recovering` if a dead engine has left its state there.
-    /// After a recovery the namespace must call [`Engine::reattach_object`] for each object, then [`Engine::serve`].
+    /// Starts an engine over the memory files of `handles`, new ones or those that a dead engine has left. Over the latter
+    /// the namespace must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
     ///
     /// # Errors
     /// Unknown policy, memory under the minimum, too many ring slots.
@@ -151,7 +151,7 @@ impl Engine {
             clock,
             counts: DoorCounts::default(),
             stopping: AtomicBool::new(false),
-            writeback_errno: AtomicI32::new(0),
+            source_root: OnceLock::new(),
             chunks: AtomicU64::new(0),
             extra: OnceLock::new(),
             threads: Mutex::new(Vec::new()),
@@ -237,12 +237,19 @@ impl Engine {
     /// The failed writeback.
     pub fn forget_object(&self, id: ObjectId) -> io::Result<()> {
         let Some(o) = self.lookup_object(id) else { return Ok(()) };
-        if !o.doomed.load(Ordering::Relaxed) {
-            self.flush(&o, 0..u64::MAX)?;
-        }
         let _content = o.content.write();
         let _writeback = o.writeback.lock();
-        self.core.lock().remove_object(&o);
+        if o.gone.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if !o.doomed.load(Ordering::Relaxed) {
+            self.write_back_locked(&o, 0..u64::MAX, false)?;
+            self.sync_foreign_locked(&o)?;
+            self.stabilize_locked(&o, true)?;
+        }
+        let mut core = self.core.lock();
+        core.remove_object(&o);
+        o.gone.store(true, Ordering::Relaxed);
         Ok(())
     }
     /// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
@@ -251,7 +258,9 @@ impl Engine {
         o.doomed.store(true, Ordering::Relaxed);
         let _content = o.content.write();
         let _writeback = o.writeback.lock();
-        self.core.lock().drop_pages(&o, 0, u64::MAX);
+        if !o.gone.load(Ordering::Relaxed) {
+            self.core.lock().drop_pages(&o, 0, u64::MAX);
+        }
     }
     /// All objects.
     pub(crate) fn objects(&self) -> Vec<ObjectRef> {

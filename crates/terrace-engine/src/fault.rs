@@ -361,6 +361,9 @@ mod tests {
         fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
             Ok(())
         }
+        fn sync_fs(&self, _: RawFd) -> io::Result<()> {
+            Ok(())
+        }
         fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
             Ok(())
         }

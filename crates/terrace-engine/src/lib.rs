@@ -5,6 +5,8 @@
 //! | [`fault`] | a read: copy what is resident, read the rest from the source, publish it |
 //! | [`write`] | a write, a truncate, an operation on the source that the cache must not see half done |
 //! | [`writeback`] | dirty pages to the source, in file order, and the errors of it |
+//! | `dirt` | the books of what the source does not have for certain |
+//! | `throttle` | writers wait while too much is unwritten |
 //! | [`reclaim`] | free frames: the policy names victims, this module acts |
 //! | [`pool`] | frames, budget, resize |
 //! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
@@ -12,13 +14,14 @@
 //! | [`recover`] | what a restarted daemon does with the segment that it finds |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
 //!
-//! Lock order: object content lock, object writeback lock, core lock, object dirty set. No lock but an object's own is
-//! held during I/O.
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, core lock, object dirty set.
+//! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
 
 pub mod check;
 pub mod clock;
 pub mod config;
 mod core;
+mod dirt;
 pub mod door;
 pub mod fault;
 mod frames;
@@ -32,6 +35,7 @@ pub mod recover;
 pub mod segment;
 pub mod source;
 pub mod stats;
+mod throttle;
 pub mod write;
 pub mod writeback;
 

@@ -1,10 +1,12 @@
 //! An object: a regular file as the cache knows it.
 
+use crate::dirt::Dirt;
 use crate::source::SourceFile;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeSet;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_shm::layout::{TIMES_KNOWN, TIMES_RESTORE};
 use terrace_shm::{ObjectSlot, RUN_PAGES, Segment};
 
 /// Number of an object: the inode number that programs see on the mount.
@@ -23,17 +25,23 @@ pub struct Object {
     pub(crate) content: RwLock<()>,
     /// Held while pages of the object are on their way to the source.
     pub(crate) writeback: Mutex<()>,
-    /// Dirty pages, in file order. Locked inside the core lock, or alone.
-    pub(crate) dirty: Mutex<BTreeSet<u64>>,
+    /// Held (write) while unstable pages are made stable, and (read) by other syncs: the kernel tells each failure once a
+    /// descriptor, and who did not hear of it must not take the pages for stable.
+    pub(crate) syncing: RwLock<()>,
+    /// What the source does not have yet. Locked inside the core lock, or alone.
+    pub(crate) dirt: Mutex<Dirt>,
     /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
     pub(crate) growing: AtomicU64,
-    /// Since when the oldest dirty page is dirty (ns, engine clock; 0: none).
-    pub(crate) dirty_since: AtomicU64,
     pub(crate) readahead: Mutex<Readahead>,
     errors: Mutex<Errors>,
-    times: Mutex<Times>,
+    /// Guards the times in the slot.
+    times: Mutex<()>,
+    /// Changed since its file was last made stable.
+    pub(crate) unsynced: AtomicBool,
     /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
     pub(crate) doomed: AtomicBool,
+    /// Taken out of the books, its slot and descriptors may be another's. Set under the writeback lock.
+    pub(crate) gone: AtomicBool,
 }
 
 /// Sequential reads that miss: where the last one ended, and how far it read ahead.
@@ -73,15 +81,6 @@ struct Errors {
 #[derive(Debug)]
 pub struct ErrorCursor(AtomicU64);
 
-/// Times that the cache knows better than the source, because writeback comes later than the write.
-#[derive(Debug, Default, Clone, Copy)]
-struct Times {
-    /// mtime and ctime as the program made them, ns since 1970.
-    ours: Option<(i64, i64)>,
-    /// The source's mtime must be put right after the writeback that is still to come.
-    restore: bool,
-}
-
 impl Object {
     pub(crate) fn new(id: ObjectId, slot: u32, seg: Arc<Segment>, source: SourceFile) -> Object {
         Object {
@@ -91,13 +90,15 @@ impl Object {
             source,
             content: RwLock::new(()),
             writeback: Mutex::new(()),
-            dirty: Mutex::new(BTreeSet::new()),
+            syncing: RwLock::new(()),
+            dirt: Mutex::new(Dirt::default()),
             growing: AtomicU64::new(0),
-            dirty_since: AtomicU64::new(0),
             readahead: Mutex::new(Readahead::default()),
             errors: Mutex::new(Errors { seen: true, ..Errors::default() }),
-            times: Mutex::new(Times::default()),
+            times: Mutex::new(()),
+            unsynced: AtomicBool::new(false),
             doomed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
         }
     }
     /// Its number.
@@ -128,9 +129,13 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
-    /// Pages not yet written back.
+    /// Pages that the source does not show yet, those on their way among them.
     pub fn dirty_pages(&self) -> u64 {
-        self.dirty.lock().len() as u64
+        self.dirt.lock().unwritten()
+    }
+    /// errno of its last writeback, if that failed.
+    pub(crate) fn failing(&self) -> Option<i32> {
+        Some(self.dirt.lock().errno).filter(|&errno| errno != 0)
     }
 
     /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
@@ -154,61 +159,78 @@ impl Object {
         Err(std::io::Error::from_raw_os_error(e.last))
     }
 
+    // ---- times ---------------------------------------------------------------------------------------------------
+    //
+    // Writeback comes later than the write, so the cache knows mtime and ctime better than the source. They lie in the
+    // object's slot: an acknowledged utimens outlives terraced, as the data do.
+
     /// mtime and ctime (ns since 1970) where the cache knows better than the source.
     pub fn times(&self) -> Option<(i64, i64)> {
-        self.times.lock().ours
+        let _times = self.times.lock();
+        self.known_times()
     }
+    fn known_times(&self) -> Option<(i64, i64)> {
+        let slot = self.slot();
+        let known = slot.times_known.load(Ordering::Acquire) & TIMES_KNOWN != 0;
+        let time = |t: &AtomicU64| t.load(Ordering::Relaxed).cast_signed();
+        known.then(|| (time(&slot.mtime), time(&slot.ctime)))
+    }
+    /// Times first, then the word that says that they are there. The caller holds `times`.
+    fn set_times(&self, (mtime, ctime): (i64, i64), restore: bool) {
+        let slot = self.slot();
+        slot.mtime.store(mtime.cast_unsigned(), Ordering::Relaxed);
+        slot.ctime.store(ctime.cast_unsigned(), Ordering::Relaxed);
+        slot.times_known.store(TIMES_KNOWN | if restore { TIMES_RESTORE } else { 0 }, Ordering::Release);
+    }
+    fn restore_due(&self) -> bool {
+        self.slot().times_known.load(Ordering::Relaxed) & TIMES_RESTORE != 0
+    }
+
     /// A program wrote at `now`.
     pub(crate) fn note_write(&self, now: i64) {
-        let mut t = self.times.lock();
-        t.ours = Some((now, now));
-        t.restore = true;
+        let _times = self.times.lock();
+        self.set_times((now, now), true);
     }
-    /// A program set the mtime through the mount; the source has it already.
+    /// A program set the mtime through the mount; the source has it already, unless a writeback has just put the old one
+    /// back.
     pub fn adopt_mtime(&self, mtime: i64) {
-        let mut t = self.times.lock();
-        if let Some((m, _)) = &mut t.ours {
-            *m = mtime;
-        }
+        let times = self.times.lock();
+        let Some((_, ctime)) = self.known_times() else { return };
+        self.set_times((mtime, ctime), true);
+        drop(times);
+        self.restore_times();
     }
     /// A program changed metadata through the mount (chmod, link, ...): the source's ctime is the newest.
     pub fn adopt_ctime(&self) {
-        let mut t = self.times.lock();
-        if let (Some((_, c)), Some((_, ctime))) = (&mut t.ours, self.source.times()) {
-            *c = ctime;
+        let _times = self.times.lock();
+        if let (Some((mtime, _)), Some((_, ctime))) = (self.known_times(), self.source.times()) {
+            self.set_times((mtime, ctime), self.restore_due());
         }
     }
     /// The source itself was changed (fallocate, ...): its times are the newest.
     pub(crate) fn adopt_times(&self) {
-        let mut t = self.times.lock();
-        if t.ours.is_some() {
-            t.ours = self.source.times();
+        let _times = self.times.lock();
+        if let (Some(_), Some(newest)) = (self.known_times(), self.source.times()) {
+            self.set_times(newest, self.restore_due());
         }
     }
 
     /// After a writeback: gives the source the mtime of the write, not of the writeback.
     pub(crate) fn restore_times(&self) {
-        let mut t = self.times.lock();
-        let Some((mtime, _)) = t.ours else { return };
-        if !t.restore {
-            return;
+        let _times = self.times.lock();
+        let Some((mtime, ctime)) = self.known_times().filter(|_| self.restore_due()) else { return };
+        if let Err(e) = self.set_mtime_of_source(mtime) {
+            tracing::debug!("object {}: mtime not restored: {e}", self.id);
         }
-        if let Ok(w) = self.source.writer() {
-            // SAFETY: the object keeps the descriptor open.
-            let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(w.raw()) };
-            let ts = rustix::fs::Timespec {
-                tv_sec: mtime.div_euclid(1_000_000_000),
-                tv_nsec: mtime.rem_euclid(1_000_000_000),
-            };
-            let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-            let set = rustix::fs::futimens(
-                fd,
-                &rustix::fs::Timestamps { last_access: omit, last_modification: ts },
-            );
-            if let Err(e) = set {
-                tracing::debug!("object {}: mtime not restored: {e}", self.id);
-            }
-        }
-        t.restore = !self.dirty.lock().is_empty();
+        self.set_times((mtime, ctime), self.dirty_pages() > 0);
+    }
+
+    /// By path, for no descriptor that writes need be open any more.
+    fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
+        let time =
+            Timespec { tv_sec: mtime.div_euclid(1_000_000_000), tv_nsec: mtime.rem_euclid(1_000_000_000) };
+        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: time };
+        Ok(rustix::fs::utimensat(CWD, self.source.proc_path(), &times, AtFlags::empty())?)
     }
 }

@@ -102,7 +102,7 @@ impl PageCache for Engine {
         Engine::truncate(self, object, size)
     }
     fn flush(&self, object: &ObjectRef, range: Range<u64>) -> io::Result<()> {
-        self.flush_visible(object, range)
+        Engine::flush(self, object, range)
     }
     fn fsync(&self, object: &ObjectRef, data_only: bool, cursor: &ErrorCursor) -> io::Result<()> {
         Engine::fsync(self, object, data_only, cursor)

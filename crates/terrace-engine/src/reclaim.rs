@@ -56,7 +56,7 @@ impl Engine {
             }
             if !core.frames.can_grow() {
                 let freed = core.evict(BATCH);
-                if freed == 0 && core.dirty_pages > 0 {
+                if freed == 0 && core.dirt.totals.all() > 0 {
                     self.writeback_bell.ring();
                 }
                 return freed > 0;

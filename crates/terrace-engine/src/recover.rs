@@ -8,7 +8,7 @@
 
 use crate::engine::Engine;
 use crate::object::{Object, ObjectId, ObjectRef};
-use crate::segment::flag::{DIRTY, WRITEBACK};
+use crate::segment::flag::HELD;
 use crate::source::SourceFile;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -40,6 +40,8 @@ impl Engine {
         let seg = self.handles.segment.clone();
         let slot = seg.find_object(id)?;
         let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
+        // Nothing is known of what the dead daemon did to it and did not make stable.
+        object.unsynced.store(true, Ordering::Relaxed);
         // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
         // A dead writer may have extended the source before it published the size.
         if let Ok(st) = object.source().stat() {
@@ -78,7 +80,7 @@ impl Engine {
         for (o, page, place, e) in pages {
             let frame = e.frame().expect("filtered above");
             let flags = self.handles.frame_flags(frame);
-            let dirty = flags.swap(0, Ordering::AcqRel) & (DIRTY | WRITEBACK) != 0;
+            let dirty = flags.swap(0, Ordering::AcqRel) & HELD != 0;
             let busy = e.state() != terrace_shm::State::Present;
             let clock = core.index.tick();
             if (busy && !dirty) || !core.recover_owner(place, frame) {

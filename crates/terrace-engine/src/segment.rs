@@ -36,6 +36,10 @@ pub mod flag {
     pub const DIRTY: u8 = 1;
     /// The frame is on its way to the source.
     pub const WRITEBACK: u8 = 2;
+    /// The kernel's page cache has taken it; whether the device has is not known.
+    pub const UNSTABLE: u8 = 4;
+    /// Any of them: the source may still need the frame, so it stays.
+    pub const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
 }
 
 impl SegmentHandles {

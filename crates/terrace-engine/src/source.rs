@@ -112,6 +112,15 @@ impl SourceFile {
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
         self.open_writer().map_or_else(|| self.reader(), Ok)
     }
+    /// To make stable what went through the page cache: the very descriptor if it is still open, for the kernel tells each
+    /// descriptor of the failures since it was opened; else a fresh one, which it tells of those that nobody has heard of.
+    pub(crate) fn syncer(&self) -> io::Result<Arc<DataFd>> {
+        if let Some(open) = self.tail.lock().clone() {
+            return Ok(open);
+        }
+        let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
+        fresh.or_else(|err| self.write.lock().clone().ok_or(err))
+    }
     /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {

@@ -78,6 +78,8 @@ pub struct Reclaim {
 pub struct Writeback {
     pub dirty: u64,
     pub dirty_bytes: u64,
+    pub writeback: u64,
+    pub unstable: u64,
     pub dirty_limit: u64,
     pub written_back: u64,
     pub errors: u64,
@@ -104,7 +106,7 @@ impl Engine {
         let metadata = self.metadata_bytes(&core);
         let pages = u64::from(core.frames.in_use());
         let frames_bytes = u64::from(core.frames.populated()) * PAGE_SIZE as u64;
-        let (d, c) = (&self.counts, core.counts);
+        let (d, c, dirt) = (&self.counts, core.counts, core.dirt.totals);
         Stats {
             schema: "terrace.stat.v1",
             policy: core.policy.name().to_owned(),
@@ -150,13 +152,15 @@ impl Engine {
                 inserted: c.inserted,
             },
             writeback: Writeback {
-                dirty: core.dirty_pages,
-                dirty_bytes: core.dirty_pages * PAGE_SIZE as u64,
+                dirty: dirt.dirty,
+                dirty_bytes: dirt.dirty * PAGE_SIZE as u64,
+                writeback: dirt.writeback,
+                unstable: dirt.unstable,
                 dirty_limit: self.dirty_limit(),
                 written_back: get(&d.written_back),
                 errors: get(&d.writeback_errors),
                 throttled: get(&d.throttled),
-                failing_errno: self.writeback_errno.load(Ordering::Relaxed),
+                failing_errno: core.dirt.failing_errno(),
             },
             objects: core.objects.len(),
             generations: core

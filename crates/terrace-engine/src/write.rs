@@ -12,7 +12,6 @@ use std::io;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use terrace_policy::{Shadow, Why};
 use terrace_shm::index::Place;
 use terrace_shm::protocol::{publish, withdraw};
@@ -56,18 +55,16 @@ impl Engine {
         }
         let end =
             offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
-        self.throttle(data.len().div_ceil(PAGE_SIZE) as u64)?;
+        self.throttle(o, data.len().div_ceil(PAGE_SIZE) as u64)?;
         let _content = o.content.write();
         let old_size = o.size();
         // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
         let writer = o.source().writer()?;
         let source = writer.raw();
         if end > old_size {
+            self.io.truncate(source, end)?;
+            // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
             o.growing.store(end, Ordering::Release);
-            if let Err(e) = self.io.truncate(source, end) {
-                o.growing.store(0, Ordering::Release);
-                return Err(e);
-            }
         }
         let written = self.write_pages(o, old_size, offset, data);
         // What was written before an error stays written, as with any file system.
@@ -95,11 +92,11 @@ impl Engine {
     }
 
     fn write_pages(&self, o: &Object, old_size: u64, offset: u64, data: &[u8]) -> io::Result<usize> {
-        let mut done = 0;
+        let (mut done, mut hope) = (0, None);
         while done < data.len() {
             let step = match self.write_batch(o, old_size, offset + done as u64, &data[done..]) {
                 Ok(Ok(n)) => Ok(n),
-                Ok(Err(Obstacle::Frames)) => self.wait_for_clean().map(|()| 0),
+                Ok(Err(Obstacle::Frames)) => self.wait_for_frames(o, &mut hope).map(|()| 0),
                 Ok(Err(Obstacle::Index)) => {
                     let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
                     self.write_through(o, offset + done as u64, &data[done..done + n]).map(|()| n)
@@ -213,7 +210,7 @@ impl Engine {
                 core.enlist(c.frame, NonZeroU32::new(c.shadow).map(Shadow), Why::Write);
             }
         }
-        if core.dirty_pages > self.dirty_background() {
+        if core.dirt.totals.reclaimable() > self.dirty_background() {
             self.writeback_bell.ring();
         }
     }
@@ -251,6 +248,7 @@ impl Engine {
         let _content = o.content.write();
         let _writeback = o.writeback.lock();
         let writer = o.source().writer()?;
+        o.unsynced.store(true, Ordering::Relaxed);
         let old = o.size();
         self.core.lock().note_change(o);
         if size < old {
@@ -284,55 +282,20 @@ impl Engine {
         f: impl FnOnce(&SourceFile) -> io::Result<T>,
     ) -> io::Result<T> {
         let _content = o.content.write();
-        self.write_back(o, range.clone())?;
         let _writeback = o.writeback.lock();
+        self.write_back_locked(o, range.clone(), false)?;
+        self.stabilize_locked(o, true)?;
         let (first, last) =
             (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
         // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
         self.core.lock().drop_pages(o, first, last);
+        o.unsynced.store(true, Ordering::Relaxed);
         let result = f(o.source());
         self.core.lock().drop_pages(o, first, last);
         let st = o.source().stat()?;
         o.slot().size.store(st.st_size as u64, Ordering::Release);
         o.adopt_times();
         result
-    }
-
-    /// Waits until `pages` more may become dirty.
-    fn throttle(&self, pages: u64) -> io::Result<()> {
-        let limit = self.dirty_limit();
-        let mut core = self.core.lock();
-        if core.dirty_pages + pages <= limit || core.dirty_pages == 0 {
-            return Ok(());
-        }
-        drop(core);
-        self.counts.throttled.fetch_add(1, Ordering::Relaxed);
-        loop {
-            self.writeback_bell.ring();
-            core = self.core.lock();
-            if core.dirty_pages + pages <= limit || core.dirty_pages == 0 {
-                return Ok(());
-            }
-            self.check_writeback()?;
-            self.dirty_done.wait_for(&mut core, Duration::from_millis(100));
-            drop(core);
-        }
-    }
-
-    /// Waits for frames that writeback is to make clean.
-    fn wait_for_clean(&self) -> io::Result<()> {
-        self.writeback_bell.ring();
-        self.check_writeback()?;
-        let mut core = self.core.lock();
-        self.dirty_done.wait_for(&mut core, Duration::from_millis(100));
-        Ok(())
-    }
-
-    fn check_writeback(&self) -> io::Result<()> {
-        match self.writeback_errno.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            e => Err(io::Error::from_raw_os_error(e)),
-        }
     }
 }
 

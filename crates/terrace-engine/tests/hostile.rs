@@ -172,7 +172,8 @@ fn a_hostile_client_changes_nothing() {
     let config =
         EngineConfig { memory_bytes: 20 << 20, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() };
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-    let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo)).unwrap();
+    let engine =
+        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
     engine.serve().unwrap();
     let meta = std::fs::metadata(&victim).unwrap();
     engine.set_mount_dev(meta.dev());
@@ -243,7 +244,8 @@ impl Served {
         let victim = dir.path().join("victim");
         std::fs::write(&victim, (0..64).flat_map(content).collect::<Vec<u8>>()).unwrap();
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo)).unwrap();
+        let engine =
+            Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
         engine.serve().unwrap();
         let meta = std::fs::metadata(&victim).unwrap();
         engine.set_mount_dev(meta.dev());
@@ -465,7 +467,8 @@ fn rings_of_every_size_can_be_mapped() {
     }
     for slots in [0, terrace_engine::RING_SLOTS_MAX + 1] {
         let handles = Arc::new(SegmentHandles::create(&config(slots)).unwrap());
-        let engine = Engine::start(config(slots), handles, Arc::new(SystemClock), Arc::new(BlockingIo));
+        let engine =
+            Engine::start(config(slots), handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()));
         assert_eq!(engine.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     }
 }
@@ -477,7 +480,8 @@ fn every_quick_hello_is_answered() {
     let dir = tempfile::tempdir().unwrap();
     let config = EngineConfig { memory_bytes: 20 << 20, ..EngineConfig::default() };
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-    let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo)).unwrap();
+    let engine =
+        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
     let (listener, path) = listen(dir.path());
     let server = {
         let e = engine.clone();

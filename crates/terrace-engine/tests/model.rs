@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use terrace_engine::io::{BlockingIo, Faults, Io, SimIo, UringIo};
+use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
 use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 
 /// xorshift64*: seeded, printed, reproducible.
@@ -160,7 +160,7 @@ impl World {
                 }
             }
             88..91 => {
-                let _ = self.engine.flush_visible(&self.object(id), 0..u64::MAX);
+                let _ = self.engine.flush(&self.object(id), 0..u64::MAX);
             }
             91..94 => {
                 self.engine.drop_clean();
@@ -224,7 +224,7 @@ fn run(policy: &str, io: Arc<dyn Io>, steps: usize, crashes: bool, lull: impl Fn
 fn agrees_with_the_model_under_every_policy() {
     for policy in terrace_policy::NAMES {
         println!("policy {policy}");
-        run(policy, Arc::new(BlockingIo), 600, false, || {});
+        run(policy, Arc::new(BlockingIo::default()), 600, false, || {});
     }
 }
 
@@ -233,25 +233,34 @@ fn agrees_with_the_model_across_crashes() {
     run("strata", Arc::new(UringIo::new().unwrap()), 1500, true, || {});
 }
 
+/// Faults of the device, and calls that fall short below.
+fn agrees_under_faults(short: &ShortCalls, inner: impl Io + 'static) {
+    let faults =
+        Faults { read_eio: 20, write_eio: 20, write_enospc: 20, sync_eio: 20, slow: 5, ..Faults::default() };
+    let io = Arc::new(SimIo::new(inner, seed(), faults));
+    let calm = io.clone();
+    run("strata", io, 1000, true, move || {
+        calm.set(Faults::default());
+        short.set(0);
+    });
+}
+
 #[test]
 fn agrees_with_the_model_under_faults() {
-    let faults = Faults {
-        read_eio: 20,
-        read_short: 100,
-        write_eio: 20,
-        write_enospc: 20,
-        slow: 5,
-        ..Faults::default()
-    };
-    let io = Arc::new(SimIo::new(BlockingIo, seed(), faults));
-    let calm = io.clone();
-    run("strata", io, 1000, true, move || calm.set(Faults::default()));
+    let short = ShortCalls::new(seed(), 300);
+    agrees_under_faults(&short, BlockingIo::with_short_calls(short.clone()));
+}
+
+#[test]
+fn agrees_with_the_model_under_faults_of_io_uring() {
+    let short = ShortCalls::new(seed(), 300);
+    agrees_under_faults(&short, UringIo::with_short_calls(short.clone()).unwrap());
 }
 
 /// terraced died after it had cut the source and before it had cut the cache.
 #[test]
 fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
-    let mut w = World::new("strata", Arc::new(BlockingIo));
+    let mut w = World::new("strata", Arc::new(BlockingIo::default()));
     let o = w.object(1);
     w.engine.write(&o, 0, &[7; 40_000]).unwrap();
     drop(o);
@@ -270,7 +279,7 @@ fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
 
 #[test]
 fn a_failed_writeback_is_told_once_to_every_handle_and_the_page_stays_dirty() {
-    let io = Arc::new(SimIo::new(BlockingIo, 1, Faults { write_eio: 1000, ..Faults::default() }));
+    let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults { write_eio: 1000, ..Faults::default() }));
     let w = World::new("strata", io.clone());
     let o = w.object(1);
     let (a, b) = (o.error_cursor(), o.error_cursor());
@@ -291,7 +300,8 @@ fn a_failed_writeback_is_told_once_to_every_handle_and_the_page_stays_dirty() {
 
 #[test]
 fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
-    let io = Arc::new(SimIo::new(BlockingIo, 1, Faults { write_enospc: 1000, ..Faults::default() }));
+    let io =
+        Arc::new(SimIo::new(BlockingIo::default(), 1, Faults { write_enospc: 1000, ..Faults::default() }));
     let w = World::new("strata", io.clone());
     let o = w.object(1);
     let chunk = vec![3u8; 1 << 20];
@@ -316,7 +326,7 @@ fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
 #[test]
 fn no_torn_page_under_concurrent_readers_and_writers() {
     let s = seed();
-    let w = World::new("strata", Arc::new(BlockingIo));
+    let w = World::new("strata", Arc::new(BlockingIo::default()));
     let o = w.object(1);
     let pages = 6000u64;
     for p in 0..pages {

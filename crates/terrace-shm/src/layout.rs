@@ -31,7 +31,7 @@ pub const CHUNK_FRAMES: usize = HUGE / PAGE_SIZE;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// First page of the segment.
 #[repr(C)]
@@ -95,8 +95,19 @@ pub struct ObjectSlot {
     /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them the fast door steps aside, for the content may be newer in a
     /// kernel's page cache.
     pub flags: AtomicU32,
-    _pad: [u32; 7],
+    /// For the daemon alone, from here on. [`TIMES_KNOWN`], [`TIMES_RESTORE`].
+    pub times_known: AtomicU32,
+    /// mtime as the program made it, ns since 1970 (two's complement).
+    pub mtime: AtomicU64,
+    /// ctime likewise.
+    pub ctime: AtomicU64,
+    _pad: u64,
 }
+
+/// The daemon knows mtime and ctime better than the source, because writeback comes later than the write.
+pub const TIMES_KNOWN: u32 = 1;
+/// The source's mtime must be put right after the writeback that is still to come.
+pub const TIMES_RESTORE: u32 = 2;
 
 /// A writer has it open who may map it without telling anybody.
 pub const FLAG_SLOW: u32 = 1;

@@ -83,7 +83,7 @@ pub fn pid_namespace() -> PathBuf {
 /// A directory of an instance, its own or another's.
 #[derive(Debug, Clone)]
 pub struct Instance {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 /// How long others may hold a new instance's lock.
@@ -398,7 +398,7 @@ mod tests {
         instance.write_info(&info()).unwrap();
         drop(lock);
         assert!(instance.is_swept());
-        lost::Dirty::now(vec![("f".to_owned(), 4096)]).record(&instance).unwrap();
+        lost::Dirty { bytes: 4096, files_total: 1, ..lost::Dirty::default() }.record(&instance).unwrap();
         assert!(!instance.is_swept());
         let long_ago = SystemTime::now() - 2 * TOLD_WITHIN;
         File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
@@ -17,13 +18,14 @@ use crate::size::human;
 /// dirty.json.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dirty {
-    /// When, in milliseconds since 1970.
+    /// Until when that was so, in milliseconds since 1970: the time of the file.
+    #[serde(skip)]
     pub unix_ms: u64,
     /// Bytes unwritten, all files together.
     pub bytes: u64,
     /// How many files have some.
     pub files_total: u64,
-    /// The first of them.
+    /// Those with most.
     pub files: Vec<File>,
 }
 
@@ -37,7 +39,7 @@ pub struct File {
 }
 
 /// Most files named in a record.
-const FILES_MAX: usize = 100;
+pub const FILES_MAX: usize = 100;
 /// Most files named in a message.
 const TOLD_MAX: usize = 8;
 /// Name of the record in the instance's directory.
@@ -48,18 +50,6 @@ const REFUSAL: &str = "refusal";
 pub const RECORD_EVERY: Duration = Duration::from_millis(250);
 
 impl Dirty {
-    /// The record of this moment.
-    pub fn now(report: Vec<(String, u64)>) -> Dirty {
-        let unix_ms =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        Dirty {
-            unix_ms,
-            bytes: report.iter().map(|(_, bytes)| bytes).sum(),
-            files_total: report.len() as u64,
-            files: report.into_iter().take(FILES_MAX).map(|(path, bytes)| File { path, bytes }).collect(),
-        }
-    }
-
     /// As part of a line: how much, in which files.
     pub fn told(&self) -> String {
         format!("up to {} bytes ({}) unwritten in {}", self.bytes, human(self.bytes), named(self))
@@ -70,9 +60,22 @@ impl Dirty {
         instance.replace(RECORD, &serde_json::to_vec(self)?)
     }
 
-    /// The last record of an instance.
-    pub fn of(instance: &Instance) -> Option<Dirty> {
-        serde_json::from_slice(&std::fs::read(instance.path(RECORD)).ok()?).ok()
+    /// Says that the record still holds: record and directory are as young as after a new one.
+    pub fn renew(instance: &Instance) -> std::io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        for path in [instance.path(RECORD), instance.path("")] {
+            rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn of(instance: &Instance) -> Option<Dirty> {
+        let path = instance.path(RECORD);
+        let dirty: Dirty = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+        let held_until = std::fs::metadata(&path).ok()?.modified().ok()?;
+        let since = held_until.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Some(Dirty { unix_ms: since.as_millis() as u64, ..dirty })
     }
 }
 
@@ -203,10 +206,14 @@ mod tests {
         }
     }
 
+    fn dirty(files: u64) -> Dirty {
+        let files: Vec<File> = (0..files).map(|n| File { path: format!("f{n}"), bytes: 4096 }).collect();
+        Dirty { bytes: files.len() as u64 * 4096, files_total: files.len() as u64, files, ..Dirty::default() }
+    }
+
     #[test]
     fn a_record_is_told_in_one_line() {
-        let report = (0..12).map(|n| (format!("f{n}"), 4096)).collect();
-        let line = told(Some(Dirty::now(report)), None, &info());
+        let line = told(Some(dirty(12)), None, &info());
         assert!(line.contains("up to 49152 bytes (48.0 KiB) unwritten in f0, f1"), "{line}");
         assert!(line.contains("f7 and 4 more"), "{line}");
         assert!(!line.contains('\n'));
@@ -214,7 +221,7 @@ mod tests {
 
     #[test]
     fn no_unwritten_data_is_no_loss() {
-        let line = told(Some(Dirty::now(Vec::new())), None, &info());
+        let line = told(Some(dirty(0)), None, &info());
         assert!(line.contains("nothing was lost"), "{line}");
     }
 
@@ -225,14 +232,22 @@ mod tests {
 
     #[test]
     fn a_source_that_refused_is_named_as_the_cause() {
-        let dirty = Dirty::now(vec![("f".to_owned(), 4096)]);
-        let line = told(Some(dirty), Some("No space left on device".to_owned()), &info());
+        let line = told(Some(dirty(1)), Some("No space left on device".to_owned()), &info());
         assert!(line.contains("ended with up to 4096 bytes") && line.contains("No space left"), "{line}");
     }
 
     #[test]
-    fn records_name_a_bounded_number_of_files() {
-        let dirty = Dirty::now((0..1000).map(|n| (n.to_string(), 1)).collect());
-        assert_eq!((dirty.files.len(), dirty.files_total, dirty.bytes), (FILES_MAX, 1000, 1000));
+    fn a_record_that_still_holds_is_as_young_as_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = Instance { dir: dir.path().to_owned() };
+        assert!(Dirty::renew(&instance).is_err(), "there is none");
+        dirty(3).record(&instance).unwrap();
+        let recorded = std::fs::File::options().write(true).open(instance.path(RECORD)).unwrap();
+        recorded.set_modified(UNIX_EPOCH).unwrap();
+        assert_eq!(Dirty::of(&instance), Some(dirty(3)));
+        Dirty::renew(&instance).unwrap();
+        let renewed = Dirty::of(&instance).unwrap();
+        assert!(ago(renewed.unix_ms).ends_with("s ago"), "{}", ago(renewed.unix_ms));
+        assert_eq!(Dirty { unix_ms: 0, ..renewed }, dirty(3));
     }
 }

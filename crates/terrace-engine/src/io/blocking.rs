@@ -1,16 +1,21 @@
 //! Plain preadv and pwritev on the calling thread: the fastest way to do one thing at a time.
 
-use super::{Io, IoVec, advance, total};
+use super::{Io, IoVec, ShortCalls, advance, total};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
+use terrace_shm::PAGE_SIZE;
 
 /// The plain twin.
 #[derive(Debug, Default)]
-pub struct BlockingIo;
+pub struct BlockingIo {
+    short: ShortCalls,
+}
 
 /// IOV_MAX of Linux.
 const VECS_MAX: usize = 1024;
+/// Reads that may end inside the same page before they count as failed.
+const STALLS_MAX: u32 = 8;
 
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: callers pass descriptors of source files that their object keeps open.
@@ -25,31 +30,40 @@ fn check(n: isize) -> Result<usize, Errno> {
     }
 }
 
+impl BlockingIo {
+    /// The plain twin over a kernel some of whose calls fall short.
+    pub fn with_short_calls(short: ShortCalls) -> BlockingIo {
+        BlockingIo { short }
+    }
+}
+
 impl Io for BlockingIo {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
         let want = total(bufs);
-        let mut done = 0;
+        let (mut done, mut stalls) = (0, 0);
         while done < want {
             let left = advance(bufs, done);
+            let part = self.short.cut(&left);
+            let at = offset + done as u64;
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
-                libc::preadv64(
-                    fd,
-                    left.as_ptr().cast(),
-                    left.len().min(VECS_MAX) as i32,
-                    (offset + done as u64) as i64,
-                )
+                libc::preadv64(fd, part.as_ptr().cast(), part.len().min(VECS_MAX) as i32, at as i64)
             });
             match n {
                 Ok(0) => break,
-                Ok(n) => {
-                    done += n;
-                    // A direct read that ends inside a page has met the end of the file.
-                    if n % 512 != 0 {
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // A direct read does not go on inside a block: the one before ended there, as a rule with the file.
+                Err(Errno::INVAL) if !done.is_multiple_of(PAGE_SIZE) => {
+                    if rustix::fs::fstat(borrow(fd))?.st_size as u64 <= at {
                         break;
                     }
+                    stalls += 1;
+                    if stalls > STALLS_MAX {
+                        return Err(Errno::IO.into());
+                    }
+                    done = done / PAGE_SIZE * PAGE_SIZE;
                 }
-                Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -61,12 +75,13 @@ impl Io for BlockingIo {
         let mut done = 0;
         while done < want {
             let left = advance(bufs, done);
+            let part = self.short.cut(&left);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
                 libc::pwritev64(
                     fd,
-                    left.as_ptr().cast(),
-                    left.len().min(VECS_MAX) as i32,
+                    part.as_ptr().cast(),
+                    part.len().min(VECS_MAX) as i32,
                     (offset + done as u64) as i64,
                 )
             });
@@ -82,6 +97,10 @@ impl Io for BlockingIo {
 
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
         Ok(if data_only { rustix::fs::fdatasync(borrow(fd)) } else { rustix::fs::fsync(borrow(fd)) }?)
+    }
+
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(borrow(fd))?)
     }
 
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {

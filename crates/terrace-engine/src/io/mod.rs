@@ -3,12 +3,14 @@
 mod aligned;
 mod blocking;
 mod null;
+mod short;
 mod sim;
 mod uring;
 
 pub use aligned::AlignedBuf;
 pub use blocking::BlockingIo;
 pub use null::NullIo;
+pub use short::ShortCalls;
 pub use sim::{Faults, SimIo};
 pub use uring::UringIo;
 
@@ -79,6 +81,12 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// What the device says.
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()>;
+
+    /// syncfs: makes everything on the file system of `fd` stable.
+    ///
+    /// # Errors
+    /// What the device says, once a descriptor.
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()>;
 
     /// Sets the size of a source file.
     ///

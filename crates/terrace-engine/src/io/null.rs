@@ -22,6 +22,9 @@ impl Io for NullIo {
     fn sync(&self, _fd: RawFd, _data_only: bool) -> io::Result<()> {
         Ok(())
     }
+    fn sync_fs(&self, _fd: RawFd) -> io::Result<()> {
+        Ok(())
+    }
     fn truncate(&self, _fd: RawFd, _size: u64) -> io::Result<()> {
         Ok(())
     }

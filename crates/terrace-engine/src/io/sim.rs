@@ -1,6 +1,6 @@
-//! The faulty twin: real I/O that fails, falls short or dawdles, by seed.
+//! The faulty twin: real I/O that fails or dawdles, by seed. (What falls short does so below the twins: [`super::ShortCalls`].)
 
-use super::{Io, IoVec};
+use super::{Io, IoVec, WriteOp};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
@@ -12,13 +12,11 @@ use std::time::Duration;
 pub struct Faults {
     /// Reads that fail with EIO.
     pub read_eio: u32,
-    /// Reads that stop half way and are resumed.
-    pub read_short: u32,
     /// Writes that fail with EIO.
     pub write_eio: u32,
     /// Writes that fail with ENOSPC.
     pub write_enospc: u32,
-    /// fsync that fails with EIO.
+    /// fsync and syncfs that fail with EIO.
     pub sync_eio: u32,
     /// Operations that take `delay` longer.
     pub slow: u32,
@@ -52,6 +50,15 @@ impl<T: Io> SimIo<T> {
         s.0 = x;
         (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % 1000 < u64::from(pick(&s.1))
     }
+    fn write_fault(&self) -> io::Result<()> {
+        if self.strike(|f| f.write_eio) {
+            return Err(Errno::IO.into());
+        }
+        if self.strike(|f| f.write_enospc) {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
     fn dawdle(&self) {
         if self.strike(|f| f.slow) {
             std::thread::sleep(self.state.lock().1.delay);
@@ -65,30 +72,23 @@ impl<T: Io> Io for SimIo<T> {
         if self.strike(|f| f.read_eio) {
             return Err(Errno::IO.into());
         }
-        if self.strike(|f| f.read_short) && bufs.len() > 1 {
-            // The device gave only the first part; a correct twin resumes, as the kernel would.
-            let (a, b) = bufs.split_at(bufs.len() / 2);
-            // SAFETY: the caller's promise.
-            let n = unsafe { self.inner.read(fd, offset, a)? };
-            if n < super::total(a) {
-                return Ok(n);
-            }
-            // SAFETY: the caller's promise.
-            return Ok(n + unsafe { self.inner.read(fd, offset + n as u64, b)? });
-        }
         // SAFETY: the caller's promise.
         unsafe { self.inner.read(fd, offset, bufs) }
     }
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
         self.dawdle();
-        if self.strike(|f| f.write_eio) {
-            return Err(Errno::IO.into());
-        }
-        if self.strike(|f| f.write_enospc) {
-            return Err(Errno::NOSPC.into());
-        }
+        self.write_fault()?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.write(fd, offset, bufs) }
+    }
+    unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
+        self.dawdle();
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write_batch(ops) };
+        // Nothing is known of what a failed write has written.
+        for op in ops.iter_mut().filter(|op| op.result.is_ok()) {
+            op.result = self.write_fault();
+        }
     }
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
         self.dawdle();
@@ -96,6 +96,13 @@ impl<T: Io> Io for SimIo<T> {
             return Err(Errno::IO.into());
         }
         self.inner.sync(fd, data_only)
+    }
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        self.dawdle();
+        if self.strike(|f| f.sync_eio) {
+            return Err(Errno::IO.into());
+        }
+        self.inner.sync_fs(fd)
     }
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
         self.inner.truncate(fd, size)

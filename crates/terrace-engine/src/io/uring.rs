@@ -1,19 +1,28 @@
 //! io_uring for batches of writes, so that the device sees them at once; single operations take the plain way, which is
-//! cheaper at depth one.
+//! cheaper at depth one. There are a few rings: who finds none free does not wait for another's batch, but takes the
+//! plain way too.
 
-use super::{BlockingIo, Io, IoVec, WriteOp, advance, total};
+use super::{BlockingIo, Io, IoVec, ShortCalls, WriteOp, advance, total};
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
-/// Operations in flight at the most.
+/// Operations in flight at the most, of one ring.
 const DEPTH: u32 = 32;
+/// Rings: batches on their way at one time.
+const RINGS: usize = 4;
+/// How long to leave a kernel alone that is out of something.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The io_uring twin.
 pub struct UringIo {
-    ring: Mutex<IoUring>,
+    /// None: broken, and given up.
+    rings: Vec<Mutex<Option<IoUring>>>,
     plain: BlockingIo,
+    short: ShortCalls,
 }
 
 impl std::fmt::Debug for UringIo {
@@ -23,12 +32,74 @@ impl std::fmt::Debug for UringIo {
 }
 
 impl UringIo {
-    /// Sets up a ring.
+    /// Sets up the rings.
     ///
     /// # Errors
     /// If the kernel has no io_uring or forbids it; use [`BlockingIo`] then.
     pub fn new() -> io::Result<UringIo> {
-        Ok(UringIo { ring: Mutex::new(IoUring::new(DEPTH)?), plain: BlockingIo })
+        UringIo::with_short_calls(ShortCalls::default())
+    }
+    /// The same over a kernel some of whose calls fall short.
+    ///
+    /// # Errors
+    /// As [`UringIo::new`].
+    pub fn with_short_calls(short: ShortCalls) -> io::Result<UringIo> {
+        let rings: io::Result<_> = (0..RINGS).map(|_| Ok(Mutex::new(Some(IoUring::new(DEPTH)?)))).collect();
+        Ok(UringIo { rings: rings?, plain: BlockingIo::with_short_calls(short.clone()), short })
+    }
+
+    /// Does a batch on one ring. False if the ring is broken; what has not been done then has no result.
+    ///
+    /// # Safety
+    /// As [`Io::write`], for each operation.
+    unsafe fn run(&self, ring: &mut IoUring, batch: &mut [WriteOp], done: &mut [Option<i32>]) -> bool {
+        let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
+        for (i, (op, part)) in batch.iter().zip(&parts).enumerate() {
+            let sqe = opcode::Writev::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
+                .offset(op.offset)
+                .build()
+                .user_data(i as u64);
+            // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole batch.
+            unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
+        }
+        let (mut left, mut works) = (batch.len(), true);
+        while left > 0 {
+            let waited = if works { ring.submit_and_wait(1) } else { Ok(0) };
+            let before = left;
+            for c in ring.completion() {
+                done[c.user_data() as usize] = Some(c.result());
+                left -= 1;
+            }
+            match waited.map_err(|e| e.raw_os_error()) {
+                // Broken. What it has not taken it never will; what it has taken ends, and the memory must last until then.
+                Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                    tracing::error!("io_uring: errno {errno:?}; this ring is given up");
+                    works = false;
+                    left -= ring.submission().len();
+                }
+                _ if before == left => std::thread::sleep(PAUSE),
+                _ => {}
+            }
+        }
+        works
+    }
+
+    /// Completes a write that fell short or was interrupted, or that was never begun, the plain way.
+    ///
+    /// # Safety
+    /// As [`Io::write`].
+    unsafe fn finish(&self, op: &WriteOp, res: Option<i32>) -> io::Result<()> {
+        let done = match res {
+            None => 0,
+            Some(n) if n >= 0 => n as usize,
+            Some(e) if e == -libc::EINTR || e == -libc::EAGAIN => 0,
+            Some(e) => return Err(io::Error::from_raw_os_error(-e)),
+        };
+        if done == total(&op.bufs) {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
     }
 }
 
@@ -42,59 +113,86 @@ impl Io for UringIo {
         unsafe { self.plain.write(fd, offset, bufs) }
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
-        if ops.len() < 2 {
-            for op in ops {
-                // SAFETY: the caller's promise.
-                op.result = unsafe { self.plain.write(op.fd, op.offset, &op.bufs) };
-            }
-            return;
-        }
-        let mut ring = self.ring.lock();
         for batch in ops.chunks_mut(DEPTH as usize) {
-            for (i, op) in batch.iter().enumerate() {
-                let sqe =
-                    opcode::Writev::new(types::Fd(op.fd), op.bufs.as_ptr().cast(), op.bufs.len() as u32)
-                        .offset(op.offset)
-                        .build()
-                        .user_data(i as u64);
-                // SAFETY: buffers live until the batch has completed below; the queue has room for a whole batch.
-                unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
+            let mut done = vec![None; batch.len()];
+            let free = self.rings.iter().filter(|_| batch.len() > 1).find_map(|ring| {
+                let ring = ring.try_lock()?;
+                ring.is_some().then_some(ring)
+            });
+            if let Some(mut slot) = free {
+                let ring = slot.as_mut().expect("looked at above");
+                // SAFETY: the caller's promise.
+                if !unsafe { self.run(ring, batch, &mut done) } {
+                    *slot = None;
+                }
             }
-            let mut left = batch.len();
-            while left > 0 {
-                if let Err(e) = ring.submit_and_wait(1) {
-                    // Only EINTR and its like: operations stay in flight, so waiting goes on.
-                    tracing::debug!("io_uring wait: {e}");
-                }
-                let done: Vec<_> = ring.completion().map(|c| (c.user_data() as usize, c.result())).collect();
-                left -= done.len();
-                for (i, res) in done {
-                    // SAFETY: the caller's promise.
-                    batch[i].result = unsafe { self.finish(&batch[i], res) };
-                }
+            for (op, res) in batch.iter_mut().zip(done) {
+                // SAFETY: the caller's promise.
+                op.result = unsafe { self.finish(op, res) };
             }
         }
     }
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
         self.plain.sync(fd, data_only)
     }
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        self.plain.sync_fs(fd)
+    }
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
         self.plain.truncate(fd, size)
     }
 }
 
-impl UringIo {
-    /// Completes a short or interrupted write the plain way.
-    unsafe fn finish(&self, op: &WriteOp, res: i32) -> io::Result<()> {
-        let done = match res {
-            n if n >= 0 => n as usize,
-            e if e == -libc::EINTR || e == -libc::EAGAIN => 0,
-            e => return Err(io::Error::from_raw_os_error(-e)),
-        };
-        if done == total(&op.bufs) {
-            return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    fn write(io: &UringIo) {
+        let file = tempfile::tempfile().unwrap();
+        let mut pages: Vec<Vec<u8>> = (0..100u8).map(|i| vec![i; 5000]).collect();
+        let mut ops: Vec<WriteOp> = pages
+            .iter_mut()
+            .zip(0u64..)
+            .map(|(page, i)| WriteOp {
+                fd: file.as_raw_fd(),
+                offset: i * 5000,
+                bufs: vec![IoVec { ptr: page.as_mut_ptr(), len: page.len() }],
+                result: Err(io::Error::other("not done")),
+            })
+            .collect();
+        // SAFETY: `pages` outlives the call.
+        unsafe { io.write_batch(&mut ops) };
+        assert!(ops.iter().all(|op| op.result.is_ok()), "{ops:?}");
+        let mut back = vec![0; 500_000];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == pages.concat());
+    }
+
+    #[test]
+    fn a_batch_does_not_wait_for_the_batches_of_others() {
+        let io = UringIo::new().unwrap();
+        let _busy: Vec<_> = io.rings.iter().map(|ring| ring.lock()).collect();
+        write(&io);
+    }
+
+    #[test]
+    fn short_writes_are_resumed() {
+        write(&UringIo::with_short_calls(ShortCalls::new(1, 500)).unwrap());
+    }
+
+    #[test]
+    fn a_ring_that_is_broken_is_given_up_and_the_batch_is_written() {
+        let io = UringIo::new().unwrap();
+        for ring in &io.rings {
+            // Another kind of file under the ring's descriptor: entering it fails for good.
+            let ring = ring.lock();
+            let null = std::fs::File::open("/dev/null").unwrap();
+            // SAFETY: both descriptors are open; the ring's is the ring's alone.
+            assert!(unsafe { libc::dup2(null.as_raw_fd(), ring.as_ref().unwrap().as_raw_fd()) } >= 0);
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
+        write(&io);
+        assert!(io.rings.iter().any(|ring| ring.lock().is_none()));
     }
 }

@@ -88,7 +88,7 @@ pub trait PageCache: Send + Sync + 'static {
     fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.
     fn discard_object(&self, id: u64);
-    /// The errors that have happened up to now count as told.
+    /// What a new handle starts from: of the errors up to now it is told the last, if no handle was told of it yet.
     fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
     /// Reads at `offset`; short at the end of the file.
     fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize>;

@@ -39,7 +39,7 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
             Err(err) => tracing::warn!("io_uring: {err}; using blocking calls"),
         }
     }
-    Arc::new(BlockingIo)
+    Arc::new(BlockingIo::default())
 }
 
 /// The mount's side: the namespace and what it answers on.
@@ -56,6 +56,9 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
     let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
+    }
+    if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
+        tracing::warn!("{}: {err}; files are made stable one by one", shared.place.src.display());
     }
     let config = namespace_config(&shared.config);
     let (base, bytes) = shared.memory.0.namespace_region();

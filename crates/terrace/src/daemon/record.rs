@@ -7,17 +7,28 @@ use std::sync::Arc;
 use terrace_engine::Engine;
 
 use super::thread;
-use crate::instance::Instance;
 use crate::keeper::Shared;
-use crate::lost::{Dirty, RECORD_EVERY};
+use crate::lost::{Dirty, FILES_MAX, File, RECORD_EVERY};
 
 /// Starts the thread that renews the record.
 pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
     let (engine, instance) = (engine.clone(), shared.instance.clone());
     let root = root(shared);
     thread("record", move || {
+        let (mut last, mut warned) = (None, false);
         loop {
-            write(&now(&engine, &root), &instance);
+            let now = now(&engine, &root);
+            // Most of the time nothing has changed: then it is only said that this is still so.
+            let recorded =
+                if last.as_ref() == Some(&now) { Dirty::renew(&instance) } else { now.record(&instance) };
+            last = recorded.is_ok().then_some(now);
+            if let Err(err) = recorded
+                // At the end of the instance its directory goes.
+                && instance.path("").exists()
+                && !std::mem::replace(&mut warned, true)
+            {
+                tracing::warn!("the record of unwritten data cannot be written: {err}");
+            }
             std::thread::sleep(RECORD_EVERY);
         }
     })
@@ -25,7 +36,8 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
 
 /// One record, now.
 pub fn note(engine: &Engine, shared: &Shared) {
-    write(&now(engine, &root(shared)), &shared.instance);
+    // It fails when the directory has gone, at the end of the instance: not worth a word.
+    let _ = now(engine, &root(shared)).record(&shared.instance);
 }
 
 /// The source's path as the kernel tells it of a descriptor, which is how the engine tells those of files. Not always the path
@@ -41,10 +53,7 @@ pub fn now(engine: &Engine, root: &Path) -> Dirty {
         Ok(below) => below.display().to_string(),
         Err(_) => path,
     };
-    Dirty::now(engine.dirty_report().into_iter().map(|(path, bytes)| (below(path), bytes)).collect())
-}
-
-fn write(dirty: &Dirty, instance: &Instance) {
-    // It fails when the directory has gone, at the end of the instance: not worth a word.
-    let _ = dirty.record(instance);
+    let report = engine.dirty_report(FILES_MAX);
+    let files = report.files.into_iter().map(|(path, bytes)| File { path: below(path), bytes });
+    Dirty { bytes: report.bytes, files_total: report.files_total, files: files.collect(), ..Dirty::default() }
 }

@@ -127,9 +127,11 @@ fn writeback(page: &mut String, w: &Value) {
         page,
         "writeback",
         format_args!(
-            "{} dirty ({} of at most {} pages), {} pages written back, {} errors, writers waited {} times{failing}",
+            "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{failing}",
             human(number(&w["dirty_bytes"])),
             number(&w["dirty"]),
+            number(&w["writeback"]),
+            number(&w["unstable"]),
             number(&w["dirty_limit"]),
             number(&w["written_back"]),
             number(&w["errors"]),

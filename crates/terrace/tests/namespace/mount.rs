@@ -280,7 +280,7 @@ impl Parts for EngineParts {
     type Cache = Engine;
 
     fn namespace(&self, root: OwnedFd, recovering: bool) -> Arc<Namespace<Engine>> {
-        let (clock, io) = (Arc::new(SystemClock), Arc::new(BlockingIo));
+        let (clock, io) = (Arc::new(SystemClock), Arc::new(BlockingIo::default()));
         let engine = Engine::start(self.config.clone(), self.handles.clone(), clock, io).unwrap();
         let _ = self.engine.set(engine.clone());
         let (base, bytes) = self.handles.namespace_region();

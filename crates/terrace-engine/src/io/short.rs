@@ -1,0 +1,60 @@
+//! Calls that get only part of the way, as the kernel's may: below the twins, so that what resumes them is the real thing.
+
+use super::{IoVec, total};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use terrace_shm::PAGE_SIZE;
+
+/// How often calls fall short. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ShortCalls(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    seed: u64,
+    calls: AtomicU64,
+    per_mille: AtomicU32,
+}
+
+impl ShortCalls {
+    /// `per_mille` of the calls, in the order that `seed` fixes.
+    pub fn new(seed: u64, per_mille: u32) -> ShortCalls {
+        ShortCalls(Some(Arc::new(Inner { seed, calls: AtomicU64::new(0), per_mille: per_mille.into() })))
+    }
+    /// From now on so many.
+    pub fn set(&self, per_mille: u32) {
+        if let Some(inner) = &self.0 {
+            inner.per_mille.store(per_mille, Ordering::Relaxed);
+        }
+    }
+    /// What of a call gets done: all of it, or some whole pages.
+    pub(super) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
+        let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
+        // splitmix64 of the number of the call.
+        let call = inner.calls.fetch_add(1, Ordering::Relaxed);
+        let mut x = inner.seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^= x >> 31;
+        let pages = (total(bufs) - 1) / PAGE_SIZE;
+        if x % 1000 >= inner.per_mille.load(Ordering::Relaxed).into() || pages == 0 {
+            return Cow::Borrowed(bufs);
+        }
+        Cow::Owned(first(bufs, (1 + (x >> 32) as usize % pages) * PAGE_SIZE))
+    }
+}
+
+/// The first `n` bytes of a list of buffers.
+fn first(bufs: &[IoVec], mut n: usize) -> Vec<IoVec> {
+    let mut kept = Vec::with_capacity(bufs.len());
+    for b in bufs {
+        if n == 0 {
+            break;
+        }
+        let len = b.len.min(n);
+        kept.push(IoVec { ptr: b.ptr, len });
+        n -= len;
+    }
+    kept
+}

@@ -1,0 +1,438 @@
+//! Writeback when something goes wrong at the worst moment: each test stops or fails the engine's I/O at the very call.
+
+use parking_lot::{Condvar, Mutex};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+use terrace_engine::io::{BlockingIo, Io, IoVec};
+use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+
+/// What the engine is about to do to the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Write(RawFd),
+    Sync,
+    SyncFs,
+    Truncate,
+}
+
+type Hook = Box<dyn Fn(Call) -> io::Result<()> + Send + Sync>;
+
+/// Real I/O that asks a hook first.
+struct HookIo {
+    inner: BlockingIo,
+    hook: Hook,
+}
+
+impl std::fmt::Debug for HookIo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HookIo")
+    }
+}
+
+impl Io for HookIo {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read(fd, offset, bufs) }
+    }
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
+        (self.hook)(Call::Write(fd))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write(fd, offset, bufs) }
+    }
+    fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
+        (self.hook)(Call::Sync)?;
+        self.inner.sync(fd, data_only)
+    }
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        (self.hook)(Call::SyncFs)?;
+        self.inner.sync_fs(fd)
+    }
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
+        (self.hook)(Call::Truncate)?;
+        self.inner.truncate(fd, size)
+    }
+}
+
+/// Stops whoever comes, until it is opened.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Closed; somebody stands before it.
+    state: Mutex<(bool, bool)>,
+    moved: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        *self.state.lock() = (true, false);
+    }
+    fn open(&self) {
+        self.state.lock().0 = false;
+        self.moved.notify_all();
+    }
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.1 = true;
+        self.moved.notify_all();
+        self.moved.wait_while(&mut state, |state| state.0);
+    }
+    fn wait_for_somebody(&self) {
+        self.moved.wait_while(&mut self.state.lock(), |state| !state.1);
+    }
+}
+
+struct Rig {
+    dir: tempfile::TempDir,
+    config: EngineConfig,
+    handles: Arc<SegmentHandles>,
+    io: Arc<dyn Io>,
+    engine: Arc<Engine>,
+    files: Vec<OwnedFd>,
+}
+
+impl Rig {
+    fn new(hook: impl Fn(Call) -> io::Result<()> + Send + Sync + 'static) -> Rig {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            writeback_interval: Duration::from_secs(600),
+            ..EngineConfig::default()
+        };
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let io: Arc<dyn Io> = Arc::new(HookIo { inner: BlockingIo::default(), hook: Box::new(hook) });
+        let engine =
+            Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
+        engine.serve().unwrap();
+        let mut rig = Rig { dir, config, handles, io, engine, files: Vec::new() };
+        for id in 1..=3 {
+            File::create(rig.path(id)).unwrap();
+            let flags = rustix::fs::OFlags::PATH;
+            rig.files.push(rustix::fs::open(rig.path(id), flags, rustix::fs::Mode::empty()).unwrap());
+        }
+        rig
+    }
+    fn path(&self, id: u64) -> PathBuf {
+        self.dir.path().join(format!("f{id}"))
+    }
+    fn object(&self, id: u64) -> ObjectRef {
+        let size = std::fs::metadata(self.path(id)).unwrap().len();
+        self.engine.object(id, self.files[id as usize - 1].as_raw_fd(), size).unwrap()
+    }
+    /// Serves the source as a mount would.
+    fn with_root(self) -> Rig {
+        let flags = rustix::fs::OFlags::PATH;
+        let root = rustix::fs::open(self.dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
+        self.engine.set_source_root(root.as_fd()).unwrap();
+        self
+    }
+    /// terraced dies; another one takes over what is in the segment.
+    fn crash(&mut self) {
+        self.engine.halt();
+        self.engine =
+            Engine::start(self.config.clone(), self.handles.clone(), Arc::new(SystemClock), self.io.clone())
+                .unwrap();
+        for (id, fd) in (1..).zip(&self.files) {
+            self.engine.reattach_object(id, fd.as_raw_fd());
+        }
+        self.engine.recover_pages();
+        self.engine.serve().unwrap();
+    }
+    fn check(&self) {
+        let bad = self.engine.check();
+        assert!(bad.is_empty(), "{bad:#?}");
+    }
+}
+
+fn failed<T>(errno: i32) -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(errno))
+}
+
+/// One thread has all dirty pages on their way when their writeback fails; another one relies on it.
+fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Rig, &ObjectRef) -> io::Result<()> + Sync) {
+    let (gate, broken) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(true)));
+    let (g, b) = (gate.clone(), broken.clone());
+    let rig = Rig::new(move |call| match call {
+        Call::Write(_) => {
+            g.pass();
+            if b.load(Ordering::Relaxed) { failed(libc::EIO) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    });
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 8192]).unwrap();
+    gate.close();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| rig.engine.fsync(&o, false, &o.error_cursor()));
+        gate.wait_for_somebody();
+        assert_eq!(o.dirty_pages(), 2, "what is on its way is not written");
+        assert_eq!(rig.engine.dirty_report(10).bytes, 8192);
+        let other = scope.spawn(|| relies(&rig, &o));
+        // For the other one to come as far as it does.
+        std::thread::sleep(Duration::from_millis(100));
+        gate.open();
+        assert!(writer.join().unwrap().is_err());
+        assert_eq!(other.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
+    });
+    rig.check();
+    broken.store(false, Ordering::Relaxed);
+    let mut back = [0; 8192];
+    rig.engine.read(&rig.object(1), 0, &mut back, Door::Library).unwrap();
+    assert_eq!(back, [7; 8192]);
+    rig.engine.shutdown().unwrap();
+    assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 8192]);
+}
+
+#[test]
+fn an_object_whose_writeback_fails_under_way_is_not_forgotten() {
+    a_writeback_that_others_wait_for_fails(|rig, _| rig.engine.forget_object(1));
+}
+
+#[test]
+fn pages_whose_writeback_fails_under_way_are_not_dropped() {
+    a_writeback_that_others_wait_for_fails(|rig, o| rig.engine.with_source(o, 0..8192, |_| Ok(())));
+}
+
+#[test]
+fn a_flush_of_all_hears_of_a_writeback_that_fails_under_way() {
+    a_writeback_that_others_wait_for_fails(|rig, _| rig.engine.flush_all(false));
+    a_writeback_that_others_wait_for_fails(|rig, o| rig.engine.flush(o, 0..u64::MAX));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
+    let bad_inode = Arc::new(Mutex::new(0));
+    let bad = bad_inode.clone();
+    let rig = Rig::new(move |call| match call {
+        Call::Write(fd) => {
+            // SAFETY: the engine keeps the descriptor open while it writes.
+            let stat = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })?;
+            if stat.st_ino == *bad.lock() { failed(libc::ENOSPC) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    });
+    *bad_inode.lock() = std::fs::metadata(rig.path(1)).unwrap().ino();
+    let (sick, well) = (rig.object(1), rig.object(2));
+    let chunk = vec![3u8; 256 << 10];
+    let mut written = 0;
+    let error = loop {
+        match rig.engine.write(&sick, written, &chunk) {
+            Ok(n) => written += n as u64,
+            Err(e) => break e,
+        }
+        assert!(written < 16 << 20, "the writer must be stopped at the dirty limit");
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    for i in 0..64 {
+        let n = rig.engine.write(&well, i * chunk.len() as u64, &chunk).unwrap();
+        assert_eq!(n, chunk.len());
+    }
+    rig.engine.fsync(&well, false, &well.error_cursor()).unwrap();
+    rig.check();
+    *bad_inode.lock() = 0;
+    rig.engine.shutdown().unwrap();
+    assert_eq!(std::fs::read(rig.path(1)).unwrap(), vec![3; written as usize]);
+    assert_eq!(std::fs::read(rig.path(2)).unwrap(), vec![3; 16 << 20]);
+}
+
+/// The kernel's page cache has taken data, the device then refuses them, and the kernel drops them.
+#[test]
+fn what_the_kernel_took_and_lost_is_dirty_again() {
+    let broken = Arc::new(AtomicBool::new(true));
+    let b = broken.clone();
+    let rig = Rig::new(move |call| match call {
+        Call::Sync | Call::SyncFs if b.load(Ordering::Relaxed) => failed(libc::EIO),
+        _ => Ok(()),
+    });
+    let o = rig.object(1);
+    let (first, second) = (o.error_cursor(), o.error_cursor());
+    // A whole page and a piece of one, by close; then both are thrown at eviction.
+    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    rig.engine.flush(&o, 0..u64::MAX).unwrap();
+    assert_eq!(o.dirty_pages(), 0, "the source shows them");
+    assert_eq!(rig.engine.stats().writeback.unstable, 2);
+    rig.engine.drop_clean();
+    let e = rig.engine.fsync(&o, false, &first).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    assert_eq!(o.dirty_pages(), 2);
+    rig.check();
+    File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&[0; 5000], 0).unwrap();
+    assert!(rig.engine.forget_object(1).is_err(), "not before they are stable");
+    broken.store(false, Ordering::Relaxed);
+    assert!(rig.engine.fsync(&o, false, &second).is_err(), "every handle is told");
+    rig.engine.fsync(&o, false, &first).unwrap_err();
+    rig.engine.fsync(&o, false, &first).unwrap();
+    assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 5000]);
+    assert_eq!(rig.engine.stats().writeback.unstable, 0);
+    rig.check();
+    rig.engine.shutdown().unwrap();
+}
+
+/// As above, and terraced dies before it hears of the failure.
+#[test]
+fn what_the_kernel_took_is_remembered_by_the_next_daemon() {
+    let mut rig = Rig::new(|_| Ok(()));
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    rig.engine.flush(&o, 0..u64::MAX).unwrap();
+    drop(o);
+    File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&[0; 5000], 0).unwrap();
+    rig.crash();
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 5000]);
+    rig.engine.shutdown().unwrap();
+}
+
+#[test]
+fn unstable_pages_do_not_fill_the_memory() {
+    let rig = Rig::new(|_| Ok(())).with_root();
+    let o = rig.object(1);
+    let chunk = vec![3u8; 64 << 10];
+    for i in 0..512 {
+        rig.engine.write(&o, i * chunk.len() as u64, &chunk).unwrap();
+        rig.engine.flush(&o, 0..u64::MAX).unwrap();
+        let w = rig.engine.stats().writeback;
+        assert!(w.dirty + w.writeback + w.unstable <= w.dirty_limit, "{w:?}");
+    }
+    rig.check();
+    rig.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_flush_of_all_syncs_the_source_once_and_reaches_what_was_forgotten() {
+    let (files, roots) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (f, r) = (files.clone(), roots.clone());
+    let rig = Rig::new(move |call| {
+        match call {
+            Call::Sync => drop(f.fetch_add(1, Ordering::Relaxed)),
+            Call::SyncFs => drop(r.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        Ok(())
+    })
+    .with_root();
+    for id in 1..=3 {
+        rig.engine.write(&rig.object(id), 0, &[7; 4096]).unwrap();
+    }
+    rig.engine.forget_object(1).unwrap();
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!((files.load(Ordering::Relaxed), roots.load(Ordering::Relaxed)), (0, 1));
+    // Names may have changed, though no file has.
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!((files.load(Ordering::Relaxed), roots.load(Ordering::Relaxed)), (0, 2));
+    rig.engine.shutdown().unwrap();
+}
+
+/// Without a directory to sync, and for other file systems mounted in the source.
+#[test]
+fn what_no_sync_of_the_source_reaches_is_synced_file_by_file() {
+    let files = Arc::new(AtomicU32::new(0));
+    let f = files.clone();
+    let rig = Rig::new(move |call| {
+        f.fetch_add(u32::from(call == Call::Sync), Ordering::Relaxed);
+        Ok(())
+    });
+    rig.engine.write(&rig.object(1), 0, &[7; 4096]).unwrap();
+    rig.engine.write(&rig.object(2), 0, &[7; 4096]).unwrap();
+    rig.object(3);
+    rig.engine.forget_object(1).unwrap();
+    assert_eq!(files.load(Ordering::Relaxed), 1, "nobody will know of it later");
+    rig.engine.flush_all(true).unwrap();
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!(files.load(Ordering::Relaxed), 2, "each file once");
+    rig.engine.shutdown().unwrap();
+}
+
+#[test]
+fn pages_on_their_way_count_against_the_dirty_limit() {
+    let gate = Arc::new(Gate::default());
+    let g = gate.clone();
+    let rig = Rig::new(move |call| {
+        if let Call::Write(_) = call {
+            g.pass();
+        }
+        Ok(())
+    });
+    let limit = rig.engine.stats().writeback.dirty_limit;
+    let (one, two) = (rig.object(1), rig.object(2));
+    gate.close();
+    std::thread::scope(|scope| {
+        let data = vec![5u8; (limit as usize - 1) * 4096];
+        rig.engine.write(&one, 0, &data).unwrap();
+        scope.spawn(|| rig.engine.fsync(&one, false, &one.error_cursor()).unwrap());
+        gate.wait_for_somebody();
+        scope.spawn(|| rig.engine.write(&two, 0, &[6; 64 << 10]).unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        let w = rig.engine.stats().writeback;
+        gate.open();
+        assert!(w.dirty + w.writeback <= limit, "{w:?}");
+        assert!(w.throttled == 1, "{w:?}");
+    });
+    rig.check();
+    rig.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_time_set_after_a_write_outlives_the_daemon() {
+    let mut rig = Rig::new(|_| Ok(()));
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    let set = 1_000_000_000_500_000_000;
+    let time = std::time::UNIX_EPOCH + Duration::from_nanos(set);
+    File::options().write(true).open(rig.path(1)).unwrap().set_modified(time).unwrap();
+    o.adopt_mtime(set as i64);
+    let of_a_write = {
+        let o = rig.object(2);
+        rig.engine.write(&o, 0, &[7; 4096]).unwrap();
+        o.times().unwrap()
+    };
+    drop(o);
+    rig.crash();
+    assert_eq!(rig.object(1).times().unwrap().0, set as i64);
+    assert_eq!(rig.object(2).times(), Some(of_a_write));
+    rig.engine.flush_all(false).unwrap();
+    assert_eq!(std::fs::metadata(rig.path(1)).unwrap().modified().unwrap(), time);
+    let written = std::fs::metadata(rig.path(2)).unwrap();
+    assert_eq!(written.mtime() * 1_000_000_000 + written.mtime_nsec(), of_a_write.0);
+    rig.engine.shutdown().unwrap();
+}
+
+/// A writeback may have read the old time just before, and put it back just after.
+#[test]
+fn a_time_set_during_a_writeback_stays() {
+    let rig = Rig::new(|_| Ok(()));
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 4096]).unwrap();
+    rig.engine.flush(&o, 0..u64::MAX).unwrap();
+    let set = 1_000_000_000_500_000_000;
+    // The program's time is not in the source any more when the cache hears of it.
+    o.adopt_mtime(set as i64);
+    let time = std::time::UNIX_EPOCH + Duration::from_nanos(set);
+    assert_eq!(std::fs::metadata(rig.path(1)).unwrap().modified().unwrap(), time);
+    rig.engine.shutdown().unwrap();
+}
+
+/// The last page is written back while a write fails to make the file longer.
+#[test]
+fn a_growth_that_fails_leaves_the_size_alone() {
+    let engine = Arc::new(Mutex::new(None::<(Arc<Engine>, ObjectRef)>));
+    let e = engine.clone();
+    let rig = Rig::new(move |call| {
+        let armed = if call == Call::Truncate { e.lock().take() } else { None };
+        let Some((engine, o)) = armed else { return Ok(()) };
+        std::thread::spawn(move || engine.flush(&o, 0..u64::MAX)).join().unwrap()?;
+        failed(libc::EFBIG)
+    });
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    *engine.lock() = Some((rig.engine.clone(), o.clone()));
+    let error = rig.engine.write(&o, 1 << 30, &[8]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(std::fs::metadata(rig.path(1)).unwrap().len(), 5000);
+    rig.engine.shutdown().unwrap();
+}
