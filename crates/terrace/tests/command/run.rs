@@ -217,7 +217,14 @@ fn an_instance_that_gave_up_is_a_failure() {
     let (mut child, end) = waiting(&stage);
     let [keeper, _] = processes_of_run(&stage);
     let mounts = format!("/proc/{}/mountinfo", child.id());
-    let is_mounted = move || fs::read_to_string(&mounts).unwrap().contains("fuse.terrace");
+    let src = text(&stage.src).to_owned();
+    // Others' mounts come into this namespace as well.
+    let is_mounted = move || {
+        fs::read_to_string(&mounts)
+            .unwrap()
+            .lines()
+            .any(|mount| mount.contains("fuse.terrace") && mount.contains(&src))
+    };
     assert!(is_mounted());
     let mut err = BufReader::new(child.stderr.take().unwrap());
     let first_words = std::thread::spawn(move || {
