@@ -313,7 +313,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::{Before, NO_LEAF};
-    use crate::io::NullIo;
+    use crate::io::{Faults, Io, NullIo, SimIo};
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
@@ -321,11 +321,15 @@ mod tests {
     use terrace_shm::layout::CHUNK_FRAMES;
 
     fn engine(bytes: u64) -> (Arc<Engine>, Arc<SegmentHandles>, EngineConfig) {
+        engine_on(bytes, Arc::new(NullIo))
+    }
+
+    fn engine_on(bytes: u64, io: Arc<dyn Io>) -> (Arc<Engine>, Arc<SegmentHandles>, EngineConfig) {
         let config =
             EngineConfig { memory_bytes: bytes, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let (clock, io) = (Arc::new(SystemClock), Arc::new(NullIo));
-        (Engine::start(config.clone(), handles.clone(), clock, io).unwrap(), handles, config)
+        let engine = Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io).unwrap();
+        (engine, handles, config)
     }
 
     #[test]
@@ -393,6 +397,41 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { begun.read() }, 0, "memory that belongs to no chunk went back");
         assert_eq!(engine.core.lock().hasty_chunks.len() * CHUNK_FRAMES, populated as usize);
+    }
+
+    #[test]
+    fn a_resize_that_fails_leaves_the_limit_as_it_was() {
+        let faults = Faults { write_eio: 1000, ..Faults::default() };
+        let device = Arc::new(SimIo::new(NullIo, 1, faults));
+        let (engine, ..) = engine_on(64 << 20, device.clone());
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        let mut pages = 0u64;
+        // Dirty pages in a chunk that a pool of 16 MiB does not have.
+        while engine.core.lock().frames.populated() <= 8 * CHUNK_FRAMES as u32 {
+            engine.core.lock().claim().unwrap();
+        }
+        while pages < 600 {
+            engine.write(&o, pages * 4096, &[3; 4096]).unwrap();
+            pages += 1;
+        }
+        let error = engine.resize(16 << 20).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(5));
+        let limit = engine.stats().memory.limit_bytes;
+        assert_eq!(limit, 64 << 20);
+        assert_eq!(engine.handles.segment.header().limit_bytes.load(Ordering::Relaxed), 64 << 20);
+    }
+
+    #[test]
+    fn what_others_keep_counts_and_rings_have_their_share() {
+        let (engine, ..) = engine(32 << 20);
+        let before = engine.pool_frames();
+        engine.count_also(|| 8 << 20);
+        engine.adjust_pool();
+        assert!(engine.pool_frames() + (6 << 20 >> 12) <= before);
+        assert!(engine.admits_client_ring());
+        engine.memory.store(2 << 20, Ordering::Relaxed);
+        assert!(!engine.admits_client_ring(), "a ring is more than an eighth of 2 MiB");
     }
 
     /// A chunk that leaves the pool and comes back at once must not lose what is put into it.
