@@ -108,7 +108,7 @@ fn with_another_interposer_beside() {
 fn with_a_dead_door() {
     for socket in ["/nonexistent/door.sock", "/dev/null", ""] {
         all_cases(Side::Fast, false, false, |command, _| {
-            command.env("TERRACE_SOCKET", socket);
+            command.env("TERRACE_SOCKET", socket).env("BEHAVIOUR_DEAD_DOOR", "1");
         });
     }
 }

@@ -906,7 +906,9 @@ static void case_unclassifiable_maps(void)
         CHECK(write(to[1], buf, 1) == 1 && read(from[0], buf, 1) == 1);
     }
     expect_child(reader);
-    CHECK(syncfs(fd) == 0 && unlink(path_new) == 0);
+    /* Its daemon hears of a syncfs all the same; where nobody can be told, it does not claim to have synced. */
+    CHECK(syncfs(fd) == 0 || (errno == EIO && getenv("BEHAVIOUR_DEAD_DOOR")));
+    CHECK(unlink(path_new) == 0);
 }
 
 static void case_seccomp(void)
