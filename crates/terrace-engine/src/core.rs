@@ -305,7 +305,6 @@ impl Core {
         let per_frame = 4 + self.policy.bytes().div_ceil(self.owner.len());
         self.frames.populated() as usize * per_frame
             + self.frames.heap_bytes()
-            + self.objects.len() * (size_of::<Object>() + 96)
             + self.dirt.totals.all() as usize * 24
     }
 }

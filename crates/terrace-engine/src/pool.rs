@@ -3,6 +3,7 @@
 use crate::config::MEMORY_MIN;
 use crate::core::Core;
 use crate::engine::{Engine, Extra};
+use crate::object::Object;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -20,13 +21,18 @@ impl Engine {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
     }
 
-    /// Memory kept for the user beside frames, bytes: index, books, touch table, rings, namespace tables.
+    /// What pages need beside their frames, bytes: index, books, touch counts, flags.
     pub(crate) fn metadata_bytes(&self, core: &Core) -> u64 {
         let per_frame = core.frames.populated() as usize * 2; // touch count and flags
+        (core.index.resident_bytes() + core.heap_bytes() + per_frame) as u64
+    }
+
+    /// What files and clients need, bytes: objects, tables of inodes and handles, rings.
+    pub(crate) fn tables_bytes(&self, core: &Core) -> u64 {
         let rings = self.clients.count() * Ring::bytes(self.config.ring_slots);
         let slots = self.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
-        (core.index.resident_bytes() + core.heap_bytes() + slots + per_frame + rings) as u64
-            + self.extra.get().map_or(0, Extra::bytes)
+        let objects = core.objects.len() * (size_of::<Object>() + 96);
+        (rings + slots + objects) as u64 + self.extra.get().map_or(0, Extra::bytes)
     }
 
     /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
@@ -42,7 +48,7 @@ impl Engine {
             // books may grow, and a client may come, between two calls.
             let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
             let reserve = limit / 400 + (64 << 10) + Ring::bytes(self.config.ring_slots) as u64;
-            let metadata = self.metadata_bytes(&core).max(full) + reserve;
+            let metadata = self.metadata_bytes(&core).max(full) + self.tables_bytes(&core) + reserve;
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
             let chunks =
                 chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);

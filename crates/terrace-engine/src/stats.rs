@@ -29,6 +29,7 @@ pub struct Memory {
     pub frames_max_bytes: u64,
     pub metadata_bytes: u64,
     pub metadata_bytes_per_page: f64,
+    pub tables_bytes: u64,
     pub pages: u64,
     pub free_frames: u64,
     pub huge_bytes: u64,
@@ -103,7 +104,7 @@ impl Engine {
         let now_ms = self.clock.now_ns() / 1_000_000;
         let fast = self.clients.totals();
         let core = self.core.lock();
-        let metadata = self.metadata_bytes(&core);
+        let (metadata, tables) = (self.metadata_bytes(&core), self.tables_bytes(&core));
         let pages = u64::from(core.frames.in_use());
         let frames_bytes = u64::from(core.frames.populated()) * PAGE_SIZE as u64;
         let (d, c, dirt) = (&self.counts, core.counts, core.dirt.totals);
@@ -112,11 +113,12 @@ impl Engine {
             policy: core.policy.name().to_owned(),
             memory: Memory {
                 limit_bytes: get(&self.memory),
-                used_bytes: frames_bytes + metadata,
+                used_bytes: frames_bytes + metadata + tables,
                 frames_bytes,
                 frames_max_bytes: u64::from(self.pool_frames()) * PAGE_SIZE as u64,
                 metadata_bytes: metadata,
                 metadata_bytes_per_page: if pages > 0 { metadata as f64 / pages as f64 } else { 0.0 },
+                tables_bytes: tables,
                 pages,
                 free_frames: u64::from(core.frames.idle()),
                 huge_bytes: (core.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,

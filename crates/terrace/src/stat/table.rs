@@ -42,11 +42,12 @@ fn memory(page: &mut String, m: &Value) {
         page,
         "",
         format_args!(
-            "{} pages, {} free frames, metadata {} ({:.1} B a page), huge pages {}",
+            "{} pages, {} free frames, metadata {} ({:.1} B a page), files and clients {}, huge pages {}",
             number(&m["pages"]),
             number(&m["free_frames"]),
             human(number(&m["metadata_bytes"])),
             m["metadata_bytes_per_page"].as_f64().unwrap_or(0.0),
+            human(number(&m["tables_bytes"])),
             if huge > 0 { human(huge) } else { "none".to_owned() },
         ),
     );
