@@ -1,7 +1,7 @@
 //! `terrace-bench demo`: one load, once through the kernel's page cache and once under `terrace run`, in the same memory; a small table.
 
 use crate::steps::Step;
-use crate::suites::fio::{Scale, Study};
+use crate::suites::fio::{SPARE_MIB, Scale, Study};
 use crate::suites::{MIB, fio_sample};
 use crate::system::{self, Places, Run, System};
 use crate::trial::{Sample, number};
@@ -48,7 +48,7 @@ pub fn run(options: &Demo) -> io::Result<i32> {
 }
 
 fn compare(places: &Places, options: &Demo) -> Result<i32, String> {
-    let (limit, spare) = (options.memory_mib * MIB, 16 * MIB);
+    let (limit, spare) = (options.memory_mib * MIB, SPARE_MIB * MIB);
     let scale = Scale { limit, warm_s: options.warm, measure_s: options.measure, spare };
     let study = Study { scale, file: "data", distribution: "zipf:0.8:0.5", jobs: 2 };
     let limited =

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
 use terrace_bench::{demo, machine, passthrough, steps, suites, system, worker};
@@ -106,7 +107,7 @@ struct Common {
     #[arg(long, default_value_t = 10)]
     measure: u64,
     /// fio: MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = SPARE_MIB)]
     spare_mib: u64,
     /// Threads of the pass-through that the main door is compared with: as many as terrace has by default.
     #[arg(long, default_value_t = 8)]

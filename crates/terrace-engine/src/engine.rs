@@ -58,6 +58,8 @@ pub struct Engine {
     pub(crate) writeback_bell: Bell,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What the clock said at the start (ns).
+    started_ns: u64,
     pub(crate) counts: DoorCounts,
     pub(crate) clients: Clients,
     pub(crate) stopping: AtomicBool,
@@ -148,6 +150,7 @@ impl Engine {
             config,
             handles,
             io,
+            started_ns: clock.now_ns(),
             clock,
             counts: DoorCounts::default(),
             stopping: AtomicBool::new(false),
@@ -196,6 +199,11 @@ impl Engine {
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
+    }
+
+    /// The policy's time: since this engine began, for that is when the policy's oldest pages came.
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
     }
 
     /// The memory files.

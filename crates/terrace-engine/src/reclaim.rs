@@ -24,7 +24,7 @@ impl Engine {
     pub(crate) fn reclaim_loop(&self) {
         while !self.stopping.load(Ordering::Acquire) {
             self.reclaim_bell.wait(Duration::from_millis(500));
-            self.core.lock().policy.set_time(self.clock.now_ns() / 1_000_000);
+            self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
             while self.reclaim_batch() {}
             self.back_hasty_chunks();

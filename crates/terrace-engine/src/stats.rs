@@ -101,7 +101,7 @@ impl Engine {
     /// A snapshot of the counters and sizes.
     pub fn stats(&self) -> Stats {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let now_ms = self.clock.now_ns() / 1_000_000;
+        let now_ms = self.uptime_ms();
         let fast = self.clients.totals();
         let core = self.core.lock();
         let (metadata, tables) = (self.metadata_bytes(&core), self.tables_bytes(&core));

@@ -547,6 +547,9 @@ fn stat_tells_what_happened() {
     let hits = count(&after, "hits") - count(&before, "hits");
     let misses = count(&after, "misses") - count(&before, "misses");
     assert!(hits > 7000, "8192 reads of resident data: {hits} hits and {misses} misses at the fast door");
+    let generations = after["generations"].as_array().expect("rows");
+    let oldest = generations.iter().filter_map(|row| row["age_ms"].as_u64()).max();
+    assert!(oldest.is_some_and(|ms| ms < 600_000), "no page is older than the mount: {generations:?}");
     assert!(after["memory"]["metadata_bytes_per_page"].as_f64().expect("a number") <= 32.0);
     rig.finish();
 }
