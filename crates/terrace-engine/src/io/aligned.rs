@@ -1,57 +1,125 @@
 //! A buffer that direct I/O takes.
 
+use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
 
-/// From this length on a buffer lies in huge pages. A device takes a few hundred pieces of adjacent memory at a time, and
+/// From this length on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory at a time, and
 /// its time depends on their number: with 1 MiB in one piece a virtual disk read at 2.1 to 2.8 GiB/s, with 256 scattered
 /// pages at 0.9 to 1.2.
 const LONG: usize = 256 << 10;
+/// Two threads share a huge page: their requests are not longer than this.
+const HALF: usize = HUGE / 2;
+
+/// Halves of huge pages that nobody has now. As many as were once in use stay.
+static HALVES: Mutex<Vec<Half>> = Mutex::new(Vec::new());
+
+/// Half of a huge page: initialised, page-aligned, `HALF` bytes, whoever holds this may use it alone.
+#[derive(Debug)]
+struct Half(NonNull<u8>);
+
+// SAFETY: owned memory, like a Vec's.
+unsafe impl Send for Half {}
+
+impl Half {
+    fn take() -> Half {
+        let mut halves = HALVES.lock();
+        halves.pop().unwrap_or_else(|| {
+            let p = zeroed(HUGE, HUGE);
+            // SAFETY: the second half lies in the same allocation.
+            halves.push(Half(unsafe { p.add(HALF) }));
+            Half(p)
+        })
+    }
+}
 
 /// A page-aligned buffer that grows when a longer slice is asked for.
 #[derive(Debug, Default)]
-pub struct AlignedBuf {
-    memory: Option<NonNull<u8>>,
-    len: usize,
+pub struct AlignedBuf(Memory);
+
+#[derive(Debug, Default)]
+enum Memory {
+    #[default]
+    None,
+    Half(Half),
+    /// Of its own, so many bytes.
+    Own(NonNull<u8>, usize),
 }
 
 // SAFETY: owned memory, like a Vec's.
 unsafe impl Send for AlignedBuf {}
 
 impl AlignedBuf {
-    fn layout(len: usize) -> Layout {
-        let align = if len >= HUGE { HUGE } else { PAGE_SIZE };
-        Layout::from_size_align(len, align).expect("buffers are small")
-    }
     /// The first `len` bytes. Their content is whatever was left there.
     pub fn slice(&mut self, len: usize) -> &mut [u8] {
-        let wanted = len.next_multiple_of(if len >= LONG { HUGE } else { PAGE_SIZE }).max(PAGE_SIZE);
-        if self.len < wanted {
+        let have = match self.0 {
+            Memory::None => 0,
+            Memory::Half(_) => HALF,
+            Memory::Own(_, bytes) => bytes,
+        };
+        if have < len.max(1) {
             *self = AlignedBuf::default();
-            let layout = AlignedBuf::layout(wanted);
-            // SAFETY: the layout has a non-zero size.
-            let p = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-            if layout.align() == HUGE {
-                // SAFETY: advice on memory that is ours alone. Where there are no huge pages it works without them.
-                unsafe { libc::madvise(p.as_ptr().cast(), wanted, libc::MADV_HUGEPAGE) };
-            }
-            // SAFETY: just allocated, `wanted` bytes long.
-            unsafe { p.write_bytes(0, wanted) };
-            (self.memory, self.len) = (Some(p), wanted);
+            self.0 = if (LONG..=HALF).contains(&len) {
+                Memory::Half(Half::take())
+            } else {
+                let bytes = len.max(1).next_multiple_of(PAGE_SIZE);
+                Memory::Own(zeroed(bytes, PAGE_SIZE), bytes)
+            };
         }
-        let p = self.memory.expect("allocated above").as_ptr();
-        // SAFETY: allocated and initialised for at least `len` bytes, borrowed as `self` is.
-        unsafe { std::slice::from_raw_parts_mut(p, len) }
+        let (Memory::Half(Half(p)) | Memory::Own(p, _)) = self.0 else { unreachable!("just made") };
+        // SAFETY: initialised memory of at least `len` bytes, ours alone, borrowed as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(p.as_ptr(), len) }
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if let Some(p) = self.memory {
+        match std::mem::take(&mut self.0) {
+            Memory::None => {}
+            Memory::Half(half) => HALVES.lock().push(half),
             // SAFETY: allocated in `slice` with the same layout.
-            unsafe { dealloc(p.as_ptr(), AlignedBuf::layout(self.len)) }
+            Memory::Own(p, bytes) => unsafe { dealloc(p.as_ptr(), layout(bytes, PAGE_SIZE)) },
+        }
+    }
+}
+
+fn layout(bytes: usize, align: usize) -> Layout {
+    Layout::from_size_align(bytes, align).expect("buffers are small")
+}
+
+/// New memory, in huge pages if it is aligned for them and there are some.
+fn zeroed(bytes: usize, align: usize) -> NonNull<u8> {
+    let layout = layout(bytes, align);
+    // SAFETY: the layout has a non-zero size.
+    let p = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+    if align == HUGE {
+        // SAFETY: advice on memory that is ours alone.
+        unsafe { libc::madvise(p.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+    // SAFETY: just allocated, `bytes` long.
+    unsafe { p.write_bytes(0, bytes) };
+    p
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_buffers_share_a_byte() {
+        let mut bufs: Vec<AlignedBuf> = (0..8).map(|_| AlignedBuf::default()).collect();
+        let sizes = [0, 1, PAGE_SIZE, LONG - 1, LONG, HALF, HALF + 1, 3 * HUGE];
+        for grown in 0..2 {
+            for (i, buf) in bufs.iter_mut().enumerate() {
+                let slice = buf.slice(sizes[(i + grown) % 8]);
+                assert_eq!((slice.len(), slice.as_ptr() as usize % PAGE_SIZE), (sizes[(i + grown) % 8], 0));
+                slice.fill(i as u8);
+            }
+            for (i, buf) in bufs.iter_mut().enumerate() {
+                assert!(buf.slice(sizes[(i + grown) % 8]).iter().all(|byte| *byte == i as u8));
+            }
         }
     }
 }
