@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{DEFAULT_SIGNALS, Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
 
 #[test]
 fn the_command_sees_the_mount_and_nobody_else_does() {
@@ -116,7 +116,7 @@ fn signals_of_the_terminal_arrive_once() {
     );
     let (master, slave) = pseudo_terminal();
     let mut command = Command::new("setsid");
-    command.args(["--ctty", "--wait"]).arg(env!("CARGO_BIN_EXE_terrace"));
+    command.args(["--ctty", "--wait", "env", DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
     command.args(["run", "--memory", "32MiB", "--no-fast-door", "--on"]).arg(&stage.src);
     command.args(["--", "sh", "-c", &script]).stdin(slave).current_dir("/");
     let mut child = command.spawn().unwrap();

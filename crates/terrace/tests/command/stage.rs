@@ -33,6 +33,10 @@ pub fn possible() -> bool {
 pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     command.args(args);
+    as_a_new_user(command)
+}
+
+fn as_a_new_user(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TERRACE_") {
             command.env_remove(name);
@@ -128,11 +132,14 @@ impl Stage {
         told(command)
     }
 
-    /// `terrace run --on SRC -- sh -c SCRIPT`, the fast door off.
+    /// `terrace run --on SRC -- sh -c SCRIPT`, the fast door off. Signals that the tests' own starter ignores (a shell those
+    /// of the terminal, for what it starts in the background) are not ignored by the command: it could not trap them.
     pub fn run(&self, script: &str) -> Command {
-        let mut command = terrace(["run", "--memory", "32MiB", "--no-fast-door", "--on"]);
+        let mut command = Command::new("env");
+        command.args([DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
+        command.args(["run", "--memory", "32MiB", "--no-fast-door", "--on"]);
         command.arg(&self.src).args(["--", "sh", "-c", script]);
-        command
+        as_a_new_user(command)
     }
 
     pub fn stat(&self) -> Value {
@@ -196,6 +203,9 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn kill(pid: i32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
 }
+
+/// For `env`.
+pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 
 /// Whether a process is there and not a zombie.
 pub fn runs(pid: i32) -> bool {
