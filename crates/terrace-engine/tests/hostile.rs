@@ -165,30 +165,15 @@ fn attacker() {
 #[test]
 fn a_hostile_client_changes_nothing() {
     let s = seed();
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let victim = dir.path().join("victim");
-    std::fs::write(&victim, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
-    let config =
-        EngineConfig { memory_bytes: 20 << 20, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() };
-    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-    let engine =
-        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
-    engine.serve().unwrap();
-    let meta = std::fs::metadata(&victim).unwrap();
-    engine.set_mount_dev(meta.dev());
-    let path_fd = rustix::fs::open(&victim, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-    let o = engine.object(meta.ino(), path_fd.as_raw_fd(), meta.len()).unwrap();
-
-    let (listener, socket_path) = listen(dir.path());
-    std::fs::set_permissions(&socket_path, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let server = {
-        let e = engine.clone();
-        std::thread::spawn(move || door::serve(&e, &listener))
-    };
+    let served = Served::start(
+        PAGES,
+        EngineConfig { memory_bytes: 20 << 20, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() },
+    );
+    let (dir, engine) = (served.dir.path(), &served.engine);
+    let o = engine.lookup_object(served.id).unwrap();
 
     // Somewhere the other user can execute it.
-    let exe = dir.path().join("attacker");
+    let exe = dir.join("attacker");
     std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
     std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
     let ms = std::env::var("HOSTILE_MS").unwrap_or_else(|_| "3000".into());
@@ -196,8 +181,8 @@ fn a_hostile_client_changes_nothing() {
     let mut attackers: Vec<_> = (0..2)
         .map(|i| {
             let mut c = std::process::Command::new(&exe);
-            c.args(["attacker", "--exact", "--ignored"]).current_dir(dir.path());
-            c.env("HOSTILE_DIR", dir.path()).env("HOSTILE_SEED", (s + i).to_string()).env("HOSTILE_MS", &ms);
+            c.args(["attacker", "--exact", "--ignored"]).current_dir(dir);
+            c.env("HOSTILE_DIR", dir).env("HOSTILE_SEED", (s + i).to_string()).env("HOSTILE_MS", &ms);
             if root {
                 c.uid(65534).gid(65534);
             }
@@ -221,11 +206,12 @@ fn a_hostile_client_changes_nothing() {
         assert!(a.wait().unwrap().success(), "an attack hit something that it should not have");
     }
     println!("{reads} reads verified");
-    let bad = engine.check();
-    assert!(bad.is_empty(), "{bad:#?}");
-    engine.shutdown().unwrap();
-    server.join().unwrap().unwrap();
-    assert_eq!(std::fs::read(&victim).unwrap(), (0..PAGES).flat_map(content).collect::<Vec<u8>>());
+    drop(o);
+    let dir = served.end();
+    assert_eq!(
+        std::fs::read(dir.path().join("victim")).unwrap(),
+        (0..PAGES).flat_map(content).collect::<Vec<u8>>()
+    );
 }
 
 /// An engine over one file, `victim`, served at a socket that everybody may use.
@@ -238,11 +224,11 @@ struct Served {
 }
 
 impl Served {
-    fn start(config: EngineConfig) -> Served {
+    fn start(pages: u64, config: EngineConfig) -> Served {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let victim = dir.path().join("victim");
-        std::fs::write(&victim, (0..64).flat_map(content).collect::<Vec<u8>>()).unwrap();
+        std::fs::write(&victim, (0..pages).flat_map(content).collect::<Vec<u8>>()).unwrap();
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine =
             Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
@@ -260,7 +246,7 @@ impl Served {
         Served { dir, engine, server, path_fd, id: meta.ino() }
     }
     fn small() -> Served {
-        Served::start(EngineConfig { memory_bytes: 20 << 20, ..EngineConfig::default() })
+        Served::start(64, EngineConfig { memory_bytes: 20 << 20, ..EngineConfig::default() })
     }
     fn victim(&self) -> std::path::PathBuf {
         self.dir.path().join("victim")
@@ -288,11 +274,13 @@ impl Served {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    fn end(self) {
+    /// Checks and stops it; the directory with what is in the file at the end.
+    fn end(self) -> tempfile::TempDir {
         let bad = self.engine.check();
         assert!(bad.is_empty(), "{bad:#?}");
         self.engine.shutdown().unwrap();
         self.server.join().unwrap().unwrap();
+        self.dir
     }
 }
 
@@ -458,7 +446,7 @@ fn a_strange_descriptor_is_refused() {
 fn rings_of_every_size_can_be_mapped() {
     let config = |ring_slots| EngineConfig { memory_bytes: 20 << 20, ring_slots, ..EngineConfig::default() };
     for slots in [1, terrace_engine::RING_SLOTS_MAX] {
-        let served = Served::start(config(slots));
+        let served = Served::start(64, config(slots));
         let donor = Donor::new(served.connect(), &served.victim());
         assert_eq!(donor.ring.slots(), slots);
         donor.donate(slots - 1, 5);

@@ -26,7 +26,7 @@ pub struct Scale {
 }
 
 /// MiB to spare: the programs' text, and what a fault in it reads around itself. With 16, where faults read 8 MiB around, the
-/// programs of a full group pushed each other's text out: half of what the device read was text.
+/// programs of a full group pushed each other's text out: a quarter of what the device read in zipf was text.
 pub const SPARE_MIB: u64 = 32;
 
 const FILE: &str = "study";

@@ -157,19 +157,25 @@ fn waiting(stage: &Stage) -> (std::process::Child, std::path::PathBuf) {
     (child, end)
 }
 
+/// A command that has written to `f` what the source does not have yet, as is recorded. It ends with a line, or its input.
+fn with_unwritten_data(stage: &Stage) -> std::process::Child {
+    // One process that closes nothing: a close writes back.
+    let file = stage.src.join("f");
+    let script = format!("exec > {}; printf %050000d 7; read end; exit 0", text(&file));
+    let child = stage.run(&script).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("written", || fs::metadata(&file).is_ok_and(|meta| meta.len() == 50_000));
+    let record = stage.instances()[0].join("dirty.json");
+    wait_until("recorded", || fs::read_to_string(&record).is_ok_and(|record| record.contains("\"f\"")));
+    child
+}
+
 #[test]
 fn the_death_of_its_instance_is_a_failure() {
     if !possible() {
         return;
     }
     let stage = Stage::new();
-    // One process that closes nothing: a close writes back.
-    let file = stage.src.join("f");
-    let script = format!("exec > {}; printf %050000d 7; read end; exit 0", text(&file));
-    let mut child = stage.run(&script).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("written", || fs::metadata(&file).is_ok_and(|meta| meta.len() == 50_000));
-    let record = stage.instances()[0].join("dirty.json");
-    wait_until("recorded", || fs::read_to_string(&record).is_ok_and(|record| record.contains("\"f\"")));
+    let mut child = with_unwritten_data(&stage);
     for pid in processes_of_run(&stage) {
         kill(pid, Signal::KILL);
     }
@@ -186,12 +192,7 @@ fn what_a_run_lost_that_died_with_its_command_is_told_by_the_next() {
         return;
     }
     let stage = Stage::new();
-    let file = stage.src.join("f");
-    let script = format!("exec > {}; printf %050000d 7; read end", text(&file));
-    let mut child = stage.run(&script).stdin(Stdio::piped()).spawn().unwrap();
-    wait_until("written", || fs::metadata(&file).is_ok_and(|meta| meta.len() == 50_000));
-    let record = stage.instances()[0].join("dirty.json");
-    wait_until("recorded", || fs::read_to_string(&record).is_ok_and(|record| record.contains("\"f\"")));
+    let mut child = with_unwritten_data(&stage);
     let processes = processes_of_run(&stage);
     kill(child.id() as i32, Signal::KILL);
     for pid in processes {
