@@ -4,17 +4,19 @@
 //! Clock2Q+, generations and second chances from MGLRU; composed and measured for terrace.
 //!
 //! ```text
-//!  new page                      touched in the second half
+//!  new page                      touched in the old part
 //!     │                       ┌─────────────────────────────► main, youngest generation ◄──┐
 //!     ▼                       │                                  │    (a new one opens     │ touched: count - 1
-//!  ┌─ young half ─┬─ old half ┤                                  ▼     above 1/4 of the    │
-//!  └──────────────┴───────────┘ probation, 10 %     gen n · n-1 · n-2 · n-3 ── oldest ─────┤
-//!   touches are    count       │                       ▲           pool)                   └─► evicted, no shadow
-//!   forgotten at               └─► evicted, shadow =   │
-//!   the border                     eviction clock ─────┘ faulted again within 0.9 pools of the clock
+//!  ┌─ young ─┬── old ─────────┤                                  ▼     above 1/4 of the    │
+//!  └─ 1/4 ───┴────────────────┘ probation, 10 %     gen n · n-1 · n-2 · n-3 ── oldest ─────┤
+//!   touches    count           │                       ▲           pool)                   └─► evicted, no shadow
+//!   are for-                   └─► evicted, shadow =   │
+//!   gotten at the border           eviction clock ─────┘ faulted again within 0.9 pools of the clock
 //! ```
-//! 1. A new page enters probation. Touches in the first half of its life there are *correlated* (the rest of one
-//!    use: readahead, a record at a time) and are cleared when it crosses to the old half.
+//! 1. A new page enters probation. Touches in the first quarter of its life there are *correlated* (the rest of
+//!    one use: readahead, a record at a time) and are cleared when it crosses to the old part. One use is over
+//!    within a few faults: a window of half of probation, as in Clock2Q+, only forgets second uses, and without
+//!    any window each page read piecemeal reaches main.
 //! 2. At probation's tail a touched page goes to the youngest generation; another is evicted, and its shadow is
 //!    the *eviction clock*, which counts probation evictions only: the ghost is a FIFO held in the index entries.
 //! 3. While the pool has never evicted, probation overflows into the generations (fill rule: a loop over
@@ -39,6 +41,8 @@ use crate::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
 
 /// Share of the pool for probation: 1/10.
 const PROBATION_DIVISOR: usize = 10;
+/// Share of probation in which touches do not count yet: 1/4.
+const CORRELATED_DIVISOR: usize = 4;
 /// Evictions after which the ghost forgets, in tenths of the pool.
 const GHOST_TENTHS: usize = 9;
 /// Share of the pool above which the youngest generation closes: 1/4.
@@ -118,6 +122,11 @@ impl Strata {
         (self.capacity / PROBATION_DIVISOR).max(1)
     }
 
+    /// Newest pages of probation whose touches do not count yet: a quarter, rounded to the nearest.
+    fn correlated_target(&self) -> usize {
+        (self.probation_target() + CORRELATED_DIVISOR / 2) / CORRELATED_DIVISOR
+    }
+
     /// The oldest generation told apart.
     fn min_seq(&self) -> u64 {
         self.max_seq.saturating_sub(GENERATIONS - 1)
@@ -183,10 +192,10 @@ impl Strata {
         self.pages[(self.seq_of(tag) % GENERATIONS) as usize] -= 1;
     }
 
-    /// Moves pages that passed the half, and while filling what exceeds probation; at most `moves` of each.
+    /// Moves pages that passed the border, and while filling what exceeds probation; at most `moves` of each.
     fn balance(&mut self, moves: usize, touches: &mut dyn Touches) {
         for _ in 0..moves {
-            if self.young.len() <= self.probation_target() / 2 {
+            if self.young.len() <= self.correlated_target() {
                 break;
             }
             let slot = self.slots.pop(&mut self.young, ABSENT).expect("counted");
@@ -402,7 +411,7 @@ mod tests {
     use super::*;
     use crate::evict::testing::Pool;
 
-    /// 20 pages: probation 2, of which the young half 1; a generation closes above 5; the ghost holds 18.
+    /// 20 pages: probation 2, of which one page is young; a generation closes above 5; the ghost holds 18.
     fn pool() -> Pool<Strata> {
         Pool::new(Strata::new(64, 20))
     }
@@ -421,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn touches_of_the_first_half_do_not_count() {
+    fn touches_of_the_correlated_window_do_not_count() {
         let mut pool = pool();
         pool.enter(0..2);
         pool.is("young: 1 | old: 0 | gen 0:  | held: ");
@@ -434,7 +443,7 @@ mod tests {
         assert_eq!(pool.evict(1), [1]);
         pool.is("young: 4 | old: 3 2 | gen 0:  | held: ");
         pool.enter([5]);
-        assert_eq!(pool.evict(1), [3]); // 2 was touched in the second half
+        assert_eq!(pool.evict(1), [3]); // 2 was touched in the old part
         pool.is("young: 5 | old: 4 | gen 0: 2 | held: ");
     }
 
