@@ -22,6 +22,7 @@ pub mod sim;
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 /// A frame number: an index below the `slots_max` a policy was built for.
 pub type Slot = u32;
@@ -95,6 +96,35 @@ pub struct Generation {
     pub label: String,
 }
 
+/// Where a page stands in a policy that has generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its generation, within [`Evict::window`].
+    pub seq: u64,
+    /// Its reference tier: 0 where the policy has none.
+    pub tier: usize,
+}
+
+/// One reference tier: pages used about equally often, and how often those evicted came back (the rows of the
+/// kernel's `lru_gen_full`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tier {
+    /// 0 (used once or never) and up.
+    pub tier: usize,
+    /// Resident pages.
+    pub pages: usize,
+    /// Refaults that counted, of pages evicted out of this tier, since the oldest generation became the oldest.
+    pub refaulted: u64,
+    /// Pages evicted since then.
+    pub evicted: u64,
+    /// Pages kept by protection since then.
+    pub protected: u64,
+    /// Moving average of `refaulted`, by generations.
+    pub avg_refaulted: u64,
+    /// Moving average of `evicted + protected`, by generations.
+    pub avg_total: u64,
+}
+
 /// Faults on pages that carried a shadow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refaults {
@@ -155,6 +185,38 @@ pub trait Evict: Send + fmt::Debug {
 
     /// Queue and generation sizes and ages, for `stat`.
     fn generations(&self, now_ms: u64) -> Vec<Generation>;
+
+    /// The generations open, oldest to youngest; `None`: this policy has none, and the four calls below say and do
+    /// nothing.
+    fn window(&self) -> Option<RangeInclusive<u64>> {
+        None
+    }
+
+    /// Generation and tier of a resident page; `None` while it is in none (probation, held). O(1).
+    fn standing(&self, slot: Slot) -> Option<Standing> {
+        let _ = slot;
+        None
+    }
+
+    /// The reference tiers, lowest first; empty where there are none. O(slots).
+    fn tiers(&self) -> Vec<Tier> {
+        Vec::new()
+    }
+
+    /// Ages as the kernel's `+` command does: pages of a generation that were touched since somebody last looked
+    /// join the youngest, their touches are used up, then a new one opens and its number is returned. So what a
+    /// generation holds when the next opens was used while it was the youngest. O(slots).
+    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+        let _ = touches;
+        None
+    }
+
+    /// [`Evict::victims`] out of generations up to `seq` only, as the kernel's `-` command does: none of the two
+    /// youngest, no page that is in no generation. Fewer than `want` and more than none: ask again; none: those
+    /// generations are used up. Pages touched or protected move to younger generations as usual.
+    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+        let _ = (seq, want, touches, out);
+    }
 
     /// Refaults since the start.
     fn refaults(&self) -> Refaults;

@@ -81,6 +81,17 @@ impl Slots {
         list.len += 1;
     }
 
+    /// Puts a slot that is in no list at the tail of `list`.
+    pub(crate) fn push_tail(&mut self, list: &mut List, slot: Slot, tag: u8) {
+        debug_assert!((slot as usize) < self.tags.len());
+        let last = self.nodes[list.sentinel as usize][PREV];
+        self.nodes[slot as usize] = [list.sentinel, last];
+        self.nodes[last as usize][NEXT] = slot;
+        self.nodes[list.sentinel as usize][PREV] = slot;
+        self.tags[slot as usize] = tag;
+        list.len += 1;
+    }
+
     /// Takes `slot` out of `list`, which must be the one it is in; its tag becomes `tag`.
     pub(crate) fn unlink(&mut self, list: &mut List, slot: Slot, tag: u8) {
         let [next, prev] = self.nodes[slot as usize];
@@ -319,6 +330,9 @@ mod tests {
         slots.unlink(&mut a, 5, ABSENT);
         assert_eq!(slots.pop(&mut a, ABSENT), Some(3));
         assert_eq!((slots.show(&a), slots.show(&b)), ("7".into(), "0".into()));
+        slots.push_tail(&mut a, 6, 1);
+        assert_eq!(slots.show(&a), "7 6");
+        assert_eq!(slots.pop(&mut a, ABSENT), Some(6));
         assert_eq!(slots.pop(&mut a, ABSENT), Some(7));
         assert_eq!(slots.pop(&mut a, ABSENT), None);
         slots.check(&[&a, &b], |_, tag| tag == 2, |tag| tag != ABSENT).unwrap();

@@ -17,6 +17,8 @@ enum Op {
     Capacity(usize),
     Time(u64),
     Accessed(Slot),
+    Age,
+    VictimsUntil { seq: u64, want: usize },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -30,6 +32,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..60usize).prop_map(Op::Capacity),
         1 => (0..1000u64).prop_map(Op::Time),
         1 => (0..SLOTS).prop_map(Op::Accessed),
+        1 => Just(Op::Age),
+        1 => (0..40u64, 0..9usize).prop_map(|(seq, want)| Op::VictimsUntil { seq, want }),
     ];
     prop::collection::vec(op, 1..300)
 }
@@ -75,6 +79,14 @@ impl Pair {
                 self.now_ms += later;
                 self.policy.set_time(self.now_ms);
             }
+            Op::Age => {
+                let before = self.policy.window();
+                let opened = self.policy.age(&mut self.touches);
+                assert_eq!(opened.is_some(), before.is_some());
+                assert_eq!(opened, self.policy.window().map(|window| *window.end()));
+                assert!(opened.is_none() || opened > before.map(|window| *window.end()));
+            }
+            Op::VictimsUntil { seq, want } => self.victims_until(seq, want),
             Op::Accessed(slot) => {
                 if self.resident.contains(&slot) {
                     self.policy.accessed(slot);
@@ -103,7 +115,44 @@ impl Pair {
         }
     }
 
+    fn victims_until(&mut self, seq: u64, want: usize) {
+        let below: BTreeSet<Slot> = match self.policy.window() {
+            Some(window) => {
+                let seq = seq.min(window.end().saturating_sub(2));
+                let old = |slot: &Slot| {
+                    *window.end() >= 2 && self.policy.standing(*slot).is_some_and(|at| at.seq <= seq)
+                };
+                self.resident.iter().copied().filter(old).collect()
+            }
+            None => BTreeSet::new(),
+        };
+        let mut out: Vec<Victim> = Vec::new();
+        self.policy.victims_until(seq, want, &mut self.touches, &mut out);
+        assert!(out.len() <= want);
+        for victim in out {
+            assert!(below.contains(&victim.slot), "{} is not in a generation up to {seq}", victim.slot);
+            assert!(self.resident.remove(&victim.slot));
+            self.shadows.extend(victim.shadow);
+        }
+    }
+
+    fn verify_generations(&self) {
+        let Some(window) = self.policy.window() else {
+            assert!(self.resident.iter().all(|&slot| self.policy.standing(slot).is_none()));
+            return;
+        };
+        for row in self.policy.generations(self.now_ms).iter().filter(|row| row.label.starts_with("gen")) {
+            assert!(window.contains(&row.seq), "{row:?} is outside of {window:?}");
+            let here = |slot: &&Slot| self.policy.standing(**slot).is_some_and(|at| at.seq == row.seq);
+            assert_eq!(self.resident.iter().filter(here).count(), row.pages, "{row:?}");
+        }
+        let tiers = self.policy.tiers();
+        let pages: usize = tiers.iter().map(|tier| tier.pages).sum();
+        assert!(tiers.is_empty() || pages == self.resident.len(), "tiers tell of other pages than there are");
+    }
+
     fn verify(&self) {
+        self.verify_generations();
         self.policy.check().unwrap();
         assert_eq!(self.policy.resident(), self.resident.len());
         for slot in 0..SLOTS {

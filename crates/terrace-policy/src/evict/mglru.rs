@@ -26,9 +26,10 @@
 //!   when its writeback ends.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep, looks_max};
-use crate::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Tier, Touches, Victim, Why};
 
 const MIN_NR_GENS: u64 = 2;
 const MAX_NR_GENS: u64 = 4;
@@ -97,6 +98,19 @@ impl Tiers {
     fn rate(&self, tier: usize) -> (u64, u64) {
         let total = self.avg_total[tier] + self.evicted[tier] + self.protected[tier];
         (self.avg_refaulted[tier] + self.refaulted[tier], total)
+    }
+
+    /// What `tier` shows of itself, but for its pages.
+    fn row(&self, tier: usize) -> Tier {
+        Tier {
+            tier,
+            pages: 0,
+            refaulted: self.refaulted[tier],
+            evicted: self.evicted[tier],
+            protected: self.protected[tier],
+            avg_refaulted: self.avg_refaulted[tier],
+            avg_total: self.avg_total[tier],
+        }
     }
 
     /// The highest tier up to which no tier refaults more than twice as often as the one below it.
@@ -232,6 +246,34 @@ impl Mglru {
             self.tiers.carry_over();
             self.min_seq += 1;
         }
+    }
+
+    /// Applies what the kernel's walk does for an accessed bit: a page known to be used goes to the youngest.
+    fn sight(&mut self, slot: Slot) {
+        let tag = self.slots.tag(slot);
+        let (seq, more) = (self.seq_at(listed_index(tag)), refs_of(tag) + 1);
+        if seq == self.max_seq {
+            self.slots.set_tag(slot, listed(index_of(seq), more.min(REFS_MAX)));
+        } else if more >= 2 {
+            self.climb(slot, self.max_seq, more.min(REFS_CLIMBED));
+        } else if seq == self.min_seq {
+            self.climb(slot, seq + 1, more);
+        } else {
+            self.slots.set_tag(slot, listed(index_of(seq), more));
+        }
+    }
+
+    /// Moves the oldest generation behind the tail of the next, page by page (so its order turns round).
+    fn drain(&mut self) {
+        let (from, to) = (index_of(self.min_seq), index_of(self.min_seq + 1));
+        while let Some(slot) = self.slots.tail(&self.lists[from]) {
+            let refs = refs_of(self.slots.tag(slot));
+            self.tiers.protected[tier(refs)] += 1;
+            self.slots.unlink(&mut self.lists[from], slot, ABSENT);
+            self.slots.push_tail(&mut self.lists[to], slot, listed(to, refs.min(REFS_PROTECTED)));
+        }
+        self.tiers.carry_over();
+        self.min_seq += 1;
     }
 
     fn open_generation(&mut self) {
@@ -370,6 +412,52 @@ impl Evict for Mglru {
             label: format!("gen {seq}"),
         };
         std::iter::once(held).chain((self.min_seq..=self.max_seq).rev().map(row)).collect()
+    }
+
+    fn window(&self) -> Option<RangeInclusive<u64>> {
+        Some(self.min_seq..=self.max_seq)
+    }
+
+    fn standing(&self, slot: Slot) -> Option<Standing> {
+        let tag = self.slots.tag(slot);
+        let place = || Standing { seq: self.seq_at(listed_index(tag)), tier: tier(refs_of(tag)) };
+        (tag >= LISTED).then(place)
+    }
+
+    fn tiers(&self) -> Vec<Tier> {
+        let mut rows: Vec<Tier> = (0..MAX_NR_TIERS).map(|tier| self.tiers.row(tier)).collect();
+        for list in self.lists.iter().chain([&self.held.list]) {
+            for slot in self.slots.iter(list) {
+                rows[tier(refs_of(self.slots.tag(slot)))].pages += 1;
+            }
+        }
+        rows
+    }
+
+    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+        for slot in 0..self.slots.slots_max() as Slot {
+            if self.slots.tag(slot) >= LISTED && touches.take(slot) != 0 {
+                self.sight(slot);
+            }
+        }
+        if self.generations_open() == MAX_NR_GENS {
+            self.drain();
+        }
+        self.open_generation();
+        Some(self.max_seq)
+    }
+
+    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+        let goal = out.len() + want;
+        let threshold = self.tiers.threshold();
+        while out.len() < goal {
+            self.advance_min_seq();
+            let oldest = &self.lists[index_of(self.min_seq)];
+            if self.min_seq > seq || self.generations_open() == MIN_NR_GENS || oldest.is_empty() {
+                break;
+            }
+            out.extend(self.look(threshold, touches));
+        }
     }
 
     fn refaults(&self) -> Refaults {
@@ -517,6 +605,43 @@ mod tests {
         assert_eq!(pool.evict(1), [1]);
         pool.is("gen 3:  | gen 2:  | gen 1: 0/2 | gen 0:  | held: ");
         assert_eq!(pool.policy.tiers.protected, [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn aging_by_command_lifts_what_was_used_and_drains_the_oldest() {
+        let mut pool = pool();
+        pool.enter(0..4);
+        pool.enter_as(4, None, Why::Readahead);
+        pool.touch([1, 4]);
+        pool.policy.set_time(5);
+        assert_eq!(pool.policy.age(&mut pool.touches), Some(4));
+        pool.policy.check().unwrap();
+        pool.is("gen 4:  | gen 3: 1/2 | gen 2:  | gen 1: 4/1 0/1 2/1 3/1 | held: ");
+        assert_eq!(pool.policy.tiers.protected, [0; 4], "carried over");
+        assert_eq!(pool.policy.tiers()[0], Tier { pages: 4, avg_total: 1, ..Tier::default() });
+        assert_eq!(pool.policy.tiers()[1], Tier { tier: 1, pages: 1, ..Tier::default() });
+        assert_eq!(pool.policy.standing(1), Some(Standing { seq: 3, tier: 1 }));
+        assert_eq!(pool.policy.window(), Some(1..=4));
+    }
+
+    #[test]
+    fn eviction_by_command_stops_at_a_generation() {
+        let mut pool = pool();
+        pool.enter(0..4);
+        pool.touch([1]);
+        let mut until = |seq, want| {
+            let mut out = Vec::new();
+            pool.policy.victims_until(seq, want, &mut pool.touches, &mut out);
+            out.iter().map(|victim| victim.slot).collect::<Vec<_>>()
+        };
+        assert_eq!(until(0, 2), [0, 2]);
+        assert_eq!(until(0, 8), [3]);
+        assert_eq!(until(0, 8), []);
+        assert_eq!(until(9, 8), [1], "it had climbed");
+        assert_eq!(pool.policy.window(), Some(2..=3), "the two youngest stay");
+        pool.enter([5]);
+        pool.policy.victims_until(9, 8, &mut pool.touches, &mut Vec::new());
+        pool.is("gen 3:  | gen 2: 5/1 | held: ");
     }
 
     #[test]

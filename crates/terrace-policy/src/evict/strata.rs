@@ -35,9 +35,10 @@
 //! probation, which is where most of them, pages written once, came from.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use crate::list::{ABSENT, Held, List, Patience, Slots, Step, collect};
-use crate::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Touches, Victim, Why};
 
 /// Share of the pool for probation: 1/10.
 const PROBATION_DIVISOR: usize = 10;
@@ -352,6 +353,39 @@ impl Evict for Strata {
         rows
     }
 
+    fn window(&self) -> Option<RangeInclusive<u64>> {
+        Some(self.min_seq()..=self.max_seq)
+    }
+
+    fn standing(&self, slot: Slot) -> Option<Standing> {
+        let tag = self.slots.tag(slot);
+        (tag >= FIRST_MAIN).then(|| Standing { seq: self.seq_of(tag), tier: 0 })
+    }
+
+    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+        let touched = |slot: &Slot| touches.peek(*slot) != 0;
+        let used: Vec<Slot> = self.slots.iter_back(&self.main).filter(touched).collect();
+        for slot in used {
+            touches.set(slot, 0);
+            self.count_out_of_main(self.slots.tag(slot));
+            self.slots.unlink(&mut self.main, slot, ABSENT);
+            self.push_main(slot);
+        }
+        self.open_generation();
+        Some(self.max_seq)
+    }
+
+    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+        let seq = seq.min(self.max_seq.saturating_sub(2));
+        self.filling = false;
+        collect(want, out, || match self.slots.tail(&self.main) {
+            Some(tail) if self.max_seq >= 2 && self.seq_of(self.slots.tag(tail)) <= seq => {
+                self.look_main(touches)
+            }
+            _ => Step::Empty,
+        });
+    }
+
     fn refaults(&self) -> Refaults {
         self.refaults
     }
@@ -509,6 +543,25 @@ mod tests {
         let rows = pool.policy.generations(40);
         assert_eq!(rows[2], Generation { seq: 5, age_ms: 11, pages: 2, label: "gen 5".into() });
         assert_eq!(rows[5], Generation { seq: 2, age_ms: 29, pages: 18, label: "gen 2".into() });
+    }
+
+    #[test]
+    fn aging_by_command_lifts_what_was_used_and_eviction_stops_at_a_generation() {
+        let mut pool = pool();
+        for slot in 0..9 {
+            pool.enter_as(slot, shadow(1), Why::Read);
+        }
+        pool.is("young:  | old:  | gen 1: 8 7 6 | gen 0: 5 4 3 2 1 0 | held: ");
+        pool.touch([0, 3]);
+        assert_eq!(pool.policy.age(&mut pool.touches), Some(2));
+        pool.is("young:  | old:  | gen 2:  | gen 1: 3 0 8 7 6 | gen 0: 5 4 2 1 | held: ");
+        assert_eq!(pool.touches[3], 0);
+        assert_eq!(pool.policy.standing(3), Some(Standing { seq: 1, tier: 0 }));
+        pool.touch([4]);
+        let mut out = Vec::new();
+        pool.policy.victims_until(1, 8, &mut pool.touches, &mut out);
+        assert_eq!(out.iter().map(|victim| victim.slot).collect::<Vec<_>>(), [1, 2, 5]);
+        pool.is("young:  | old:  | gen 2: 4 | gen 1: 3 0 8 7 6 | gen 0:  | held: ");
     }
 
     #[test]
