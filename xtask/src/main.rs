@@ -12,8 +12,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-shm", &[]),
     ("terrace-engine", &["terrace-policy", "terrace-shm"]),
     ("terrace-preload", &["terrace-shm"]),
-    ("terrace", &["terrace-engine", "terrace-policy"]),
-    ("terrace-bench", &[]),
+    ("terrace", &["terrace-engine", "terrace-policy", "terrace-trace"]),
+    ("terrace-trace", &[]),
+    ("terrace-bench", &["terrace-policy", "terrace-trace"]),
     ("terrace-tests", &[]),
     ("xtask", &[]),
 ];

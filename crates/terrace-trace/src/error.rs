@@ -1,0 +1,44 @@
+//! What is wrong with a trace: where, and what to do about it.
+
+use std::fmt;
+
+/// A place in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Bytes before it, of the content (decompressed, if it was compressed).
+    Byte(u64),
+    /// Line number, from 1.
+    Line(u64),
+}
+
+/// Why a trace could not be read (on); `Display` is one line: file, place, fault, cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The file's name as it was given.
+    pub file: String,
+    /// Where; `None`: the file as a whole.
+    pub at: Option<At>,
+    /// What was found.
+    pub fault: String,
+    /// What the user can do.
+    pub cure: String,
+}
+
+impl Error {
+    pub(crate) fn new(file: &str, at: Option<At>, fault: impl Into<String>, cure: &str) -> Error {
+        Error { file: file.into(), at, fault: fault.into(), cure: cure.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Error { file, fault, cure, .. } = self;
+        match self.at {
+            Some(At::Byte(byte)) => write!(f, "{file}: at byte {byte}: {fault} ({cure})"),
+            Some(At::Line(line)) => write!(f, "{file}: line {line}: {fault} ({cure})"),
+            None => write!(f, "{file}: {fault} ({cure})"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,166 @@
+//! Every reader on bytes that nobody meant: it may refuse them, with an error that names the file; it may neither panic
+//! nor go on for ever. (Memory: `memory`.)
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use terrace_trace::capture::{self, Event, Header, Record, Writer};
+use terrace_trace::{Column, Door, Format, Options, Reader};
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// Reads to the end or the first error; no more accesses than bytes can come out of what is not compressed.
+fn drain(bytes: &[u8], format: Option<Format>, column: Option<Column>, accesses_max: Option<usize>) {
+    let stream = Box::new(Cursor::new(bytes.to_vec()));
+    let mut reader = match Reader::new("fuzz", stream, &Options { format, column }) {
+        Ok(reader) => reader,
+        Err(error) => return assert!(error.to_string().starts_with("fuzz: ")),
+    };
+    let mut accesses = 0;
+    for access in &mut reader {
+        match access {
+            Ok(_) => accesses += 1,
+            Err(error) => assert!(error.to_string().starts_with("fuzz: ") && !error.cure.is_empty()),
+        }
+        assert!(accesses_max.is_none_or(|max| accesses <= max));
+    }
+    assert!(reader.next().is_none(), "it stays at its end");
+}
+
+fn drain_all(bytes: &[u8]) {
+    for format in Format::ALL.map(Some).into_iter().chain([None]) {
+        drain(bytes, format, None, Some(bytes.len()));
+        let packed = zstd::encode_all(bytes, 1).unwrap();
+        drain(&packed, format, Some(Column::Number(1)), Some(bytes.len()));
+        drain(&packed[..packed.len() / 2], format, Some(Column::Name("key".into())), None);
+    }
+}
+
+fn events() -> impl Strategy<Value = Vec<Record>> {
+    let number = || prop_oneof![0..40u64, any::<u64>(), Just(u64::MAX)];
+    let access = (number(), number(), any::<bool>(), any::<bool>(), 0..1000u64).prop_map(
+        |(object, page, write, fast, time_ms)| {
+            let door = if fast { Door::Fast } else { Door::Main };
+            Record::Access(Event { object, page, write, door, time_ms })
+        },
+    );
+    prop::collection::vec(prop_oneof![9 => access, 1 => (1..u64::MAX).prop_map(Record::Lost)], 0..200)
+}
+
+fn written(records: &[Record], tick_ms: u32) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &Header { tick_ms, ..Header::default() });
+    for record in records {
+        match record {
+            Record::Access(event) => writer.access(event).unwrap(),
+            Record::Lost(accesses) => writer.lost(*accesses).unwrap(),
+        }
+    }
+    writer.finish().unwrap()
+}
+
+/// A sound file of each format, for [`mangled`].
+fn sound(keys: &[u64]) -> Vec<Vec<u8>> {
+    let lines = |line: fn(&u64) -> String| keys.iter().map(line).collect::<String>().into_bytes();
+    let access = |page: &u64| {
+        Record::Access(Event {
+            object: page % 3,
+            page: *page,
+            write: false,
+            door: Door::Fast,
+            time_ms: *page,
+        })
+    };
+    let oracle = |key: &u64| [&[7; 4][..], &key.to_le_bytes(), &[1; 12]].concat();
+    vec![
+        keys.iter().flat_map(|key| key.to_le_bytes()).collect(),
+        keys.iter().flat_map(oracle).collect(),
+        lines(|key| format!("{key}\n")),
+        [b"time,object\n".to_vec(), lines(|key| format!("1,{key}\n"))].concat(),
+        written(&keys.iter().map(access).collect::<Vec<_>>(), 10),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Damage {
+    at: usize,
+    len: usize,
+    how: u8,
+    byte: u8,
+}
+
+fn damage() -> impl Strategy<Value = Vec<Damage>> {
+    let one = (any::<usize>(), 0..40usize, 0..5u8, any::<u8>()).prop_map(|(at, len, how, byte)| Damage {
+        at,
+        len,
+        how,
+        byte,
+    });
+    prop::collection::vec(one, 1..5)
+}
+
+fn mangled(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
+    for Damage { at, len, how, byte } in damage {
+        let at = at % (bytes.len() + 1);
+        let to = (at + len).min(bytes.len());
+        match how {
+            0 => bytes.insert(at, *byte),
+            1 => drop(bytes.drain(at..to)),
+            2 => bytes.truncate(at),
+            3 => drop(bytes.splice(at..at, bytes[at..to].to_vec())),
+            _ => bytes[at..to].iter_mut().for_each(|b| *b ^= byte),
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(config(200))]
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        drain_all(&bytes);
+        drain_all(&[&capture::MAGIC, bytes.as_slice()].concat());
+        drain(&[&[0x28, 0xB5, 0x2F, 0xFD], bytes.as_slice()].concat(), None, None, None);
+    }
+
+    #[test]
+    fn mutated_files(keys in prop::collection::vec(any::<u64>(), 0..60), damage in damage()) {
+        for bytes in sound(&keys) {
+            drain_all(&mangled(bytes.clone(), &damage));
+            let packed = mangled(zstd::encode_all(bytes.as_slice(), 1).unwrap(), &damage);
+            Format::ALL.iter().for_each(|format| drain(&packed, Some(*format), None, None));
+        }
+    }
+
+    #[test]
+    fn a_capture_gives_back_what_was_written(records in events(), tick_ms in 1..50u32) {
+        let bytes = written(&records, tick_ms);
+        let reader = capture::Reader::new("t", Box::new(Cursor::new(bytes.clone()))).unwrap();
+        let read: Vec<Record> = reader.map(Result::unwrap).collect();
+        let mut now = 0;
+        let expected: Vec<Record> = records
+            .iter()
+            .map(|record| match *record {
+                Record::Access(event) => {
+                    now = now.max(event.time_ms / u64::from(tick_ms) * u64::from(tick_ms));
+                    Record::Access(Event { time_ms: now, ..event })
+                }
+                lost => lost,
+            })
+            .collect();
+        prop_assert_eq!(read, expected);
+        // Cut anywhere: what is whole is read, and the place named is where to cut.
+        for cut in [bytes.len() / 2, bytes.len().saturating_sub(1)].into_iter().filter(|cut| *cut >= 32) {
+            let reader = capture::Reader::new("t", Box::new(Cursor::new(bytes[..cut].to_vec()))).unwrap();
+            let mut whole = cut;
+            for error in reader.filter_map(Result::err) {
+                let Some(terrace_trace::At::Byte(at)) = error.at else { panic!("{error}") };
+                whole = at as usize;
+            }
+            let mut again = capture::Reader::new("t", Box::new(Cursor::new(bytes[..whole].to_vec()))).unwrap();
+            prop_assert!(again.all(|record| record.is_ok()));
+        }
+    }
+}
