@@ -17,8 +17,11 @@
 #![forbid(unsafe_code)]
 
 pub mod evict;
+mod keys;
 mod list;
+pub mod mrc;
 pub mod sim;
+mod stack;
 
 use std::fmt;
 use std::num::NonZeroU32;

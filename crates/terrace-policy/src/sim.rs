@@ -3,9 +3,7 @@
 //! Residency and shadows live in one hash table; everything else is the policy object itself, the very one the
 //! engine runs. [`Mode`] says how it is told about hits.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
+use crate::keys::KeyMap;
 use crate::{Evict, Shadow, Slot, Victim, Why};
 
 /// How hits reach the policy and when victims are asked for.
@@ -46,25 +44,6 @@ enum Entry {
     Absent(Option<Shadow>),
 }
 
-/// Multiplies by an odd constant and folds: page keys are not adversarial, and the table is the hot path.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-    fn write_u64(&mut self, key: u64) {
-        let wide = u128::from(self.0 ^ key) * 0x9E37_79B9_7F4A_7C15;
-        self.0 = (wide >> 64) as u64 ^ wide as u64;
-    }
-}
-
 /// Runs `policy`, freshly built for `capacity` slots or more, over `trace`.
 pub fn run(
     policy: &mut dyn Evict,
@@ -77,7 +56,7 @@ pub fn run(
         Mode::Exact => (1, 0),
         Mode::Sampled { batch } => (batch.clamp(1, capacity.div_ceil(8)), (batch / 2).min(capacity / 32)),
     };
-    let mut index: HashMap<u64, Entry, BuildHasherDefault<KeyHasher>> = HashMap::default();
+    let mut index: KeyMap<Entry> = KeyMap::default();
     let mut touches = vec![0u8; capacity];
     let mut keys = vec![0u64; capacity];
     let mut free: Vec<Slot> = (0..capacity as Slot).rev().collect();

@@ -1,4 +1,5 @@
 //! Small traces from a seed, by integer arithmetic alone (the same on every machine), and Belady's optimum.
+#![allow(dead_code)] // no test needs all of it
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,0 +1,52 @@
+//! The sampled miss-ratio curve against the exact one, on generated traces with fewer samples than pages.
+
+mod common;
+
+use common::{Random, traces};
+use terrace_policy::mrc::{Exact, SAMPLES, Shards};
+
+const ERROR_MAX: f64 = 0.02;
+
+/// Mean absolute error at 1000 cache sizes up to all pages, and pages.
+fn error(trace: impl Iterator<Item = u64>, samples: usize) -> (f64, f64) {
+    let (mut exact, mut shards) = (Exact::default(), Shards::new(samples));
+    trace.for_each(|key| {
+        exact.feed(key);
+        shards.feed(key);
+    });
+    let exact = exact.curve();
+    (exact.difference(&shards.curve(), exact.pages, 1000).0, exact.pages)
+}
+
+#[test]
+fn small_traces_with_a_quarter_of_their_pages() {
+    for (name, trace) in traces() {
+        let (_, pages) = error(trace.iter().copied(), SAMPLES);
+        let (error, _) = error(trace.iter().copied(), pages as usize / 4);
+        assert!(error < 2.0 * ERROR_MAX, "{name}: {error:.4} with a quarter of {pages} pages");
+    }
+}
+
+/// A few hundred thousand pages, of which some are popular, some are read in order, and all meet a loop.
+#[test]
+fn large_traces_with_the_usual_samples() {
+    let mut random = Random(11);
+    let mut skewed = move || {
+        let scale = random.below(1 << 18) + 1;
+        random.below(scale)
+    };
+    let mut random = Random(12);
+    let traces: [(&str, Vec<u64>); 3] = [
+        ("skewed", (0..600_000).map(|_| skewed()).collect()),
+        (
+            "loops",
+            (0..600_000).map(|i| if i % 2 == 0 { i % 100_000 } else { 1_000_000 + i % 30_000 }).collect(),
+        ),
+        ("uniform", (0..600_000).map(|_| random.below(200_000)).collect()),
+    ];
+    for (name, trace) in traces {
+        let (error, pages) = error(trace.into_iter(), SAMPLES);
+        assert!(pages > 2.0 * SAMPLES as f64, "{name} needs no sampling");
+        assert!(error < ERROR_MAX, "{name}: {error:.4}");
+    }
+}
