@@ -43,7 +43,7 @@ pub(crate) struct Core {
     pub policy: Box<dyn Evict>,
     pub frames: Frames,
     /// Place + 1 of the page in each frame; 0 = none.
-    owner: Vec<u32>,
+    pub owner: Vec<u32>,
     pub objects: HashMap<ObjectId, ObjectRef>,
     by_slot: HashMap<u32, ObjectRef>,
     /// Pages that some thread is reading from the source: (object slot, page).
@@ -69,7 +69,7 @@ impl Core {
         Core {
             index: Index::new(handles.segment.clone()),
             policy,
-            frames: Frames::new(),
+            frames: Frames::new(frames_max as u32),
             owner: vec![0; frames_max],
             objects: HashMap::new(),
             by_slot: HashMap::new(),
@@ -297,15 +297,6 @@ impl Core {
             }
         }
         self.note_change(o);
-    }
-
-    /// Bytes of books on the heap.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        // Tables are as long as the segment has frames, but only the part in use has memory.
-        let per_frame = 4 + self.policy.bytes().div_ceil(self.owner.len());
-        self.frames.populated() as usize * per_frame
-            + self.frames.heap_bytes()
-            + self.dirt.totals.all() as usize * 24
     }
 }
 

@@ -1,7 +1,9 @@
 //! Which frames are free: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
 //!
+//! The lowest frame that will do is taken: so the top of the pool is the first to be empty when it has to shrink.
 //! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
 
+use crate::bits::BitSet;
 use terrace_shm::RUN_PAGES;
 use terrace_shm::layout::CHUNK_FRAMES;
 
@@ -10,12 +12,10 @@ use terrace_shm::layout::CHUNK_FRAMES;
 pub(crate) struct Frames {
     /// One bit a frame, 1 = free; one word a group.
     groups: Vec<u16>,
-    /// Groups that were wholly free when they were pushed.
-    whole: Vec<u32>,
-    /// Groups that had a free frame when they were pushed.
-    partial: Vec<u32>,
-    /// Per group: stands in `partial` (1), in `whole` (2).
-    queued: Vec<u8>,
+    /// Groups below the limit that are wholly free.
+    whole: BitSet,
+    /// Groups below the limit that have free frames and others.
+    partial: BitSet,
     /// Frames below this have memory.
     populated: u32,
     /// Frames at or above this are not handed out.
@@ -26,12 +26,13 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new() -> Frames {
+    /// Room for `frames_max` frames, none of which is in use yet.
+    pub(crate) fn new(frames_max: u32) -> Frames {
+        let groups_max = (frames_max as usize).div_ceil(RUN_PAGES);
         Frames {
-            groups: Vec::new(),
-            whole: Vec::new(),
-            partial: Vec::new(),
-            queued: Vec::new(),
+            groups: Vec::with_capacity(groups_max),
+            whole: BitSet::new(groups_max),
+            partial: BitSet::new(groups_max),
             populated: 0,
             limit: 0,
             free: 0,
@@ -57,10 +58,9 @@ impl Frames {
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free
     }
+    /// Memory of the bitmaps, as far as they are used: a word a group and a bit in each of two sets.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.groups.capacity() * 2
-            + self.queued.capacity()
-            + (self.whole.capacity() + self.partial.capacity()) * 4
+        size_of_val(&*self.groups) + 2 * self.groups.len().div_ceil(8)
     }
     pub(crate) fn is_free(&self, frame: u32) -> bool {
         let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
@@ -76,8 +76,7 @@ impl Frames {
         self.populated += CHUNK_FRAMES as u32;
         for frame in (first..self.populated).step_by(RUN_PAGES) {
             self.groups.push(u16::MAX);
-            self.queued.push(2);
-            self.whole.push(frame / RUN_PAGES as u32);
+            self.whole.insert(frame as usize / RUN_PAGES);
         }
         self.free += CHUNK_FRAMES as u32;
         first
@@ -85,17 +84,15 @@ impl Frames {
     /// Sets the number of frames that may be in use, rounded down to chunks. What stands above it is handed out no more.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
-        self.requeue();
+        self.file_all();
     }
     /// Takes the top chunk out of use. All its frames must be free.
     pub(crate) fn drop_top_chunk(&mut self) -> u32 {
         let first = self.populated - CHUNK_FRAMES as u32;
         assert!((first..self.populated).all(|f| self.is_free(f)), "chunk dropped with frames in use");
         let groups = first as usize / RUN_PAGES;
+        (groups..self.groups.len()).for_each(|g| self.whole.remove(g));
         self.groups.truncate(groups);
-        self.queued.truncate(groups);
-        self.whole.retain(|&g| (g as usize) < groups);
-        self.partial.retain(|&g| (g as usize) < groups);
         if first >= self.limit {
             self.hidden -= CHUNK_FRAMES as u32;
         }
@@ -114,68 +111,50 @@ impl Frames {
             self.groups[g] &= !(1 << b);
             self.free -= 1;
         }
-        self.requeue();
+        self.file_all();
     }
-    fn requeue(&mut self) {
+    fn file_all(&mut self) {
         self.whole.clear();
         self.partial.clear();
-        self.queued.fill(0);
         let below = self.groups.len().min(self.limit as usize / RUN_PAGES);
-        (0..below).for_each(|g| self.queue(g));
+        (0..below).for_each(|g| self.file(g));
         self.hidden = self.groups[below..].iter().map(|w| w.count_ones()).sum();
     }
-    fn queue(&mut self, g: usize) {
-        let (bit, list) = match self.groups[g] {
-            0 => return,
-            u16::MAX => (2, &mut self.whole),
-            _ => (1, &mut self.partial),
-        };
-        if self.queued[g] & bit == 0 {
-            self.queued[g] |= bit;
-            list.push(g as u32);
+    /// Puts a group, which is below the limit, where it belongs now.
+    fn file(&mut self, g: usize) {
+        let (whole, partial) = (&mut self.whole, &mut self.partial);
+        match self.groups[g] {
+            0 => partial.remove(g),
+            u16::MAX => {
+                partial.remove(g);
+                whole.insert(g);
+            }
+            _ => partial.insert(g),
         }
+    }
+    /// Takes frames of a group.
+    fn take(&mut self, g: usize, mask: u16) {
+        debug_assert_eq!(self.groups[g] & mask, mask);
+        if self.groups[g] == u16::MAX {
+            self.whole.remove(g);
+        }
+        self.groups[g] &= !mask;
+        self.free -= mask.count_ones();
+        self.file(g);
     }
     /// A free frame, from a group that is broken already if there is one.
     pub(crate) fn alloc(&mut self) -> Option<u32> {
-        loop {
-            let g = match self.partial.pop() {
-                Some(g) => {
-                    self.queued[g as usize] &= !1;
-                    g
-                }
-                None => {
-                    let g = self.whole.pop()?;
-                    self.queued[g as usize] &= !2;
-                    g
-                }
-            } as usize;
-            let w = self.groups[g];
-            if w == 0 {
-                continue;
-            }
-            let b = w.trailing_zeros();
-            self.groups[g] = w & !(1 << b);
-            self.free -= 1;
-            self.queue(g);
-            return Some((g * RUN_PAGES) as u32 + b);
-        }
+        let g = self.partial.first().or_else(|| self.whole.first())?;
+        let b = self.groups[g].trailing_zeros();
+        self.take(g, 1 << b);
+        Some((g * RUN_PAGES) as u32 + b)
     }
     /// `n` adjacent frames (at most a run), if a whole group is free.
     pub(crate) fn alloc_run(&mut self, n: usize) -> Option<u32> {
         debug_assert!((1..=RUN_PAGES).contains(&n));
-        loop {
-            let g = self.whole.pop()? as usize;
-            self.queued[g] &= !2;
-            if self.groups[g] != u16::MAX {
-                self.queue(g);
-                continue;
-            }
-            let mask = (((1u32 << n) - 1) & 0xffff) as u16;
-            self.groups[g] &= !mask;
-            self.free -= n as u32;
-            self.queue(g);
-            return Some((g * RUN_PAGES) as u32);
-        }
+        let g = self.whole.first()?;
+        self.take(g, u16::MAX >> (RUN_PAGES - n));
+        Some((g * RUN_PAGES) as u32)
     }
     pub(crate) fn free(&mut self, frame: u32) {
         let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
@@ -183,7 +162,7 @@ impl Frames {
         self.groups[g] |= 1 << b;
         self.free += 1;
         if frame < self.limit {
-            self.queue(g);
+            self.file(g);
         } else {
             self.hidden += 1;
         }
@@ -196,7 +175,7 @@ mod tests {
 
     #[test]
     fn runs_are_adjacent_and_singles_fill_gaps() {
-        let mut f = Frames::new();
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
         f.set_limit(2 * CHUNK_FRAMES as u32);
         f.grow();
         let run = f.alloc_run(16).unwrap();
@@ -211,7 +190,7 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_above_the_limit() {
-        let mut f = Frames::new();
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
         let chunk = CHUNK_FRAMES as u32;
         f.set_limit(2 * chunk);
         f.grow();
@@ -233,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_frame_once() {
-        let mut f = Frames::new();
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
         f.set_limit(CHUNK_FRAMES as u32);
         f.grow();
         let mut all: Vec<u32> = std::iter::from_fn(|| f.alloc()).collect();

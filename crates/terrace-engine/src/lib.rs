@@ -9,6 +9,7 @@
 //! | `throttle` | writers wait while too much is unwritten |
 //! | [`reclaim`] | free frames: the policy names victims, this module acts |
 //! | [`pool`] | frames, budget, resize |
+//! | `metadata` | what pages cost beside their frames |
 //! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
 //! | [`namespace`] | names, inodes, handles, attributes |
 //! | [`recover`] | what a restarted daemon does with the segment that it finds |
@@ -17,6 +18,7 @@
 //! Lock order: object content lock, object writeback lock, object syncing lock, source root, core lock, object dirty set.
 //! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
 
+mod bits;
 pub mod check;
 pub mod clock;
 pub mod config;
@@ -26,6 +28,7 @@ pub mod door;
 pub mod fault;
 mod frames;
 pub mod io;
+mod metadata;
 pub mod namespace;
 pub mod object;
 mod pagecache;

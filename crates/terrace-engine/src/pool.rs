@@ -13,18 +13,12 @@ use terrace_shm::ring::Ring;
 use terrace_shm::{ObjectSlot, PAGE_SIZE, State};
 
 /// Bytes of metadata that a page costs in a densely cached file.
-const METADATA_PER_PAGE: u64 = 25;
+const METADATA_PER_PAGE: u64 = 22;
 
 impl Engine {
     /// Frames that the pool may hold now.
     pub(crate) fn pool_frames(&self) -> u32 {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
-    }
-
-    /// What pages need beside their frames, bytes: index, books, touch counts, flags.
-    pub(crate) fn metadata_bytes(&self, core: &Core) -> u64 {
-        let per_frame = core.frames.populated() as usize * 2; // touch count and flags
-        (core.index.resident_bytes() + core.heap_bytes() + per_frame) as u64
     }
 
     /// What files and clients need, bytes: objects, tables of inodes and handles, rings.
@@ -48,7 +42,7 @@ impl Engine {
             // books may grow, and a client may come, between two calls.
             let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
             let reserve = limit / 400 + (64 << 10) + Ring::bytes(self.config.ring_slots) as u64;
-            let metadata = self.metadata_bytes(&core).max(full) + self.tables_bytes(&core) + reserve;
+            let metadata = core.metadata().total().max(full) + self.tables_bytes(&core) + reserve;
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
             let chunks =
                 chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);

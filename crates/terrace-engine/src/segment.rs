@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use terrace_shm::layout::FRAMES_MAX;
 use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 
 /// Room for the namespace's durable tables (sparse), bytes.
 const NAMESPACE_BYTES: usize = 512 << 20;
+
+const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::evict::SLOTS_MAX);
 
 /// Memory files and their mappings. Made before the first terraced is cloned, so that all inherit the mappings.
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl SegmentHandles {
     /// Out of memory or of address space.
     pub fn create(config: &EngineConfig) -> io::Result<SegmentHandles> {
         let max = config.memory_max_bytes.unwrap_or_else(machine_memory).max(config.memory_bytes);
-        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(u32::MAX / 8));
+        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX));
         let segment_fd = memfd("terrace-segment", geometry.segment_bytes())?;
         let segment = Arc::new(Segment::create(&segment_fd, geometry)?);
         let segment_ro = read_only_twin(segment_fd.as_fd())?;

@@ -104,7 +104,8 @@ impl Engine {
         let now_ms = self.uptime_ms();
         let fast = self.clients.totals();
         let core = self.core.lock();
-        let (metadata, tables) = (self.metadata_bytes(&core), self.tables_bytes(&core));
+        let (books, tables) = (core.metadata(), self.tables_bytes(&core));
+        let metadata = books.total();
         let pages = u64::from(core.frames.in_use());
         let frames_bytes = u64::from(core.frames.populated()) * PAGE_SIZE as u64;
         let (d, c, dirt) = (&self.counts, core.counts, core.dirt.totals);
@@ -122,7 +123,7 @@ impl Engine {
                 pages,
                 free_frames: u64::from(core.frames.idle()),
                 huge_bytes: (core.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
-                index_bytes: core.index.resident_bytes() as u64,
+                index_bytes: books.index.total() as u64,
             },
             fast_door: FastDoor {
                 clients: self.clients.count(),

@@ -3,72 +3,61 @@
 //! One writer at a time (the engine's core lock); readers walk without a lock. A node that leaves a tree is not reused
 //! before the reuse epoch has moved, so that a reader that still walks it notices.
 
-use crate::entry::{Entry, State};
-use crate::layout::{FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, ObjectSlot, RUN_PAGES};
+use crate::entry::Entry;
+use crate::layout::{FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, RUN_PAGES};
 use crate::map::Segment;
+use crate::nodes::{Nodes, STICKY, USED};
 use crate::protocol::{begin_reuse, tick};
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the daemon knows of a leaf, beside its entries.
-#[derive(Debug, Clone, Copy)]
-pub struct LeafInfo {
-    /// Object slot that it belongs to; `FREE` if none.
-    pub object: u32,
+/// What the daemon knows of a leaf beside its entries: the word that [`Nodes`] keeps for it.
+///
+/// ```text
+///    63    62    61   60      56 55    32 31    0
+///  | used | queued | - | present | object | run |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LeafInfo {
+    /// Object slot that it belongs to.
+    object: u32,
     /// Run that it covers.
-    pub run: u32,
+    run: u32,
     /// Present or busy entries.
-    pub present: u8,
-    /// Queued among the leaves that hold shadows only.
-    queued: bool,
+    present: usize,
 }
 
-/// Freed at once by an index that is full: each round of reuse makes readers under way look again.
-const TRIM_BYTES: usize = 64 * (size_of::<Leaf>() + size_of::<LeafInfo>());
+const OBJECT_SHIFT: u32 = 32;
+const PRESENT_SHIFT: u32 = 56;
+/// Set while the leaf stands in the queue of those that hold shadows only, or did when it was queued.
+const QUEUED: u64 = STICKY;
 
-const FREE: u32 = u32::MAX;
+impl LeafInfo {
+    fn word(self) -> u64 {
+        u64::from(self.run) | u64::from(self.object) << OBJECT_SHIFT | (self.present as u64) << PRESENT_SHIFT
+    }
+    fn of(word: u64) -> LeafInfo {
+        let bits = |from: u32, to: u32| (word >> from & ((1 << (to - from)) - 1)) as u32;
+        LeafInfo {
+            object: bits(OBJECT_SHIFT, PRESENT_SHIFT),
+            run: bits(0, OBJECT_SHIFT),
+            present: bits(PRESENT_SHIFT, 61) as usize,
+        }
+    }
+}
+
+const _: () = assert!(OBJECTS_MAX as u64 <= 1 << (PRESENT_SHIFT - OBJECT_SHIFT));
+const _: () = assert!(RUN_PAGES < 1 << (61 - PRESENT_SHIFT));
+
+/// Bytes of a leaf and its word.
+const LEAF_BYTES: usize = size_of::<Leaf>() + size_of::<u64>();
+/// Freed at once by an index that is full: each round of reuse makes readers under way look again.
+const TRIM_BYTES: usize = 64 * LEAF_BYTES;
+/// Entries of the queue of leaves without pages that may be out of date, beside as many as are not.
+const STALE_MAX: usize = 64;
 /// Inner nodes that one new leaf needs at the most: a higher tree, and a path down in it.
 const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
-const _: () = assert!(size_of::<LeafInfo>() == 12);
-
-/// A node number pool: fresh ones, ones ready for reuse, ones that wait for the epoch.
-#[derive(Debug, Default)]
-struct Pool {
-    next: u32,
-    max: u32,
-    ready: Vec<u32>,
-    waiting: Vec<u32>,
-}
-
-impl Pool {
-    fn take(&mut self, epoch: &AtomicU64) -> Option<u32> {
-        if self.ready.is_empty() && !self.waiting.is_empty() {
-            begin_reuse(epoch);
-            std::mem::swap(&mut self.ready, &mut self.waiting);
-        }
-        if let Some(i) = self.ready.pop() {
-            return Some(i);
-        }
-        (self.next < self.max).then(|| {
-            self.next += 1;
-            self.next - 1
-        })
-    }
-    fn put(&mut self, i: u32) {
-        self.waiting.push(i);
-    }
-    /// Nodes that can still be taken.
-    fn left(&self) -> usize {
-        self.max as usize - self.in_use()
-    }
-    fn in_use(&self) -> usize {
-        self.next as usize - self.ready.len() - self.waiting.len()
-    }
-    fn heap_bytes(&self) -> usize {
-        (self.ready.capacity() + self.waiting.capacity()) * 4
-    }
-}
 
 /// A place in the index: leaf number and entry within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,15 +75,37 @@ impl Place {
     }
 }
 
+/// Memory of an index, bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct IndexBytes {
+    /// Leaves, in the segment.
+    pub leaves: usize,
+    /// Inner nodes, in the segment.
+    pub inners: usize,
+    /// What the daemon knows of each node.
+    pub books: usize,
+    /// Leaves that hold shadows only, in the order in which they go.
+    pub queue: usize,
+}
+
+impl IndexBytes {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.leaves + self.inners + self.books + self.queue
+    }
+}
+
 /// The index. All methods need the engine's core lock.
 #[derive(Debug)]
 pub struct Index {
     seg: Arc<Segment>,
-    leaves: Pool,
-    inners: Pool,
-    info: Vec<LeafInfo>,
-    children: Vec<u16>,
+    leaves: Nodes,
+    /// Their words count children.
+    inners: Nodes,
+    /// Leaves without a present page, in the order in which they lost the last; some have one again, or are free.
     shadow_only: VecDeque<u32>,
+    /// How many are none of these.
+    hollow: usize,
     bytes_max: usize,
 }
 
@@ -103,11 +114,10 @@ impl Index {
     pub fn new(seg: Arc<Segment>) -> Index {
         let g = seg.geometry();
         Index {
-            leaves: Pool { max: g.leaves_max, ..Pool::default() },
-            inners: Pool { max: g.inners_max, ..Pool::default() },
-            info: Vec::new(),
-            children: Vec::new(),
+            leaves: Nodes::new(g.leaves_max),
+            inners: Nodes::new(g.inners_max),
             shadow_only: VecDeque::new(),
+            hollow: 0,
             bytes_max: usize::MAX,
             seg,
         }
@@ -128,7 +138,7 @@ impl Index {
     }
     /// Object slot and page of a place.
     pub fn whose(&self, place: Place) -> (u32, u64) {
-        let i = self.info[place.leaf() as usize];
+        let i = self.info(place.leaf());
         (i.object, u64::from(i.run) * RUN_PAGES as u64 + place.at() as u64)
     }
     /// Where `page` of the object in slot `object` stands, if its leaf exists.
@@ -157,12 +167,47 @@ impl Index {
 
     /// Counts a page of the leaf as present (+1) or no longer (-1). A leaf without present pages is queued for [`Index::trim`].
     pub fn count_present(&mut self, place: Place, delta: i32) {
-        let i = &mut self.info[place.leaf() as usize];
-        i.present = (i32::from(i.present) + delta) as u8;
-        if i.present == 0 && !i.queued {
-            i.queued = true;
-            self.shadow_only.push_back(place.leaf());
+        let leaf = place.leaf();
+        let was = self.info(leaf);
+        let present = was.present.checked_add_signed(delta as isize).filter(|&n| n <= RUN_PAGES);
+        let present = present.expect("pages of a leaf are counted in and out");
+        let word = self.leaves.word_mut(leaf);
+        *word = *word & (USED | QUEUED) | LeafInfo { present, ..was }.word();
+        match (was.present, present) {
+            (0, 1..) => self.hollow -= 1,
+            (1.., 0) => self.note_hollow(leaf),
+            _ => {}
         }
+    }
+
+    fn info(&self, leaf: u32) -> LeafInfo {
+        LeafInfo::of(self.leaves.word(leaf))
+    }
+
+    /// The leaf has no present page (any more): it is freed when its turn comes, if that is so then.
+    fn note_hollow(&mut self, leaf: u32) {
+        self.hollow += 1;
+        let word = self.leaves.word_mut(leaf);
+        if *word & QUEUED == 0 {
+            *word |= QUEUED;
+            self.shadow_only.push_back(leaf);
+        }
+        if self.shadow_only.len() > 2 * self.hollow + STALE_MAX {
+            self.tidy();
+        }
+    }
+
+    /// Takes out of the queue what does not belong there any more. The queue then shrinks by half at the least.
+    fn tidy(&mut self) {
+        let leaves = &mut self.leaves;
+        self.shadow_only.retain(|&leaf| {
+            let stays = is_hollow(leaves.word(leaf));
+            if !stays {
+                *leaves.word_mut(leaf) &= !QUEUED;
+            }
+            stays
+        });
+        self.shadow_only.shrink_to(2 * self.hollow + STALE_MAX);
     }
 
     /// Bytes that the index may have; above, it forgets shadows. What is needed for present pages it takes all the same.
@@ -175,9 +220,8 @@ impl Index {
     fn trim(&mut self, bytes_max: usize) {
         while self.live_bytes() > bytes_max {
             let Some(leaf) = self.shadow_only.pop_front() else { return };
-            let i = &mut self.info[leaf as usize];
-            i.queued = false;
-            if i.object != FREE && i.present == 0 {
+            *self.leaves.word_mut(leaf) &= !QUEUED;
+            if is_hollow(self.leaves.word(leaf)) {
                 self.free_leaf(leaf);
             }
         }
@@ -242,51 +286,41 @@ impl Index {
 
     /// Bytes of index nodes in use, and of what the daemon keeps beside them.
     pub fn live_bytes(&self) -> usize {
-        self.leaves.in_use() * (size_of::<Leaf>() + size_of::<LeafInfo>())
-            + self.inners.in_use() * size_of::<Inner>()
+        self.leaves.in_use() * LEAF_BYTES + self.inners.in_use() * size_of::<Inner>()
     }
-    /// Bytes of memory that the index has ever touched (freed nodes are reused, not given back).
-    pub fn resident_bytes(&self) -> usize {
-        self.leaves.next as usize * size_of::<Leaf>()
-            + self.inners.next as usize * size_of::<Inner>()
-            + self.info.capacity() * size_of::<LeafInfo>()
-            + self.children.capacity() * 2
-            + self.shadow_only.capacity() * 4
-            + self.leaves.heap_bytes()
-            + self.inners.heap_bytes()
+    /// Memory that the index has ever touched (freed nodes are reused, not given back).
+    pub fn resident_bytes(&self) -> IndexBytes {
+        IndexBytes {
+            leaves: self.leaves.touched() * size_of::<Leaf>(),
+            inners: self.inners.touched() * size_of::<Inner>(),
+            books: self.leaves.words_bytes() + self.inners.words_bytes(),
+            queue: self.shadow_only.capacity() * size_of::<u32>(),
+        }
     }
 
     fn new_leaf(&mut self, object: u32, run: u32) -> Option<u32> {
-        let leaf = self.leaves.take(&self.seg.header().epoch)?;
+        let word = LeafInfo { object, run, present: 0 }.word();
+        let leaf = self.leaves.take(&self.seg.header().epoch, word)?;
         let clock = self.tick();
         for e in &self.seg.leaf(leaf).0 {
             e.store(Entry::absent(0, clock).0, Ordering::Relaxed);
         }
-        let info = LeafInfo { object, run, present: 0, queued: false };
-        if leaf as usize == self.info.len() {
-            self.info.push(info);
-        } else {
-            self.info[leaf as usize] = LeafInfo { queued: self.info[leaf as usize].queued, ..info };
-        }
         // It holds nothing yet; if the caller leaves it so, it can be trimmed.
-        self.count_present(Place::new(leaf, 0), 0);
+        self.note_hollow(leaf);
         Some(leaf)
     }
 
     fn unuse_leaf(&mut self, leaf: u32) {
-        self.info[leaf as usize].object = FREE;
+        assert!(is_hollow(self.leaves.word(leaf)), "leaf freed with pages present, or twice");
+        self.hollow -= 1;
         self.leaves.put(leaf);
     }
 
     fn new_inner(&mut self) -> Option<u32> {
-        let inner = self.inners.take(&self.seg.header().epoch)?;
+        let inner = self.inners.take(&self.seg.header().epoch, 0)?;
         for c in &self.seg.inner(inner).0 {
             c.store(0, Ordering::Relaxed);
         }
-        if inner as usize == self.children.len() {
-            self.children.push(0);
-        }
-        self.children[inner as usize] = 0;
         Some(inner)
     }
 
@@ -338,18 +372,17 @@ impl Index {
 
     fn adopt(&mut self, parent: u32, c: usize, child: u32) {
         self.seg.inner(parent).0[c].store(child + 1, Ordering::Release);
-        self.children[parent as usize] += 1;
+        *self.inners.word_mut(parent) += 1;
     }
 
     fn free_leaf(&mut self, leaf: u32) {
-        let LeafInfo { object, run, .. } = self.info[leaf as usize];
+        let LeafInfo { object, run, .. } = self.info(leaf);
         self.empty_leaf(leaf);
         self.unlink(object, u64::from(run));
         self.unuse_leaf(leaf);
     }
 
     fn empty_leaf(&mut self, leaf: u32) {
-        assert_eq!(self.info[leaf as usize].present, 0, "leaf freed with pages present");
         let clock = self.tick();
         for e in &self.seg.leaf(leaf).0 {
             e.store(Entry::absent(0, clock).0, Ordering::Release);
@@ -371,8 +404,9 @@ impl Index {
         }
         while let Some((parent, c)) = path.pop() {
             seg.inner(parent).0[c].store(0, Ordering::Release);
-            self.children[parent as usize] -= 1;
-            if self.children[parent as usize] > 0 {
+            let word = self.inners.word_mut(parent);
+            *word -= 1;
+            if *word & !USED > 0 {
                 return;
             }
             self.inners.put(parent);
@@ -388,29 +422,22 @@ impl Index {
             self.reach_all(object, &mut leaves_seen, &mut inners_seen);
         }
         leaves_seen.sort_unstable_by_key(|&(leaf, _, _)| leaf);
-        self.leaves.next = leaves_seen.last().map_or(0, |l| l.0 + 1);
-        self.info =
-            vec![LeafInfo { object: FREE, run: 0, present: 0, queued: false }; self.leaves.next as usize];
-        for &(leaf, object, run) in &leaves_seen {
-            let entries = &self.seg.leaf(leaf).0;
-            let present =
-                entries.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count();
-            self.info[leaf as usize] = LeafInfo { object, run, present: present as u8, queued: false };
-            if present == 0 {
-                self.count_present(Place::new(leaf, 0), 0);
+        inners_seen.sort_unstable();
+        let seg = &self.seg;
+        self.leaves.recover(leaves_seen.iter().map(|&(leaf, object, run)| {
+            (leaf, LeafInfo { object, run, present: present_in(seg.leaf(leaf)) }.word())
+        }));
+        self.inners.recover(inners_seen.iter().map(|&i| {
+            let children = seg.inner(i).0.iter().filter(|c| c.load(Ordering::Relaxed) != 0);
+            (i, children.count() as u64)
+        }));
+        self.hollow = 0;
+        self.shadow_only.clear();
+        for (leaf, ..) in leaves_seen {
+            if is_hollow(self.leaves.word(leaf)) {
+                self.note_hollow(leaf);
             }
         }
-        self.leaves.waiting =
-            (0..self.leaves.next).filter(|&l| self.info[l as usize].object == FREE).collect();
-        inners_seen.sort_unstable();
-        self.inners.next = inners_seen.last().map_or(0, |i| i + 1);
-        self.children = vec![0; self.inners.next as usize];
-        for &i in &inners_seen {
-            self.children[i as usize] =
-                self.seg.inner(i).0.iter().filter(|c| c.load(Ordering::Relaxed) != 0).count() as u16;
-        }
-        self.inners.waiting =
-            (0..self.inners.next).filter(|i| inners_seen.binary_search(i).is_err()).collect();
         // Nodes that only the dead daemon knew count as never used from here on, and so do the frames they name: a reader
         // who has stood in one of them since before the crash must notice.
         begin_reuse(&self.seg.header().epoch);
@@ -447,23 +474,22 @@ impl Index {
 
     /// What does not agree between nodes and their books.
     pub fn check(&self, objects: &[u32]) -> Vec<String> {
-        let mut bad = Vec::new();
+        let (mut bad, mut hollow) = (Vec::new(), 0);
         let (mut leaves, mut inners) = (Vec::new(), Vec::new());
         for &object in objects {
             self.reach_all(object, &mut leaves, &mut inners);
         }
         for &(leaf, object, run) in &leaves {
-            let i = self.info[leaf as usize];
-            let present = self.seg.leaf(leaf).0.iter().filter(|e| {
-                let e = Entry(e.load(Ordering::Relaxed));
-                matches!(e.state(), State::Present | State::Busy)
-            });
-            let present = present.count();
-            if (i.object, i.run, usize::from(i.present)) != (object, run, present) {
-                bad.push(format!(
-                    "leaf {leaf}: books say {i:?}, tree says object {object} run {run} present {present}"
-                ));
+            let (told, found) =
+                (self.info(leaf), LeafInfo { object, run, present: present_in(self.seg.leaf(leaf)) });
+            hollow += usize::from(found.present == 0);
+            if told != found {
+                bad.push(format!("leaf {leaf}: books say {told:?}, tree says {found:?}"));
             }
+        }
+        let queued = self.shadow_only.iter().filter(|&&leaf| is_hollow(self.leaves.word(leaf))).count();
+        if (hollow, hollow) != (self.hollow, queued) {
+            bad.push(format!("{hollow} leaves without pages, {} counted, {queued} queued", self.hollow));
         }
         if leaves.len() != self.leaves.in_use() || inners.len() != self.inners.in_use() {
             bad.push(format!(
@@ -476,6 +502,16 @@ impl Index {
         }
         bad
     }
+}
+
+/// A leaf that is used and has no present page, by its word.
+fn is_hollow(word: u64) -> bool {
+    word & USED != 0 && LeafInfo::of(word).present == 0
+}
+
+/// Present or busy entries.
+fn present_in(leaf: &Leaf) -> usize {
+    leaf.0.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count()
 }
 
 #[cfg(test)]
@@ -505,6 +541,25 @@ mod tests {
         assert_eq!(index.find(1, 16), None, "the oldest shadows went");
         assert!(index.find(1, 399 * 16).is_some());
         assert_eq!(index.check(&[1]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn leaves_that_got_pages_leave_the_queue() {
+        let mut index = Index::new(segment(64));
+        let mut place = |run: u64| {
+            let place = index.ensure(1, run * RUN_PAGES as u64).unwrap();
+            index.count_present(place, 1);
+            assert!(index.shadow_only.len() <= STALE_MAX + 2, "{} queued", index.shadow_only.len());
+            place
+        };
+        let places: Vec<Place> = (0..400).map(&mut place).collect();
+        for (i, &place) in places.iter().enumerate() {
+            index.count_present(place, -1);
+            assert!(index.shadow_only.len() <= 2 * (i + 1) + STALE_MAX);
+        }
+        assert_eq!((index.hollow, index.check(&[1])), (400, Vec::new()));
+        index.set_limit(0);
+        assert_eq!((index.leaves.in_use(), index.shadow_only.len()), (0, 0), "all of them can go");
     }
 
     #[test]

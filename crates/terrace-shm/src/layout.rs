@@ -17,8 +17,12 @@ pub const PAGE_SIZE: usize = 4096;
 pub const RUN_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
+/// Object slots at the most.
+pub const OBJECTS_MAX: u32 = 1 << 24;
 /// Leaves at the most: a place (leaf and entry in it), and that plus one, fits 32 bits.
 pub const LEAVES_MAX: u32 = (1 << 28) - 1;
+/// Frames at the most (1 TiB): a policy links so many in eight bytes each.
+pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
 /// log2 of FANOUT.
 pub const FANOUT_BITS: u32 = 8;
 /// Levels of inner nodes above the leaves at the most: 32 bits of run number.
@@ -131,12 +135,14 @@ const _: () = assert!(size_of::<Inner>() == 1024);
 const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
+const _: () = assert!(FRAMES_MAX.is_multiple_of(CHUNK_FRAMES as u32));
 const _: () = assert!(LEAVES_MAX as u64 * RUN_PAGES as u64 <= u32::MAX as u64);
 
 impl Geometry {
     /// A geometry that can cache `frames_max` pages however thinly they are spread.
     pub fn for_frames(frames_max: u32) -> Geometry {
-        let frames_max = frames_max.max(CHUNK_FRAMES as u32).next_multiple_of(CHUNK_FRAMES as u32);
+        let frames_max =
+            frames_max.clamp(CHUNK_FRAMES as u32, FRAMES_MAX).next_multiple_of(CHUNK_FRAMES as u32);
         Geometry {
             objects_max: 1 << 23,
             inners_max: (frames_max / 4).max(4096),
@@ -190,9 +196,9 @@ impl Geometry {
     /// True if a client may believe these numbers (a mapping of this size can be indexed without overflow).
     pub fn is_sane(&self) -> bool {
         self.objects_max.is_power_of_two()
-            && (BUCKET_SLOTS..=1 << 24).contains(&self.objects_max)
+            && (BUCKET_SLOTS..=OBJECTS_MAX).contains(&self.objects_max)
             && self.frames_max > 0
-            && self.frames_max <= 1 << 30
+            && self.frames_max <= FRAMES_MAX
             && self.leaves_max <= LEAVES_MAX
             && self.inners_max <= 1 << 29
     }

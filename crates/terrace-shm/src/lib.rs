@@ -25,6 +25,8 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
+mod nodes;
+#[cfg(not(loom))]
 pub mod proto;
 pub mod protocol;
 #[cfg(not(loom))]

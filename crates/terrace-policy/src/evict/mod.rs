@@ -6,8 +6,10 @@ pub mod mglru;
 
 pub mod strata;
 
-/// Slots a policy can be built for: numbers above are needed as list ends.
-pub const SLOTS_MAX: usize = u32::MAX as usize - 64;
+/// Slots a policy can be built for, 1 TiB of pages: links have 28 bits at the most, and numbers above are list ends.
+pub const SLOTS_MAX: usize = (1 << 28) - SENTINELS_MAX;
+/// Lists that a policy may have.
+pub(crate) const SENTINELS_MAX: usize = 512;
 
 #[cfg(test)]
 mod testing;
