@@ -17,9 +17,13 @@
 #![forbid(unsafe_code)]
 
 pub mod evict;
+mod ghost;
 mod keys;
 mod list;
 pub mod mrc;
+mod shell;
+pub mod sim;
+mod stack;
 pub mod sim;
 mod stack;
 
@@ -180,8 +184,21 @@ pub trait Evict: Send + fmt::Debug {
         let _ = slot;
     }
 
+    /// A page that left with `shadow` is about to be faulted, and room will be made for it alone: told before
+    /// `victims` where the caller makes room for one page at a time (the simulator's exact mode). Some published
+    /// policies choose the victim by what comes in its place. The engine makes room in batches, ahead of demand, and
+    /// never calls this.
+    fn faulting(&mut self, shadow: Shadow) {
+        let _ = shadow;
+    }
+
+    /// Whether `key` must be called. Asked once, after construction.
+    fn wants_keys(&self) -> bool {
+        false
+    }
+
     /// The key (any stable hash of object and page index) of the page about to enter `slot`, told right before
-    /// `insert`. For policies that count by key (TinyLFU) or look ahead (`opt`); others ignore it.
+    /// `insert` to a policy that `wants_keys`: one that counts uses by key (TinyLFU).
     fn key(&mut self, slot: Slot, key: u64) {
         let _ = (slot, key);
     }
@@ -236,12 +253,12 @@ pub trait Evict: Send + fmt::Debug {
     /// Invariants: each resident page in exactly one list, counts agree. O(slots); for tests and `terrace check`.
     fn check(&self) -> Result<(), String>;
 
-    /// Heap used, at most 10 bytes a slot.
+    /// Heap used, in bytes, all tables at their full length; of the default policy at most 10 a slot.
     fn bytes(&self) -> usize;
 }
 
 /// The policies `build` knows, the default first.
-pub const NAMES: &[&str] = &["strata", "mglru", "clock", "lru"];
+pub const NAMES: &[&str] = &["strata", "mglru", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc"];
 
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
@@ -251,6 +268,11 @@ pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Ev
         "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
         "mglru" => Box::new(evict::mglru::Mglru::new(slots_max, capacity)),
         "clock" => Box::new(evict::clock::Clock::new(slots_max, capacity)),
+        "fifo" => Box::new(evict::fifo::Fifo::build(slots_max)),
+        "2q" => Box::new(evict::two_q::TwoQ::build(slots_max, capacity)),
+        "s3fifo" => Box::new(evict::s3fifo::S3Fifo::build(slots_max, capacity)),
+        "arc" => Box::new(evict::arc::Arc::build(slots_max, capacity)),
+        "sieve" => Box::new(evict::sieve::Sieve::build(slots_max)),
         "lru" => Box::new(evict::lru::Lru::new(slots_max, capacity)),
         _ => return None,
     })

@@ -171,6 +171,12 @@ impl Slots {
         if list.len == 0 { None } else { Some(self.link(list.sentinel, Headward)) }
     }
 
+    /// The next slot of `list` towards the head.
+    pub(crate) fn newer(&self, list: &List, slot: Slot) -> Option<Slot> {
+        let newer = self.nodes[slot as usize][PREV];
+        (newer != list.sentinel).then_some(newer)
+    }
+
     /// Takes the tail out; its tag becomes `tag`.
     pub(crate) fn pop(&mut self, list: &mut List, tag: u8) -> Option<Slot> {
         let slot = self.tail(list)?;

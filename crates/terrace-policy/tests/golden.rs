@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{opt_misses, traces};
+use common::{opt_misses, policy_opt_misses, traces};
 use terrace_policy::sim::{Mode, run};
 use terrace_policy::{NAMES, build};
 
@@ -15,13 +15,14 @@ const SAMPLED: &str = include_str!("golden_sampled.txt");
 
 fn row(trace: &str, name: &str, misses: impl Iterator<Item = u64>) -> String {
     let misses: Vec<String> = misses.map(|misses| format!("{misses:6}")).collect();
-    format!("{trace:6} {name:7}{}\n", misses.join(""))
+    format!("{trace:6} {name:10}{}\n", misses.join(""))
 }
 
 fn table(mode: Mode) -> String {
     let mut table = String::new();
     for (trace_name, trace) in traces() {
         let best = CAPACITIES.map(|capacity| opt_misses(&trace, capacity));
+        assert_eq!(CAPACITIES.map(|capacity| policy_opt_misses(&trace, capacity)), best);
         table += &row(trace_name, "opt", best.into_iter());
         for name in NAMES {
             let misses = CAPACITIES.map(|capacity| {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
+mod common;
+
+use common::{opt_misses, policy_opt_misses};
 use proptest::prelude::*;
+use terrace_policy::sim::{Mode, run};
 use terrace_policy::{Evict, NAMES, Shadow, Slot, Touches, Victim, Why, build};
 
 const SLOTS: u32 = 48;
@@ -13,6 +17,7 @@ enum Op {
     Touch { slot: Slot, times: u8 },
     Victims { want: usize, restore: u32 },
     Remove(Slot),
+    Faulting,
     Pass,
     Capacity(usize),
     Time(u64),
@@ -29,6 +34,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (0..9usize, any::<u32>()).prop_map(|(want, mask)| Op::Victims { want, restore: mask & mask >> 7 }),
         2 => (0..SLOTS).prop_map(Op::Remove),
         1 => Just(Op::Pass),
+        2 => Just(Op::Faulting),
         1 => (0..60usize).prop_map(Op::Capacity),
         1 => (0..1000u64).prop_map(Op::Time),
         1 => (0..SLOTS).prop_map(Op::Accessed),
@@ -71,6 +77,11 @@ impl Pair {
             Op::Remove(slot) => {
                 if self.resident.remove(&slot) {
                     self.policy.remove(slot);
+                }
+            }
+            Op::Faulting => {
+                if let Some(&shadow) = self.shadows.last() {
+                    self.policy.faulting(shadow);
                 }
             }
             Op::Pass => self.shadows.extend(self.policy.shadow()),
@@ -201,11 +212,42 @@ proptest! {
     }
 }
 
+/// Short traces with every kind of reuse: keys near each other, keys that repeat, keys never seen again.
+fn any_trace() -> impl Strategy<Value = Vec<u64>> {
+    let key = prop_oneof![6 => 0..12u64, 3 => 0..60u64, 1 => 0..10_000u64];
+    prop::collection::vec(key, 1..600)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_policy_beats_the_optimum_and_opt_reaches_it(trace in any_trace(), capacity in 1..40usize) {
+        let best = opt_misses(&trace, capacity);
+        prop_assert_eq!(policy_opt_misses(&trace, capacity), best);
+        for name in NAMES {
+            for mode in [Mode::Exact, Mode::Sampled { batch: 8 }] {
+                let mut policy = build(name, capacity, capacity).unwrap();
+                let outcome = run(policy.as_mut(), trace.iter().copied(), capacity, mode);
+                prop_assert!(outcome.misses >= best, "{} beats the optimum", name);
+                prop_assert!(policy.resident() <= capacity);
+                policy.check().unwrap();
+            }
+        }
+    }
+}
+
 #[test]
-fn memory_a_slot_is_at_most_ten_bytes() {
+fn memory_of_the_default_is_at_most_ten_bytes_a_slot_and_of_none_above_40() {
     for name in NAMES {
         let policy = build(name, 100_000, 100_000).unwrap();
-        assert!(policy.bytes() <= 10 * 100_000, "{name}: {} bytes", policy.bytes());
+        let most = if *name == NAMES[0] { 10 } else { 40 };
+        assert!(policy.bytes() <= most * 100_000, "{name}: {} bytes", policy.bytes());
+        assert!(
+            policy.bytes() >= 9 * 100_000,
+            "{name}: links and tags alone take more than {}",
+            policy.bytes()
+        );
         assert_eq!(policy.name(), *name);
     }
     assert!(build("nonesuch", 1, 1).is_none());

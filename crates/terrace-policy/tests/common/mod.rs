@@ -3,6 +3,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use terrace_policy::Evict;
+use terrace_policy::evict::opt::{Opt, next_uses};
+use terrace_policy::sim::{Ids, Mode, run_ids};
+
 /// SplitMix64.
 pub struct Random(pub u64);
 
@@ -97,7 +101,17 @@ fn mixed(seed: u64) -> Vec<u64> {
     trace
 }
 
-/// Misses of Belady's MIN.
+/// Misses of the policy `opt`.
+pub fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
+    let mut numbers = Ids::default();
+    let ids: Vec<u32> = trace.iter().map(|&key| numbers.id(key)).collect();
+    let mut opt = Opt::new(capacity, next_uses(&ids));
+    let outcome = run_ids(&mut opt, &ids, numbers.len(), capacity, Mode::Exact);
+    opt.check().unwrap();
+    outcome.misses
+}
+
+/// Misses of Belady's MIN, by plain means.
 pub fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
     let mut next = vec![usize::MAX; trace.len()];
     let mut seen: HashMap<u64, usize> = HashMap::new();
