@@ -267,13 +267,13 @@ pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Ev
     Some(match name {
         "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
         "mglru" => Box::new(evict::mglru::Mglru::new(slots_max, capacity)),
-        "clock" => Box::new(evict::clock::Clock::new(slots_max, capacity)),
+        "clock" => Box::new(evict::clock::Clock::build(slots_max)),
         "fifo" => Box::new(evict::fifo::Fifo::build(slots_max)),
         "2q" => Box::new(evict::two_q::TwoQ::build(slots_max, capacity)),
         "s3fifo" => Box::new(evict::s3fifo::S3Fifo::build(slots_max, capacity)),
         "arc" => Box::new(evict::arc::Arc::build(slots_max, capacity)),
         "sieve" => Box::new(evict::sieve::Sieve::build(slots_max)),
-        "lru" => Box::new(evict::lru::Lru::new(slots_max, capacity)),
+        "lru" => Box::new(evict::lru::Lru::build(slots_max)),
         _ => return None,
     })
 }

@@ -95,6 +95,12 @@ impl Uses<'_> {
         if self.told { 0 } else { self.touches.peek(slot) }
     }
 
+    /// [`Uses::count`], and clears the touch table's.
+    pub(crate) fn take(&mut self, slot: Slot) -> u8 {
+        let count = self.touches.take(slot);
+        if self.told { 0 } else { count }
+    }
+
     pub(crate) fn set(&mut self, slot: Slot, count: u8) {
         self.touches.set(slot, count);
     }
@@ -213,9 +219,8 @@ impl<R: Rules> Shell<R> {
         let mut uses = Uses { touches, patience: &mut self.patience, looks_max, told: self.told };
         if held {
             let slot = self.queues.slots.pop(&mut self.held.list, OUT_OF_HELD).expect("held is due");
-            let count = uses.count(slot);
-            uses.set(slot, 0);
-            if uses.stays(count != 0) {
+            let used = uses.take(slot) != 0;
+            if uses.stays(used) {
                 self.rules.readmit(&mut self.queues, slot);
                 return Step::Moved;
             }

@@ -113,12 +113,11 @@ impl Rules for Arc {
         }
         let returns = self.b1.is_announced() || self.b2.is_announced();
         // A t1 of the whole pool has no ghost: its tail leaves no trace.
-        let forgotten = !returns && queues.len(T1) >= self.capacity;
+        let forgotten = !returns && queues.len(T1) >= self.capacity.max(1);
         let from = if forgotten { T1 } else { self.source(queues) };
         let slot = queues.tail(from).expect("the source is not empty");
-        let count = uses.count(slot);
-        uses.set(slot, 0);
-        if uses.stays(count != 0) {
+        let used = uses.take(slot) != 0;
+        if uses.stays(used) {
             queues.shift(from, T2, slot);
             return Step::Moved;
         }
@@ -126,7 +125,9 @@ impl Rules for Arc {
             self.trim(queues, 1);
         }
         queues.unlink(from, slot);
-        Step::Take(Victim { slot, shadow: (!forgotten).then(|| self.evicted_from(from)) })
+        let shadow = (!forgotten).then(|| self.evicted_from(from));
+        self.trim(queues, 0);
+        Step::Take(Victim { slot, shadow })
     }
 
     fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
@@ -217,6 +218,9 @@ mod tests {
         pool.is("t1:  | t2: 2 0 | held: 3 | b1: 2 1 | b2:  | p: 0.00");
         pool.touch([3]);
         assert_eq!(pool.evict(1), [0]);
-        pool.is("t1:  | t2: 3 2 | held:  | b1: 2 1 | b2: 1 | p: 0.00");
+        pool.is("t1:  | t2: 2 | held: 3 | b1: 2 1 | b2: 1 | p: 0.00");
+        assert_eq!(pool.evict(1), [2]);
+        assert_eq!(pool.evict(1), [3], "used while it was held, it went through t2");
+        pool.is("t1:  | t2:  | held:  | b1: 2 1 | b2: 3 2 1 | p: 0.00");
     }
 }

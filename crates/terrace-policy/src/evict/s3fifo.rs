@@ -52,9 +52,8 @@ impl S3Fifo {
     }
 
     fn look_small(&mut self, queues: &mut Queues, uses: &mut Uses<'_>, slot: Slot) -> Step {
-        let count = uses.count(slot);
-        uses.set(slot, 0);
-        if uses.stays(count >= PROMOTE_COUNT) {
+        let proved = uses.take(slot) >= PROMOTE_COUNT;
+        if uses.stays(proved) {
             queues.shift(SMALL, MAIN, slot);
             return Step::Moved;
         }

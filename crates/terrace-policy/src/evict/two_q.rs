@@ -77,9 +77,8 @@ impl Rules for TwoQ {
             return Step::Take(Victim { slot, shadow: self.remember() });
         }
         let slot = queues.tail(MAIN).expect("main is not empty");
-        let count = uses.count(slot);
-        uses.set(slot, 0);
-        if uses.stays(count != 0) {
+        let used = uses.take(slot) != 0;
+        if uses.stays(used) {
             queues.shift(MAIN, MAIN, slot);
             return Step::Moved;
         }
