@@ -24,8 +24,6 @@ pub mod mrc;
 mod shell;
 pub mod sim;
 mod stack;
-pub mod sim;
-mod stack;
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -173,7 +173,7 @@ impl Slots {
 
     /// The next slot of `list` towards the head.
     pub(crate) fn newer(&self, list: &List, slot: Slot) -> Option<Slot> {
-        let newer = self.nodes[slot as usize][PREV];
+        let newer = self.link(slot, Headward);
         (newer != list.sentinel).then_some(newer)
     }
 

@@ -253,7 +253,9 @@ impl<R: Rules> Evict for Shell<R> {
         self.rules.prepare(&mut self.queues, want, resident);
         if R::MOVES && !self.told {
             let mut left = (want * SWEEP_RATE).min(self.queues.slots.slots_max());
-            while let Some((slot, count)) = self.sweep.next(&mut left, &self.queues.slots, is_resident, touches) {
+            while let Some((slot, count)) =
+                self.sweep.next(&mut left, &self.queues.slots, is_resident, touches)
+            {
                 self.hit(slot, count);
             }
         }

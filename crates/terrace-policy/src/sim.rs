@@ -158,7 +158,13 @@ pub fn run(
 }
 
 /// Runs `policy`, freshly built for `capacity` slots or more, over a trace of numbered keys, all below `ids_max`.
-pub fn run_ids(policy: &mut dyn Evict, trace: &[u32], ids_max: usize, capacity: usize, mode: Mode) -> Outcome {
+pub fn run_ids(
+    policy: &mut dyn Evict,
+    trace: &[u32],
+    ids_max: usize,
+    capacity: usize,
+    mode: Mode,
+) -> Outcome {
     let mut pool = Pool::new(policy, capacity, mode);
     pool.make_known(ids_max);
     trace.iter().for_each(|&id| pool.request(id));

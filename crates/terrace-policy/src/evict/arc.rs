@@ -150,7 +150,12 @@ impl Rules for Arc {
 
     fn check(&self, _queues: &Queues) -> Result<(), String> {
         if self.b1.len() > self.capacity || self.b2.len() > 2 * self.capacity {
-            return Err(format!("ghosts of {} and {} for a pool of {}", self.b1.len(), self.b2.len(), self.capacity));
+            return Err(format!(
+                "ghosts of {} and {} for a pool of {}",
+                self.b1.len(),
+                self.b2.len(),
+                self.capacity
+            ));
         }
         self.b1.check().and(self.b2.check())
     }
