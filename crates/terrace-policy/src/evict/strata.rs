@@ -8,7 +8,7 @@
 //!     │                       ┌─────────────────────────────► main, youngest generation ◄──┐
 //!     ▼                       │                                  │    (a new one opens     │ touched: count - 1
 //!  ┌─ young ─┬── old ─────────┤                                  ▼     above 1/4 of the    │
-//!  └─ 1/4 ───┴────────────────┘ probation, 10 %     gen n · n-1 · n-2 · n-3 ── oldest ─────┤
+//!  └─ 1/4 ───┴────────────────┘ probation           gen n · n-1 · n-2 · n-3 ── edge ───────┤
 //!   touches    count           │                       ▲           pool)                   └─► evicted, no shadow
 //!   are for-                   └─► evicted, shadow =   │
 //!   gotten at the border           eviction clock ─────┘ faulted again within 0.9 pools of the clock
@@ -17,19 +17,28 @@
 //!    one use: readahead, a record at a time) and are cleared when it crosses to the old part. One use is over
 //!    within a few faults: a window of half of probation, as in Clock2Q+, only forgets second uses, and without
 //!    any window each page read piecemeal reaches main.
-//! 2. At probation's tail a touched page goes to the youngest generation; another is evicted, and its shadow is
+//! 2. At probation's end a touched page goes to the youngest generation; another is evicted, and its shadow is
 //!    the *eviction clock*, which counts probation evictions only: the ghost is a FIFO held in the index entries.
 //! 3. While the pool has never evicted, probation overflows into the generations (fill rule: a loop over
 //!    slightly more than the pool keeps what came first).
 //! 4. Main is one queue: pages enter at its youngest end and leave at the oldest, so generations are *marks* on it
 //!    (the slot's tag holds the sequence number), and moving the oldest into the next is adding two counters.
-//!    They tell ages; no decision rests on them.
+//!    They tell ages; no decision rests on them. What reaches the edge belongs to the oldest.
 //! 5. A touched page at main's end gets a second chance with its count decremented, not cleared; counts saturate
 //!    at 3, so popularity decays by laps.
 //!
+//! 6. How large probation is follows from use at the margin. A page faulted again within 1/20 of the pool of its
+//!    eviction from probation would have been a hit, had probation been so much larger: probation grows by one
+//!    page. A page of main that is touched for the first time in main's last 1/20 (the *edge*) would have been
+//!    lost, had main been so much smaller: probation shrinks by three, for such a page leaves no shadow and costs
+//!    more than one miss before it is back. So the border moves to where a page more is worth the same on either
+//!    side: small loops and recency make probation large (up to 6/10), loops over more than the pool and steady
+//!    popularity make it small (down to 1/100). It starts at 1/10.
+//!
 //! Targets are shares of the capacity, never of what happens to be resident: reclaim runs ahead of demand, and
 //! the pool is always a little under full. A page read but not admitted advances the clock, as if it had passed
-//! through a probation of no length: the ghost holds the last 0.9 pools of entries, however they got there.
+//! through a probation of no length: the ghost holds the last 0.9 pools of entries, however they got there. But no
+//! larger probation would have kept it, so its shadow has a bit of its own and it does not move the border.
 //!
 //! Victims that could not go are held aside (see `list::Held`); when they do go later they count as leaving
 //! probation, which is where most of them, pages written once, came from.
@@ -40,8 +49,14 @@ use std::ops::RangeInclusive;
 use crate::list::{ABSENT, Held, List, Patience, Slots, Step, collect};
 use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Touches, Victim, Why};
 
-/// Share of the pool for probation: 1/10.
+/// Share of the pool that probation starts with: 1/10.
 const PROBATION_DIVISOR: usize = 10;
+/// Bounds of probation's share, in hundredths of the pool.
+const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
+/// Share of the pool that counts as the margin, on either side: 1/20.
+const MARGIN_DIVISOR: usize = 20;
+/// What the loss of a page of main counts, in pages that a larger probation would have kept.
+const MAIN_WORTH: usize = 3;
 /// Share of probation in which touches do not count yet: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
 /// Evictions after which the ghost forgets, in tenths of the pool.
@@ -59,9 +74,16 @@ const FIRST_RESIDENT: u8 = 2;
 const YOUNG: u8 = 2;
 const OLD: u8 = 3;
 const HELD: u8 = 4;
-const FIRST_MAIN: u8 = 5;
+/// At the edge, and untouched when it came there.
+const EDGE_IDLE: u8 = 5;
+/// At the edge, touched before.
+const EDGE_USED: u8 = 6;
+const FIRST_MAIN: u8 = 7;
 /// Sequence numbers a tag can tell apart.
 const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
+
+/// Bit of a shadow: the page had been admitted. The others are the clock.
+const WAS_ADMITTED: u32 = 1 << 31;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -70,12 +92,15 @@ pub struct Strata {
     young: List,
     old: List,
     main: List,
+    edge: List,
     held: Held,
     patience: Patience,
     capacity: usize,
+    /// Pages that probation should have.
+    probation_target: usize,
     /// No page was ever evicted since the pool was last empty or grew: probation overflows into main.
     filling: bool,
-    /// Evictions from probation, modulo 2^32, never 0.
+    /// Evictions from probation, modulo 2^31, never 0.
     eviction_clock: u32,
     max_seq: u64,
     /// Pages and birth of generation `seq`, at `seq % 4`.
@@ -96,15 +121,17 @@ fn tag_of(seq: u64) -> u8 {
 impl Strata {
     /// For slots below `slots_max` and a pool of `capacity` pages.
     pub fn new(slots_max: usize, capacity: usize) -> Strata {
-        let (slots, [young, old, main, held]) = Slots::new::<4>(slots_max);
+        let (slots, [young, old, main, edge, held]) = Slots::new::<5>(slots_max);
         Strata {
             slots,
             young,
             old,
             main,
+            edge,
             held: Held::new(held),
             patience: Patience::default(),
             capacity,
+            probation_target: (capacity / PROBATION_DIVISOR).max(1),
             filling: true,
             eviction_clock: 1,
             max_seq: 0,
@@ -119,13 +146,23 @@ impl Strata {
         self.young.len() + self.old.len()
     }
 
-    fn probation_target(&self) -> usize {
-        (self.capacity / PROBATION_DIVISOR).max(1)
+    fn main_len(&self) -> usize {
+        self.main.len() + self.edge.len()
+    }
+
+    /// Pages at the margin: of the edge, and of the ghost's newest part.
+    fn margin(&self) -> usize {
+        (self.capacity / MARGIN_DIVISOR).max(2)
+    }
+
+    fn set_probation_target(&mut self, pages: usize) {
+        let [least, most] = PROBATION_HUNDREDTHS.map(|share| (self.capacity * share / 100).max(1));
+        self.probation_target = pages.clamp(least, most);
     }
 
     /// Newest pages of probation whose touches do not count yet: a quarter, rounded to the nearest.
     fn correlated_target(&self) -> usize {
-        (self.probation_target() + CORRELATED_DIVISOR / 2) / CORRELATED_DIVISOR
+        (self.probation_target + CORRELATED_DIVISOR / 2) / CORRELATED_DIVISOR
     }
 
     /// The oldest generation told apart.
@@ -135,6 +172,9 @@ impl Strata {
 
     /// The generation of a main page.
     fn seq_of(&self, tag: u8) -> u64 {
+        if tag < FIRST_MAIN {
+            return self.min_seq(); // at the edge
+        }
         self.max_seq.saturating_sub(self.generations_ago(tag)).max(self.min_seq())
     }
 
@@ -142,16 +182,30 @@ impl Strata {
         (self.max_seq + TAG_SPAN - u64::from(tag - FIRST_MAIN)) % TAG_SPAN
     }
 
-    fn tick(&mut self) -> Shadow {
-        self.eviction_clock = self.eviction_clock.checked_add(1).unwrap_or(1);
-        Shadow(NonZeroU32::new(self.eviction_clock).expect("the clock skips 0"))
+    /// A page leaves probation, or passes it by: the shadow it leaves, with `bit`.
+    fn tick(&mut self, bit: u32) -> Shadow {
+        self.eviction_clock =
+            if self.eviction_clock < WAS_ADMITTED - 1 { self.eviction_clock + 1 } else { 1 };
+        Shadow(NonZeroU32::new(self.eviction_clock | bit).expect("the clock skips 0"))
+    }
+
+    /// Evictions from probation since `shadow` was left.
+    fn ago(&self, shadow: Shadow) -> usize {
+        let (now, then) = (self.eviction_clock, shadow.0.get() & !WAS_ADMITTED);
+        let ago = if now >= then { now - then } else { now + (WAS_ADMITTED - 1) - then }; // 0 is skipped
+        ago as usize
     }
 
     /// Whether a page that left at `shadow` would still be in a ghost FIFO of 0.9 pools.
     fn in_ghost(&self, shadow: Shadow) -> bool {
-        let (now, then) = (self.eviction_clock, shadow.0.get());
-        let ago = if now >= then { now - then } else { now.wrapping_sub(then) - 1 }; // 0 was skipped
-        (ago as usize) < self.capacity * GHOST_TENTHS / 10
+        self.ago(shadow) < self.capacity * GHOST_TENTHS / 10
+    }
+
+    /// Lets probation grow if a slightly larger one would have saved the fault of a page with this shadow.
+    fn learn_from_fault(&mut self, shadow: Shadow) {
+        if shadow.0.get() & WAS_ADMITTED != 0 && self.ago(shadow) < self.margin() {
+            self.set_probation_target(self.probation_target + 1);
+        }
     }
 
     /// Puts a page that is in no list into the youngest generation.
@@ -189,8 +243,32 @@ impl Strata {
         }
     }
 
-    fn count_out_of_main(&mut self, tag: u8) {
+    /// Unlinks a page of main, at the edge or not.
+    fn take_out_of_main(&mut self, slot: Slot) {
+        let tag = self.slots.tag(slot);
         self.pages[(self.seq_of(tag) % GENERATIONS) as usize] -= 1;
+        let list = if tag < FIRST_MAIN { &mut self.edge } else { &mut self.main };
+        self.slots.unlink(list, slot, ABSENT);
+    }
+
+    /// The page of main that is next to go.
+    fn main_tail(&self) -> Option<Slot> {
+        self.slots.tail(&self.edge).or_else(|| self.slots.tail(&self.main))
+    }
+
+    /// Moves main's oldest to the edge, until that is as large as the margin; two at the most, where at the most
+    /// one leaves.
+    fn feed_edge(&mut self, touches: &dyn Touches) {
+        for _ in 0..2 {
+            let Some(slot) = self.slots.tail(&self.main) else { return };
+            if self.edge.len() >= self.margin() {
+                return;
+            }
+            self.take_out_of_main(slot);
+            let tag = if touches.peek(slot) == 0 { EDGE_IDLE } else { EDGE_USED };
+            self.slots.push(&mut self.edge, slot, tag);
+            self.pages[(self.min_seq() % GENERATIONS) as usize] += 1;
+        }
     }
 
     /// Moves pages that passed the border, and while filling what exceeds probation; at most `moves` of each.
@@ -204,7 +282,7 @@ impl Strata {
             self.slots.push(&mut self.old, slot, OLD);
         }
         for _ in 0..moves {
-            if !self.filling || self.probation_len() <= self.probation_target() {
+            if !self.filling || self.probation_len() <= self.probation_target {
                 break;
             }
             match self.slots.pop(&mut self.old, ABSENT) {
@@ -216,16 +294,17 @@ impl Strata {
 
     /// One look at the page that is next to go.
     fn look(&mut self, touches: &mut dyn Touches) -> Step {
-        let others = self.probation_len() + self.main.len();
+        let others = self.probation_len() + self.main_len();
         if self.held.due(others) {
             return self.look_held(touches);
         }
         if others == 0 {
             return Step::Empty;
         }
-        let step = if self.probation_len() > self.probation_target() || self.main.is_empty() {
+        let step = if self.probation_len() > self.probation_target || self.main_len() == 0 {
             self.look_probation(touches)
         } else {
+            self.feed_edge(touches);
             self.look_main(touches)
         };
         if matches!(step, Step::Take(_)) {
@@ -258,17 +337,20 @@ impl Strata {
         if !touched {
             self.patience.found();
         }
-        Step::Take(Victim { slot, shadow: Some(self.tick()) })
+        Step::Take(Victim { slot, shadow: Some(self.tick(WAS_ADMITTED)) })
     }
 
     fn look_main(&mut self, touches: &mut dyn Touches) -> Step {
-        let slot = self.slots.tail(&self.main).expect("main is not empty");
-        self.count_out_of_main(self.slots.tag(slot));
-        self.slots.unlink(&mut self.main, slot, ABSENT);
+        let slot = self.main_tail().expect("main is not empty");
+        let was_idle = self.slots.tag(slot) == EDGE_IDLE;
+        self.take_out_of_main(slot);
         let count = touches.peek(slot).min(COUNT_MAX);
         if count == 0 {
             self.patience.found();
         } else if !self.patience.touched(self.resident()) {
+            if was_idle {
+                self.set_probation_target(self.probation_target.saturating_sub(MAIN_WORTH));
+            }
             touches.set(slot, count - 1);
             self.push_main(slot);
             return Step::Moved;
@@ -285,6 +367,7 @@ impl Evict for Strata {
     fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, _why: Why, touches: &mut dyn Touches) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
+        shadow.into_iter().for_each(|shadow| self.learn_from_fault(shadow));
         let recent = shadow.is_some_and(|shadow| self.in_ghost(shadow));
         self.refaults.total += u64::from(shadow.is_some());
         self.refaults.recent += u64::from(recent);
@@ -316,8 +399,8 @@ impl Evict for Strata {
             HELD => &mut self.held.list,
             _ => {
                 assert!(is_resident(tag), "slot {slot} is not resident");
-                self.count_out_of_main(tag);
-                &mut self.main
+                self.take_out_of_main(slot);
+                return self.filling |= self.resident() == 0;
             }
         };
         self.slots.unlink(list, slot, ABSENT);
@@ -325,13 +408,15 @@ impl Evict for Strata {
     }
 
     fn shadow(&mut self) -> Option<Shadow> {
-        Some(self.tick())
+        Some(self.tick(0))
     }
 
     fn set_capacity(&mut self, pages: usize) {
         // A pool that grows by an eighth or more fills anew; smaller steps are tuning, not growth.
         self.filling |= pages > self.capacity + self.capacity / 8;
+        let target = self.probation_target * pages / self.capacity.max(1);
         self.capacity = pages;
+        self.set_probation_target(target);
     }
 
     fn set_time(&mut self, now_ms: u64) {
@@ -359,16 +444,16 @@ impl Evict for Strata {
 
     fn standing(&self, slot: Slot) -> Option<Standing> {
         let tag = self.slots.tag(slot);
-        (tag >= FIRST_MAIN).then(|| Standing { seq: self.seq_of(tag), tier: 0 })
+        (tag >= EDGE_IDLE).then(|| Standing { seq: self.seq_of(tag), tier: 0 })
     }
 
     fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
         let touched = |slot: &Slot| touches.peek(*slot) != 0;
-        let used: Vec<Slot> = self.slots.iter_back(&self.main).filter(touched).collect();
+        let oldest_first = self.slots.iter_back(&self.edge).chain(self.slots.iter_back(&self.main));
+        let used: Vec<Slot> = oldest_first.filter(touched).collect();
         for slot in used {
             touches.set(slot, 0);
-            self.count_out_of_main(self.slots.tag(slot));
-            self.slots.unlink(&mut self.main, slot, ABSENT);
+            self.take_out_of_main(slot);
             self.push_main(slot);
         }
         self.open_generation();
@@ -378,7 +463,7 @@ impl Evict for Strata {
     fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
         let seq = seq.min(self.max_seq.saturating_sub(2));
         self.filling = false;
-        collect(want, out, || match self.slots.tail(&self.main) {
+        collect(want, out, || match self.main_tail() {
             Some(tail) if self.max_seq >= 2 && self.seq_of(self.slots.tag(tail)) <= seq => {
                 self.look_main(touches)
             }
@@ -391,7 +476,7 @@ impl Evict for Strata {
     }
 
     fn resident(&self) -> usize {
-        self.probation_len() + self.main.len() + self.held.list.len()
+        self.probation_len() + self.main_len() + self.held.list.len()
     }
 
     fn contains(&self, slot: Slot) -> bool {
@@ -407,7 +492,11 @@ impl Evict for Strata {
             let members: Vec<String> = members.map(|slot| slot.to_string()).collect();
             text += &format!(" | gen {seq}: {}", members.join(" "));
         }
-        text + &format!(" | held: {}", self.slots.show(&self.held.list))
+        text + &format!(
+            " | edge: {} | held: {}",
+            self.slots.show(&self.edge),
+            self.slots.show(&self.held.list)
+        )
     }
 
     fn check(&self) -> Result<(), String> {
@@ -415,13 +504,14 @@ impl Evict for Strata {
             0 => tag == YOUNG,
             1 => tag == OLD,
             2 => tag == HELD,
+            3 => tag == EDGE_IDLE || tag == EDGE_USED,
             _ => tag >= FIRST_MAIN,
         };
-        let lists = [&self.young, &self.old, &self.held.list, &self.main];
+        let lists = [&self.young, &self.old, &self.held.list, &self.edge, &self.main];
         self.slots.check(&lists, belongs, is_resident)?;
         let mut pages = [0; GENERATIONS as usize];
         let mut youngest_so_far = u64::MAX;
-        for slot in self.slots.iter(&self.main) {
+        for slot in self.slots.iter(&self.main).chain(self.slots.iter(&self.edge)) {
             let seq = self.seq_of(self.slots.tag(slot));
             if seq > youngest_so_far {
                 return Err(format!("main: slot {slot} of gen {seq} lies behind gen {youngest_so_far}"));
@@ -451,34 +541,34 @@ mod tests {
     }
 
     fn shadow(clock: u32) -> Option<Shadow> {
-        Some(Shadow(NonZeroU32::new(clock).unwrap()))
+        Some(Shadow(NonZeroU32::new(clock | WAS_ADMITTED).unwrap()))
     }
 
     #[test]
     fn a_pool_that_never_evicted_fills_its_generations() {
         let mut pool = pool();
         pool.enter(0..6);
-        pool.is("young: 5 | old: 4 | gen 0: 3 2 1 0 | held: ");
+        pool.is("young: 5 | old: 4 | gen 0: 3 2 1 0 | edge:  | held: ");
         pool.enter(6..9);
-        pool.is("young: 8 | old: 7 | gen 1: 6 | gen 0: 5 4 3 2 1 0 | held: ");
+        pool.is("young: 8 | old: 7 | gen 1: 6 | gen 0: 5 4 3 2 1 0 | edge:  | held: ");
     }
 
     #[test]
     fn touches_of_the_correlated_window_do_not_count() {
         let mut pool = pool();
         pool.enter(0..2);
-        pool.is("young: 1 | old: 0 | gen 0:  | held: ");
+        pool.is("young: 1 | old: 0 | gen 0:  | edge:  | held: ");
         pool.touch([1]);
         assert_eq!(pool.evict(1), [0]);
         pool.enter(2..5);
-        pool.is("young: 4 | old: 3 2 1 | gen 0:  | held: ");
+        pool.is("young: 4 | old: 3 2 1 | gen 0:  | edge:  | held: ");
         assert_eq!(pool.touches[1], 0, "forgotten at the border");
         pool.touch([2]);
         assert_eq!(pool.evict(1), [1]);
-        pool.is("young: 4 | old: 3 2 | gen 0:  | held: ");
+        pool.is("young: 4 | old: 3 2 | gen 0:  | edge:  | held: ");
         pool.enter([5]);
         assert_eq!(pool.evict(1), [3]); // 2 was touched in the old part
-        pool.is("young: 5 | old: 4 | gen 0: 2 | held: ");
+        pool.is("young: 5 | old: 4 | gen 0: 2 | edge:  | held: ");
     }
 
     #[test]
@@ -487,7 +577,7 @@ mod tests {
         pool.enter(0..6);
         pool.touch([0, 0, 0, 0, 0, 1]);
         assert_eq!(pool.evict(2), [2, 3]);
-        pool.is("young: 5 | old: 4 | gen 0: 1 0 | held: ");
+        pool.is("young: 5 | old: 4 | gen 0: 1 | edge: 0 | held: ");
         assert_eq!((pool.touches[0], pool.touches[1]), (2, 0), "five touches count as three");
         assert_eq!(pool.evict(1), [1]); // 0 goes round once more
         assert_eq!(pool.touches[0], 1);
@@ -502,7 +592,7 @@ mod tests {
         let mut pool = pool();
         pool.enter(0..6);
         pool.evict(4); // all from main
-        pool.is("young: 5 | old: 4 | gen 0:  | held: ");
+        pool.is("young: 5 | old: 4 | gen 0:  | edge:  | held: ");
         pool.enter(6..9);
         let victims = pool.evict_shadows(1);
         assert_eq!(victims, [Victim { slot: 4, shadow: shadow(2) }]);
@@ -510,19 +600,72 @@ mod tests {
             pool.policy.shadow(); // pages read and passed on
         }
         assert!(pool.enter_as(4, victims[0].shadow, Why::Read));
-        pool.is("young: 8 | old: 7 6 5 | gen 0: 4 | held: ");
+        pool.is("young: 8 | old: 7 6 5 | gen 0: 4 | edge:  | held: ");
         pool.policy.shadow();
         assert!(!pool.enter_as(9, victims[0].shadow, Why::Read), "18 entries later it is forgotten");
         assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
     }
 
+    /// 200 pages: probation 20, between 2 and 120; the margin 10.
+    fn wide_pool() -> Pool<Strata> {
+        let mut pool = Pool::new(Strata::new(64, 200));
+        pool.policy.filling = false;
+        pool
+    }
+
+    #[test]
+    fn probation_grows_by_what_a_larger_one_would_have_kept() {
+        let mut pool = wide_pool();
+        pool.enter(0..25);
+        let first = pool.evict_shadows(1)[0];
+        for _ in 0..8 {
+            pool.policy.shadow();
+        }
+        pool.enter_as(first.slot, first.shadow, Why::Read);
+        assert_eq!(pool.policy.probation_target, 21, "eight evictions later");
+        let second = pool.evict_shadows(1)[0];
+        for _ in 0..10 {
+            pool.policy.shadow();
+        }
+        pool.enter_as(second.slot, second.shadow, Why::Read);
+        assert_eq!(pool.policy.probation_target, 21, "beyond the margin");
+        let passed = pool.policy.shadow();
+        pool.enter_as(60, passed, Why::Read);
+        assert_eq!(pool.policy.probation_target, 21, "one that was never admitted");
+        pool.policy.set_probation_target(500);
+        assert_eq!(pool.policy.probation_target, 120);
+    }
+
+    #[test]
+    fn probation_shrinks_when_the_edge_of_main_is_used() {
+        let mut pool = wide_pool();
+        for slot in 0..30 {
+            pool.enter_as(slot, shadow(1), Why::Read);
+        }
+        pool.policy.set_probation_target(20); // the shadows let it grow
+        pool.touch([0, 1]);
+        assert_eq!(pool.evict(2), [2, 3]);
+        assert_eq!(pool.policy.probation_target, 20, "touched long before the end");
+        pool.is(
+            "young:  | old:  | gen 0: 1 0 29 28 27 26 25 24 23 22 21 20 19 18 17 16 15 14 13 12 11 10 9 8 \
+             | edge: 7 6 5 4 | held: ",
+        );
+        pool.touch([5]);
+        assert_eq!(pool.evict(2), [4, 6]);
+        assert_eq!(pool.policy.probation_target, 17, "touched at the edge");
+        pool.policy.set_probation_target(0);
+        assert_eq!(pool.policy.probation_target, 2);
+        pool.policy.set_capacity(400);
+        assert_eq!(pool.policy.probation_target, 4, "its share stays");
+    }
+
     #[test]
     fn the_clock_wraps_past_zero() {
         let mut pool = pool();
-        pool.policy.eviction_clock = u32::MAX - 1;
+        pool.policy.eviction_clock = WAS_ADMITTED - 2;
         let before = pool.policy.shadow().unwrap();
         let after = pool.policy.shadow().unwrap();
-        assert_eq!((before.0.get(), after.0.get()), (u32::MAX, 1));
+        assert_eq!((before.0.get(), after.0.get()), (WAS_ADMITTED - 1, 1));
         for _ in 0..16 {
             pool.policy.shadow();
         }
@@ -539,7 +682,7 @@ mod tests {
             assert!(pool.enter_as(slot, shadow(1), Why::Read));
         }
         pool.is("young:  | old:  | gen 5: 31 30 | gen 4: 29 28 27 26 25 24 | gen 3: 23 22 21 20 19 18 \
-             | gen 2: 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0 | held: ");
+             | gen 2: 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0 | edge:  | held: ");
         let rows = pool.policy.generations(40);
         assert_eq!(rows[2], Generation { seq: 5, age_ms: 11, pages: 2, label: "gen 5".into() });
         assert_eq!(rows[5], Generation { seq: 2, age_ms: 29, pages: 18, label: "gen 2".into() });
@@ -551,17 +694,17 @@ mod tests {
         for slot in 0..9 {
             pool.enter_as(slot, shadow(1), Why::Read);
         }
-        pool.is("young:  | old:  | gen 1: 8 7 6 | gen 0: 5 4 3 2 1 0 | held: ");
+        pool.is("young:  | old:  | gen 1: 8 7 6 | gen 0: 5 4 3 2 1 0 | edge:  | held: ");
         pool.touch([0, 3]);
         assert_eq!(pool.policy.age(&mut pool.touches), Some(2));
-        pool.is("young:  | old:  | gen 2:  | gen 1: 3 0 8 7 6 | gen 0: 5 4 2 1 | held: ");
+        pool.is("young:  | old:  | gen 2:  | gen 1: 3 0 8 7 6 | gen 0: 5 4 2 1 | edge:  | held: ");
         assert_eq!(pool.touches[3], 0);
         assert_eq!(pool.policy.standing(3), Some(Standing { seq: 1, tier: 0 }));
         pool.touch([4]);
         let mut out = Vec::new();
         pool.policy.victims_until(1, 8, &mut pool.touches, &mut out);
         assert_eq!(out.iter().map(|victim| victim.slot).collect::<Vec<_>>(), [1, 2, 5]);
-        pool.is("young:  | old:  | gen 2: 4 | gen 1: 3 0 8 7 6 | gen 0:  | held: ");
+        pool.is("young:  | old:  | gen 2: 4 | gen 1: 3 0 8 7 6 | gen 0:  | edge:  | held: ");
     }
 
     #[test]
@@ -587,7 +730,7 @@ mod tests {
         pool.enter(0..6);
         assert_eq!(pool.evict(1), [0]);
         pool.restore([0]);
-        pool.is("young: 5 | old: 4 | gen 0: 3 2 1 | held: 0");
+        pool.is("young: 5 | old: 4 | gen 0: 3 2 | edge: 1 | held: 0");
         assert_eq!(pool.evict(5), [1, 2, 3, 4, 5]);
         assert_eq!(pool.evict_shadows(1), [Victim { slot: 0, shadow: shadow(4) }]);
         pool.restore([0]);
