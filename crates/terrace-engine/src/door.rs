@@ -8,6 +8,7 @@
 use crate::core::Before;
 use crate::engine::Engine;
 use crate::object::{Object, ObjectId, ObjectRef};
+use crate::trace::Cursors;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -58,11 +59,13 @@ pub struct Clients {
 
 /// One client process.
 #[derive(Debug)]
-struct Client {
+pub(crate) struct Client {
     pid: u32,
     process: OwnedFd,
     socket: Arc<OwnedFd>,
-    ring: Ring,
+    pub(crate) ring: Ring,
+    /// How far a recorder has read its lanes.
+    pub(crate) cursors: Mutex<Cursors>,
     /// Objects whose content is taken from it.
     grants: Mutex<HashMap<ObjectId, Grant>>,
 }
@@ -142,6 +145,9 @@ impl Clients {
     }
     pub(crate) fn count(&self) -> usize {
         self.rings.read().len()
+    }
+    pub(crate) fn all(&self) -> Vec<Arc<Client>> {
+        self.rings.read().clone()
     }
     /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries.
     pub(crate) fn totals(&self) -> [u64; 8] {
@@ -242,6 +248,7 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
         for i in ready(listener, accepting, &connections)?.into_iter().rev() {
             if i > 0 && !answer(engine, &beside, &mut connections[i - 1]) {
                 if let Some(client) = connections.swap_remove(i - 1).client {
+                    engine.keep_for_recorder(&client);
                     engine.clients.leave(&client);
                 }
             } else if i == 0 {
@@ -450,13 +457,14 @@ fn hello(engine: &Engine, c: &mut Connection, cred: &UCred) -> Answer {
         return Err(Errno::USERS);
     }
     let slots = engine.clients.ring_slots;
-    let fd = memfd("terrace-ring", Ring::bytes(slots)).map_err(|_| Errno::NOMEM)?;
+    let fd = memfd("terrace-ring", Ring::file_bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
     let client = Arc::new(Client {
         pid: raw(cred.pid),
         process: pidfd_open(cred.pid, PidfdFlags::empty())?,
         socket: c.socket.clone(),
         ring,
+        cursors: Mutex::default(),
         grants: Mutex::new(HashMap::new()),
     });
     engine.clients.join(client.clone())?;
@@ -564,7 +572,7 @@ fn drain_loop(engine: &Engine, bell: &OwnedFd) {
     let header = engine.handles().segment.header();
     let mut last = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
-        let clients: Vec<Arc<Client>> = engine.clients.rings.read().clone();
+        let clients = engine.clients.all();
         let found: usize = clients.iter().map(|c| drain(engine, c)).sum();
         if found > 0 {
             last = Instant::now();
