@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak bench demo deps tools lint loom clean toolchain
+.PHONY: build test soak bench bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -36,6 +36,11 @@ soak: packages-test build tools lint loom
 bench: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
 	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
+
+## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
+bench-policies: packages-build toolchain
+	$(CARGO) build --release --locked -p terrace-bench
+	target/release/terrace-bench policies --traces "$${TERRACE_TRACES:-../shared/traces}"
 
 ## demo: one short comparison, after installing and building what it needs
 demo: packages-demo build

@@ -1,11 +1,12 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
-//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`].
+//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]. Apart from all that: [`lab`], the policies on recorded traces.
 
 pub mod cgroup;
 pub mod demo;
 pub mod fio;
+pub mod lab;
 pub mod machine;
 pub mod pages;
 pub mod passthrough;

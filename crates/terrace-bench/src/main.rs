@@ -1,4 +1,5 @@
-//! terrace-bench: measures terrace from outside, against what a program would do without it.
+//! terrace-bench: measures terrace from outside, against what a program would do without it, and its policies on
+//! recorded traces.
 
 use clap::{Args, Parser, Subcommand};
 use std::io;
@@ -7,9 +8,9 @@ use std::process::ExitCode;
 use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
-use terrace_bench::{demo, machine, passthrough, steps, suites, system, worker};
+use terrace_bench::{demo, lab, machine, passthrough, steps, suites, system, worker};
 
-/// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
+/// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -29,6 +30,12 @@ enum Command {
     Doors(Common),
     /// All of these.
     All(Common),
+    /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
+    Sim(lab::sim::Sim),
+    /// The miss ratio of an LRU cache of every size, from one pass over a trace.
+    Mrc(lab::mrc::Mrc),
+    /// All policies on a directory of traces, and the gates they must pass.
+    Policies(lab::policies::Policies),
     /// One short comparison for people: a table of throughput, p99, misses, CPU.
     Demo(demo::Demo),
     /// The plain pass-through FUSE that cold reads are compared with.
@@ -133,6 +140,9 @@ fn run(command: Command) -> io::Result<i32> {
             passthrough::serve(&src, &mnt, threads, clone_fd).map(|()| 0)
         }
         Command::Demo(options) => demo::run(&options),
+        Command::Sim(options) => lab::sim::run(&options),
+        Command::Mrc(options) => lab::mrc::run(&options),
+        Command::Policies(options) => lab::policies::run(&options),
         Command::Hits(c) => session(&c, suites::hits::run),
         Command::Misses(c) => session(&c, suites::misses::run),
         Command::Fio(c) => session(&c, |t| suites::fio::run(t, scale(&c))),

@@ -308,11 +308,11 @@ impl Meter {
     fn start(common: &Common) -> Meter {
         let group: Option<Group> = common.group.as_ref().and_then(|json| serde_json::from_str(json).ok());
         let group_cpu = group.as_ref().and_then(Group::cpu_ns);
-        Meter { group, group_cpu, cpu: process_cpu_ns(), wall: Instant::now() }
+        Meter { group, group_cpu, cpu: cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID), wall: Instant::now() }
     }
 
     fn stop(self, ops: u64) -> Result {
-        let (wall, cpu) = (self.wall.elapsed(), process_cpu_ns());
+        let (wall, cpu) = (self.wall.elapsed(), cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID));
         let group_cpu = self.group.as_ref().and_then(Group::cpu_ns);
         Result {
             ops,
@@ -324,11 +324,12 @@ impl Meter {
     }
 }
 
-fn process_cpu_ns() -> u64 {
+/// CPU time that `clock` has counted: of the process, or of the calling thread.
+pub(crate) fn cpu_ns(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec for the call to fill in.
-    let rc = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
-    assert_eq!(rc, 0, "the process clock exists on every Linux");
+    let rc = unsafe { libc::clock_gettime(clock, &mut t) };
+    assert_eq!(rc, 0, "these clocks exist on every Linux");
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 

@@ -2,7 +2,6 @@
 
 use crate::dirt::Books;
 use crate::frames::Frames;
-use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -42,7 +41,6 @@ pub(crate) struct Core {
     pub handles: Arc<SegmentHandles>,
     pub index: Index,
     pub policy: Box<dyn Evict>,
-    pub min_ttl: MinTtl,
     pub frames: Frames,
     /// Place + 1 of the page in each frame; 0 = none.
     pub owner: Vec<u32>,
@@ -66,12 +64,11 @@ pub(crate) struct Core {
 pub(crate) use terrace_shm::protocol::Seen as Before;
 
 impl Core {
-    pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>, min_ttl: MinTtl) -> Core {
+    pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>) -> Core {
         let frames_max = handles.segment.geometry().frames_max as usize;
         Core {
             index: Index::new(handles.segment.clone()),
             policy,
-            min_ttl,
             frames: Frames::new(frames_max as u32),
             owner: vec![0; frames_max],
             objects: HashMap::new(),
@@ -191,7 +188,7 @@ impl Core {
             self.hasty_chunks.push(chunk);
             return true;
         }
-        self.evict_aged(32) > 0
+        self.evict(32) > 0
     }
 
     /// The place at which a frame's page stands.
@@ -236,13 +233,6 @@ impl Core {
         true
     }
 
-    /// [`Core::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
-    pub(crate) fn evict_aged(&mut self, want: usize) -> usize {
-        if self.min_ttl.holds(&*self.policy) {
-            return 0;
-        }
-        self.evict(want)
-    }
     /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
         let mut touches = self.touches();
@@ -267,7 +257,7 @@ impl Core {
         freed
     }
 
-    pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {
+    fn evict_one(&mut self, v: &Victim) -> bool {
         let place = self.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.index.get(place).state() != State::Present;
         if busy || self.handles.frame_flags(v.slot).load(Ordering::Relaxed) != 0 {

@@ -1,4 +1,4 @@
-//! What terrace reads from others, mangled: configuration, sizes and options, the records of dead instances, requests. It may refuse
+//! What terrace reads from others, mangled: configuration, sizes and options, the records of dead instances, requests, traces. It may refuse
 //! all of it, in one line; it may not panic, hang, or stop serving. (The fast door's messages and segment: `hostile`, and
 //! `hostile` of terrace-engine.)
 
@@ -115,6 +115,34 @@ fn records_of_dead_instances() {
     }
 }
 
+/// Each format's reader by itself is fuzzed in terrace-trace; here the commands above them.
+#[test]
+fn traces() {
+    let mut rng = Rng::new(seed("fuzz-traces"));
+    let dir = TestDir::new("fuzz-traces");
+    let file = dir.path().join("trace");
+    let keys: Vec<u64> = (0..400).map(|_| rng.below(90)).collect();
+    let binary: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let text: String = keys.iter().map(|key| format!("{key}\n")).collect();
+    let csv: String = keys.iter().map(|key| format!("1,{key},4096\n")).collect();
+    // A header of a capture, and records of one page further on each.
+    let head = b"\x89TRACE\r\n\x01\0\x20\0\0\x10\0\0\0\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0";
+    let capture = [head.as_slice(), &[0x10; 400]].concat();
+    let sound: [&[u8]; 4] = [&binary, text.as_bytes(), csv.as_bytes(), &capture];
+    for _ in 0..rounds() / 3 {
+        let bytes = mangled(sound[rng.below(4) as usize], &mut rng);
+        std::fs::write(&file, &bytes).expect("a file");
+        let asked =
+            rng.pick(&["sim --policy strata,opt --size 5%,10 --csv --trace", "mrc --exact --csv --trace"]);
+        let mut command = Command::new(product("terrace-bench"));
+        command.args(asked.split(' ')).arg(&file);
+        if rng.chance(60) {
+            command.arg("--format").arg(rng.pick(&["u64", "oracle", "text", "csv", "terrace"]));
+        }
+        refused_or_done(&process::run(&mut command, 20), &bytes);
+    }
+}
+
 #[test]
 fn requests() {
     let mut rng = Rng::new(seed("fuzz-requests"));
@@ -126,10 +154,6 @@ fn requests() {
         r#"{"cmd":"check"}"#,
         r#"{"cmd":"drop"}"#,
         r#"{"cmd":"resize","bytes":16777216}"#,
-        r#"{"cmd":"lru"}"#,
-        r#"{"cmd":"age"}"#,
-        r#"{"cmd":"evict","seq":1,"pages":100}"#,
-        r#"{"cmd":"trace"}"#,
     ];
     for _ in 0..rounds() {
         let mut request = mangled(rng.pick(&sound).as_bytes(), &mut rng);
@@ -144,7 +168,6 @@ fn requests() {
             continue;
         }
         let mut answer = String::new();
-        // A recording that did begin ends when its reader hangs up.
         BufReader::new(stream).read_line(&mut answer).expect("an answer, or the end");
         let request = String::from_utf8_lossy(&request);
         assert!(answer.is_empty() || answer.contains("\"ok\":"), "{request} was answered {answer}");

@@ -13,7 +13,6 @@
 mod answers;
 mod engine;
 mod record;
-mod recording;
 mod stop;
 mod strays;
 

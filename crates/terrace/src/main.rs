@@ -5,8 +5,7 @@
 //! | [`mount`] | `mount`, and `mount.fuse.terrace` for mount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
-//! | [`stat`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
-//! | [`generate`] | man page, completions |
+//! | [`stat`], [`generate`] | `stat`, `generate` |
 //!
 //! | what they rest on | |
 //! |---|---|
@@ -28,7 +27,6 @@ mod holders;
 mod instance;
 mod keeper;
 mod lost;
-mod lru;
 mod mount;
 mod mounts;
 mod place;
@@ -39,7 +37,6 @@ mod running;
 mod size;
 mod stat;
 mod sys;
-mod trace;
 
 use std::process::ExitCode;
 
@@ -68,8 +65,6 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Umount(args) => running::umount(&args.mnt),
         Command::Run(args) => run::run(args),
         Command::Stat(args) => stat::stat(&args),
-        Command::Lru(args) => lru::lru(&args),
-        Command::Trace(args) => trace::trace(&args),
         Command::Flush(args) => running::flush(&args.mnt),
         Command::Drop(args) => running::drop(&args.mnt),
         Command::Check(args) => running::check(&args.mnt),

@@ -10,8 +10,6 @@ mod stage;
 mod bad_input;
 #[path = "command/crashes.rs"]
 mod crashes;
-#[path = "command/lab.rs"]
-mod lab;
 #[path = "command/lifecycle.rs"]
 mod lifecycle;
 #[path = "command/run.rs"]

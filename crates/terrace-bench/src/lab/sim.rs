@@ -1,0 +1,152 @@
+//! `terrace-bench sim`: what each policy would miss on a trace.
+
+use std::fmt::Write;
+use std::io;
+
+use clap::Args;
+use serde::Serialize;
+use terrace_policy::sim::Mode;
+
+use super::board::{Bounds, Rank, ranking, ranking_table, table};
+use super::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
+use super::plot::{Chart, Line};
+use super::progress::Progress;
+use super::trace::{Trace, warn_of_loss};
+use super::{Input, Output, plot, print, write_whole};
+
+/// The head of the CSV.
+pub const CSV_HEADER: &str = "trace,policy,size_frac,cache_pages,requests,misses,miss_ratio";
+
+/// Options of `sim`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  terrace-bench sim --trace w106.u64.zst
+  terrace-bench sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000 --plot sim.html
+  terrace trace MNT -o today.trc; terrace-bench sim --trace today.trc --size 262144 --sampled")]
+pub struct Sim {
+    #[command(flatten)]
+    input: Input,
+    /// Policies; by default all. `opt` (Belady's optimum) is always run along where shares above it are shown.
+    #[arg(long = "policy", value_name = "NAMES", value_delimiter = ',')]
+    policies: Vec<String>,
+    /// Pool sizes: pages, or shares of the trace's different pages, rounded down.
+    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', default_value = "0.1%,1%,10%,25%")]
+    sizes: Vec<Size>,
+    /// Feeds accesses as the engine does: hits as touch counts, victims in batches ahead of demand.
+    #[arg(long)]
+    sampled: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    sampled: bool,
+    cells: Vec<Above<'a>>,
+    ranking: &'a [Rank],
+}
+
+#[derive(Serialize)]
+struct Above<'a> {
+    #[serde(flatten)]
+    cell: &'a Cell,
+    above_opt: Option<f64>,
+}
+
+/// Runs the simulations and prints them.
+pub fn run(options: &Sim) -> io::Result<i32> {
+    let all = || known().into_iter().map(str::to_owned).collect();
+    let asked = if options.policies.is_empty() {
+        all()
+    } else {
+        chosen(&options.policies).map_err(io::Error::other)?
+    };
+    let mut policies = asked.clone();
+    if !options.output.csv && !policies.iter().any(|policy| policy == OPT) {
+        policies.push(OPT.into());
+    }
+    let mode = if options.sampled { SAMPLED } else { Mode::Exact };
+    let mut progress = Progress::default();
+    let mut cells = Vec::new();
+    for path in &options.input.traces {
+        let trace = Trace::load(path, &options.input.options(), &mut progress)?;
+        let wrong_size = |size: &Size| pages(&trace, *size).err();
+        if let Some(wrong) = options.sizes.iter().find_map(wrong_size) {
+            return Err(io::Error::other(wrong));
+        }
+        let jobs = jobs(&policies, &options.sizes, mode);
+        cells.extend(compute_all(&trace, &jobs, &mut progress));
+        progress.clear();
+        warn_of_loss(&trace.name, trace.lost, trace.ids.len());
+    }
+    if let Some(path) = &options.output.plot {
+        write_whole(path, &plot::page("Miss ratios by cache size", &charts(&cells)))?;
+    }
+    print(&text(options, &cells)?)?;
+    Ok(0)
+}
+
+/// Each policy at each size; the largest pools are not last, where one core would wait for the other.
+fn jobs(policies: &[String], sizes: &[Size], mode: Mode) -> Vec<Job> {
+    let at = |size: &Size| {
+        let size = *size;
+        policies.iter().map(move |policy| Job { policy: policy.clone(), size, mode })
+    };
+    sizes.iter().rev().flat_map(at).collect()
+}
+
+fn text(options: &Sim, cells: &[Cell]) -> io::Result<String> {
+    if options.output.csv {
+        return Ok(csv(cells));
+    }
+    let bounds = Bounds::of(cells);
+    let ranks = ranking(cells, &bounds);
+    if options.output.json {
+        let cells = cells.iter().map(|cell| Above { cell, above_opt: bounds.above(cell) }).collect();
+        let report = Report { schema: "terrace.sim.v1", sampled: options.sampled, cells, ranking: &ranks };
+        return Ok(serde_json::to_string_pretty(&report)? + "\n");
+    }
+    let of_each = cells.len() / ranks.len().max(1);
+    Ok(format!("{}{}", table(cells, &bounds), ranking_table(&ranks, of_each)))
+}
+
+fn csv(cells: &[Cell]) -> String {
+    let mut out = format!("{CSV_HEADER}\n");
+    for cell in cells {
+        let Cell { trace, policy, size_frac, cache_pages, requests, misses, miss_ratio, .. } = cell;
+        let _ = writeln!(
+            out,
+            "{},{policy},{size_frac},{cache_pages},{requests},{misses},{miss_ratio:.6}",
+            quoted(trace)
+        );
+    }
+    out
+}
+
+/// A name as a field of a CSV.
+pub fn quoted(name: &str) -> String {
+    if name.contains([',', '"', '\n']) {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    } else {
+        name.to_owned()
+    }
+}
+
+fn charts(cells: &[Cell]) -> Vec<Chart> {
+    let mut charts: Vec<Chart> = Vec::new();
+    for cell in cells {
+        if charts.last().is_none_or(|chart| chart.title != cell.trace) {
+            charts.push(Chart { title: cell.trace.clone(), lines: Vec::new() });
+        }
+        let lines = &mut charts.last_mut().expect("one was pushed").lines;
+        let known = lines.iter().position(|line| line.name == cell.policy).unwrap_or_else(|| {
+            lines.push(Line { name: cell.policy.clone(), points: Vec::new() });
+            lines.len() - 1
+        });
+        lines[known].points.push((cell.cache_pages as f64, cell.miss_ratio));
+    }
+    let by_size = |line: &mut Line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    charts.iter_mut().flat_map(|chart| &mut chart.lines).for_each(by_size);
+    charts
+}

@@ -1,0 +1,246 @@
+//! The laboratory's commands as a user runs them: what they print, what they refuse, what they leave behind.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn bench(dir: &Path, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
+    command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
+    command
+}
+
+#[track_caller]
+fn done(dir: &Path, args: &str) -> String {
+    let Output { status, stdout, stderr } = bench(dir, args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(status.success() && stderr.is_empty(), "{args}: {status}\n{stderr}");
+    String::from_utf8(stdout).unwrap()
+}
+
+/// Exit code 2, and one line that says `what`.
+#[track_caller]
+fn refused(dir: &Path, args: &str, what: &str) {
+    let Output { status, stdout, stderr } = bench(dir, args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{args}: {stderr}");
+    assert!(stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"), "{args}: {stderr}");
+}
+
+/// Requests over some 2000 pages, a few of them popular.
+fn keys(seed: u64) -> Vec<u64> {
+    let mut state = seed;
+    let mut below = move |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut key = || {
+        let scale = 1 + below(2000);
+        1 + below(scale)
+    };
+    (0..20_000).map(|_| key()).collect()
+}
+
+fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    std::fs::write(dir.join(name), bytes).unwrap();
+}
+
+fn u64s(keys: &[u64]) -> Vec<u8> {
+    keys.iter().flat_map(|key| key.to_le_bytes()).collect()
+}
+
+/// A directory with the same requests as `a.u64` and `b.txt`.
+fn place() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    write(dir.path(), "a.u64", u64s(&keys(1)));
+    let lines: String = keys(1).iter().map(|key| format!("{key}\n")).collect();
+    write(dir.path(), "b.txt", lines);
+    dir
+}
+
+#[test]
+fn csv_has_one_row_a_cell_and_formats_agree() {
+    let dir = place();
+    let csv = done(dir.path(), "sim --trace a.u64 b.txt --policy strata,lru,opt --size 1%,10%,200 --csv");
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("trace,policy,size_frac,cache_pages,requests,misses,miss_ratio"));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), 2 * 3 * 3);
+    for (a, b) in rows.iter().zip(&rows[9..]) {
+        assert_eq!((a[0], b[0], &a[1..]), ("a", "b", &b[1..]));
+        let (requests, misses, ratio): (f64, f64, f64) =
+            (a[4].parse().unwrap(), a[5].parse().unwrap(), a[6].parse().unwrap());
+        assert!(requests == 20_000.0 && (misses / requests - ratio).abs() < 1e-6, "{a:?}");
+    }
+    let misses = |policy: &str, pages: &str| -> u64 {
+        rows.iter().find(|row| row[1] == policy && row[3] == pages).unwrap()[5].parse().unwrap()
+    };
+    assert!(misses("opt", "200") < misses("strata", "200") && misses("opt", "200") < misses("lru", "200"));
+    let exact = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
+    let sampled = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
+    assert_ne!(exact, sampled, "batches are not told accesses");
+}
+
+#[test]
+fn tables_json_and_plots() {
+    let dir = place();
+    let table = done(dir.path(), "sim --trace a.u64 --policy lru --size 10% --plot p.html");
+    assert!(
+        table.contains("a, 20000 requests") && table.contains("\nopt ") && table.contains("1 cells;"),
+        "{table}"
+    );
+    let html = std::fs::read_to_string(dir.path().join("p.html")).unwrap();
+    assert!(html.contains("<svg") && html.contains("lru") && !html.contains("http"));
+    assert!(!dir.path().join("p.html.new").exists());
+    let json: Value =
+        serde_json::from_str(&done(dir.path(), "sim --trace a.u64 --size 5%,10% --json")).unwrap();
+    assert_eq!(json["schema"], "terrace.sim.v1");
+    let cells = json["cells"].as_array().unwrap();
+    assert!(cells.iter().all(|cell| cell["above_opt"].as_f64().unwrap() >= 0.0));
+    assert_eq!(json["ranking"][0]["policy"], "opt");
+    assert_eq!(json["ranking"].as_array().unwrap().len() * 2, cells.len());
+}
+
+#[test]
+fn curves() {
+    let dir = place();
+    let csv = done(dir.path(), "mrc --trace a.u64 --samples 200 --exact --csv");
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("trace,size_frac,cache_pages,miss_ratio,exact"));
+    let rows: Vec<Vec<f64>> =
+        lines.map(|line| line.split(',').skip(1).map(|field| field.parse().unwrap()).collect()).collect();
+    assert!(
+        rows.len() > 100 && rows.windows(2).all(|pair| pair[0][1] < pair[1][1] && pair[0][2] >= pair[1][2])
+    );
+    // What the exact curve says of a size is what lru misses in it.
+    let at = rows.iter().find(|row| row[1] >= 200.0).unwrap();
+    let sim = done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
+    assert!(sim.trim_end().ends_with(&format!("{:.6}", at[3])), "{sim} {at:?}");
+    let json: Value = serde_json::from_str(&done(
+        dir.path(),
+        "mrc --trace a.u64 --samples 1000 --exact --json --plot m.html",
+    ))
+    .unwrap();
+    assert!(json["traces"][0]["error_mean"].as_f64().unwrap() < 0.03, "{json}");
+    assert!(dir.path().join("m.html").exists());
+    assert!(done(dir.path(), "mrc --trace a.u64").contains("100.00 % of the pages sampled"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let dir = place();
+    for name in ["none.u64", "none.txt", "none.csv"] {
+        write(dir.path(), name, "");
+        refused(dir.path(), &format!("sim --trace {name}"), "no requests, read as");
+        refused(dir.path(), &format!("mrc --trace {name}"), "no requests, read as");
+    }
+    refused(dir.path(), "sim --trace a.u64 --policy lru,best", "no policy best; there are strata,");
+    refused(dir.path(), "sim --trace a.u64 --size 0", "at least one page");
+    refused(
+        dir.path(),
+        "sim --trace a.u64 --size 0.01%",
+        "a: 0.01% of 1821 pages are less than one page; give a larger --size",
+    );
+    refused(dir.path(), "sim --trace a.u64 --size big", "big is no size");
+    refused(dir.path(), "sim --trace missing", "missing: cannot be opened");
+    refused(dir.path(), "sim --trace a.u64 --format tape", "there are u64, oracle, text, csv, terrace");
+    refused(dir.path(), "sim --trace a.u64 --format terrace", "a.u64: not a capture of terrace");
+    refused(dir.path(), "sim --trace a.u64 --plot /nonexistent/p.html", "/nonexistent/p.html");
+    refused(dir.path(), "sim --trace b.txt --format oracle", "bytes are left over");
+    refused(dir.path(), "mrc --trace a.u64 --samples 1", "1 is not in");
+    refused(dir.path(), "policies --traces .", "reference_miss_ratios.csv");
+    write(
+        dir.path(),
+        "reference_miss_ratios.csv",
+        "trace,policy,size_frac,cache_objects,miss_ratio\na,lru,x\n",
+    );
+    refused(dir.path(), "policies --traces .", "line 2: not a reference");
+}
+
+/// What a capture lost is said, and the rest is used.
+#[test]
+fn captures_are_replayed_and_their_losses_told() {
+    use terrace_trace::Door;
+    use terrace_trace::capture::{Event, Header, Writer};
+    let dir = TempDir::new().unwrap();
+    let mut writer = Writer::new(Vec::new(), &Header::default());
+    for page in keys(2) {
+        writer
+            .access(&Event { object: page % 5, page, write: false, door: Door::Fast, time_ms: page })
+            .unwrap();
+    }
+    writer.lost(5000).unwrap();
+    write(dir.path(), "today.trc", writer.finish().unwrap());
+    let Output { status, stdout, stderr } =
+        bench(dir.path(), "sim --trace today.trc --policy lru --size 10% --csv").output().unwrap();
+    assert!(status.success() && String::from_utf8_lossy(&stdout).contains("today.trc,lru,0.1,"));
+    assert_eq!(
+        String::from_utf8_lossy(&stderr),
+        "today.trc: the capture lost 5000 accesses (20.00 %); miss ratios are of those it has\n"
+    );
+}
+
+/// A trace that never ends, interrupted: gone at once, without a file.
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    let mut child = bench(dir.path(), "sim --trace /dev/stdin --format text --plot p.html")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    (0..1000).for_each(|key| writeln!(stdin, "{key}").unwrap());
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Gates pass with a reference that is true, and each fails where the reference is not.
+#[test]
+fn gates_pass_and_fail() {
+    let dir = TempDir::new().unwrap();
+    write(dir.path(), "a.u64", u64s(&keys(3)));
+    write(dir.path(), "b.u64", u64s(&keys(4)));
+    let csv = done(dir.path(), "sim --trace a.u64 --policy lru,clock,opt --size 1%,10% --csv");
+    let reference = |belady: &str, lru: f64| {
+        let mut text = String::from("trace,policy,size_frac,cache_objects,miss_ratio\n");
+        for row in csv.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>()) {
+            let ratio: f64 = row[6].parse().unwrap();
+            let (policy, ratio) = match row[1] {
+                "opt" => (belady, ratio),
+                "lru" => ("lru", ratio * lru),
+                other => (other, ratio),
+            };
+            text += &format!("{},{policy},{},{},{ratio:.4}\n", row[0], row[2], row[3]);
+        }
+        write(dir.path(), "reference_miss_ratios.csv", text);
+    };
+    let verdicts = || {
+        let output = bench(dir.path(), "policies --traces . --json").output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let gates =
+            json["gates"].as_array().unwrap().iter().map(|gate| gate["passed"] == true).collect::<Vec<_>>();
+        assert_eq!(output.status.code(), Some(i32::from(gates.contains(&false))));
+        assert_eq!(json["others"]["cells"]["exact"][0]["trace"], "b");
+        gates
+    };
+    reference("belady", 1.0);
+    let sound = verdicts();
+    assert_eq!(sound[1..], [true; 4], "the first gate is the default's on a trace of this test's making");
+    reference("belady", 1.03);
+    assert_eq!(verdicts()[1..], [true, false, true, true], "lru is 3 % off");
+    reference("clock", 1.0); // the optimum's numbers stand for clock's
+    assert!(!verdicts()[2]);
+    let output = bench(dir.path(), "policies --traces .").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("FAILED published")
+            && text.contains("clock on a at 1%")
+            && text.contains("== Other traces")
+    );
+}
