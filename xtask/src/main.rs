@@ -15,7 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace", &["terrace-engine", "terrace-policy", "terrace-trace"]),
     ("terrace-trace", &[]),
     ("terrace-bench", &["terrace-policy", "terrace-trace"]),
-    ("terrace-tests", &[]),
+    ("terrace-tests", &["terrace-trace"]),
     ("xtask", &[]),
 ];
 /// Lines of a source file at the most.

@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
     pub policy: String,
+    /// While the oldest generation of pages is younger, nothing is evicted: misses are passed on, writers wait. Zero: no limit.
+    pub min_ttl: Duration,
     /// Back frames with huge pages where the machine gives them.
     pub huge_pages: bool,
     /// Background writeback starts above this share of the frames, per cent.
@@ -54,6 +56,7 @@ impl Default for EngineConfig {
             memory_bytes: 1 << 30,
             memory_max_bytes: None,
             policy: "strata".into(),
+            min_ttl: Duration::ZERO,
             huge_pages: true,
             dirty_background_percent: 10,
             dirty_percent: 20,

@@ -2,6 +2,7 @@
 
 use crate::dirt::Books;
 use crate::frames::Frames;
+use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub handles: Arc<SegmentHandles>,
     pub index: Index,
     pub policy: Box<dyn Evict>,
+    pub min_ttl: MinTtl,
     pub frames: Frames,
     /// Place + 1 of the page in each frame; 0 = none.
     pub owner: Vec<u32>,
@@ -64,11 +66,12 @@ pub(crate) struct Core {
 pub(crate) use terrace_shm::protocol::Seen as Before;
 
 impl Core {
-    pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>) -> Core {
+    pub(crate) fn new(handles: Arc<SegmentHandles>, policy: Box<dyn Evict>, min_ttl: MinTtl) -> Core {
         let frames_max = handles.segment.geometry().frames_max as usize;
         Core {
             index: Index::new(handles.segment.clone()),
             policy,
+            min_ttl,
             frames: Frames::new(frames_max as u32),
             owner: vec![0; frames_max],
             objects: HashMap::new(),
@@ -188,7 +191,7 @@ impl Core {
             self.hasty_chunks.push(chunk);
             return true;
         }
-        self.evict(32) > 0
+        self.evict_aged(32) > 0
     }
 
     /// The place at which a frame's page stands.
@@ -233,6 +236,13 @@ impl Core {
         true
     }
 
+    /// [`Core::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
+    pub(crate) fn evict_aged(&mut self, want: usize) -> usize {
+        if self.min_ttl.holds(&*self.policy) {
+            return 0;
+        }
+        self.evict(want)
+    }
     /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
         let mut touches = self.touches();
@@ -257,7 +267,7 @@ impl Core {
         freed
     }
 
-    fn evict_one(&mut self, v: &Victim) -> bool {
+    pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {
         let place = self.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.index.get(place).state() != State::Present;
         if busy || self.handles.frame_flags(v.slot).load(Ordering::Relaxed) != 0 {

@@ -8,6 +8,7 @@
 use crate::core::Before;
 use crate::engine::Engine;
 use crate::object::{Object, ObjectId, ObjectRef};
+use crate::trace::Cursors;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -17,9 +18,11 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
@@ -58,11 +61,15 @@ pub struct Clients {
 
 /// One client process.
 #[derive(Debug)]
-struct Client {
+pub(crate) struct Client {
     pid: u32,
     process: OwnedFd,
+    /// Its /proc/PID/status.
+    status: File,
     socket: Arc<OwnedFd>,
-    ring: Ring,
+    pub(crate) ring: Ring,
+    /// How far a recorder has read its lanes.
+    pub(crate) cursors: Mutex<Cursors>,
     /// Objects whose content is taken from it.
     grants: Mutex<HashMap<ObjectId, Grant>>,
 }
@@ -82,10 +89,24 @@ struct Grant {
 struct Rights(String);
 
 impl Rights {
-    fn of(pid: u32) -> Option<Rights> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    /// Opened once and read again and again: /proc says what is true at the read, and nothing of the next process with that number.
+    fn source(pid: Pid) -> io::Result<File> {
+        File::open(format!("/proc/{}/status", pid.as_raw_nonzero()))
+    }
+    fn read(status: &File) -> Option<Rights> {
+        let mut text = vec![0; 4096];
+        let mut len = 0;
+        loop {
+            // All of it is one record to the kernel: only its end makes a read short.
+            len += status.read_at(&mut text[len..], len as u64).ok()?;
+            if len < text.len() {
+                break;
+            }
+            text.resize(2 * len, 0);
+        }
         let telling = |l: &&str| ["Uid:", "Gid:", "Groups:", "CapEff:"].iter().any(|k| l.starts_with(k));
-        Some(Rights(status.lines().filter(telling).collect::<Vec<_>>().join("\n")))
+        let text = String::from_utf8_lossy(&text[..len]);
+        Some(Rights(text.lines().filter(telling).collect::<Vec<_>>().join("\n")))
     }
     /// The user id that file permissions are checked with: the fourth one.
     fn uid(&self) -> Option<u32> {
@@ -142,6 +163,9 @@ impl Clients {
     }
     pub(crate) fn count(&self) -> usize {
         self.rings.read().len()
+    }
+    pub(crate) fn all(&self) -> Vec<Arc<Client>> {
+        self.rings.read().clone()
     }
     /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries.
     pub(crate) fn totals(&self) -> [u64; 8] {
@@ -242,6 +266,7 @@ pub fn serve(engine: &Arc<Engine>, listener: &OwnedFd) -> io::Result<()> {
         for i in ready(listener, accepting, &connections)?.into_iter().rev() {
             if i > 0 && !answer(engine, &beside, &mut connections[i - 1]) {
                 if let Some(client) = connections.swap_remove(i - 1).client {
+                    engine.keep_for_recorder(&client);
                     engine.clients.leave(&client);
                 }
             } else if i == 0 {
@@ -450,13 +475,15 @@ fn hello(engine: &Engine, c: &mut Connection, cred: &UCred) -> Answer {
         return Err(Errno::USERS);
     }
     let slots = engine.clients.ring_slots;
-    let fd = memfd("terrace-ring", Ring::bytes(slots)).map_err(|_| Errno::NOMEM)?;
+    let fd = memfd("terrace-ring", Ring::file_bytes(slots)).map_err(|_| Errno::NOMEM)?;
     let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
     let client = Arc::new(Client {
         pid: raw(cred.pid),
         process: pidfd_open(cred.pid, PidfdFlags::empty())?,
+        status: Rights::source(cred.pid).map_err(|_| Errno::SRCH)?,
         socket: c.socket.clone(),
         ring,
+        cursors: Mutex::default(),
         grants: Mutex::new(HashMap::new()),
     });
     engine.clients.join(client.clone())?;
@@ -516,7 +543,7 @@ impl Client {
     /// Notes whether the process may write the file: because a descriptor shows it, or by the mode bits. (With an ACL the
     /// bits say less than the truth, never more: the group bits are then its mask, so a group member counts as a stranger.)
     fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
-        let rights = Rights::of(self.pid).ok_or(Errno::SRCH)?;
+        let rights = Rights::read(&self.status).ok_or(Errno::SRCH)?;
         let file = file_rights(o)?;
         let (mode, owner, _) = file;
         let by_mode = rights.uid().is_some_and(|uid| uid == 0 || uid == owner && mode & 0o200 != 0);
@@ -532,7 +559,7 @@ impl Client {
         if offers.iter().all(|offer| offer.len == 0) {
             return trusted;
         }
-        let now = Rights::of(self.pid);
+        let now = Rights::read(&self.status);
         let mut grants = self.grants.lock();
         for id in offers.iter().filter(|offer| offer.len > 0).map(|offer| offer.id) {
             if trusted.contains_key(&id) {
@@ -557,21 +584,21 @@ type Trusted = HashMap<ObjectId, ObjectRef>;
 
 // ---- the drainer -------------------------------------------------------------------------------------------------------
 
-/// How long the drainer stays at one look a millisecond after the last donation.
+/// How long the drainer stays at one look in two milliseconds after the last donation.
 const EAGER: Duration = Duration::from_millis(20);
 
 fn drain_loop(engine: &Engine, bell: &OwnedFd) {
     let header = engine.handles().segment.header();
     let mut last = Instant::now();
     while !engine.stopping.load(Ordering::Acquire) {
-        let clients: Vec<Arc<Client>> = engine.clients.rings.read().clone();
+        let clients = engine.clients.all();
         let found: usize = clients.iter().map(|c| drain(engine, c)).sum();
         if found > 0 {
             last = Instant::now();
         }
         let idle = last.elapsed();
         let nap_ms = if idle < EAGER {
-            1
+            2
         } else if idle < Duration::from_secs(1) {
             10
         } else {

@@ -5,9 +5,11 @@ use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::core::Core;
 use crate::door::Clients;
 use crate::io::Io;
+use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
+use crate::trace::Tracing;
 use crate::writeback::SourceRoot;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -66,6 +68,7 @@ pub struct Engine {
     pub(crate) source_root: OnceLock<SourceRoot>,
     pub(crate) chunks: AtomicU64,
     pub(crate) extra: OnceLock<Extra>,
+    pub(crate) tracing: Tracing,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -136,12 +139,13 @@ impl Engine {
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
+        let min_ttl = MinTtl::new(config.min_ttl, clock.clone());
         // A predecessor may have been told another limit than the configuration's.
         let limit = &handles.segment.header().limit_bytes;
         let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
         let engine = Arc::new(Engine {
             memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
-            core: Mutex::new(Core::new(handles.clone(), policy)),
+            core: Mutex::new(Core::new(handles.clone(), policy, min_ttl)),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),
             reclaim_bell: Bell::default(),
@@ -157,8 +161,11 @@ impl Engine {
             source_root: OnceLock::new(),
             chunks: AtomicU64::new(0),
             extra: OnceLock::new(),
+            tracing: Tracing::default(),
             threads: Mutex::new(Vec::new()),
         });
+        // A predecessor may have died over a recording.
+        engine.handles.segment.header().tracing.store(0, Ordering::Release);
         engine.adjust_pool();
         Ok(engine)
     }
@@ -206,6 +213,10 @@ impl Engine {
         self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
     }
 
+    /// True once it is told to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
     /// The memory files.
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.handles

@@ -7,6 +7,7 @@ use crate::core::{Before, Core};
 use crate::engine::{Door, Engine};
 use crate::io::{AlignedBuf, IoVec};
 use crate::object::{Object, ObjectRef};
+use crate::trace::Kind;
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
@@ -59,6 +60,7 @@ impl Engine {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut missed) = (0, 0);
         let (mut vain, mut calm) = (0, None);
+        let traced = self.is_traced();
         while done < buf.len() {
             let (at, rest) = (offset + done as u64, &mut buf[done..]);
             // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
@@ -66,6 +68,10 @@ impl Engine {
                 let (seg, touches) = (&self.handles.segment, &self.handles.touches);
                 read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len())
             };
+            if traced {
+                let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
+                self.note_access(o, at, n, Kind::MainHit);
+            }
             match step {
                 Outcome::Done(n) => {
                     done += n;
@@ -74,6 +80,9 @@ impl Engine {
                 Outcome::Miss { done: n } => {
                     let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
                     let n2 = self.fault(o, miss, &mut rest[n..])?;
+                    if traced {
+                        self.note_access(o, miss.at, n2, Kind::MainMiss);
+                    }
                     missed += n2.div_ceil(PAGE_SIZE);
                     done += n + n2;
                     vain = if n + n2 == 0 { vain + 1 } else { 0 };

@@ -11,6 +11,8 @@
 //! | [`pool`] | frames, budget, resize |
 //! | `metadata` | what pages cost beside their frames |
 //! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
+//! | [`lru`] | the policy's lists from outside: shown, aged, evicted by command; `min_ttl` |
+//! | [`trace`] | records what programs access, for the simulator |
 //! | [`namespace`] | names, inodes, handles, attributes |
 //! | [`recover`] | what a restarted daemon does with the segment that it finds |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
@@ -28,6 +30,7 @@ pub mod door;
 pub mod fault;
 mod frames;
 pub mod io;
+pub mod lru;
 mod metadata;
 pub mod namespace;
 pub mod object;
@@ -39,6 +42,7 @@ pub mod segment;
 pub mod source;
 pub mod stats;
 mod throttle;
+pub mod trace;
 pub mod write;
 pub mod writeback;
 

@@ -60,6 +60,9 @@ impl PageCache for Engine {
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
         Engine::object(self, id, path_fd, size)
     }
+    fn remembers(&self, object: &ObjectRef) -> bool {
+        !self.core.lock().index.is_empty(object.slot_index())
+    }
     fn objects_max(&self) -> usize {
         // The namespace keeps to half of it: then what objects and their inodes cost stays within a quarter of the limit.
         let affordable = self.memory.load(Ordering::Relaxed) as usize / 4 / OBJECT_BYTES * 2;

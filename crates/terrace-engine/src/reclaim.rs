@@ -55,7 +55,7 @@ impl Engine {
                 return false;
             }
             if !core.frames.can_grow() {
-                let freed = core.evict(BATCH);
+                let freed = core.evict_aged(BATCH);
                 if freed == 0 && core.dirt.totals.all() > 0 {
                     self.writeback_bell.ring();
                 }

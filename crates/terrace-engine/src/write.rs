@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::io::IoVec;
 use crate::object::{Object, ObjectRef};
 use crate::source::SourceFile;
+use crate::trace::Kind;
 use rustix::io::Errno;
 use std::io;
 use std::num::NonZeroU32;
@@ -75,6 +76,9 @@ impl Engine {
         self.settle_size(o, source)?;
         let done = written?;
         o.note_write(self.clock.wall_ns());
+        if self.is_traced() {
+            self.note_access(o, offset, done, Kind::Write);
+        }
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
         self.counts.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
         Ok(done)

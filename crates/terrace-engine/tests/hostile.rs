@@ -11,11 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrace_engine::io::BlockingIo;
+use terrace_engine::trace::Kind;
 use terrace_engine::{Door, Engine, EngineConfig, SegmentHandles, SystemClock, door};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::sync::Ordering;
+use terrace_shm::trace::{LANE_RECORDS, Span};
 use terrace_shm::{Mapping, Segment};
 
 struct Rng(u64);
@@ -109,7 +111,7 @@ fn attacker() {
     let touch_len = rustix::fs::fstat(&fds[1]).unwrap().st_size as usize;
     let touch = Mapping::new(fds[1].as_fd(), touch_len, true, 4096).unwrap();
     let ring = Ring::attach(&fds[2], reply.ring_slots as usize).unwrap();
-    let raw_ring = Mapping::new(fds[2].as_fd(), Ring::bytes(ring.slots()), true, 4096).unwrap();
+    let raw_ring = Mapping::new(fds[2].as_fd(), Ring::file_bytes(ring.slots()), true, 4096).unwrap();
     let file = OwnedFd::from(std::fs::File::open(Path::new(&dir).join("victim")).unwrap());
     let (source, mut source_fds) = call(&socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap();
     assert_eq!((source.errno, source.may_write), (0, 0), "a reader must not become a donor of content");
@@ -194,6 +196,7 @@ fn a_hostile_client_changes_nothing() {
     let mut rng = Rng(s);
     let mut buf = vec![0; 64 << 10];
     let mut reads = 0u64;
+    let mut recorder = engine.record().unwrap();
     while attackers.iter_mut().any(|a| a.try_wait().unwrap().is_none()) {
         let first = rng.below(PAGES - 16);
         let n = engine.read(&o, first * 4096, &mut buf, Door::MainDirect).unwrap();
@@ -201,7 +204,15 @@ fn a_hostile_client_changes_nothing() {
             assert!(page == content(first + i as u64), "page {} is not the file's", first + i as u64);
         }
         reads += 1;
+        let mut pages = 0;
+        let told = recorder.look(&mut |access| {
+            assert!(access.object == served.id && access.page < PAGES, "{access:?}");
+            pages += 1;
+            Ok(())
+        });
+        assert!(told.is_ok() && pages < 1 << 24, "{pages} pages of one look");
     }
+    drop(recorder);
     for mut a in attackers {
         assert!(a.wait().unwrap().success(), "an attack hit something that it should not have");
     }
@@ -383,6 +394,34 @@ fn a_right_to_write_ends_with_its_reason() {
     let mut page = [0; 4096];
     served.engine.read(&o, 3 * 4096, &mut page, Door::MainDirect).unwrap();
     assert!(page == content(3));
+    served.end();
+}
+
+/// What stands in the lanes of a ring is a claim: files and pages that do not exist are no part of a recording, nor is what was
+/// left over, and a head that is no client's harms nobody.
+#[test]
+fn what_a_lane_says_is_checked() {
+    let served = Served::small();
+    let donor = Donor::new(served.connect(), &served.victim());
+    let span = |object, page, pages, at_ns| Span { object, page, pages, miss: true, at_ns };
+    let lane = donor.ring.lane(3);
+    lane.push(span(donor.object, 1, 1, u64::MAX));
+    let recorder = served.engine.record().unwrap();
+    lane.push(span(donor.object, 2, 1, 0));
+    lane.push(span(donor.object + 1, 3, 1, u64::MAX));
+    lane.push(span(donor.object, 62, 5, u64::MAX));
+    lane.push(span(donor.object, 1 << 39, u16::MAX, u64::MAX));
+    let forged = donor.ring.lane(4);
+    forged.ends.head.store(u64::MAX / 2, Ordering::Relaxed);
+    let mut got = Vec::new();
+    let lost = recorder
+        .finish(&mut |access| {
+            got.push((access.object, access.page, access.kind));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(got, [62, 63].map(|page| (donor.object, page, Kind::FastMiss)));
+    assert_eq!(lost.unclear, 1 + 3 + u64::from(u16::MAX) + LANE_RECORDS as u64);
     served.end();
 }
 

@@ -495,9 +495,9 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
     let start: *mut c_void = ring.content(0).cast();
     let head = 2 * terrace_shm::PAGE_SIZE;
     // SAFETY: the ring's own mapping, which starts two pages before its first content page. A child must not write there.
-    unsafe { sys::madvise(start.byte_sub(head), Ring::bytes(ring.slots()), libc::MADV_DONTFORK) };
+    unsafe { sys::madvise(start.byte_sub(head), Ring::file_bytes(ring.slots()), libc::MADV_DONTFORK) };
     let place = &RINGS[made as usize];
-    place.len.store(Ring::bytes(ring.slots()), Ordering::Relaxed);
+    place.len.store(Ring::file_bytes(ring.slots()), Ordering::Relaxed);
     place.start.store(start as usize - head, Ordering::Relaxed);
     // SAFETY: the lock is held, and this place was never published.
     unsafe { (*place.ring.0.get()).write(ring) };

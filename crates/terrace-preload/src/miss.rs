@@ -240,6 +240,9 @@ impl Batch<'_> {
         }
         count(&c.misses, good as u64);
         count(&c.miss_bytes, delivered as u64);
+        if good > 0 && self.file.is_traced() {
+            self.file.trace(self.ring, self.base, good * PAGE_SIZE, true);
+        }
         if serving {
             self.after_donations();
         }

@@ -11,6 +11,8 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome};
+use terrace_shm::ring::Ring;
+use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
@@ -53,7 +55,28 @@ impl File<'_> {
             let c = ring.counters(self.local.stripe());
             count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
             count(&c.hit_bytes, n as u64);
+            if self.is_traced() {
+                self.trace(ring, offset, n, false);
+            }
         }
+    }
+    /// Somebody records a trace of the mount. The word lies on a line that a look at the index has loaded.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        self.world.segment.header().tracing.load(Ordering::Relaxed) != 0
+    }
+    /// Leaves word of a read for the recorder.
+    #[cold]
+    pub fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
+        let page = offset / PAGE_SIZE as u64;
+        let pages = (offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE);
+        ring.lane(self.local.stripe()).push(Span {
+            object: self.slot.id.load(Ordering::Relaxed),
+            page,
+            pages: u16::try_from(pages).unwrap_or(u16::MAX),
+            miss,
+            at_ns: sys::now_ns(),
+        });
     }
     #[cold]
     fn count_fallback(&self) {

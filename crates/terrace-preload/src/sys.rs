@@ -104,10 +104,21 @@ pub unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
 
 /// Milliseconds that only go forward.
 pub fn now_ms() -> u64 {
+    let t = clock(libc::CLOCK_MONOTONIC_COARSE);
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+/// Nanoseconds on the same clock, as exact as the machine has them.
+pub fn now_ns() -> u64 {
+    let t = clock(libc::CLOCK_MONOTONIC);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+fn clock(which: libc::clockid_t) -> libc::timespec {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: async-signal-safe, writes the timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
-    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+    unsafe { libc::clock_gettime(which, &mut t) };
+    t
 }
 
 /// Waits until `fd` is readable or gone; false when the time is over.

@@ -252,6 +252,11 @@ impl Index {
         }
     }
 
+    /// Whether nothing of an object is known: no page, no shadow.
+    pub fn is_empty(&self, object: u32) -> bool {
+        self.seg.object(object).root.load(Ordering::Relaxed) == 0
+    }
+
     fn collect(&self, height: u32, node: u32, prefix: u64, first: u64, last: u64, out: &mut Vec<(u64, u32)>) {
         if height == 0 {
             out.push((prefix, node));

@@ -35,7 +35,7 @@ pub const CHUNK_FRAMES: usize = HUGE / PAGE_SIZE;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// First page of the segment.
 #[repr(C)]
@@ -55,7 +55,10 @@ pub struct Header {
     _pad0: [u64; 3],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
     pub epoch: AtomicU64,
-    _pad1: [u64; 7],
+    /// Somebody records a trace: clients tell of their reads in the lanes of their rings (1). On the line that a hit has loaded
+    /// anyway, and which hardly ever changes.
+    pub tracing: AtomicU32,
+    _pad1: [u32; 13],
     /// Event clock: moves with every change of an entry.
     pub clock: AtomicU64,
     /// The drainer sleeps: a client whose ring is half full rings the bell.
@@ -133,6 +136,7 @@ const _: () = assert!(size_of::<ObjectSlot>() == 64);
 const _: () = assert!(size_of::<Leaf>() == 128);
 const _: () = assert!(size_of::<Inner>() == 1024);
 const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
+const _: () = assert!(std::mem::offset_of!(Header, tracing) < std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
 const _: () = assert!(FRAMES_MAX.is_multiple_of(CHUNK_FRAMES as u32));

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | segment | daemon; clients map it read-only | header, object table, index nodes, frames |
 //! | touch table | clients and daemon | one saturating count a frame |
-//! | ring (one a client process) | that client and daemon | counters, donated pages |
+//! | ring (one a client process) | that client and daemon | counters, donated pages, reads for a trace |
 //! | durable | keeper and daemon | what a restarted daemon needs beside the segment |
 //!
 //! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The protocols
@@ -32,6 +32,8 @@ pub mod protocol;
 #[cfg(not(loom))]
 pub mod ring;
 pub mod sync;
+#[cfg(not(loom))]
+pub mod trace;
 
 pub use entry::{Entry, State};
 #[cfg(not(loom))]

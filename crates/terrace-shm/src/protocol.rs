@@ -126,6 +126,43 @@ pub mod slot {
     }
 }
 
+/// A bounded queue with many producers and one consumer, each place of which says by its own sequence number that it is
+/// filled. Source: D. Vyukov, "Bounded MPMC queue"; ours loses instead of waiting, and leaves the consumer's cursor to him.
+pub mod queue {
+    use super::*;
+
+    /// Producer: a place, as a number that only grows. None: the queue is full.
+    #[inline]
+    pub fn reserve(head: &AtomicU64, tail: &AtomicU64, places: u64) -> Option<u64> {
+        let mut at = head.load(Ordering::Relaxed);
+        loop {
+            // Acquire: what the consumer has read of the place before comes before what we write there.
+            if at.wrapping_sub(tail.load(Ordering::Acquire)) >= places {
+                return None;
+            }
+            match head.compare_exchange_weak(at, at.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(at),
+                Err(now) => at = now,
+            }
+        }
+    }
+    /// Producer: the place is filled.
+    #[inline]
+    pub fn publish(seq: &AtomicU64, at: u64) {
+        seq.store(at.wrapping_add(1), Ordering::Release);
+    }
+    /// Consumer: true if the place is filled for this round.
+    #[inline]
+    pub fn is_there(seq: &AtomicU64, at: u64) -> bool {
+        seq.load(Ordering::Acquire) == at.wrapping_add(1)
+    }
+    /// Consumer: all places before `at` may be filled anew.
+    #[inline]
+    pub fn release(tail: &AtomicU64, at: u64) {
+        tail.store(at, Ordering::Release);
+    }
+}
+
 #[cfg(all(test, loom))]
 mod tests {
     use super::*;
@@ -357,6 +394,41 @@ mod tests {
                 slot::ready(&state);
             }
             t.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_queue_hands_over_whole_records() {
+        // One place, two producers, a consumer that takes what it finds: each record is seen whole and at most once.
+        loom::model(|| {
+            let word = || Arc::new(AtomicU64::new(0));
+            let (head, tail, seq, a, b) = (word(), word(), word(), word(), word());
+            let producers: Vec<_> = [1, 2]
+                .map(|x| {
+                    let (head, tail, seq, a, b) =
+                        (head.clone(), tail.clone(), seq.clone(), a.clone(), b.clone());
+                    thread::spawn(move || {
+                        if let Some(at) = queue::reserve(&head, &tail, 1) {
+                            a.store(x, Ordering::Relaxed);
+                            b.store(x, Ordering::Relaxed);
+                            queue::publish(&seq, at);
+                        }
+                    })
+                })
+                .into();
+            let (mut cursor, mut seen) = (0, 0);
+            for _ in 0..2 {
+                if queue::is_there(&seq, cursor) {
+                    let (x, y) = (a.load(Ordering::Relaxed), b.load(Ordering::Relaxed));
+                    assert!(x == y && x != 0 && x != seen, "a torn or repeated record");
+                    seen = x;
+                    cursor += 1;
+                    queue::release(&tail, cursor);
+                }
+            }
+            for producer in producers {
+                producer.join().unwrap();
+            }
         });
     }
 }

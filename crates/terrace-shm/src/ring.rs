@@ -1,9 +1,10 @@
 //! The ring of one client process: counters, and slots through which it donates pages that it read itself.
 //!
 //! ```text
-//! page 0   counters: STRIPES x 128 bytes
+//! page 0   counters: STRIPES x 128 bytes; ends of the lanes: LANES x 128 bytes
 //! page 1   descriptors: 64 bytes x slots (at most 64)
 //! page 2.. one content page a slot
+//! then     records of the lanes, which have memory while a trace is recorded
 //! ```
 //! The client may write anything here at any time. The daemon therefore reads each descriptor field once, checks it,
 //! and copies content before it looks at it.
@@ -12,6 +13,7 @@ use crate::layout::PAGE_SIZE;
 use crate::map::Mapping;
 pub use crate::protocol::NO_LEAF;
 use crate::sync::{AtomicU64, Ordering};
+use crate::trace::{Ends, LANE_BYTES, LANE_RECORDS, LANES, Lane, Record};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -61,7 +63,8 @@ pub struct Donation {
     _pad: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Counters>() == 128 && STRIPES * 128 <= PAGE_SIZE);
+const _: () = assert!(size_of::<Counters>() == 128 && size_of::<Ends>() == 128);
+const _: () = assert!((STRIPES + LANES) * 128 <= PAGE_SIZE);
 const _: () = assert!(size_of::<Donation>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
 
 /// A mapped ring.
@@ -72,20 +75,24 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Bytes of a ring of `slots` slots.
+    /// Bytes of a ring of `slots` slots that have memory, as long as no trace is recorded.
     pub fn bytes(slots: usize) -> usize {
         (2 + slots) * PAGE_SIZE
+    }
+    /// Bytes of the memory file of such a ring.
+    pub fn file_bytes(slots: usize) -> usize {
+        Ring::bytes(slots) + LANES * LANE_BYTES
     }
     /// Maps a ring of `slots` slots.
     pub fn attach(fd: impl AsFd, slots: usize) -> io::Result<Ring> {
         if slots == 0
             || slots > SLOTS_MAX
-            || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::bytes(slots)
+            || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::file_bytes(slots)
         {
             // No text: a client may be inside an allocator here.
             return Err(rustix::io::Errno::INVAL.into());
         }
-        Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::bytes(slots), true, PAGE_SIZE)?, slots })
+        Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::file_bytes(slots), true, PAGE_SIZE)?, slots })
     }
     /// Slots.
     pub fn slots(&self) -> usize {
@@ -111,8 +118,54 @@ impl Ring {
         // SAFETY: in bounds.
         unsafe { self.map.as_ptr().add((2 + i) * PAGE_SIZE) }
     }
+    /// Lane `i % LANES`.
+    #[inline]
+    pub fn lane(&self, i: usize) -> Lane<'_> {
+        let records = Ring::bytes(self.slots) + i % LANES * LANE_BYTES;
+        // SAFETY: behind the counters in page 0, behind the content pages, and inside the mapping; all atomics.
+        unsafe {
+            let base = self.map.as_ptr();
+            let ends = &*base.add(STRIPES * size_of::<Counters>()).cast::<Ends>().add(i % LANES);
+            let records = std::slice::from_raw_parts(base.add(records).cast::<Record>(), LANE_RECORDS);
+            Lane { ends, records }
+        }
+    }
+    /// Daemon: gives the memory of the records back.
+    pub fn forget_lanes(&self) {
+        let (start, len) = (Ring::bytes(self.slots), LANES * LANE_BYTES);
+        // SAFETY: a part of our mapping, which reads as zero afterwards; all of it atomics.
+        unsafe {
+            let lanes = self.map.as_ptr().add(start).cast();
+            let _ = rustix::mm::madvise(lanes, len, rustix::mm::Advice::LinuxRemove);
+        }
+    }
     /// Sum of a counter over all stripes.
     pub fn sum(&self, f: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         (0..STRIPES).map(|i| f(self.counters(i)).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Span;
+
+    #[test]
+    fn lanes_have_memory_while_they_are_used() {
+        let fd = crate::map::memfd("ring", Ring::file_bytes(8)).unwrap();
+        let ring = Ring::attach(&fd, 8).unwrap();
+        let kept = || rustix::fs::fstat(&fd).unwrap().st_blocks as usize * 512;
+        let span = Span { object: 1, page: 2, pages: 3, miss: false, at_ns: 4 };
+        // SAFETY: the last content page.
+        unsafe { ring.content(7).write_bytes(7, PAGE_SIZE) };
+        let before = kept();
+        ring.lane(LANES - 1).push(span);
+        assert_eq!(ring.lane(LANES - 1).get(0), Some(span));
+        assert!(kept() > before);
+        ring.forget_lanes();
+        assert!(kept() <= before + PAGE_SIZE, "the page of the counters stays");
+        assert_eq!(ring.lane(LANES - 1).get(0), None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { ring.content(7).read() }, 7);
     }
 }

@@ -154,6 +154,10 @@ fn requests() {
         r#"{"cmd":"check"}"#,
         r#"{"cmd":"drop"}"#,
         r#"{"cmd":"resize","bytes":16777216}"#,
+        r#"{"cmd":"lru"}"#,
+        r#"{"cmd":"age"}"#,
+        r#"{"cmd":"evict","seq":1,"pages":100}"#,
+        r#"{"cmd":"trace"}"#,
     ];
     for _ in 0..rounds() {
         let mut request = mangled(rng.pick(&sound).as_bytes(), &mut rng);
@@ -168,6 +172,7 @@ fn requests() {
             continue;
         }
         let mut answer = String::new();
+        // A recording that did begin ends when its reader hangs up.
         BufReader::new(stream).read_line(&mut answer).expect("an answer, or the end");
         let request = String::from_utf8_lossy(&request);
         assert!(answer.is_empty() || answer.contains("\"ok\":"), "{request} was answered {answer}");

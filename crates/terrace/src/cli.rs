@@ -34,6 +34,10 @@ pub enum Command {
     Run(Run),
     /// Show what the cache does
     Stat(Stat),
+    /// Show the eviction policy's lists: generations, tiers, refaults
+    Lru(Lru),
+    /// Record which pages are accessed, for `terrace-bench sim`
+    Trace(Trace),
     /// Write everything unwritten to stable storage of the source
     Flush(Place),
     /// Drop clean pages from the cache
@@ -121,6 +125,61 @@ pub struct Stat {
     #[arg(long, value_name = "SECONDS")]
     pub watch: Option<f64>,
 }
+
+/// `terrace lru`.
+#[derive(Debug, Args)]
+#[command(after_help = LRU_HELP)]
+pub struct Lru {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// First open a new generation: pages used since the last one was opened move to the youngest before it
+    #[arg(long, conflicts_with = "evict")]
+    pub age: bool,
+    /// First evict the pages of this generation and of all older ones
+    #[arg(long, value_name = "SEQ")]
+    pub evict: Option<u64>,
+    /// Evict so many pages at the most
+    #[arg(long, value_name = "N", requires = "evict")]
+    pub pages: Option<u64>,
+}
+
+const LRU_HELP: &str = "\
+Working set: `--age` now and then; the generations younger than the one that was opened at some moment hold what was used
+since then. Reclaim before need: `--evict` an old generation, whose pages nobody has used since it was the youngest.
+The two youngest generations cannot be evicted; pages that are unwritten or in use stay.";
+
+/// `terrace trace`.
+#[derive(Debug, Args)]
+#[command(after_help = TRACE_HELP)]
+pub struct Trace {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Write the trace here; a file that exists is replaced
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// End after so many seconds; without it, with Ctrl-C
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<f64>,
+    /// End when the file is about this large
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub max: String,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const TRACE_HELP: &str = "\
+Recorded is each page that a read or write reaches terrace for: by the mount, or by the fast door, whose clients leave word of their
+hits. What the kernel's own page cache serves is not seen. No program waits for the recorder: under load accesses are lost, and
+counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
+
+  terrace trace /mnt/data -o data.trace --seconds 60
+  terrace-bench sim --trace data.trace --policy strata,lru --size 1GiB";
 
 /// `terrace resize`.
 #[derive(Debug, Args)]

@@ -26,6 +26,8 @@ pub struct Config {
     pub memory: Size,
     /// Eviction policy.
     pub policy: String,
+    /// Age below which the oldest pages are not evicted under pressure; 0: no such age.
+    pub min_ttl: Span,
     /// Back the frames with huge pages where the machine gives them.
     pub huge_pages: bool,
     /// When written data goes to the source.
@@ -133,6 +135,7 @@ impl Default for Config {
         Config {
             memory: Size(GIB),
             policy: "strata".to_owned(),
+            min_ttl: Span(std::time::Duration::ZERO),
             huge_pages: true,
             dirty: Dirty::default(),
             io: Io::default(),
@@ -201,6 +204,8 @@ impl Config {
         if let Some((name, text)) = policy {
             limits::check_policy(&text).map_err(|(why, cure)| Failure::new(name, why, cure))?;
             config.policy = text;
+            limits::check_min_ttl(&config)
+                .map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))?;
         }
         Ok(config)
     }

@@ -4,16 +4,24 @@
 //! {"cmd":"resize","bytes":1073741824}   ->   {"ok":true}
 //! {"cmd":"check"}                       ->   {"ok":true,"disagreements":[]}
 //! {"cmd":"fly"}                         ->   {"ok":false,"error":"there is no command `fly`"}
+//! {"cmd":"trace"}                       ->   {"ok":true}, frames, {"ok":true,"accesses":70812,...}
 //! ```
+//! A trace comes in frames: a length (u32, little-endian) and as many bytes of a capture; a length of 0 is followed by the
+//! closing line. It ends when the one who asked says no more (shuts his side of the socket down).
 
 mod client;
 mod server;
 
+use std::io::{self, Write};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use client::{Client, Refusal};
+pub use client::{Client, Frames, Refusal};
 pub use server::Server;
+
+/// Bytes of a frame at the most.
+const FRAME_MAX: usize = 1 << 20;
 
 /// What can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +51,20 @@ pub enum Request {
     },
     /// Process ids.
     Pid,
+    /// Record accesses.
+    Trace,
+    /// The policy's lists.
+    Lru,
+    /// Open a generation.
+    Age,
+    /// Evict generations.
+    Evict {
+        /// Up to this one.
+        seq: u64,
+        /// So many pages at the most; none: all.
+        #[serde(default)]
+        pages: Option<u64>,
+    },
 }
 
 /// Why a request is refused: a word for programs, a line for people.
@@ -65,4 +87,12 @@ impl No {
 pub trait Answer: Sync {
     /// The fields of a positive answer, as an object.
     fn answer(&self, request: Request) -> Result<Value, No>;
+    /// Begins a recording.
+    fn record(&self) -> Result<Box<dyn Record>, No>;
+}
+
+/// A recording that has begun.
+pub trait Record {
+    /// Writes the capture until `ended`; the fields of the closing line.
+    fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Value>;
 }

@@ -13,6 +13,7 @@
 mod answers;
 mod engine;
 mod record;
+mod recording;
 mod stop;
 mod strays;
 

@@ -5,7 +5,8 @@
 //! | [`mount`] | `mount`, and `mount.fuse.terrace` for mount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
-//! | [`stat`], [`generate`] | `stat`, `generate` |
+//! | [`stat`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
+//! | [`generate`] | man page, completions |
 //!
 //! | what they rest on | |
 //! |---|---|
@@ -27,6 +28,7 @@ mod holders;
 mod instance;
 mod keeper;
 mod lost;
+mod lru;
 mod mount;
 mod mounts;
 mod place;
@@ -37,6 +39,7 @@ mod running;
 mod size;
 mod stat;
 mod sys;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -65,6 +68,8 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Umount(args) => running::umount(&args.mnt),
         Command::Run(args) => run::run(args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Lru(args) => lru::lru(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Flush(args) => running::flush(&args.mnt),
         Command::Drop(args) => running::drop(&args.mnt),
         Command::Check(args) => running::check(&args.mnt),

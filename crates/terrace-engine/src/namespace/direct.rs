@@ -47,6 +47,10 @@ impl PageCache for Direct {
         Ok(Arc::new(SourceFile::through_page_cache(path_fd)))
     }
 
+    fn remembers(&self, _: &Self::Object) -> bool {
+        false
+    }
+
     fn objects_max(&self) -> usize {
         usize::MAX
     }

@@ -2,7 +2,8 @@
 //!
 //! The descriptor pins the source inode, so that its number cannot be given to another file while the kernel may
 //! still use it, and keeps an unlinked file reachable. An inode lives while the kernel holds references (`nlookup`,
-//! in the durable record) or a handle is open; whichever ends last retires it.
+//! in the durable record) or a handle is open; whichever ends last retires it, or lets it rest while something of it
+//! is cached.
 //!
 //! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
 //! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
@@ -150,6 +151,11 @@ impl<O> Inode<O> {
         self.record.nlookup.load(Ordering::Acquire)
     }
 
+    /// Neither the kernel nor a handle refers to it. The caller holds `life`.
+    pub(crate) fn is_forgotten(&self, life: &Life<O>) -> bool {
+        life.handles == 0 && self.nlookup() == 0 && self.nodeid != ROOT
+    }
+
     /// Notes in the durable table whether the page cache has an object of this inode.
     pub(crate) fn note_object(&self, exists: bool) {
         self.record.has_object.store(u32::from(exists), Ordering::Release);
@@ -182,7 +188,7 @@ impl<O> Inode<O> {
     }
 }
 
-/// All inodes that the kernel knows.
+/// All inodes that the kernel knows, and those that rest.
 #[derive(Debug)]
 pub(crate) struct InodeTable<O> {
     shards: Box<[Mutex<Shard<O>>]>,

@@ -50,6 +50,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
+
 pub use attr::{Attr, Kind, Time};
 pub use change::{SetAttr, SetTime};
 pub use dir::{Listed, ListedPlus};
@@ -79,6 +81,8 @@ pub trait PageCache: Send + Sync + 'static {
 
     /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
     fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// Has the object pages in memory, or shadows of pages that were?
+    fn remembers(&self, object: &Self::Object) -> bool;
     /// How many objects there may be at one time; near that, some cannot be made.
     fn objects_max(&self) -> usize;
     /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
@@ -377,12 +381,33 @@ impl<C: PageCache> Namespace<C> {
         Ok(object)
     }
 
-    /// Drops an inode that the kernel has forgotten and nobody has open.
+    /// Drops an inode that the kernel has forgotten and nobody has open, unless something of it is cached.
     fn retire_if_unused(&self, inode: &Inode<C::Object>) {
         let mut life = inode.life.lock();
-        if life.handles > 0 || inode.nlookup() > 0 || inode.nodeid == ROOT {
+        if !inode.is_forgotten(&life)
+            || (!self.pressure.is_crowded(self.inodes.len()) && self.rest(inode, &mut life))
+        {
             return;
         }
+        self.retire(inode, life);
+    }
+
+    /// Lets a forgotten inode rest: it keeps its pages and shadows, and the next lookup finds it as if the kernel had never forgotten it. The
+    /// next open compares the source with what it is now. False: there is nothing to keep.
+    fn rest(&self, inode: &Inode<C::Object>, life: &mut inode::Life<C::Object>) -> bool {
+        let Some(object) = &life.object else { return false };
+        if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
+            return false;
+        }
+        let Some(stat) = inode.stat().ok().filter(|stat| stat.st_nlink > 0) else { return false };
+        if inode.modified.swap(false, Ordering::AcqRel) || life.seen.is_none() {
+            life.seen = Some(inode::Seen::of(&stat));
+        }
+        true
+    }
+
+    /// Drops a forgotten inode with all that is cached of it.
+    fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, inode::Life<C::Object>>) {
         if let Some(object) = &life.object {
             inode.forget_writer();
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {

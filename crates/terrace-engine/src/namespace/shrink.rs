@@ -4,6 +4,10 @@
 //! object of the page cache, and there are limits on those. Above a mark, new names are given no time to live, so that they go as soon as their last user does, and a
 //! thread asks the kernel to drop old ones, those longest unused first (second chance: a lookup or an open marks an
 //! inode, the hand takes the mark away and comes back).
+//!
+//! The kernel forgets for reasons of its own, too: under pressure for memory, the usual state of our users' machines. An inode
+//! of which something is cached then *rests*: it stays in the table as if it were known. The same thread drops resting inodes when there is
+//! nothing left to keep, and, the longest unused first, when the tables become crowded.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -24,6 +28,8 @@ const WAITS_MAX: usize = 500;
 
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
+/// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
+const SWEEP_MAX: usize = 4096;
 
 /// How full the tables are, and who waits for it.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ pub(crate) struct Pressure {
     objects: AtomicUsize,
     objects_mark: usize,
     hand: AtomicUsize,
+    /// The hand of `sweep`.
+    swept: AtomicUsize,
     /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
     waiters: AtomicUsize,
     waiters_max: AtomicUsize,
@@ -54,6 +62,7 @@ impl Pressure {
             objects: AtomicUsize::new(0),
             objects_mark: objects_max / 2,
             hand: AtomicUsize::new(0),
+            swept: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
@@ -88,6 +97,18 @@ impl Pressure {
         self.newest.load(Ordering::Relaxed) >= self.descriptors_mark
             || inodes >= self.inodes_mark
             || self.objects() >= self.objects_mark
+    }
+
+    /// Are the tables so full that forgotten inodes had better make room? At two thirds of the marks, so that resting inodes never
+    /// cause what [`Pressure::is_high`] does.
+    pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
+        let crowded = self.newest.load(Ordering::Relaxed) >= self.descriptors_mark / 3 * 2
+            || inodes >= self.inodes_mark / 3 * 2
+            || self.objects() >= self.objects_mark / 3 * 2;
+        if crowded {
+            self.bell.notify_one();
+        }
+        crowded
     }
 
     /// Inodes that have an object.
@@ -133,7 +154,8 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         while !pressure.ended.load(Ordering::Acquire) {
-            if pressure.is_high(self.inodes.len()) && self.shrink() {
+            let crowded = pressure.is_crowded(self.inodes.len());
+            if self.sweep(crowded) && crowded || pressure.is_high(self.inodes.len()) && self.shrink() {
                 continue;
             }
             pressure.bell.wait_for(&mut pressure.waiting.lock(), Duration::from_secs(1));
@@ -144,6 +166,36 @@ impl<C: PageCache> Namespace<C> {
     pub fn end_shrinking(&self) {
         self.pressure.ended.store(true, Ordering::Release);
         self.pressure.bell.notify_all();
+    }
+
+    /// Drops resting inodes of which nothing is cached any more, or whose last name has, behind the mount's back; in a crowded table also those that
+    /// rest since the last time. Looks at a bounded number. Was any dropped?
+    pub(super) fn sweep(&self, crowded: bool) -> bool {
+        let mut resting = Vec::new();
+        for _ in 0..self.inodes.shards() {
+            let hand = self.pressure.swept.fetch_add(1, Ordering::Relaxed);
+            self.inodes.visit(hand, |inode| {
+                if inode.life.try_lock().is_some_and(|life| inode.is_forgotten(&life)) {
+                    resting.push(inode.clone());
+                }
+            });
+            if resting.len() >= SWEEP_MAX {
+                break;
+            }
+        }
+        let mut dropped = false;
+        for inode in resting {
+            let mut life = inode.life.lock();
+            let kept = !crowded || inode.used.swap(false, Ordering::Relaxed);
+            if inode.is_forgotten(&life) && !(kept && self.rest(&inode, &mut life)) {
+                self.retire(&inode, life);
+                dropped = true;
+            }
+        }
+        if dropped && let Ok(root) = self.inode(ROOT) {
+            self.pressure.newest.store(limits::descriptors_used(root.fd()), Ordering::Relaxed);
+        }
+        dropped
     }
 
     /// One round; was there anything to ask for?

@@ -10,14 +10,17 @@ use rustix::fs::{Mode, OFlags};
 use super::direct::Direct;
 use super::durable::tests::region;
 use super::*;
+use crate::io::BlockingIo;
+use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
 
 const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
 const RESENT: u64 = 1 << 63;
 
-struct World {
+struct World<C: PageCache> {
     dir: tempfile::TempDir,
     region: DurableRegion,
-    namespace: Namespace<Direct>,
+    cache: Arc<C>,
+    namespace: Namespace<C>,
     unique: u64,
 }
 
@@ -29,12 +32,18 @@ fn root(dir: &Path) -> OwnedFd {
     rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-impl World {
+impl World<Direct> {
     fn new() -> Self {
+        Self::over(Arc::new(Direct))
+    }
+}
+
+impl<C: PageCache> World<C> {
+    fn over(cache: Arc<C>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let region = region(LAYOUT);
-        let namespace = Namespace::new(Arc::new(Direct), root(dir.path()), region, config()).unwrap();
-        Self { dir, region, namespace, unique: 0 }
+        let namespace = Namespace::new(cache.clone(), root(dir.path()), region, config()).unwrap();
+        Self { dir, region, cache, namespace, unique: 0 }
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -42,7 +51,7 @@ impl World {
     }
 
     /// A request that is answered.
-    fn ask<T>(&mut self, act: impl FnOnce(&Namespace<Direct>, &mut Op<'_>) -> T) -> T {
+    fn ask<T>(&mut self, act: impl FnOnce(&Namespace<C>, &mut Op<'_>) -> T) -> T {
         self.unique += 2;
         let mut op = self.namespace.begin(caller(self.unique));
         act(&self.namespace, &mut op)
@@ -50,13 +59,13 @@ impl World {
 
     /// The daemon dies; its descriptors stay open, and the next one takes over.
     fn kill(&mut self) {
-        let successor = Namespace::recover(Arc::new(Direct), self.region, config()).unwrap();
+        let successor = Namespace::recover(self.cache.clone(), self.region, config()).unwrap();
         std::mem::forget(std::mem::replace(&mut self.namespace, successor));
         self.namespace.finish_recovery();
     }
 
     /// A request that is done, but not answered; then it is sent again. The outcome of the second try.
-    fn ask_twice<T>(&mut self, act: impl Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<T>) -> Result<T> {
+    fn ask_twice<T>(&mut self, act: impl Fn(&Namespace<C>, &mut Op<'_>) -> Result<T>) -> Result<T> {
         self.unique += 2;
         let mut op = self.namespace.begin(caller(self.unique));
         assert!(act(&self.namespace, &mut op).is_ok(), "the first try");
@@ -152,7 +161,7 @@ fn what_was_removed_and_not_answered_is_removed_once() {
 fn a_resent_request_that_was_never_begun_is_done() {
     let mut world = World::new();
     world.kill();
-    let ask = |world: &World, act: &dyn Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<()>| {
+    let ask = |world: &World<Direct>, act: &dyn Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<()>| {
         let mut op = world.namespace.begin(caller(100 | RESENT));
         act(&world.namespace, &mut op)
     };
@@ -170,7 +179,7 @@ fn handles_and_listings_go_on_after_a_kill() {
     }
     let dir = world.ask_twice(|ns, op| ns.opendir(op, ROOT)).unwrap();
     let (mut seen, mut offset) = (Vec::new(), 0);
-    let mut some = |world: &World, max: usize| {
+    let mut some = |world: &World<Direct>, max: usize| {
         let before = seen.len();
         world
             .namespace
@@ -315,4 +324,100 @@ fn a_name_is_found_for_old_kernels_to_forget() {
     // Second chance: the first visit takes the marks away.
     let unused = world.namespace.unused(10);
     assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
+}
+
+/// A file of ten pages behind an engine, read through the fast door's kind of open, and forgotten.
+struct Rested {
+    world: World<Engine>,
+    ino: u64,
+}
+
+impl Rested {
+    fn new() -> Self {
+        let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine =
+            Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
+        let mut rested = Self { world: World::over(engine), ino: 0 };
+        std::fs::write(rested.world.path("f"), [1; 40960]).unwrap();
+        assert_eq!(rested.read(), ([1; 40960].to_vec(), 10), "ten misses");
+        rested
+    }
+
+    /// Looks the file up, reads it, and has it forgotten: its content, and how many pages were not in memory.
+    fn read(&mut self) -> (Vec<u8>, u64) {
+        let misses = |world: &World<Engine>| world.cache.stats().main_door.misses;
+        let before = misses(&self.world);
+        self.ino = self.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+        let opened =
+            self.world.ask(|ns, op| ns.open(op, self.ino, (libc::O_RDONLY | libc::O_DIRECT) as u32)).unwrap();
+        let mut content = vec![0; 1 << 20];
+        let n = self.world.namespace.read(opened.fh, 0, &mut content, false).unwrap();
+        content.truncate(n);
+        self.world.namespace.release(opened.fh);
+        self.world.namespace.forget(self.ino, 1);
+        (content, misses(&self.world) - before)
+    }
+
+    fn known(&self) -> usize {
+        self.world.namespace.inodes_known()
+    }
+}
+
+#[test]
+fn a_forgotten_file_keeps_what_is_cached_of_it() {
+    let mut rested = Rested::new();
+    assert_eq!((rested.known(), rested.world.nlookup(rested.ino)), (2, 0));
+    assert!(!rested.world.namespace.sweep(false), "there is something to keep");
+    assert_eq!(rested.read(), ([1; 40960].to_vec(), 0), "no miss");
+    rested.world.cache.drop_clean();
+    rested.world.namespace.sweep(false);
+    assert_eq!(rested.known(), 2, "its shadows are kept as well");
+}
+
+#[test]
+fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
+    let mut rested = Rested::new();
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
+    rested.world.namespace.sweep(false);
+    assert_eq!(rested.read(), ([2; 50000].to_vec(), 13), "the sweep has not taken the change for its own");
+    // Written through the mount, then changed behind it.
+    let opened = rested.world.ask(|ns, op| {
+        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
+        ns.open(op, ino, libc::O_RDWR as u32)
+    });
+    let (ino, fh) = (rested.ino, opened.unwrap().fh);
+    rested.world.namespace.write(ino, fh, 0, &[3; 50000], WriteKind::default()).unwrap();
+    rested.world.namespace.release(fh);
+    rested.world.namespace.forget(ino, 1);
+    assert_eq!(
+        std::fs::read(rested.world.path("f")).unwrap(),
+        [3; 50000],
+        "written back when it was forgotten"
+    );
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(rested.world.path("f"), [4; 50000]).unwrap();
+    assert_eq!(rested.read().0, [4; 50000]);
+}
+
+#[test]
+fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
+    let rested = Rested::new();
+    std::fs::remove_file(rested.world.path("f")).unwrap();
+    assert!(rested.world.namespace.sweep(false));
+    assert_eq!((rested.known(), rested.world.cache.stats().memory.pages), (1, 0));
+
+    let mut rested = Rested::new();
+    assert!(!rested.world.namespace.sweep(true), "used since the last time");
+    assert!(rested.world.namespace.sweep(true));
+    assert_eq!((rested.known(), rested.world.namespace.pressure.objects()), (1, 0));
+    assert_eq!(rested.read().1, 10);
+
+    // A file whose last name goes through the mount is no file to keep.
+    let ino = rested.ino;
+    rested.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap();
+    rested.world.ask(|ns, op| ns.unlink(op, ROOT, name("f"))).unwrap();
+    rested.world.namespace.forget(ino, 1);
+    assert_eq!((rested.known(), rested.world.cache.stats().memory.pages), (1, 0));
 }

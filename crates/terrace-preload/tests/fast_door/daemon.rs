@@ -329,7 +329,7 @@ impl Daemon {
         match request.op {
             proto::HELLO => {
                 self.early.fetch_add(u32::from(!self.dir.join("new").exists()), Ordering::SeqCst);
-                let ring = memfd("test-ring", Ring::bytes(RING_SLOTS)).unwrap();
+                let ring = memfd("test-ring", Ring::file_bytes(RING_SLOTS)).unwrap();
                 self.core().rings.push(Arc::new(Ring::attach(&ring, RING_SLOTS).unwrap()));
                 reply = Reply { ring_slots: RING_SLOTS as u32, mount_dev: self.dev, ..reply };
                 let twin = |fd: &OwnedFd| fd.try_clone().unwrap();

@@ -11,6 +11,9 @@ pub const MEMORY_MIN: Size = Size(16 * MIB);
 /// More than any machine has; catches a slip of a unit before address space does.
 const MEMORY_MAX: Size = Size(64 << 40);
 
+/// Longer, and a full cache would be closed for too long to be of use.
+const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
+
 /// A value that cannot be, and what to do.
 #[derive(Debug)]
 pub struct Wrong {
@@ -31,6 +34,7 @@ impl fmt::Display for Wrong {
 pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
     check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
     check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;
+    check_min_ttl(config)?;
     check_dirty(config)?;
     check_readahead(config.io.readahead_max)?;
     if !config.door.ring_slots.is_power_of_two() {
@@ -42,6 +46,21 @@ pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
+}
+
+/// Ages are those of generations, which not every policy has.
+pub fn check_min_ttl(config: &Config) -> std::result::Result<(), Wrong> {
+    let ttl = config.min_ttl;
+    if ttl.0 > MIN_TTL_MAX {
+        return Err(wrong("min_ttl", format!("= {ttl} is out of bounds"), "write 0s to 1h".to_owned()));
+    }
+    let aged = |name: &&&str| terrace_policy::build(name, 1, 1).is_some_and(|p| p.window().is_some());
+    if !ttl.0.is_zero() && !aged(&&config.policy.as_str()) {
+        let why = format!("= {ttl}, but the policy {} knows no ages", config.policy);
+        let able: Vec<&str> = policies().iter().filter(aged).copied().collect();
+        return Err(wrong("min_ttl", why, format!("leave it at 0s, or choose one of {}", able.join(", "))));
+    }
+    Ok(())
 }
 
 fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {

@@ -12,6 +12,8 @@ use super::{Answer, No, Request};
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 * 1024;
+/// How long the reader of a recording may take nothing.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Most connections at one time; more are closed at once.
 const CONNECTIONS_MAX: usize = 32;
 
@@ -56,7 +58,7 @@ impl Server {
     }
 
     /// Line for line, until the client closes or sends what is no line.
-    fn converse(&self, mut stream: &UnixStream, answer: &dyn Answer) {
+    fn converse(&self, stream: &UnixStream, answer: &dyn Answer) {
         let mut reader = BufReader::new(stream);
         loop {
             let mut line = String::new();
@@ -64,16 +66,70 @@ impl Server {
                 Ok(length) if length > 0 && line.ends_with('\n') => {}
                 _ => return,
             }
+            let asked = parse(&line);
+            if asked == Ok(Request::Trace) {
+                // Not among those that are being answered: it ends when its reader likes, or with us.
+                let _ = record(stream, answer);
+                return;
+            }
             self.answering.fetch_add(1, Ordering::Release);
-            let mut text = reply(&line, answer).to_string();
-            text.push('\n');
-            let sent = stream.write_all(text.as_bytes());
+            let sent = say(stream, &reply(asked, answer));
             self.answering.fetch_sub(1, Ordering::Release);
             if sent.is_err() {
                 return;
             }
         }
     }
+}
+
+fn say(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
+    stream.write_all(format!("{answer}\n").as_bytes())
+}
+
+/// A recording over its connection, which carries nothing after it.
+fn record(stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
+    let recording = match answer.record() {
+        Ok(recording) => recording,
+        Err(no) => return say(stream, &refusal(&no)),
+    };
+    // Who does not read is no recorder: meanwhile everything would be lost.
+    stream.set_write_timeout(Some(READ_WITHIN))?;
+    say(stream, &json!({"ok": true}))?;
+    let mut told = recording.run(&mut Framed(stream), &mut || has_ended(stream))?;
+    told["ok"] = true.into();
+    Framed(stream).frame(&[])?;
+    say(stream, &told)
+}
+
+/// Bytes in frames.
+struct Framed<'a>(&'a UnixStream);
+
+impl Framed<'_> {
+    fn frame(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let length = u32::try_from(bytes.len()).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        self.0.write_all(&length.to_le_bytes())?;
+        self.0.write_all(bytes)
+    }
+}
+
+impl Write for Framed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let part = &bytes[..bytes.len().min(super::FRAME_MAX)];
+        if !part.is_empty() {
+            self.frame(part)?;
+        }
+        Ok(part.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The other side has said all that it will, or is gone.
+fn has_ended(stream: &UnixStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(recv(stream, &mut [0u8; 1], flags), Err(rustix::io::Errno::AGAIN))
 }
 
 /// The directory keeps others out already; this holds even if somebody opens it.
@@ -89,22 +145,28 @@ fn is_passing(err: &std::io::Error) -> bool {
     Errno::from_io_error(err).is_none_or(|errno| !lasting.contains(&errno))
 }
 
-fn reply(line: &str, answer: &dyn Answer) -> Value {
-    let parsed =
-        serde_json::from_str::<Request>(line).map_err(|err| No { code: "usage", why: err.to_string() });
-    match parsed.and_then(|request| answer.answer(request)) {
+fn parse(line: &str) -> Result<Request, No> {
+    serde_json::from_str(line).map_err(|err| No { code: "usage", why: err.to_string() })
+}
+
+fn refusal(no: &No) -> Value {
+    json!({"ok": false, "code": no.code, "error": no.why})
+}
+
+fn reply(asked: Result<Request, No>, answer: &dyn Answer) -> Value {
+    match asked.and_then(|request| answer.answer(request)) {
         Ok(Value::Object(mut fields)) => {
             fields.insert("ok".to_owned(), Value::Bool(true));
             Value::Object(fields)
         }
         Ok(_) => json!({"ok": true}),
-        Err(no) => json!({"ok": false, "code": no.code, "error": no.why}),
+        Err(no) => refusal(&no),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Client;
+    use super::super::{Client, Record};
     use super::*;
 
     struct Fake;
@@ -116,6 +178,26 @@ mod tests {
                 Request::Stop { lazy: false, .. } => Err(No { code: "busy", why: "in use".to_owned() }),
                 _ => Ok(Value::Null),
             }
+        }
+        fn record(&self) -> Result<Box<dyn Record>, No> {
+            Ok(Box::new(Chatter))
+        }
+    }
+
+    struct Chatter;
+
+    impl Record for Chatter {
+        fn run(
+            self: Box<Self>,
+            out: &mut dyn Write,
+            ended: &mut dyn FnMut() -> bool,
+        ) -> std::io::Result<Value> {
+            let mut said = 0;
+            while !ended() {
+                out.write_all(b"chatter")?;
+                said += 1;
+            }
+            Ok(json!({"said": said}))
         }
     }
 
@@ -138,6 +220,27 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_comes_in_frames_until_its_reader_has_enough() {
+        let (_dir, path) = served();
+        let mut frames = Client::connect(&path).unwrap().stream(&Request::Trace).unwrap();
+        let mut heard = 0;
+        let mut told = None;
+        while told.is_none() {
+            match frames.next().unwrap() {
+                Ok(bytes) => {
+                    assert_eq!(bytes, b"chatter");
+                    heard += 1;
+                }
+                Err(closing) => told = Some(closing),
+            }
+            if heard == 10 {
+                frames.enough().unwrap();
+            }
+        }
+        assert_eq!(told.unwrap()["said"], heard);
+    }
+
+    #[test]
     fn only_a_listener_that_is_none_ends_the_service() {
         let passing =
             |errno: rustix::io::Errno| is_passing(&std::io::Error::from_raw_os_error(errno.raw_os_error()));
@@ -150,10 +253,9 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_told_so() {
-        for line in
-            ["", "x", "{}", r#"{"cmd":"fly"}"#, r#"{"cmd":"resize"}"#, r#"{"cmd":"resize","bytes":-1}"#]
+        for line in ["", "x", "{}", r#"{"cmd":"fly"}"#, r#"{"cmd":"resize"}"#, r#"{"cmd":"evict","seq":-1}"#]
         {
-            assert_eq!(reply(line, &Fake)["code"], "usage", "{line}");
+            assert_eq!(reply(parse(line), &Fake)["code"], "usage", "{line}");
         }
     }
 

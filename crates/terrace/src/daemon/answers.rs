@@ -6,9 +6,11 @@ use std::sync::Arc;
 use rustix::process::Pid;
 use serde_json::{Value, json};
 use terrace_engine::Engine;
+use terrace_engine::lru::Refused;
 
+use super::recording::Recording;
 use super::stop::Stopper;
-use crate::control::{Answer, No, Request};
+use crate::control::{Answer, No, Record, Request};
 use crate::error::reason;
 use crate::keeper::Shared;
 
@@ -35,6 +37,10 @@ impl Answers {
     }
 }
 
+fn refused(why: Refused) -> No {
+    No { code: "refused", why: why.to_string() }
+}
+
 impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Value, No> {
         let failed = |err: std::io::Error| No::failed(reason(err));
@@ -51,6 +57,22 @@ impl Answer for Answers {
             Request::Pid => Ok(
                 json!({"keeper": self.keeper.as_raw_pid(), "terraced": std::process::id(), "mnt": self.mnt}),
             ),
+            Request::Lru => Ok(json!({"lru": self.engine.lru()})),
+            Request::Age => self.engine.lru_age().map(|seq| json!({"seq": seq})).map_err(refused),
+            Request::Evict { seq, pages } => {
+                let done = self.engine.lru_evict(seq, pages.unwrap_or(u64::MAX)).map_err(refused)?;
+                Ok(json!({"evicted": done.evicted, "kept": done.kept}))
+            }
+            Request::Trace => {
+                Err(No { code: "usage", why: "a trace has a connection of its own".to_owned() })
+            }
+        }
+    }
+
+    fn record(&self) -> Result<Box<dyn Record>, No> {
+        match Recording::begin(&self.engine) {
+            Some(recording) => Ok(Box::new(recording)),
+            None => Err(No { code: "busy", why: "a trace is being recorded already".to_owned() }),
         }
     }
 }

@@ -113,6 +113,7 @@ fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.0,
         policy: config.policy.clone(),
+        min_ttl: config.min_ttl.0,
         huge_pages: config.huge_pages,
         dirty_background_percent: config.dirty.background_percent.into(),
         dirty_percent: config.dirty.percent.into(),

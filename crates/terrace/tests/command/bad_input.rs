@@ -76,6 +76,11 @@ fn memory_and_policy() {
     };
     with("--memory", "1MiB").refused(&["--memory: 1MiB is below the minimum of 16MiB"]);
     with("--memory", "much").refused(&["`much` is not a size", "512MiB"]);
+    let file = stage.file("terrace.toml");
+    fs::write(&file, "min_ttl = \"2s\"\n").unwrap();
+    let mut command = terrace(["mount", "--config", text(&file), "--policy", "lru"]);
+    command.args([&stage.src, &stage.mnt]);
+    told(command).refused(&["--policy: min_ttl = 2s, but the policy lru knows no ages", "leave it at 0s"]);
     with("--policy", "best").refused(&["no policy `best`", "strata, mglru, clock, lru"]);
     let mut command = terrace(["mount"]);
     command.args([&stage.src, &stage.mnt]).env("TERRACE_MEMORY", "1");
@@ -92,6 +97,8 @@ fn configuration() {
         ("\n[io]\nengine = \"fast\"\n", "line 3", "`uring`"),
         ("[dirty]\npercent = 10\nbackground_percent = 10\n", "line 3", "not below dirty.percent"),
         ("memory = \n", "line 1", "terrace.toml"),
+        ("policy = \"clock\"\nmin_ttl = \"1s\"\n", "line 2", "knows no ages"),
+        ("\nmin_ttl = \"2h\"\n", "line 2", "write 0s to 1h"),
     ];
     for (content, line, why) in cases {
         fs::write(&file, content).unwrap();
@@ -116,7 +123,17 @@ fn usage() {
     told(terrace(["run", "--on", "/tmp"])).refused(&["<CMD>"]);
     told(terrace(["stat", "--watch", "0"])).refused(&["0 is no interval"]);
     told(terrace(["resize", "/tmp", "1KiB"])).refused(&["below the minimum"]);
-    for verb in ["umount", "flush", "drop", "check", "stat"] {
+    told(terrace(["lru", "/tmp", "--pages", "3"])).refused(&["--evict"]);
+    told(terrace(["lru", "/tmp", "--age", "--evict", "3"])).refused(&["--age"]);
+    told(terrace(["lru", "/tmp", "--evict", "old"])).refused(&["'old'"]);
+    let trace = |more: [&str; 2]| told(terrace(["trace", "/tmp", "-o", "/nonexistent/t", more[0], more[1]]));
+    told(terrace(["trace", "/tmp"])).refused(&["--output"]);
+    trace(["--seconds=-1", "--json"]).refused(&["--seconds: -1 is no length of time"]);
+    trace(["--seconds", "0"]).refused(&["--seconds: 0 is no length of time"]);
+    trace(["--max", "1KiB"]).refused(&["--max: 1KiB holds no trace"]);
+    trace(["--max", "much"]).refused(&["`much` is not a size"]);
+    trace(["--seconds", "1"]).refused(&["terrace serves nothing here"]);
+    for verb in ["umount", "flush", "drop", "check", "stat", "lru"] {
         told(terrace([verb, "/tmp"])).refused(&["terrace serves nothing here"]);
         told(terrace([verb, "/nonexistent"])).refused(&["/nonexistent"]);
     }

@@ -1,0 +1,132 @@
+//! Lanes: where a client leaves word of its reads while somebody records a trace of the mount.
+//!
+//! A client's hit makes no system call, so nobody but the client can tell its order. While the header's `tracing` is set, a client
+//! appends a record of each read to a lane of its ring: a bounded queue with many producers (threads that share a lane) and the
+//! daemon as its consumer. Full lanes lose records and count them; the client never waits. Without a recording
+//! nothing here is touched, and the lanes have no memory.
+//!
+//! The client may write anything here at any time: the daemon keeps its own cursor, reads each word once, and looks at a bounded
+//! number of records a time.
+
+use crate::protocol::queue;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Lanes of a ring: threads spread over them as over counter stripes.
+pub const LANES: usize = 16;
+/// Records of a lane.
+pub const LANE_RECORDS: usize = 2048;
+/// Bytes of a lane's records.
+pub const LANE_BYTES: usize = LANE_RECORDS * size_of::<Record>();
+
+/// Ends of a lane, each on a cache line of its own.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Ends {
+    /// Records reserved by the client, ever.
+    pub head: AtomicU64,
+    /// Pages of records that found the lane full.
+    pub lost: AtomicU64,
+    _pad: [u64; 6],
+    /// Records that the daemon is done with.
+    pub tail: AtomicU64,
+}
+
+/// One read, as it stands in a lane.
+#[repr(C, align(32))]
+#[derive(Debug, Default)]
+pub struct Record {
+    /// Place in the lane + 1 once the record is whole.
+    seq: AtomicU64,
+    object: AtomicU64,
+    /// `page << 24 | pages << 8 | miss`.
+    span: AtomicU64,
+    at_ns: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Ends>() == 128 && size_of::<Record>() == 32);
+const _: () =
+    assert!(LANES * size_of::<Ends>() <= crate::PAGE_SIZE && LANE_BYTES.is_multiple_of(crate::PAGE_SIZE));
+
+/// Pages of one read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Object id.
+    pub object: u64,
+    /// First page, below 2^40.
+    pub page: u64,
+    /// How many pages.
+    pub pages: u16,
+    /// The pages were absent and read from the source.
+    pub miss: bool,
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub at_ns: u64,
+}
+
+impl Span {
+    fn word(&self) -> u64 {
+        self.page << 24 | u64::from(self.pages) << 8 | u64::from(self.miss)
+    }
+}
+
+/// A lane as both sides map it.
+#[derive(Debug, Clone, Copy)]
+pub struct Lane<'a> {
+    /// Its ends.
+    pub ends: &'a Ends,
+    /// Its [`LANE_RECORDS`] records.
+    pub records: &'a [Record],
+}
+
+impl Lane<'_> {
+    /// Client: appends, or counts the pages as lost.
+    pub fn push(&self, span: Span) {
+        let Some(at) = queue::reserve(&self.ends.head, &self.ends.tail, self.records.len() as u64) else {
+            self.ends.lost.fetch_add(u64::from(span.pages), Ordering::Relaxed);
+            return;
+        };
+        let r = &self.records[at as usize % self.records.len()];
+        r.object.store(span.object, Ordering::Relaxed);
+        r.span.store(span.word(), Ordering::Relaxed);
+        r.at_ns.store(span.at_ns, Ordering::Relaxed);
+        queue::publish(&r.seq, at);
+    }
+
+    /// Daemon: the record at `cursor`, once it is whole.
+    pub fn get(&self, cursor: u64) -> Option<Span> {
+        let r = &self.records[cursor as usize % self.records.len()];
+        if !queue::is_there(&r.seq, cursor) {
+            return None;
+        }
+        let word = r.span.load(Ordering::Relaxed);
+        Some(Span {
+            object: r.object.load(Ordering::Relaxed),
+            page: word >> 24,
+            pages: (word >> 8) as u16,
+            miss: word & 1 != 0,
+            at_ns: r.at_ns.load(Ordering::Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> (Ends, Vec<Record>) {
+        (Ends::default(), (0..4).map(|_| Record::default()).collect())
+    }
+
+    #[test]
+    fn a_full_lane_counts_what_it_loses() {
+        let (ends, records) = lane();
+        let lane = Lane { ends: &ends, records: &records };
+        let span = |page| Span { object: 7, page, pages: 3, miss: page % 2 == 1, at_ns: 1000 + page };
+        (0..6).for_each(|page| lane.push(span(page)));
+        assert_eq!(ends.lost.load(Ordering::Relaxed), 6, "two records of three pages");
+        assert_eq!([0, 1, 2, 3].map(|at| lane.get(at)), [0, 1, 2, 3].map(|page| Some(span(page))));
+        ends.tail.store(4, Ordering::Release);
+        assert_eq!(lane.get(4), None, "an old record is not taken for the next one");
+        lane.push(span((1 << 40) - 1));
+        assert_eq!(lane.get(4), Some(span((1 << 40) - 1)));
+    }
+}

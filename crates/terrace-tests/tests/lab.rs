@@ -1,0 +1,123 @@
+//! The policy laboratory on a live mount: traces.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use terrace_tests::process;
+use terrace_tests::rig::{Rig, Side, product};
+use terrace_tests::rng::{Rng, fill, seed};
+use terrace_trace::capture::page_key;
+use terrace_trace::{Door, Options, Reader};
+
+const PAGES: u64 = 2048;
+
+/// A file of [`PAGES`] pages on the source; its inode number.
+fn data(rig: &Rig) -> u64 {
+    let mut bytes = vec![0; PAGES as usize * 4096];
+    fill(&mut bytes, 7);
+    fs::write(rig.src().join("data"), bytes).unwrap();
+    fs::metadata(rig.src().join("data")).unwrap().ino()
+}
+
+/// A program behind the fast door that reads these pages one by one.
+fn reader(rig: &Rig, pages: &[u64]) -> Command {
+    let list = rig.aside().join("pages");
+    let lines: Vec<String> = pages.iter().map(u64::to_string).collect();
+    fs::write(&list, lines.join("\n")).unwrap();
+    let script = "import os,sys\nf=os.open('data',os.O_RDONLY)\n\
+                  for p in open(sys.argv[1]):\n  assert len(os.pread(f,4096,int(p)*4096))==4096";
+    let mut command = rig.command("python3");
+    command.args(["-c", script]).arg(list);
+    command
+}
+
+/// `terrace trace`, begun; the file has its head when it records.
+fn recording(rig: &Rig, file: &std::path::Path) -> Child {
+    let mut command = Command::new(product("terrace"));
+    command.arg("trace").arg(rig.at()).arg("-o").arg(file).arg("--json");
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while fs::metadata(file).map_or(0, |meta| meta.len()) == 0 {
+        assert!(Instant::now() < end, "no recording");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn ended(child: Child) -> serde_json::Value {
+    // SAFETY: the recorder that this test started and has not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Hits of the fast door make no system call; the recording has them all the same, each page of one thread in its order, and the rest
+/// is counted as lost.
+#[test]
+fn a_trace_holds_the_hits_of_the_fast_door() {
+    let rig = Rig::new("lab-trace", Side::Fast, "64MiB");
+    let ino = data(&rig);
+    let all: Vec<u64> = (0..PAGES).collect();
+    process::run(&mut reader(&rig, &all), 60).expect_success();
+    process::run(&mut reader(&rig, &all), 60).expect_success();
+    let mut rng = Rng::new(seed("lab-trace"));
+    let pages: Vec<u64> = (0..20_000).map(|_| rng.below(PAGES)).collect();
+    let file = rig.aside().join("data.trace");
+    let child = recording(&rig, &file);
+    process::run(&mut reader(&rig, &pages), 60).expect_success();
+    let told = ended(child);
+    let accesses: Vec<_> =
+        Reader::open(&file, &Options::default()).unwrap().map(|access| access.unwrap()).collect();
+    let wanted: Vec<u64> = pages.iter().map(|&page| page_key(ino, page)).collect();
+    let ours: std::collections::HashSet<u64> = (0..PAGES).map(|page| page_key(ino, page)).collect();
+    let got: Vec<u64> = accesses
+        .iter()
+        .filter(|a| a.door == Some(Door::Fast) && ours.contains(&a.key))
+        .map(|a| a.key)
+        .collect();
+    let lost = &told["lost"];
+    let lost: u64 =
+        ["fast_door", "main_door", "unclear"].iter().map(|door| lost[door].as_u64().unwrap()).sum();
+    let hits = told["fast_door"]["hits"].as_u64().unwrap();
+    assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 2000, "{told}");
+    // In order: what is there is the sequence with gaps.
+    let mut rest = wanted.iter();
+    for (at, key) in got.iter().enumerate() {
+        assert!(rest.any(|k| k == key), "access {at} of {} is out of order: {told}", got.len());
+    }
+    let stat = rig.stat();
+    assert!(stat["fast_door"]["hits"].as_u64().unwrap() >= hits, "{stat}");
+    rig.finish();
+}
+
+/// More readers than a recorder keeps up with: what is recorded and what is counted as lost are all there was.
+#[test]
+fn a_trace_under_load_tells_what_it_lost() {
+    let rig = Rig::new("lab-load", Side::Fast, "64MiB");
+    data(&rig);
+    let all: Vec<u64> = (0..PAGES).collect();
+    process::run(&mut reader(&rig, &all), 60).expect_success();
+    process::run(&mut reader(&rig, &all), 60).expect_success();
+    let hits = |stat: &serde_json::Value| stat["fast_door"]["hits"].as_u64().unwrap();
+    let file = rig.aside().join("load.trace");
+    let child = recording(&rig, &file);
+    let before = hits(&rig.stat());
+    // Whole runs of pages a call, as fast as it goes.
+    let script = "import os\nf=os.open('data',os.O_RDONLY)\nb=bytearray(4096)\n\
+                  for i in range(400000): os.preadv(f,[b],i*7919%2048*4096)";
+    process::run(rig.command("python3").args(["-c", script]), 120).expect_success();
+    let read = hits(&rig.stat()) - before;
+    let told = ended(child);
+    let recorded = told["fast_door"]["hits"].as_u64().unwrap();
+    let lost = told["lost"]["fast_door"].as_u64().unwrap();
+    assert!(read >= 400_000, "{read}");
+    assert_eq!(recorded + lost, read, "{told}");
+    let in_file = Reader::open(&file, &Options::default()).unwrap();
+    assert_eq!(in_file.filter(|a| a.as_ref().unwrap().door == Some(Door::Fast)).count() as u64, recorded);
+    // The memory of the lanes went back.
+    let tables = rig.stat()["memory"]["tables_bytes"].as_u64().unwrap();
+    assert!(tables < 16 << 20, "{tables}");
+    rig.finish();
+}

@@ -1,0 +1,206 @@
+//! `terrace trace`: what programs access on a mount, written into a file for the simulator.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use crate::cli;
+use crate::control::{Client, Frames, Request};
+use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
+use crate::running;
+use crate::size::{Size, human};
+use crate::sys::{self, SignalNumber};
+
+/// Signals that end a recording in order.
+const SIGNALS: &[SignalNumber] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Longest recording, seconds: a week.
+const SECONDS_MAX: f64 = 604_800.0;
+/// How long the daemon may take to say its last word.
+const CLOSE_WITHIN: Duration = Duration::from_secs(30);
+
+/// When a recording ends by itself.
+struct Limits {
+    /// Time that it may take.
+    time: Option<Duration>,
+    /// Bytes that it may have.
+    bytes: u64,
+}
+
+/// Records until the time is over, the file is full, or somebody says so.
+pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
+    let limits = limits(args)?;
+    let (instance, info) = running::find(&args.mnt)?;
+    let mut out = Output::create(&args.output, &info.mnt)?;
+    // Before the recording begins, so that none is lost.
+    sys::block(SIGNALS);
+    let signals = sys::signal_fd(SIGNALS)
+        .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
+    let frames = Client::connect(&instance.control_socket())
+        .map_err(|err| Failure::new(args.mnt.display(), reason(err), "see `terrace stat` and the log"))?
+        .stream(&Request::Trace);
+    let mut frames = frames.map_err(|no| {
+        let cure = match no.code.as_str() {
+            "busy" => "wait until it ends, or end the other `terrace trace`",
+            _ => "see `terrace stat` and the log",
+        };
+        Failure::new(args.mnt.display(), no.why, cure).with_code(busy_is_no(&no.code))
+    })?;
+    let told = receive(&mut frames, &signals, &limits, &mut out)?;
+    let text = match args.json {
+        true => format!("{}\n", with_schema(&told, &args.output)),
+        false => summary(&told, &args.output),
+    };
+    running::print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn busy_is_no(code: &str) -> u8 {
+    if code == "busy" { EXIT_NEGATIVE } else { crate::error::EXIT_FAILED }
+}
+
+fn limits(args: &cli::Trace) -> Result<Limits> {
+    let time = args.seconds.map(|seconds| {
+        let sane = (0.01..=SECONDS_MAX).contains(&seconds);
+        sane.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
+            let cure = "write 0.01 to 604800 seconds, or leave it out and press Ctrl-C";
+            Failure::new("--seconds", format!("{seconds} is no length of time"), cure)
+        })
+    });
+    let max: Size =
+        args.max.parse().map_err(|why| Failure::new("--max", why, "see `terrace trace --help`"))?;
+    if max.0 < 4096 {
+        return Err(Failure::new("--max", format!("{max} holds no trace"), "give at least 4KiB"));
+    }
+    Ok(Limits { time: time.transpose()?, bytes: max.0 })
+}
+
+/// The file of a recording.
+struct Output<'a> {
+    path: &'a PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl<'a> Output<'a> {
+    fn create(path: &'a PathBuf, mnt: &Path) -> Result<Output<'a>> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
+        if dev(dir).is_some() && dev(dir) == dev(mnt) {
+            let why = "it lies on the mount, and would record its own writing";
+            return Err(Failure::new(path.display(), why, "name a file elsewhere"));
+        }
+        let file = File::create(path)
+            .map_err(|err| Failure::new(path.display(), reason(err), "name a file that can be written"))?;
+        Ok(Output { path, file, bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(|err| {
+            let cure = "make room or name another file; what is in it can be read";
+            Failure::new(self.path.display(), reason(err), cure)
+        })
+    }
+}
+
+/// Writes what comes until the closing line, which is the answer.
+fn receive(
+    frames: &mut Frames,
+    signals: &impl std::os::fd::AsFd,
+    limits: &Limits,
+    out: &mut Output<'_>,
+) -> Result<Value> {
+    let begin = Instant::now();
+    let mut ending: Option<Instant> = None;
+    loop {
+        let over = limits.time.is_some_and(|time| begin.elapsed() >= time) || out.bytes >= limits.bytes;
+        let stop = over || sys::next_signal(signals).is_some();
+        if stop && ending.is_none() {
+            ending = Some(Instant::now() + CLOSE_WITHIN);
+            let _ = frames.enough();
+        }
+        let end = ending.or_else(|| limits.time.map(|time| begin + time));
+        if !frames.is_buffered() && !readable(frames, signals, end) {
+            if ending.is_some_and(|end| Instant::now() >= end) {
+                return Err(broken(out, "its daemon does not end the recording"));
+            }
+            continue;
+        }
+        match frames.next() {
+            Ok(Ok(bytes)) => out.write(&bytes)?,
+            Ok(Err(closing)) => return Ok(closing),
+            Err(err) => return Err(broken(out, &reason(err))),
+        }
+    }
+}
+
+fn broken(out: &Output<'_>, why: &str) -> Failure {
+    let cure = format!("the first {} can be read; see `terrace stat`, and record again", human(out.bytes));
+    Failure::new(out.path.display(), format!("the recording broke off: {why}"), cure)
+}
+
+/// Waits for a frame, a signal or the end; true if there is a frame.
+fn readable(frames: &Frames, signals: &impl std::os::fd::AsFd, end: Option<Instant>) -> bool {
+    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+    let timeout =
+        left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+    let mut fds = [PollFd::new(frames, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+    let _ = poll(&mut fds, timeout.as_ref());
+    !fds[0].revents().is_empty()
+}
+
+fn with_schema(told: &Value, file: &Path) -> Value {
+    let mut told = told.clone();
+    if let Some(fields) = told.as_object_mut() {
+        fields.remove("ok");
+    }
+    told["schema"] = "terrace.trace.v1".into();
+    told["file"] = json!(file);
+    told
+}
+
+fn summary(told: &Value, file: &Path) -> String {
+    let number = |door: &str, name: &str| told[door][name].as_u64().unwrap_or(0);
+    let (accesses, bytes) =
+        (told["accesses"].as_u64().unwrap_or(0), human(told["bytes"].as_u64().unwrap_or(0)));
+    let seconds = told["seconds"].as_f64().unwrap_or(0.0);
+    let mut text =
+        format!("{accesses} page accesses in {seconds:.1} s written to {} ({bytes})\n", file.display());
+    text += &format!(
+        "  fast door   {} hits, {} misses\n  main door   {} hits, {} misses, {} written\n",
+        number("fast_door", "hits"),
+        number("fast_door", "misses"),
+        number("main_door", "hits"),
+        number("main_door", "misses"),
+        number("main_door", "writes"),
+    );
+    text += &format!(
+        "  lost        {} of the fast door, {} of the main door, {} unclear\n",
+        number("lost", "fast_door"),
+        number("lost", "main_door"),
+        number("lost", "unclear"),
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_told() {
+        let told = json!({"ok": true, "accesses": 7, "seconds": 1.5, "bytes": 2048, "lost": {"fast_door": 3},
+            "fast_door": {"hits": 5, "misses": 2}});
+        let text = summary(&told, Path::new("/tmp/t"));
+        assert!(text.starts_with("7 page accesses in 1.5 s written to /tmp/t (2.00 KiB)\n"), "{text}");
+        assert!(text.contains("5 hits, 2 misses") && text.contains("3 of the fast door"), "{text}");
+        let json = with_schema(&told, Path::new("/tmp/t"));
+        assert_eq!((json.get("ok"), &json["schema"]), (None, &json!("terrace.trace.v1")));
+    }
+}

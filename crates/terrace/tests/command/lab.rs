@@ -1,0 +1,175 @@
+//! The policy's lists from outside, and traces.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use terrace_trace::{Door, Options, Reader};
+
+use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
+
+fn json(told: Told) -> Value {
+    serde_json::from_str(&told.fine().out).unwrap()
+}
+
+/// `terrace trace MNT -o FILE --json MORE...`, begun.
+fn recording(stage: &Stage, file: &Path, more: &[&str]) -> Child {
+    let _ = fs::remove_file(file);
+    let mut command = terrace(["trace"]);
+    command.arg(&stage.mnt).args(["-o", text(file), "--json"]).args(more);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The head of the file comes with the first frame.
+    wait_until("the recording began", || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
+    child
+}
+
+fn ended(child: Child) -> Told {
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_trace_holds_what_reaches_the_mount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("data"), vec![7; 1 << 20]).unwrap();
+    stage.mount(&[]).fine();
+    let file = stage.file("one.trace");
+    let child = recording(&stage, &file, &[]);
+    let busy = stage.file("two.trace");
+    stage.ask("trace", &["-o", text(&busy)]).refused_with(1, &["a trace is being recorded already"]);
+    let data = fs::File::options().read(true).write(true).open(stage.mnt.join("data")).unwrap();
+    data.read_at(&mut [0; 4096], 40 * 4096).unwrap();
+    data.write_at(&[1; 8192], 100 * 4096).unwrap();
+    data.sync_all().unwrap();
+    drop(data);
+    kill(child.id() as i32, Signal::INT);
+    let told = json(ended(child));
+    assert_eq!(told["schema"], "terrace.trace.v1");
+    assert_eq!(told["file"], text(&file));
+    let reader = Reader::open(&file, &Options::default()).unwrap();
+    let accesses: Vec<_> = reader.map(Result::unwrap).collect();
+    assert_eq!(told["accesses"], accesses.len());
+    assert!(accesses.iter().all(|a| a.door == Some(Door::Main)), "{accesses:?}");
+    assert_eq!(accesses.iter().filter(|a| a.write).count(), 2);
+    let number = |name: &str| told["main_door"][name].as_u64().unwrap();
+    assert!(number("misses") >= 1 && number("writes") == 2, "{told}");
+    assert!(told["lost"].as_object().unwrap().values().all(|lost| *lost == 0), "{told}");
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("data"), vec![7; 8 << 20]).unwrap();
+    stage.mount(&[]).fine();
+    let file = stage.file("a.trace");
+    let told = json(stage.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
+    assert!(told["seconds"].as_f64().unwrap() < 5.0 && told["accesses"] == 0, "{told}");
+    let told = stage.ask("trace", &["-o", text(&file), "--seconds", "0.1"]).fine();
+    assert!(told.out.starts_with("0 page accesses in 0."), "{}", told.out);
+
+    let child = recording(&stage, &file, &["--max", "4KiB"]);
+    let data = fs::File::options().read(true).write(true).open(stage.mnt.join("data")).unwrap();
+    wait_until("the file is full", || {
+        for page in (0..2048).rev() {
+            data.write_at(&[1], page * 4096).unwrap();
+        }
+        fs::metadata(&file).unwrap().len() >= 4096
+    });
+    assert!(json(ended(child))["bytes"].as_u64().unwrap() >= 4096);
+
+    let child = recording(&stage, &file, &[]);
+    kill(stage.processes().1, Signal::KILL);
+    ended(child).refused(&["a.trace: the recording broke off", "can be read"]);
+    assert_eq!(Reader::open(&file, &Options::default()).unwrap().filter(|a| a.is_err()).count(), 0);
+    json(stage.ask("trace", &["-o", text(&file), "--seconds", "0.1", "--json"]));
+    let child = recording(&stage, &file, &[]);
+    drop(data);
+    stage.ask("umount", &[]).fine();
+    ended(child);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn a_trace_is_not_written_where_it_would_record_itself() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let inside = stage.mnt.join("t");
+    stage.ask("trace", &["-o", text(&inside)]).refused(&["it lies on the mount", "name a file elsewhere"]);
+    assert!(!inside.exists());
+    stage.ask("trace", &["-o", "/nonexistent/t"]).refused(&["/nonexistent/t: No such file"]);
+    stage.ask("trace", &["-o", text(&stage.src)]).refused(&["Is a directory"]);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+fn rows(lru: &Value) -> Vec<(u64, u64)> {
+    let of = |row: &Value| Some((row["seq"].as_u64()?, row["pages"].as_u64()?));
+    lru["lists"].as_array().unwrap().iter().filter_map(of).collect()
+}
+
+#[test]
+fn generations_are_shown_aged_and_evicted() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
+    stage.mount(&[]).fine();
+    // Twice past the kernel's page cache: the second time the pages stay.
+    let mut reader = Command::new("dd");
+    reader.args(["if=data", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"]).current_dir(&stage.mnt);
+    for _ in 0..2 {
+        assert!(reader.status().unwrap().success());
+    }
+    let before = json(stage.ask("lru", &["--json"]));
+    assert_eq!((&before["schema"], &before["policy"]), (&"terrace.lru.v1".into(), &"strata".into()));
+    let pages = |lru: &Value| rows(lru).iter().map(|row| row.1).sum::<u64>();
+    assert!(pages(&before) > 2000, "{before}");
+    let opened = |lru: &Value| lru["opened"].as_u64().unwrap();
+    let first = opened(&json(stage.ask("lru", &["--age", "--json"])));
+    let told = stage.ask("lru", &["--age"]).fine();
+    assert!(told.out.starts_with(&format!("generation {} opened\n", first + 1)), "{}", told.out);
+    stage
+        .ask("lru", &["--evict", &(first + 1).to_string()])
+        .refused(&["one of the two youngest", "name an older one"]);
+    stage.ask("lru", &["--evict", "4000000"]).refused(&["there is no generation 4000000"]);
+    let last = opened(&json(stage.ask("lru", &["--age", "--json"])));
+    let some = json(stage.ask("lru", &["--evict", &(last - 2).to_string(), "--pages", "100", "--json"]));
+    assert_eq!((&some["evicted"], &some["kept"]), (&100.into(), &0.into()));
+    let all = json(stage.ask("lru", &["--evict", &(last - 2).to_string(), "--json"]));
+    assert!(all["evicted"].as_u64().unwrap() > 1000 && pages(&all) < pages(&before), "{all}");
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn a_policy_without_generations_says_so() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&["--policy", "clock"]).fine();
+    assert!(stage.ask("lru", &[]).fine().out.contains("clock, which has no generations"));
+    for more in [&["--age"][..], &["--evict", "1"]] {
+        stage.ask("lru", more).refused(&["the policy clock has no generations", "mount with a policy"]);
+    }
+    let mut command = terrace(["lru", "/nonexistent"]);
+    command.arg("--age");
+    told(command).refused(&["/nonexistent"]);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
