@@ -1,7 +1,8 @@
 //! `strata`: generations behind a probation queue with a ghost. The default policy.
 //!
 //! Sources: the probation FIFO and the ghost of S3-FIFO (J. Yang et al., SOSP 2023), the correlated window of
-//! Clock2Q+, generations and second chances from MGLRU; composed and measured for terrace.
+//! Clock2Q+, the condition on which LIRS (S. Jiang and X. Zhang, SIGMETRICS 2002) lets a page join the resident set,
+//! generations and second chances from MGLRU; composed and measured for terrace.
 //!
 //! ```text
 //!  new page                      touched in the old part
@@ -11,7 +12,7 @@
 //!  └─ 1/4 ───┴────────────────┘ probation           gen n · n-1 · n-2 · n-3 ── edge ───────┤
 //!   touches    count           │                       ▲           pool)                   └─► evicted, no shadow
 //!   are for-                   └─► evicted, shadow =   │
-//!   gotten at the border           eviction clock ─────┘ faulted again within 0.9 pools of the clock
+//!   gotten at the border           eviction clock ─────┘ was away no longer than main's oldest has been there
 //! ```
 //! 1. A new page enters probation. Touches in the first quarter of its life there are *correlated* (the rest of
 //!    one use: readahead, a record at a time) and are cleared when it crosses to the old part. One use is over
@@ -19,26 +20,29 @@
 //!    any window each page read piecemeal reaches main.
 //! 2. At probation's end a touched page goes to the youngest generation; another is evicted, and its shadow is
 //!    the *eviction clock*, which counts probation evictions only: the ghost is a FIFO held in the index entries.
+//!    A page faulted again goes straight to main if it was away, by that clock, no longer than main's oldest page has
+//!    been there since it was last let in: then it is used more often than that one, which leaves for it. So the
+//!    ghost is short when main turns over fast, and as long as memory for shadows lasts when main stands still.
 //! 3. While the pool has never evicted, probation overflows into the generations (fill rule: a loop over
 //!    slightly more than the pool keeps what came first).
 //! 4. Main is one queue: pages enter at its youngest end and leave at the oldest, so generations are *marks* on it
 //!    (the slot's tag holds the sequence number), and moving the oldest into the next is adding two counters.
 //!    They tell ages; no decision rests on them. What reaches the edge belongs to the oldest.
 //! 5. A touched page at main's end gets a second chance with its count decremented, not cleared; counts saturate
-//!    at 3, so popularity decays by laps.
-//!
+//!    at 3, so popularity decays by laps. A page that leaves main leaves no shadow: it has been away longer than
+//!    anything there already.
 //! 6. How large probation is follows from use at the margin. A page faulted again within 1/20 of the pool of its
 //!    eviction from probation would have been a hit, had probation been so much larger: probation grows by one
 //!    page. A page of main that is touched for the first time in main's last 1/20 (the *edge*) would have been
-//!    lost, had main been so much smaller: probation shrinks by three, for such a page leaves no shadow and costs
+//!    lost, had main been so much smaller: probation shrinks by four, for such a page leaves no shadow and costs
 //!    more than one miss before it is back. So the border moves to where a page more is worth the same on either
 //!    side: small loops and recency make probation large (up to 6/10), loops over more than the pool and steady
 //!    popularity make it small (down to 1/100). It starts at 1/10.
 //!
 //! Targets are shares of the capacity, never of what happens to be resident: reclaim runs ahead of demand, and
 //! the pool is always a little under full. A page read but not admitted advances the clock, as if it had passed
-//! through a probation of no length: the ghost holds the last 0.9 pools of entries, however they got there. But no
-//! larger probation would have kept it, so its shadow has a bit of its own and it does not move the border.
+//! through a probation of no length; no larger one would have kept it, so a bit of its shadow says that it does not
+//! move the border.
 //!
 //! Victims that could not go are held aside (see `list::Held`); when they do go later they count as leaving
 //! probation, which is where most of them, pages written once, came from.
@@ -47,6 +51,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use crate::list::{ABSENT, Held, List, Patience, Slots, Step, collect};
+use crate::queue_age::QueueAge;
 use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Touches, Victim, Why};
 
 /// Share of the pool that probation starts with: 1/10.
@@ -56,11 +61,9 @@ const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
 /// Share of the pool that counts as the margin, on either side: 1/20.
 const MARGIN_DIVISOR: usize = 20;
 /// What the loss of a page of main counts, in pages that a larger probation would have kept.
-const MAIN_WORTH: usize = 3;
+const MAIN_WORTH: usize = 4;
 /// Share of probation in which touches do not count yet: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
-/// Evictions after which the ghost forgets, in tenths of the pool.
-const GHOST_TENTHS: usize = 9;
 /// Share of the pool above which the youngest generation closes: 1/4.
 const GENERATION_DIVISOR: usize = 4;
 /// Generations told apart; older pages belong to the oldest.
@@ -82,8 +85,9 @@ const FIRST_MAIN: u8 = 7;
 /// Sequence numbers a tag can tell apart.
 const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
 
-/// Bit of a shadow: the page had been admitted. The others are the clock.
+/// Bit of a shadow: the page had been admitted. The others are the clock, modulo `CLOCK_SPAN`, plus 1.
 const WAS_ADMITTED: u32 = 1 << 31;
+const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -100,8 +104,10 @@ pub struct Strata {
     probation_target: usize,
     /// No page was ever evicted since the pool was last empty or grew: probation overflows into main.
     filling: bool,
-    /// Evictions from probation, modulo 2^31, never 0.
-    eviction_clock: u32,
+    /// Evictions from probation.
+    eviction_clock: u64,
+    /// Entries into main, by that clock.
+    main_age: QueueAge,
     max_seq: u64,
     /// Pages and birth of generation `seq`, at `seq % 4`.
     pages: [usize; GENERATIONS as usize],
@@ -133,7 +139,8 @@ impl Strata {
             capacity,
             probation_target: (capacity / PROBATION_DIVISOR).max(1),
             filling: true,
-            eviction_clock: 1,
+            eviction_clock: 0,
+            main_age: QueueAge::default(),
             max_seq: 0,
             pages: [0; 4],
             births_ms: [0; 4],
@@ -184,32 +191,33 @@ impl Strata {
 
     /// A page leaves probation, or passes it by: the shadow it leaves, with `bit`.
     fn tick(&mut self, bit: u32) -> Shadow {
-        self.eviction_clock =
-            if self.eviction_clock < WAS_ADMITTED - 1 { self.eviction_clock + 1 } else { 1 };
-        Shadow(NonZeroU32::new(self.eviction_clock | bit).expect("the clock skips 0"))
+        self.eviction_clock += 1;
+        let stamp = (self.eviction_clock % CLOCK_SPAN) as u32 + 1;
+        Shadow(NonZeroU32::new(stamp | bit).expect("a stamp is not 0"))
     }
 
     /// Evictions from probation since `shadow` was left.
-    fn ago(&self, shadow: Shadow) -> usize {
-        let (now, then) = (self.eviction_clock, shadow.0.get() & !WAS_ADMITTED);
-        let ago = if now >= then { now - then } else { now + (WAS_ADMITTED - 1) - then }; // 0 is skipped
-        ago as usize
+    fn ago(&self, shadow: Shadow) -> u64 {
+        let then = u64::from(shadow.0.get() & !WAS_ADMITTED) + CLOCK_SPAN - 1;
+        (self.eviction_clock % CLOCK_SPAN + CLOCK_SPAN - then % CLOCK_SPAN) % CLOCK_SPAN
     }
 
-    /// Whether a page that left at `shadow` would still be in a ghost FIFO of 0.9 pools.
-    fn in_ghost(&self, shadow: Shadow) -> bool {
-        self.ago(shadow) < self.capacity * GHOST_TENTHS / 10
+    /// Whether a page that left at `shadow` is used more often than the page of main that is next to go.
+    fn outdoes_main(&self, shadow: Shadow) -> bool {
+        let len = self.main_len();
+        len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
     }
 
     /// Lets probation grow if a slightly larger one would have saved the fault of a page with this shadow.
     fn learn_from_fault(&mut self, shadow: Shadow) {
-        if shadow.0.get() & WAS_ADMITTED != 0 && self.ago(shadow) < self.margin() {
+        if shadow.0.get() & WAS_ADMITTED != 0 && self.ago(shadow) < self.margin() as u64 {
             self.set_probation_target(self.probation_target + 1);
         }
     }
 
     /// Puts a page that is in no list into the youngest generation.
     fn push_main(&mut self, slot: Slot) {
+        self.main_age.enter(self.eviction_clock, self.capacity);
         self.slots.push(&mut self.main, slot, tag_of(self.max_seq));
         let youngest = &mut self.pages[(self.max_seq % GENERATIONS) as usize];
         *youngest += 1;
@@ -368,7 +376,7 @@ impl Evict for Strata {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
         shadow.into_iter().for_each(|shadow| self.learn_from_fault(shadow));
-        let recent = shadow.is_some_and(|shadow| self.in_ghost(shadow));
+        let recent = shadow.is_some_and(|shadow| self.outdoes_main(shadow));
         self.refaults.total += u64::from(shadow.is_some());
         self.refaults.recent += u64::from(recent);
         if recent {
@@ -588,22 +596,25 @@ mod tests {
     }
 
     #[test]
-    fn the_ghost_counts_probation_evictions_only() {
+    fn a_refault_goes_to_main_if_it_was_away_no_longer_than_mains_oldest_has_been_there() {
         let mut pool = pool();
         pool.enter(0..6);
-        pool.evict(4); // all from main
-        pool.is("young: 5 | old: 4 | gen 0:  | edge:  | held: ");
+        pool.evict(2); // both from main: the clock stands still
+        pool.is("young: 5 | old: 4 | gen 0: 3 | edge: 2 | held: ");
         pool.enter(6..9);
         let victims = pool.evict_shadows(1);
         assert_eq!(victims, [Victim { slot: 4, shadow: shadow(2) }]);
-        for _ in 0..17 {
+        for _ in 0..30 {
             pool.policy.shadow(); // pages read and passed on
         }
-        assert!(pool.enter_as(4, victims[0].shadow, Why::Read));
-        pool.is("young: 8 | old: 7 6 5 | gen 0: 4 | edge:  | held: ");
-        pool.policy.shadow();
-        assert!(!pool.enter_as(9, victims[0].shadow, Why::Read), "18 entries later it is forgotten");
-        assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
+        assert!(pool.enter_as(4, victims[0].shadow, Why::Read), "1.5 pools later: 2 has been there longer");
+        pool.is("young: 8 | old: 7 6 5 | gen 0: 4 3 | edge: 2 | held: ");
+        pool.policy.remove(2);
+        pool.policy.remove(3);
+        let late = pool.policy.shadow();
+        assert!(!pool.enter_as(9, victims[0].shadow, Why::Read), "4 came later");
+        assert!(pool.enter_as(10, late, Why::Read), "4 was there already");
+        assert_eq!(pool.policy.refaults(), Refaults { total: 3, recent: 2 });
     }
 
     /// 200 pages: probation 20, between 2 and 120; the margin 10.
@@ -652,7 +663,7 @@ mod tests {
         );
         pool.touch([5]);
         assert_eq!(pool.evict(2), [4, 6]);
-        assert_eq!(pool.policy.probation_target, 17, "touched at the edge");
+        assert_eq!(pool.policy.probation_target, 16, "touched at the edge");
         pool.policy.set_probation_target(0);
         assert_eq!(pool.policy.probation_target, 2);
         pool.policy.set_capacity(400);
@@ -662,16 +673,14 @@ mod tests {
     #[test]
     fn the_clock_wraps_past_zero() {
         let mut pool = pool();
-        pool.policy.eviction_clock = WAS_ADMITTED - 2;
+        pool.policy.eviction_clock = CLOCK_SPAN - 2;
         let before = pool.policy.shadow().unwrap();
         let after = pool.policy.shadow().unwrap();
         assert_eq!((before.0.get(), after.0.get()), (WAS_ADMITTED - 1, 1));
         for _ in 0..16 {
             pool.policy.shadow();
         }
-        assert!(pool.policy.in_ghost(before));
-        pool.policy.shadow();
-        assert!(!pool.policy.in_ghost(before));
+        assert_eq!((pool.policy.ago(before), pool.policy.ago(after)), (17, 16));
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! How long the page at the end of a FIFO queue has been in it, without a stamp a page.
+//!
+//! ```text
+//!   entries into the queue, counted    0 ···· 32 ···· 64 ···· 96 ·· 110
+//!   marks (count, time)                │      │       │       │
+//!   80 pages in it: its end is         └ entry 30, which came after the mark of 0
+//! ```
+//! Every so many entries the count and the time are marked. The page at the end is as many entries old as the queue
+//! is long, and entered after the last mark before that. Pages that leave out of turn make it look younger than it is
+//! until the queue has turned over.
+
+use std::collections::VecDeque;
+
+/// Marks kept, and marks that a queue as long as the `span` given to `enter` has.
+const MARKS_MAX: usize = 64;
+const MARKS_A_SPAN: usize = 32;
+
+/// Marks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct QueueAge {
+    entries: u64,
+    /// Entries before the mark, and its time; oldest first.
+    marks: VecDeque<(u64, u64)>,
+}
+
+impl QueueAge {
+    /// A page enters a queue of about `span` pages at time `now`, in any unit, never going back.
+    pub(crate) fn enter(&mut self, now: u64, span: usize) {
+        let step = (span / MARKS_A_SPAN).max(1) as u64;
+        if self.marks.back().is_none_or(|&(entries, _)| self.entries >= entries + step) {
+            if self.marks.len() == MARKS_MAX {
+                self.marks.pop_front();
+            }
+            self.marks.push_back((self.entries, now));
+        }
+        self.entries += 1;
+    }
+
+    /// When the page entered that has `len - 1` pages before it: at this time or a little later.
+    pub(crate) fn entered(&self, len: usize) -> u64 {
+        let entry = self.entries.saturating_sub(len as u64);
+        let later = self.marks.partition_point(|&(entries, _)| entries <= entry);
+        self.marks.get(later.saturating_sub(1)).map_or(0, |&(_, time)| time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_queue_is_dated_to_a_mark() {
+        let mut age = QueueAge::default();
+        assert_eq!(age.entered(0), 0);
+        for i in 0..110 {
+            age.enter(1000 + i, 32 * MARKS_A_SPAN);
+        }
+        assert_eq!(age.entered(80), 1000, "entry 30");
+        assert_eq!(age.entered(78), 1032, "entry 32");
+        assert_eq!(age.entered(1), 1096);
+        assert_eq!(age.entered(500), 1000);
+    }
+
+    #[test]
+    fn marks_are_bounded_and_a_shorter_span_marks_more_often() {
+        let mut age = QueueAge::default();
+        for i in 0..10_000 {
+            age.enter(i, if i < 5000 { 3200 } else { 320 });
+        }
+        assert_eq!(age.marks.len(), MARKS_MAX);
+        assert_eq!(age.entered(200), 9800);
+        assert_eq!(age.entered(9000), 9360, "before the oldest mark");
+    }
+}
