@@ -4,11 +4,14 @@
 //! before the reuse epoch has moved, so that a reader that still walks it notices.
 
 use crate::entry::Entry;
-use crate::layout::{FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, RUN_PAGES};
+use crate::layout::{
+    Branch, FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, RUN_PAGES, TWIG,
+    TWIG_FANOUT, Twig,
+};
 use crate::map::Segment;
 use crate::nodes::{Nodes, STICKY, USED};
 use crate::protocol::{begin_reuse, tick};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -80,7 +83,7 @@ impl Place {
 pub struct IndexBytes {
     /// Leaves, in the segment.
     pub leaves: usize,
-    /// Inner nodes, in the segment.
+    /// Inner nodes and twigs, in the segment.
     pub inners: usize,
     /// What the daemon knows of each node.
     pub books: usize,
@@ -100,8 +103,9 @@ impl IndexBytes {
 pub struct Index {
     seg: Arc<Segment>,
     leaves: Nodes,
-    /// Their words count children.
+    /// Their words count children, as those of twigs do.
     inners: Nodes,
+    twigs: Nodes,
     /// Leaves without a present page, in the order in which they lost the last; some have one again, or are free.
     shadow_only: VecDeque<u32>,
     /// How many are none of these.
@@ -116,6 +120,7 @@ impl Index {
         Index {
             leaves: Nodes::new(g.leaves_max),
             inners: Nodes::new(g.inners_max),
+            twigs: Nodes::new(g.twigs_max()),
             shadow_only: VecDeque::new(),
             hollow: 0,
             bytes_max: usize::MAX,
@@ -230,18 +235,8 @@ impl Index {
     /// Calls `f` for each existing place of `[first, last]` of an object, in page order.
     pub fn for_range(&self, object: u32, first: u64, last: u64, mut f: impl FnMut(u64, Place)) {
         let mut leaves = Vec::new();
-        let root = self.seg.object(object).root.load(Ordering::Relaxed);
-        if root == 0 {
-            return;
-        }
-        self.collect(
-            (root >> 32) as u32,
-            root as u32 - 1,
-            0,
-            first / RUN_PAGES as u64,
-            last / RUN_PAGES as u64,
-            &mut leaves,
-        );
+        let Some(root) = self.root(object) else { return };
+        self.collect(root, 0, first / RUN_PAGES as u64, last / RUN_PAGES as u64, &mut leaves);
         for (run, leaf) in leaves {
             for at in 0..RUN_PAGES {
                 let page = run * RUN_PAGES as u64 + at as u64;
@@ -257,48 +252,65 @@ impl Index {
         self.seg.object(object).root.load(Ordering::Relaxed) == 0
     }
 
-    fn collect(&self, height: u32, node: u32, prefix: u64, first: u64, last: u64, out: &mut Vec<(u64, u32)>) {
+    fn collect(&self, at: Branch, prefix: u64, first: u64, last: u64, out: &mut Vec<(u64, u32)>) {
+        let height = levels(at);
         if height == 0 {
-            out.push((prefix, node));
+            out.push((prefix, at.node));
             return;
         }
         let below = (height - 1) * FANOUT_BITS;
-        let low = (first.max(prefix << (height * FANOUT_BITS)) >> below) & (FANOUT as u64 - 1);
-        for c in low..FANOUT as u64 {
-            let run = (prefix << FANOUT_BITS) | c;
+        let low = (first.max(prefix << (height * FANOUT_BITS)) >> below) as usize % FANOUT;
+        for (c, child) in self.children(at).iter().enumerate().skip(low) {
+            let run = (prefix << FANOUT_BITS) | c as u64;
             if run << below > last {
                 return;
             }
-            if let Some(child) = self.seg.inner(node).0[c as usize].load(Ordering::Relaxed).checked_sub(1) {
-                self.collect(height - 1, child, run, first, last, out);
+            if let Some(node) = child.load(Ordering::Relaxed).checked_sub(1) {
+                self.collect(Branch { height: height - 1, node }, run, first, last, out);
             }
         }
     }
 
+    fn root(&self, object: u32) -> Option<Branch> {
+        Branch::of(self.seg.object(object).root.load(Ordering::Acquire))
+    }
+
+    /// Children of a node that is no leaf: number + 1, 0 = none.
+    fn children(&self, of: Branch) -> &[AtomicU32] {
+        if of.height == TWIG { &self.seg.twig(of.node).0 } else { &self.seg.inner(of.node).0 }
+    }
+
+    /// The nodes of the kind of one that is no leaf.
+    fn kin(&mut self, of: Branch) -> &mut Nodes {
+        if of.height == TWIG { &mut self.twigs } else { &mut self.inners }
+    }
+
     /// Frees the whole tree of an object. No page of it may be present.
     pub fn clear_object(&mut self, object: u32) {
-        let (mut leaves, mut inners) = (Vec::new(), Vec::new());
-        self.reach_all(object, &mut leaves, &mut inners);
+        let (mut leaves, mut branches) = (Vec::new(), Vec::new());
+        self.reach_all(object, &mut leaves, &mut branches);
         self.seg.object(object).root.store(0, Ordering::Release);
         for (leaf, _, _) in leaves {
             self.empty_leaf(leaf);
             self.unuse_leaf(leaf);
         }
-        for inner in inners {
-            self.inners.put(inner);
+        for branch in branches {
+            self.kin(branch).put(branch.node);
         }
     }
 
     /// Bytes of index nodes in use, and of what the daemon keeps beside them.
     pub fn live_bytes(&self) -> usize {
-        self.leaves.in_use() * LEAF_BYTES + self.inners.in_use() * size_of::<Inner>()
+        self.leaves.in_use() * LEAF_BYTES
+            + self.inners.in_use() * size_of::<Inner>()
+            + self.twigs.in_use() * size_of::<Twig>()
     }
     /// Memory that the index has ever touched (freed nodes are reused, not given back).
     pub fn resident_bytes(&self) -> IndexBytes {
         IndexBytes {
             leaves: self.leaves.touched() * size_of::<Leaf>(),
-            inners: self.inners.touched() * size_of::<Inner>(),
-            books: self.leaves.words_bytes() + self.inners.words_bytes(),
+            inners: self.inners.touched() * size_of::<Inner>() + self.twigs.touched() * size_of::<Twig>(),
+            books: self.leaves.words_bytes() + self.inners.words_bytes() + self.twigs.words_bytes(),
             queue: self.shadow_only.capacity() * size_of::<u32>(),
         }
     }
@@ -321,63 +333,88 @@ impl Index {
         self.leaves.put(leaf);
     }
 
-    fn new_inner(&mut self) -> Option<u32> {
-        let inner = self.inners.take(&self.seg.header().epoch, 0)?;
-        for c in &self.seg.inner(inner).0 {
-            c.store(0, Ordering::Relaxed);
-        }
-        Some(inner)
+    /// A new node of this height, without children.
+    fn new_branch(&mut self, height: u32) -> Option<Branch> {
+        let seg = self.seg.clone();
+        let like = Branch { height, node: 0 };
+        let node = self.kin(like).take(&seg.header().epoch, 0)?;
+        let branch = Branch { node, ..like };
+        self.children(branch).iter().for_each(|c| c.store(0, Ordering::Relaxed));
+        Some(branch)
     }
 
     /// Hangs a leaf into its object's tree, growing it as needed. Each step leaves a tree that readers can walk.
     fn link(&mut self, object: u32, run: u32, leaf: u32) -> Option<()> {
-        let slot = self.seg.clone();
-        let slot: &ObjectSlot = slot.object(object);
+        let seg = self.seg.clone();
+        let slot = seg.object(object);
         let needed = (0..=HEIGHT_MAX).find(|h| u64::from(run) >> (h * FANOUT_BITS) == 0)?;
-        let root = slot.root.load(Ordering::Relaxed);
+        let leaf = Branch { height: 0, node: leaf };
+        let root = self.root(object);
         // All or nothing: what was built by half would belong to no leaf, and nobody would free it.
-        if (needed > 0 || root >> 32 > 0) && self.inners.left() < LINK_INNERS_MAX {
+        if needed.max(root.map_or(0, levels)) > 0 && self.inners.left() < LINK_INNERS_MAX {
             return None;
         }
-        if root == 0 {
-            let mut node = leaf;
-            for height in 1..=needed {
-                node = self.parent_of(node, u64::from(run) >> ((height - 1) * FANOUT_BITS))?;
+        let Some(root) = root else {
+            let mut top = leaf;
+            while levels(top) < needed {
+                top = self.parent_of(top, run, run)?;
             }
-            slot.root.store(u64::from(needed) << 32 | u64::from(node + 1), Ordering::Release);
+            slot.root.store(top.word(), Ordering::Release);
             return Some(());
-        }
-        let (mut height, mut node) = ((root >> 32) as u32, root as u32 - 1);
-        while height < needed {
-            node = self.parent_of(node, 0)?;
-            height += 1;
-            slot.root.store(u64::from(height) << 32 | u64::from(node + 1), Ordering::Release);
-        }
-        while height > 1 {
-            height -= 1;
+        };
+        let mut at = self.grow(slot, root, needed, run)?;
+        while levels(at) > 1 {
+            let height = levels(at) - 1;
             let c = (run >> (height * FANOUT_BITS)) as usize % FANOUT;
-            node = match self.seg.inner(node).0[c].load(Ordering::Relaxed).checked_sub(1) {
-                Some(n) => n,
+            at = match self.children(at)[c].load(Ordering::Relaxed).checked_sub(1) {
+                Some(node) => Branch { height, node },
                 None => {
-                    let n = self.new_inner()?;
-                    self.adopt(node, c, n);
-                    n
+                    let new = self.new_branch(height)?;
+                    self.adopt(at, c, new);
+                    new
                 }
             };
         }
-        self.adopt(node, run as usize % FANOUT, leaf);
+        self.adopt(at, run as usize % FANOUT, leaf);
         Some(())
     }
 
-    fn parent_of(&mut self, child: u32, key: u64) -> Option<u32> {
-        let n = self.new_inner()?;
-        self.adopt(n, key as usize % FANOUT, child);
-        Some(n)
+    /// Makes a tree hold `run` that may be too low for it: its root then.
+    fn grow(&mut self, slot: &ObjectSlot, root: Branch, needed: u32, run: u32) -> Option<Branch> {
+        let mut top = root;
+        if top.height == TWIG && run as usize >= TWIG_FANOUT {
+            top = self.widen(slot, top)?;
+        }
+        while levels(top) < needed {
+            top = self.parent_of(top, 0, run)?;
+            slot.root.store(top.word(), Ordering::Release);
+        }
+        Some(top)
     }
 
-    fn adopt(&mut self, parent: u32, c: usize, child: u32) {
-        self.seg.inner(parent).0[c].store(child + 1, Ordering::Release);
-        *self.inners.word_mut(parent) += 1;
+    /// Puts an inner node in the place of a twig. Who still walks through the twig meets the same leaves.
+    fn widen(&mut self, slot: &ObjectSlot, twig: Branch) -> Option<Branch> {
+        let inner = self.new_branch(1)?;
+        for (from, to) in self.children(twig).iter().zip(self.children(inner)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        *self.inners.word_mut(inner.node) = self.twigs.word(twig.node);
+        slot.root.store(inner.word(), Ordering::Release);
+        self.twigs.put(twig.node);
+        Some(inner)
+    }
+
+    /// A new node above `child`, which holds `key`; a twig if it will do for `run` too.
+    fn parent_of(&mut self, child: Branch, key: u32, run: u32) -> Option<Branch> {
+        let twig = child.height == 0 && (run as usize) < TWIG_FANOUT && self.twigs.left() > 0;
+        let parent = self.new_branch(if twig { TWIG } else { levels(child) + 1 })?;
+        self.adopt(parent, (key >> (levels(child) * FANOUT_BITS)) as usize % FANOUT, child);
+        Some(parent)
+    }
+
+    fn adopt(&mut self, parent: Branch, c: usize, child: Branch) {
+        self.children(parent)[c].store(child.node + 1, Ordering::Release);
+        *self.kin(parent).word_mut(parent.node) += 1;
     }
 
     fn free_leaf(&mut self, leaf: u32) {
@@ -398,23 +435,23 @@ impl Index {
     fn unlink(&mut self, object: u32, run: u64) {
         let seg = self.seg.clone();
         let slot = seg.object(object);
-        let root = slot.root.load(Ordering::Relaxed);
-        let (height, node) = ((root >> 32) as u32, root as u32 - 1);
+        let mut at = self.root(object).expect("the leaf is in the tree");
         let mut path = Vec::new();
-        let mut n = node;
-        for h in (0..height).rev() {
-            let c = (run >> (h * FANOUT_BITS)) as usize % FANOUT;
-            path.push((n, c));
-            n = seg.inner(n).0[c].load(Ordering::Relaxed) - 1;
+        while levels(at) > 0 {
+            let height = levels(at) - 1;
+            let c = (run >> (height * FANOUT_BITS)) as usize % FANOUT;
+            path.push((at, c));
+            at = Branch { height, node: self.children(at)[c].load(Ordering::Relaxed) - 1 };
         }
         while let Some((parent, c)) = path.pop() {
-            seg.inner(parent).0[c].store(0, Ordering::Release);
-            let word = self.inners.word_mut(parent);
+            self.children(parent)[c].store(0, Ordering::Release);
+            let nodes = self.kin(parent);
+            let word = nodes.word_mut(parent.node);
             *word -= 1;
             if *word & !USED > 0 {
                 return;
             }
-            self.inners.put(parent);
+            nodes.put(parent.node);
         }
         slot.root.store(0, Ordering::Release);
     }
@@ -422,20 +459,27 @@ impl Index {
     /// After a restart: finds every node that the trees of the given objects reach; all others are free.
     /// Trees are as some instruction of the dead daemon left them, and each step of it leaves a walkable tree.
     pub fn recover(&mut self, objects: &[u32]) {
-        let (mut leaves_seen, mut inners_seen) = (Vec::new(), Vec::new());
+        let (mut leaves_seen, mut branches_seen) = (Vec::new(), Vec::new());
         for &object in objects {
-            self.reach_all(object, &mut leaves_seen, &mut inners_seen);
+            self.reach_all(object, &mut leaves_seen, &mut branches_seen);
         }
         leaves_seen.sort_unstable_by_key(|&(leaf, _, _)| leaf);
-        inners_seen.sort_unstable();
+        branches_seen.sort_unstable_by_key(|branch| branch.node);
         let seg = &self.seg;
         self.leaves.recover(leaves_seen.iter().map(|&(leaf, object, run)| {
             (leaf, LeafInfo { object, run, present: present_in(seg.leaf(leaf)) }.word())
         }));
-        self.inners.recover(inners_seen.iter().map(|&i| {
-            let children = seg.inner(i).0.iter().filter(|c| c.load(Ordering::Relaxed) != 0);
-            (i, children.count() as u64)
-        }));
+        let (twigs, inners): (Vec<Branch>, _) =
+            branches_seen.into_iter().partition(|branch| branch.height == TWIG);
+        for branches in [twigs, inners] {
+            let Some(&like) = branches.first() else { continue };
+            let words = branches.iter().map(|&branch| {
+                let children = self.children(branch).iter().filter(|c| c.load(Ordering::Relaxed) != 0);
+                (branch.node, children.count() as u64)
+            });
+            let words: Vec<(u32, u64)> = words.collect();
+            self.kin(like).recover(words.into_iter());
+        }
         self.hollow = 0;
         self.shadow_only.clear();
         for (leaf, ..) in leaves_seen {
@@ -448,31 +492,30 @@ impl Index {
         begin_reuse(&self.seg.header().epoch);
     }
 
-    /// All nodes of the tree of an object: leaves (with object and run) and inner nodes.
-    fn reach_all(&self, object: u32, leaves: &mut Vec<(u32, u32, u32)>, inners: &mut Vec<u32>) {
-        let root = self.seg.object(object).root.load(Ordering::Acquire);
-        if root != 0 {
-            self.reach(object, (root >> 32) as u32, root as u32 - 1, 0, leaves, inners);
+    /// All nodes of the tree of an object: leaves (with object and run) and others.
+    fn reach_all(&self, object: u32, leaves: &mut Vec<(u32, u32, u32)>, branches: &mut Vec<Branch>) {
+        if let Some(root) = self.root(object) {
+            self.reach(object, root, 0, leaves, branches);
         }
     }
 
     fn reach(
         &self,
         object: u32,
-        height: u32,
-        node: u32,
+        at: Branch,
         prefix: u32,
         leaves: &mut Vec<(u32, u32, u32)>,
-        inners: &mut Vec<u32>,
+        branches: &mut Vec<Branch>,
     ) {
-        if height == 0 {
-            leaves.push((node, object, prefix));
+        if at.height == 0 {
+            leaves.push((at.node, object, prefix));
             return;
         }
-        inners.push(node);
-        for c in 0..FANOUT {
-            if let Some(child) = self.seg.inner(node).0[c].load(Ordering::Relaxed).checked_sub(1) {
-                self.reach(object, height - 1, child, prefix << FANOUT_BITS | c as u32, leaves, inners);
+        branches.push(at);
+        for (c, child) in self.children(at).iter().enumerate() {
+            if let Some(node) = child.load(Ordering::Relaxed).checked_sub(1) {
+                let below = Branch { height: levels(at) - 1, node };
+                self.reach(object, below, prefix << FANOUT_BITS | c as u32, leaves, branches);
             }
         }
     }
@@ -480,9 +523,9 @@ impl Index {
     /// What does not agree between nodes and their books.
     pub fn check(&self, objects: &[u32]) -> Vec<String> {
         let (mut bad, mut hollow) = (Vec::new(), 0);
-        let (mut leaves, mut inners) = (Vec::new(), Vec::new());
+        let (mut leaves, mut branches) = (Vec::new(), Vec::new());
         for &object in objects {
-            self.reach_all(object, &mut leaves, &mut inners);
+            self.reach_all(object, &mut leaves, &mut branches);
         }
         for &(leaf, object, run) in &leaves {
             let (told, found) =
@@ -496,17 +539,19 @@ impl Index {
         if (hollow, hollow) != (self.hollow, queued) {
             bad.push(format!("{hollow} leaves without pages, {} counted, {queued} queued", self.hollow));
         }
-        if leaves.len() != self.leaves.in_use() || inners.len() != self.inners.in_use() {
-            bad.push(format!(
-                "index nodes: {} leaves and {} inner nodes reachable, {} and {} in use",
-                leaves.len(),
-                inners.len(),
-                self.leaves.in_use(),
-                self.inners.in_use()
-            ));
+        let twigs = branches.iter().filter(|branch| branch.height == TWIG).count();
+        let reachable = [leaves.len(), twigs, branches.len() - twigs];
+        let in_use = [self.leaves.in_use(), self.twigs.in_use(), self.inners.in_use()];
+        if reachable != in_use {
+            bad.push(format!("leaves, twigs, inner nodes: {reachable:?} reachable, {in_use:?} in use"));
         }
         bad
     }
+}
+
+/// Levels of nodes below.
+fn levels(of: Branch) -> u32 {
+    if of.height == TWIG { 1 } else { of.height }
 }
 
 /// A leaf that is used and has no present page, by its word.
@@ -523,7 +568,7 @@ fn present_in(leaf: &Leaf) -> usize {
 mod tests {
     use super::*;
     use crate::layout::Geometry;
-    use crate::map::memfd;
+    use crate::map::{Astray, memfd};
 
     fn segment(inners_max: u32) -> Arc<Segment> {
         let geometry = Geometry { objects_max: 64, inners_max, leaves_max: 512, frames_max: 512 };
@@ -546,6 +591,62 @@ mod tests {
         assert_eq!(index.find(1, 16), None, "the oldest shadows went");
         assert!(index.find(1, 399 * 16).is_some());
         assert_eq!(index.check(&[1]), Vec::<String>::new());
+    }
+
+    /// From a leaf to a twig to higher trees and back to nothing, with a restart at each step.
+    #[test]
+    fn a_tree_grows_through_a_twig() {
+        let seg = segment(64);
+        let mut index = Index::new(seg.clone());
+        let runs = [0, 31, 7, 32, 255, 256, 70_000, 5];
+        let kinds = [(0, 0), (1, 0), (1, 0), (0, 1), (0, 1), (0, 3), (0, 6), (0, 6)];
+        let mut places = Vec::new();
+        for (i, (&run, kinds)) in runs.iter().zip(kinds).enumerate() {
+            let page = run * RUN_PAGES as u64 + 3;
+            places.push((page, index.ensure(1, page).unwrap()));
+            assert_eq!((index.twigs.in_use(), index.inners.in_use()), kinds, "with run {run}");
+            index.count_present(places[i].1, 1);
+            index.entry(places[i].1).store(Entry::present(i as u32, 1).0, Ordering::Relaxed);
+            let mut successor = Index::new(seg.clone());
+            successor.recover(&[1]);
+            index = successor;
+            assert_eq!(index.check(&[1]), Vec::<String>::new());
+            for &(page, place) in &places {
+                assert_eq!((index.find(1, page), index.whose(place)), (Some(place), (1, page)));
+            }
+            let mut found = Vec::new();
+            index.for_range(1, 3, u64::MAX, |page, place| {
+                found.extend(index.get(place).frame().map(|_| (page, place)));
+            });
+            places.sort_unstable_by_key(|&(page, _)| page);
+            assert_eq!(found, places);
+        }
+        for (i, (_, place)) in places.into_iter().enumerate() {
+            index.entry(place).store(Entry::EMPTY.0, Ordering::Relaxed);
+            index.count_present(place, -1);
+            index.set_limit(0);
+            assert_eq!(index.check(&[1]), Vec::<String>::new());
+            assert_eq!(index.leaves.in_use(), runs.len() - 1 - i);
+        }
+        assert_eq!((index.inners.in_use(), seg.object(1).root.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn a_twig_goes_when_its_last_leaf_goes() {
+        let mut index = Index::new(segment(64));
+        let epoch = |index: &Index| index.seg.header().epoch.load(Ordering::Relaxed);
+        index.ensure(1, 20).unwrap();
+        index.ensure(1, 40).unwrap();
+        index.ensure(2, 40).unwrap();
+        assert_eq!((index.twigs.in_use(), index.inners.in_use()), (2, 0));
+        index.set_limit(0);
+        assert_eq!((index.twigs.in_use(), index.seg.object(1).root.load(Ordering::Relaxed)), (0, 0));
+        let before = epoch(&index);
+        index.set_limit(usize::MAX);
+        index.ensure(3, 40).unwrap();
+        assert!(epoch(&index) > before, "who stands in the twig must notice");
+        index.clear_object(3);
+        assert_eq!((index.twigs.in_use(), index.check(&[1, 2, 3])), (0, Vec::new()));
     }
 
     #[test]
@@ -614,6 +715,12 @@ mod tests {
         slot.root.store(1 << 32 | 1, Ordering::Relaxed);
         seg.inner(0).0[3].store(5000, Ordering::Relaxed);
         assert_eq!(seg.find_leaf(slot, 3), None);
+        // Or the twig, or a leaf that a twig names.
+        slot.root.store(Branch { height: TWIG, node: 256 }.word(), Ordering::Relaxed);
+        assert_eq!((seg.walk(slot, 3), seg.find_leaf(slot, 3)), (Err(Astray(256)), None));
+        slot.root.store(Branch { height: TWIG, node: 0 }.word(), Ordering::Relaxed);
+        seg.twig(0).0[3].store(5000, Ordering::Relaxed);
+        assert_eq!((seg.walk(slot, 3), seg.walk(slot, 32)), (Err(Astray(4999)), Ok(None)));
         let seen = crate::client::observe(&seg, slot, 3 * RUN_PAGES as u64).unwrap();
         assert_eq!(seen.identity, crate::protocol::NO_LEAF);
     }

@@ -4,6 +4,7 @@
 //! 0        header (1 page)
 //! objects  ObjectSlot x objects_max      hashed by object id, level by level
 //! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
+//! twigs    [u32; 32] x twigs_max         a small inner node: the root of a file of 2 to 32 runs
 //! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
 //! frames   4 KiB x frames_max            2 MiB aligned
 //! ```
@@ -17,6 +18,8 @@ pub const PAGE_SIZE: usize = 4096;
 pub const RUN_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
+/// Children of a twig.
+pub const TWIG_FANOUT: usize = 32;
 /// Object slots at the most.
 pub const OBJECTS_MAX: u32 = 1 << 24;
 /// Leaves at the most: a place (leaf and entry in it), and that plus one, fits 32 bits.
@@ -93,7 +96,7 @@ pub struct Geometry {
 pub struct ObjectSlot {
     /// Object id; 0 = free.
     pub id: AtomicU64,
-    /// `height << 32 | (node + 1)`: node is a leaf at height 0, an inner node above; 0 = nothing cached.
+    /// The root of the tree: [`Branch::word`]; 0 = nothing cached.
     pub root: AtomicU64,
     /// Size of the file in bytes.
     pub size: AtomicU64,
@@ -131,10 +134,41 @@ pub struct Leaf(pub [AtomicU64; RUN_PAGES]);
 #[derive(Debug)]
 pub struct Inner(pub [AtomicU32; FANOUT]);
 
+/// An inner node for the first runs of a file, right above their leaves: a whole one would cost a file of 100 KiB more than
+/// all its leaves.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Twig(pub [AtomicU32; TWIG_FANOUT]);
+
+/// A node of a tree, and how to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// Levels of nodes below: a leaf has none. Of a twig: [`TWIG`].
+    pub height: u32,
+    /// Its number among the leaves, twigs or inner nodes.
+    pub node: u32,
+}
+
+/// Stands for the height of a twig, which is 1, and tells it from an inner node.
+pub const TWIG: u32 = HEIGHT_MAX + 1;
+
+impl Branch {
+    /// What a root word says, if there is a root.
+    #[inline]
+    pub fn of(word: u64) -> Option<Branch> {
+        (word != 0).then_some(Branch { height: (word >> 32) as u32, node: (word as u32).wrapping_sub(1) })
+    }
+    /// The root word: `height << 32 | (node + 1)`.
+    pub fn word(self) -> u64 {
+        u64::from(self.height) << 32 | u64::from(self.node + 1)
+    }
+}
+
 const _: () = assert!(size_of::<Header>() == PAGE_SIZE);
 const _: () = assert!(size_of::<ObjectSlot>() == 64);
 const _: () = assert!(size_of::<Leaf>() == 128);
 const _: () = assert!(size_of::<Inner>() == 1024);
+const _: () = assert!(size_of::<Twig>() == 128);
 const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
 const _: () = assert!(std::mem::offset_of!(Header, tracing) < std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
@@ -181,9 +215,17 @@ impl Geometry {
     pub fn inners_at(&self) -> usize {
         self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()
     }
+    /// Twigs. Files that find none left have an inner node instead.
+    pub fn twigs_max(&self) -> u32 {
+        self.leaves_max / 2
+    }
+    /// Byte offset of the twigs.
+    pub fn twigs_at(&self) -> usize {
+        self.inners_at() + self.inners_max as usize * size_of::<Inner>()
+    }
     /// Byte offset of the leaves.
     pub fn leaves_at(&self) -> usize {
-        self.inners_at() + self.inners_max as usize * size_of::<Inner>()
+        self.twigs_at() + self.twigs_max() as usize * size_of::<Twig>()
     }
     /// Byte offset of the frames.
     pub fn frames_at(&self) -> usize {

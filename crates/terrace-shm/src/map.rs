@@ -1,8 +1,8 @@
 //! Mappings of the shared memory files, and typed access to what lies in them.
 
 use crate::layout::{
-    BUCKET_SLOTS, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf, MAGIC,
-    ObjectSlot, PAGE_SIZE,
+    BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
+    MAGIC, ObjectSlot, PAGE_SIZE, TWIG, Twig,
 };
 use crate::sync::{AtomicU8, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -114,6 +114,7 @@ pub struct Segment {
     // Resolved once: the hot path adds an index to a base.
     objects: *const ObjectSlot,
     inners: *const Inner,
+    twigs: *const Twig,
     leaves: *const Leaf,
     frames: *mut u8,
 }
@@ -167,6 +168,7 @@ impl Segment {
             Segment {
                 objects: base.add(geometry.objects_at()).cast(),
                 inners: base.add(geometry.inners_at()).cast(),
+                twigs: base.add(geometry.twigs_at()).cast(),
                 leaves: base.add(geometry.leaves_at()).cast(),
                 frames: base.add(geometry.frames_at()),
                 map,
@@ -198,6 +200,13 @@ impl Segment {
         assert!(i < self.geometry.inners_max);
         // SAFETY: in bounds; all fields are atomics.
         unsafe { &*self.inners.add(i as usize) }
+    }
+    /// Twig `i`.
+    #[inline]
+    pub fn twig(&self, i: u32) -> &Twig {
+        assert!(i < self.geometry.twigs_max());
+        // SAFETY: in bounds; all fields are atomics.
+        unsafe { &*self.twigs.add(i as usize) }
     }
     /// Leaf `i`.
     #[inline]
@@ -265,11 +274,12 @@ impl Segment {
     /// Such a number. In the only writer's own walk it is a broken tree.
     #[inline]
     pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<u32>, Astray> {
-        let root = object.root.load(Ordering::Acquire);
-        if root == 0 {
+        let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
             return Ok(None);
+        };
+        if height == TWIG {
+            return self.walk_twig(node, run);
         }
-        let (mut height, mut node) = ((root >> 32) as u32, (root as u32).wrapping_sub(1));
         if height > HEIGHT_MAX || run >> (height * FANOUT_BITS) != 0 {
             return Ok(None);
         }
@@ -284,6 +294,20 @@ impl Segment {
             };
             node = below;
         }
+        self.a_leaf(node)
+    }
+    fn walk_twig(&self, twig: u32, run: u64) -> Result<Option<u32>, Astray> {
+        if twig >= self.geometry.twigs_max() {
+            return Err(Astray(twig));
+        }
+        let child = usize::try_from(run).ok().and_then(|run| self.twig(twig).0.get(run));
+        match child.and_then(|child| child.load(Ordering::Acquire).checked_sub(1)) {
+            None => Ok(None),
+            Some(node) => self.a_leaf(node),
+        }
+    }
+    #[inline]
+    fn a_leaf(&self, node: u32) -> Result<Option<u32>, Astray> {
         if node < self.geometry.leaves_max { Ok(Some(node)) } else { Err(Astray(node)) }
     }
 }

@@ -308,6 +308,33 @@ mod tests {
     }
 
     #[test]
+    fn reuse_of_a_parent_is_seen() {
+        // The tree of page A outgrows its root, a twig, which becomes the root above page B.
+        loom::model(|| {
+            let (a, b) = (world(), world());
+            b.frame.write(9);
+            let (root, child) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let t = {
+                let (a, root, child) = (a.clone(), root.clone(), child.clone());
+                thread::spawn(move || {
+                    root.store(1, Ordering::Release);
+                    begin_reuse(&a.epoch);
+                    child.store(1, Ordering::Release);
+                })
+            };
+            let epoch = a.epoch.load(Ordering::Acquire);
+            let through_twig = root.load(Ordering::Acquire) == 0;
+            let leaf = if through_twig && child.load(Ordering::Acquire) == 1 { &b } else { &a };
+            if let Some(x) = read(leaf, &leaf.entry) {
+                if same_epoch(&a.epoch, epoch) {
+                    assert_eq!(x, 1, "page B's content believed for page A");
+                }
+            }
+            t.join().unwrap();
+        });
+    }
+
+    #[test]
     fn donation_against_write() {
         // A client looked at the absent entry, read the source (content 1), donates. A write makes the page present
         // (content 2), may evict it again. The daemon accepts only if the entry's identity is what the client saw.
