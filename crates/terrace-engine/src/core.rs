@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub index: Index,
     pub policy: Box<dyn Evict>,
     pub min_ttl: MinTtl,
+    /// The policy counts by key.
+    wants_keys: bool,
     pub frames: Frames,
     /// Place + 1 of the page in each frame; 0 = none.
     pub owner: Vec<u32>,
@@ -62,6 +64,11 @@ pub(crate) struct Core {
     victims: Vec<Victim>,
 }
 
+/// The key of a page for policies: the same for the same page, also after a restart, and hardly ever that of another.
+fn key_of(object: ObjectId, page: u64) -> u64 {
+    object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
+}
+
 /// What a page looked like before somebody read it from the source; see [`Core::untouched_since`].
 pub(crate) use terrace_shm::protocol::Seen as Before;
 
@@ -70,6 +77,7 @@ impl Core {
         let frames_max = handles.segment.geometry().frames_max as usize;
         Core {
             index: Index::new(handles.segment.clone()),
+            wants_keys: policy.wants_keys(),
             policy,
             min_ttl,
             frames: Frames::new(frames_max as u32),
@@ -218,9 +226,20 @@ impl Core {
         let mut touches = self.touches();
         touches.set(frame, 0);
         self.counts.inserted += 1;
+        self.tell_key(frame);
         let refault = self.policy.insert(frame, shadow, why, &mut touches);
         self.counts.refaults += u64::from(refault);
         refault
+    }
+    /// Tells a policy that counts by key whose page is in a frame that has an owner: right before `insert`.
+    pub(crate) fn tell_key(&mut self, frame: u32) {
+        if !self.wants_keys {
+            return;
+        }
+        let place = self.place_of(frame).expect("an enlisted frame has an owner");
+        let (slot, page) = self.index.whose(place);
+        let object = self.by_slot.get(&slot).map_or(0, |o| o.id());
+        self.policy.key(frame, key_of(object, page));
     }
     /// Frees a frame that has an owner which the caller has dealt with.
     pub(crate) fn free_owned(&mut self, frame: u32) {

@@ -103,6 +103,7 @@ impl Engine {
         let mut touches = core.touches();
         for frame in kept {
             let count = terrace_policy::Touches::take(&mut touches, frame);
+            core.tell_key(frame);
             core.policy.insert(frame, None, Why::Read, &mut touches);
             terrace_policy::Touches::set(&mut touches, frame, count.min(terrace_shm::map::TOUCH_MAX));
         }

@@ -257,7 +257,8 @@ pub trait Evict: Send + fmt::Debug {
 }
 
 /// The policies `build` knows, the default first.
-pub const NAMES: &[&str] = &["strata", "mglru", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc"];
+pub const NAMES: &[&str] =
+    &["strata", "mglru", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc", "lirs", "w-tinylfu"];
 
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
@@ -271,6 +272,8 @@ pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Ev
         "2q" => Box::new(evict::two_q::TwoQ::build(slots_max, capacity)),
         "s3fifo" => Box::new(evict::s3fifo::S3Fifo::build(slots_max, capacity)),
         "arc" => Box::new(evict::arc::Arc::build(slots_max, capacity)),
+        "lirs" => Box::new(evict::lirs::Lirs::build(slots_max, capacity)),
+        "w-tinylfu" => Box::new(evict::w_tinylfu::WTinyLfu::build(slots_max, capacity)),
         "sieve" => Box::new(evict::sieve::Sieve::build(slots_max)),
         "lru" => Box::new(evict::lru::Lru::build(slots_max)),
         _ => return None,

@@ -26,7 +26,7 @@ const HELD: u8 = 2;
 /// Tag of the pages of queue 0; those of queue n carry this plus n.
 const FIRST_QUEUE: u8 = 3;
 /// Queues a policy can have.
-const QUEUES_MAX: usize = 3;
+const QUEUES_MAX: usize = 4;
 
 fn is_resident(tag: u8) -> bool {
     tag >= HELD
@@ -190,10 +190,10 @@ pub(crate) struct Shell<R> {
 
 impl<R: Rules> Shell<R> {
     pub(crate) fn new(slots_max: usize, rules: R) -> Shell<R> {
-        let (slots, [held, a, b, c]) = Slots::new::<{ QUEUES_MAX + 1 }>(slots_max);
+        let (slots, [held, lists @ ..]) = Slots::new::<{ QUEUES_MAX + 1 }>(slots_max);
         Shell {
             rules,
-            queues: Queues { slots, lists: [a, b, c] },
+            queues: Queues { slots, lists },
             held: Held::new(held),
             patience: Patience::default(),
             sweep: Sweep::default(),
@@ -249,8 +249,6 @@ impl<R: Rules> Evict for Shell<R> {
     }
 
     fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
-        let resident = self.resident();
-        self.rules.prepare(&mut self.queues, want, resident);
         if R::MOVES && !self.told {
             let mut left = (want * SWEEP_RATE).min(self.queues.slots.slots_max());
             while let Some((slot, count)) =
@@ -259,6 +257,8 @@ impl<R: Rules> Evict for Shell<R> {
                 self.hit(slot, count);
             }
         }
+        let resident = self.resident();
+        self.rules.prepare(&mut self.queues, want, resident);
         collect(want, out, || self.look(touches));
     }
 
@@ -342,9 +342,9 @@ impl<R: Rules> Evict for Shell<R> {
     }
 
     fn check(&self) -> Result<(), String> {
-        let [a, b, c] = &self.queues.lists;
+        let [a, b, c, d] = &self.queues.lists;
         let belongs = |list: usize, tag| tag == HELD + list as u8;
-        self.queues.slots.check(&[&self.held.list, a, b, c], belongs, is_resident)?;
+        self.queues.slots.check(&[&self.held.list, a, b, c, d], belongs, is_resident)?;
         self.rules.check(&self.queues)
     }
 

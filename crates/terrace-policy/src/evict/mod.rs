@@ -3,6 +3,7 @@
 pub mod arc;
 pub mod clock;
 pub mod fifo;
+pub mod lirs;
 pub mod lru;
 pub mod mglru;
 pub mod opt;
@@ -10,6 +11,7 @@ pub mod s3fifo;
 pub mod sieve;
 pub mod strata;
 pub mod two_q;
+pub mod w_tinylfu;
 
 /// Slots a policy can be built for, 1 TiB of pages: links have 28 bits at the most, and numbers above are list ends.
 pub const SLOTS_MAX: usize = (1 << 28) - SENTINELS_MAX;
