@@ -66,7 +66,7 @@ impl Sketch {
         let mixed = mix(key.wrapping_add(GOLDEN));
         let (a, b) = (mixed as u32, (mixed >> 32) as u32 | 1);
         let len = self.counters.len() as u64;
-        std::array::from_fn(|i| (u64::from(a.wrapping_add(b.wrapping_mul(i as u32))) * len >> 32) as usize)
+        std::array::from_fn(|i| ((u64::from(a.wrapping_add(b.wrapping_mul(i as u32))) * len) >> 32) as usize)
     }
 
     fn add(&mut self, key: u64, times: u8) {
