@@ -58,12 +58,13 @@ impl Readahead {
     /// Pages to read beyond a miss of `[first, first + pages)`.
     pub(crate) fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
         let sequential = first == self.next && first > 0;
-        self.window = match (sequential, self.window) {
+        let window = match (sequential, self.window) {
             (false, _) if first == 0 => RUN_PAGES as u64,
             (false, _) => 0,
             (true, 0) => RUN_PAGES as u64,
-            (true, w) => (w * 2).min(window_max),
+            (true, w) => w * 2,
         };
+        self.window = window.min(window_max);
         self.next = first + pages + self.window;
         self.window
     }

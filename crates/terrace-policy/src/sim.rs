@@ -24,6 +24,12 @@ pub enum Mode {
         /// Victims asked for at once, an eighth of the pool at most.
         batch: usize,
     },
+    /// As the engine does while its reclaim thread sleeps: hits only bump the touch table, and a batch of victims is
+    /// taken when no page is free.
+    OnDemand {
+        /// As above.
+        batch: usize,
+    },
 }
 
 /// What a run came to.
@@ -192,6 +198,7 @@ impl<'a> Pool<'a> {
         let (batch, free_min) = match mode {
             Mode::Exact => (1, 0),
             Mode::Sampled { batch } => (batch.clamp(1, capacity.div_ceil(8)), (batch / 2).min(capacity / 32)),
+            Mode::OnDemand { batch } => (batch.clamp(1, capacity.div_ceil(8)), 0),
         };
         Pool {
             exact: mode == Mode::Exact,

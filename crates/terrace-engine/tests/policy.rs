@@ -1,0 +1,110 @@
+//! The engine decides as the simulator does: one access sequence, the same policy object behind both, the same misses,
+//! evictions and refaults at every step, and the same queues at the end.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use terrace_engine::io::NullIo;
+use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_policy::sim::{Mode, run_ids};
+use terrace_policy::{Evict, build};
+
+const PAGE: u64 = 4096;
+/// Pages of the file: about three times what the memory holds.
+const FILE_PAGES: u64 = 10_000;
+const REQUESTS: usize = 60_000;
+/// Requests between two comparisons.
+const STEP: usize = 997;
+/// Victims that a miss without a free frame asks for.
+const BATCH: usize = 32;
+
+/// Favourites that change, pages read in several pieces, and now and then a stretch in order.
+fn accesses() -> Vec<u32> {
+    let mut state = 0x1357_9BDF_2468_ACE1u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut pages = Vec::new();
+    while pages.len() < REQUESTS {
+        let shift = pages.len() as u64 / 20_000 * 1500;
+        match below(50) {
+            0 => {
+                let from = below(FILE_PAGES);
+                pages.extend((from..from + below(300)).map(|page| page % FILE_PAGES));
+            }
+            kind => {
+                let page = (below(1 << (kind % 14)) * 7 + shift) % FILE_PAGES;
+                pages.extend((0..=below(3)).map(|_| page));
+            }
+        }
+    }
+    pages.truncate(REQUESTS);
+    pages.into_iter().map(|page| page as u32).collect()
+}
+
+/// An engine without background threads, whose source says nothing but zeros, and one file.
+fn engine(policy: &str) -> (Arc<Engine>, ObjectRef, File) {
+    let config = EngineConfig {
+        memory_bytes: 16 << 20,
+        memory_max_bytes: Some(64 << 20),
+        policy: policy.into(),
+        readahead_max_bytes: 0,
+        ..EngineConfig::default()
+    };
+    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+    let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(FILE_PAGES * PAGE).unwrap();
+    let object = engine.object(1, file.as_raw_fd(), FILE_PAGES * PAGE).unwrap();
+    (engine, object, file)
+}
+
+/// The policy as an engine of `frames_max` frames builds it for a pool of `capacity`.
+fn policy(name: &str, frames_max: usize, capacity: usize) -> Box<dyn Evict> {
+    let mut policy = build(name, frames_max, frames_max).unwrap();
+    policy.set_capacity(capacity);
+    policy
+}
+
+fn decides_as_the_simulator(name: &str) {
+    let (engine, object, _file) = engine(name);
+    let frames_max = engine.handles().segment.geometry().frames_max as usize;
+    let capacity = (engine.stats().memory.frames_max_bytes / PAGE) as usize;
+    let accesses = accesses();
+    let mut buf = vec![0; PAGE as usize];
+    for (i, &page) in accesses.iter().enumerate() {
+        let read = engine.read(&object, u64::from(page) * PAGE, &mut buf, Door::MainDirect).unwrap();
+        assert_eq!(read, PAGE as usize);
+        let done = i + 1;
+        if done % STEP != 0 && done != REQUESTS {
+            continue;
+        }
+        let mut simulated = policy(name, frames_max, capacity);
+        let outcome = run_ids(
+            simulated.as_mut(),
+            &accesses[..done],
+            FILE_PAGES as usize,
+            capacity,
+            Mode::OnDemand { batch: BATCH },
+        );
+        let stats = engine.stats();
+        let found = (stats.main_door.misses, stats.reclaim.pgsteal, stats.reclaim.workingset_refault);
+        assert_eq!(found, (outcome.misses, outcome.evictions, simulated.refaults().recent), "after {done}");
+        let queues: Vec<_> = stats.generations.iter().map(|row| (row.label.clone(), row.pages)).collect();
+        let expected = simulated.generations(0);
+        assert_eq!(queues, expected.iter().map(|row| (row.label.clone(), row.pages)).collect::<Vec<_>>());
+    }
+    let evictions = engine.stats().reclaim.pgsteal as usize;
+    assert!(evictions > 2 * capacity, "{evictions} evictions of {capacity} pages prove nothing");
+}
+
+#[test]
+fn strata_in_the_engine_is_strata_in_the_simulator() {
+    decides_as_the_simulator("strata");
+}
+
+#[test]
+fn s3fifo_in_the_engine_is_s3fifo_in_the_simulator() {
+    decides_as_the_simulator("s3fifo");
+}
