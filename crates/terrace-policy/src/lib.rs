@@ -173,7 +173,8 @@ pub trait Evict: Send + fmt::Debug {
     /// caller asks for victims until what is resident fits.
     fn set_capacity(&mut self, pages: usize);
 
-    /// The only clock: milliseconds, never going back. Stamps generations; no decision depends on it.
+    /// The only clock: milliseconds, never going back. Stamps generations; nothing is decided by it but when
+    /// `mglru-fg` opens one. The simulator has no time.
     fn set_time(&mut self, now_ms: u64);
 
     /// One access to a resident page, told as it happens. The engine never calls this (it has the touch
@@ -257,16 +258,42 @@ pub trait Evict: Send + fmt::Debug {
 }
 
 /// The policies `build` knows, the default first.
-pub const NAMES: &[&str] =
-    &["strata", "mglru", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc", "lirs", "w-tinylfu"];
+pub const NAMES: &[&str] = &[
+    "strata",
+    "mglru-fg",
+    "mglru-7.1",
+    "mglru-6.1",
+    "classic",
+    "clock",
+    "lru",
+    "fifo",
+    "2q",
+    "s3fifo",
+    "sieve",
+    "arc",
+    "lirs",
+    "w-tinylfu",
+];
+
+/// Other names of policies, and what they stand for.
+pub const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
+
+/// The policy that `name` stands for, as in [`NAMES`]; `None` when there is none.
+pub fn canonical(name: &str) -> Option<&'static str> {
+    let meant = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, meant)| meant);
+    NAMES.iter().find(|known| **known == meant).copied()
+}
 
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
 pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {
     assert!(slots_max <= evict::SLOTS_MAX, "slots_max {slots_max} over {}", evict::SLOTS_MAX);
-    Some(match name {
+    Some(match canonical(name)? {
         "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
-        "mglru" => Box::new(evict::mglru::Mglru::new(slots_max, capacity)),
+        "mglru-fg" => Box::new(evict::mglru_fg::MglruFg::new(slots_max, capacity)),
+        "mglru-7.1" => Box::new(evict::mglru_7_1::Mglru71::new(slots_max, capacity)),
+        "mglru-6.1" => Box::new(evict::mglru_6_1::Mglru61::new(slots_max, capacity)),
+        "classic" => Box::new(evict::classic::Classic::new(slots_max, capacity)),
         "clock" => Box::new(evict::clock::Clock::build(slots_max)),
         "fifo" => Box::new(evict::fifo::Fifo::build(slots_max)),
         "2q" => Box::new(evict::two_q::TwoQ::build(slots_max, capacity)),
@@ -278,4 +305,19 @@ pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Ev
         "lru" => Box::new(evict::lru::Lru::build(slots_max)),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aliases_stand_for_policies() {
+        assert_eq!(canonical("mglru"), Some("mglru-fg"));
+        assert_eq!((canonical("lru"), canonical("nonesuch")), (Some("lru"), None));
+        for (alias, meant) in ALIASES {
+            assert_eq!(build(alias, 1, 1).unwrap().name(), *meant);
+            assert!(!NAMES.contains(alias));
+        }
+    }
 }

@@ -56,7 +56,7 @@ pub struct Tuning {
     /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G [environment: TERRACE_MEMORY]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// Eviction policy: strata, mglru, clock or lru [environment: TERRACE_POLICY]
+    /// Eviction policy, for example strata or mglru; a wrong name lists all [environment: TERRACE_POLICY]
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]

@@ -1,86 +1,190 @@
-//! `mglru`: the kernel's multi-generational LRU, for a cache of files read by descriptor.
+//! The multi-generational LRU: what its versions have in common.
 //!
-//! Source: Linux MGLRU as of the 7.2 reclaim loop with the fine-grained reference rules proposed as MGLRU-FG v3
-//! (2026); written from a specification, no kernel code.
+//! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of files;
+//! written from a specification, no kernel code. A version is a set of [`Rules`]: `mglru_6_1`, `mglru_7_1`,
+//! `mglru_fg`.
 //!
 //! ```text
-//!   max_seq   ▲ gen 3   youngest
-//!             │ gen 2   a climb of one generation: more than 7 references, or 2 in the oldest
-//!             │ gen 1   ◄── new pages known from before (2 references or more)
-//!   min_seq   │ gen 0   ◄── new pages; scanned from the tail: referenced ► up, protected ► up, else evicted
-//!             └─ aging opens a generation when 2 are left, or 3 are and a first pass did not suffice
+//!   max_seq  ▲ gen 3   youngest                                       a pass looks at the oldest from its tail:
+//!            │ gen 2   ◄┐                                               of a protected tier ► up one generation
+//!            │ gen 1   ◄┴ where the rules put pages known from before   else ► isolated, up to 64 at once ► victims
+//!   min_seq  │ gen 0   ◄── new pages                                  emptied: min_seq + 1, the past counts half
+//!            └─ 2 to 4 generations are open; aging opens one when the rules find too few old pages
 //! ```
-//! A page has 0..7 references (the read that faulted it in is the first; readahead and writes give none). Their
-//! logarithm is its *tier*. A tier whose pages, once evicted, come back more than twice as often as those of the
-//! tier below is *protected*: its pages move up a generation instead of being evicted. The comparison decays by
-//! half whenever the oldest generation is used up. A shadow is min_seq and references at eviction; it is recent
-//! while fewer than 4 generations opened since.
+//! A page's *state* is 4 bits that only the rules read: how often it was used, and what it brought along from a
+//! former life. The *tier* of a state is the logarithm of the uses. The *controller* compares how often evicted
+//! pages of each tier come back; a tier that does so more often than its set point allows is protected. A shadow
+//! holds min_seq and the state at eviction.
 //!
-//! Our departures:
-//! - References are not counted at the access but when somebody looks: at the tail, and by a hand that passes 8
-//!   slots for each victim wanted. So several uses between two looks act one after the other, in the generation
-//!   the page is in by then. In return there is no stale list to sort: a page's list is always its generation.
-//! - No mapped pages, hence no page-table walk, Bloom filter or look-around; no second type of page.
-//! - `priority` restarts at 12 for each batch wanted, and the scan budget of a pass is at least 64 pages.
+//! A pass isolates a batch and the batch goes, whatever happens to its pages meanwhile; when `victims` is asked for
+//! less, the rest waits isolated. So the oldest generation runs empty when a batch is all it has, as in the kernel.
+//!
+//! Our departures, in all versions:
+//! - Without `accessed`, uses are not seen when they happen but when somebody looks: at the tail, and by a hand that
+//!   passes 8 slots for each victim wanted. A look tells three uses at the most, which then act one after the other.
+//! - There is no stale list to sort: a page's list is always its generation.
+//! - No mapped pages, hence no page-table walk, Bloom filter or look-around but in [`Evict::age`], which treats a
+//!   touched page as the walk does one whose accessed bit it finds. One type of page.
+//! - Passes stop at 32 pages isolated, whatever was asked for, and priority restarts at 12 for the next.
+//! - A batch is at most an eighth of the pool, which matters below 512 pages.
 //! - A victim that cannot go waits aside (see `list::Held`) where the kernel activates it and rotates it to the tail
 //!   when its writeback ends.
+//! - When a lap over all pages found none to evict, they go regardless of their tiers (see `list::Patience`), where
+//!   the kernel would kill a process.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep, looks_max};
+use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep};
 use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Tier, Touches, Victim, Why};
 
-const MIN_NR_GENS: u64 = 2;
-const MAX_NR_GENS: u64 = 4;
-const MAX_NR_TIERS: usize = 4;
-const MIN_LRU_BATCH: usize = 64;
-const DEF_PRIORITY: u32 = 12;
-/// The most references a page can have.
-const REFS_MAX: u8 = 7;
-/// References left after a climb earned by references.
-const REFS_CLIMBED: u8 = 3;
-/// References left after a move up by protection.
-const REFS_PROTECTED: u8 = 2;
+pub(super) const MIN_NR_GENS: u64 = 2;
+pub(super) const MAX_NR_GENS: u64 = 4;
+pub(super) const MAX_NR_TIERS: usize = 4;
+pub(super) const DEF_PRIORITY: u32 = 12;
+/// Pages isolated by one pass.
+pub(super) const MIN_LRU_BATCH: usize = 64;
+/// Pages one reclaim isolates at least, before it gives up looking further.
+const SWAP_CLUSTER_MAX: usize = 32;
+/// Pages moved or looked at under one lock.
+pub(super) const MAX_LRU_BATCH: usize = 4096;
+/// The largest part of the pool that a batch may be: 1/8.
+const BATCH_DIVISOR: usize = 8;
+/// Turnovers of the pool before the timer may open a generation: at one a quarter of real traces loses.
+const TIMER_TURNOVERS: u64 = 2;
+/// Uses that one look at the touch table can tell: clients count no further.
+const TOUCHES_MAX: u8 = 3;
 
-// Tags. Absent: the references a victim had (0..7), and whether it had been held. Resident: generation and
-// references, or held and references.
-const WAS_HELD: u8 = 0x08;
+/// The generations open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The oldest.
+    pub min: u64,
+    /// The youngest.
+    pub max: u64,
+}
+
+/// Where a page is and what it has been through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Its generation.
+    pub seq: u64,
+    /// 4 bits, which the rules alone read.
+    pub state: u8,
+}
+
+/// What the decision to age rests on: pages by generation.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Generations open.
+    pub open: u64,
+    /// Pages in the youngest.
+    pub young: usize,
+    /// Pages in the second generation below the youngest.
+    pub old: usize,
+    /// Pages in all.
+    pub total: usize,
+}
+
+/// What a pass begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aging {
+    /// Nothing.
+    No,
+    /// A new generation.
+    Open,
+    /// A new generation, and that is all at this priority.
+    OpenOnly,
+}
+
+/// What happens at the tail to a page that was not referenced since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes.
+    Evict,
+    /// It moves up one generation, with this state; `counted`: it tells the controller of itself.
+    Protect {
+        /// The state from now on.
+        state: u8,
+        /// Whether the controller counts it.
+        counted: bool,
+    },
+}
+
+/// A version of MGLRU.
+pub trait Rules: fmt::Debug + Send + 'static {
+    /// The policy's name.
+    const NAME: &'static str;
+    /// Gains of the set point and of the tier compared with it: 1, 2 protects a tier that refaults more than twice
+    /// as often.
+    const GAINS: (u64, u64);
+    /// The set point is the tier below, not the lowest.
+    const COMPARES_NEIGHBOURS: bool;
+    /// Protected pages join the next generation at its tail, not at its head.
+    const PROTECTS_TO_TAIL: bool;
+    /// Pages one pass looks at, at the most.
+    const LOOKS_MAX: usize;
+    /// A pass looks at no more pages than its priority allows in all, not only the pass after which it was exceeded.
+    const KEEPS_TO_BUDGET: bool;
+    /// Milliseconds after which a new generation opens in any case, once the pool was turned over twice in that
+    /// time; 0: never.
+    const TIMER_MS: u64;
+
+    /// The tier of a page.
+    fn tier(state: u8) -> usize;
+    /// The state after one more use, the page's place left aside.
+    fn used(state: u8) -> u8;
+    /// One more use through a descriptor.
+    fn referenced(at: At, span: Span) -> At;
+    /// The walk found the page's accessed bit set.
+    fn sighted(at: At, span: Span) -> At;
+    /// The generation a page enters.
+    fn entrance(state: u8, span: Span) -> u64;
+    /// Whether a shadow that is `opened` generations behind `max_seq` and `retired` behind `min_seq` is recent.
+    fn is_recent(opened: u64, retired: u64) -> bool;
+    /// The state that a recent shadow gives back.
+    fn restored(state: u8) -> u8;
+    /// What becomes of a page at the tail, `threshold` being the highest tier not protected.
+    fn verdict(state: u8, threshold: usize) -> Verdict;
+    /// The state of a page whose generation is merged into the next.
+    fn drained(state: u8) -> u8;
+    /// Where a page goes back to that could not be evicted and was used since; `state` counts that use.
+    fn rejected(state: u8, span: Span) -> At;
+    /// Whether to age before a pass.
+    fn aging(sizes: Sizes, priority: u32) -> Aging;
+}
+
+// Tags. Absent: the state a victim had, and whether it had been held. Resident: state and where it is.
+const STATE: u8 = 0x0f;
+const WAS_HELD: u8 = 0x10;
 const HELD: u8 = 0x40;
+const ISOLATED: u8 = 0x60;
 const LISTED: u8 = 0x80;
 
-// Shadows: a bit that keeps them from being 0, the low bits of min_seq, 3 bits of references.
+// Shadows: a bit that keeps them from being 0, the low bits of min_seq, the state.
 const SHADOW_MARK: u32 = 1 << 31;
-const SHADOW_SEQ_MASK: u32 = (1 << 28) - 1;
+const SHADOW_SEQ_MASK: u64 = (1 << 27) - 1;
 
 fn is_resident(tag: u8) -> bool {
     tag >= HELD
 }
 
-fn refs_of(tag: u8) -> u8 {
-    tag & 7
+fn state_of(tag: u8) -> u8 {
+    tag & STATE
 }
 
 fn index_of(seq: u64) -> usize {
     (seq % MAX_NR_GENS) as usize
 }
 
-fn listed(index: usize, refs: u8) -> u8 {
-    LISTED | (index as u8) << 3 | refs
+fn listed(seq: u64, state: u8) -> u8 {
+    LISTED | (index_of(seq) as u8) << 4 | state
 }
 
 fn listed_index(tag: u8) -> usize {
-    usize::from(tag >> 3 & 3)
-}
-
-/// The tier of a page with `refs` references: their logarithm, rounded up.
-fn tier(refs: u8) -> usize {
-    match refs {
-        0 | 1 => 0,
-        2 => 1,
-        3 | 4 => 2,
-        _ => 3,
-    }
+    usize::from(tag >> 4 & 3)
 }
 
 /// How often pages of each tier come back: the controller's inputs.
@@ -113,13 +217,15 @@ impl Tiers {
         }
     }
 
-    /// The highest tier up to which no tier refaults more than twice as often as the one below it.
-    fn threshold(&self) -> usize {
+    /// The highest tier up to which none refaults more often than its set point allows.
+    fn threshold<R: Rules>(&self) -> usize {
+        let (gain_set, gain) = R::GAINS;
         let fine = |tier: &usize| {
-            let ((below, below_total), (refaulted, total)) = (self.rate(tier - 1), self.rate(*tier));
+            let set_point = if R::COMPARES_NEIGHBOURS { tier - 1 } else { 0 };
+            let ((set, set_total), (refaulted, total)) = (self.rate(set_point), self.rate(*tier));
+            let here = u128::from(refaulted) * u128::from(set_total + MIN_LRU_BATCH as u64);
             refaulted < MIN_LRU_BATCH as u64
-                || u128::from(refaulted) * u128::from(below_total + MIN_LRU_BATCH as u64)
-                    <= u128::from(below + 1) * u128::from(total) * 2
+                || here * u128::from(gain_set) <= u128::from(set + 1) * u128::from(total) * u128::from(gain)
         };
         (1..MAX_NR_TIERS).take_while(fine).last().unwrap_or(0)
     }
@@ -139,37 +245,51 @@ impl Tiers {
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Mglru {
+pub struct Mglru<R> {
     slots: Slots,
     /// Generation `seq` is at `seq % 4`.
     lists: [List; MAX_NR_GENS as usize],
     births_ms: [u64; MAX_NR_GENS as usize],
-    min_seq: u64,
-    max_seq: u64,
+    span: Span,
     tiers: Tiers,
+    /// Chosen by a pass, not yet handed out.
+    isolated: List,
     held: Held,
     patience: Patience,
     sweep: Sweep,
+    capacity: usize,
+    /// Pages evicted since the youngest generation opened.
+    evictions: u64,
     now_ms: u64,
     refaults: Refaults,
+    /// Somebody tells each access: the touch table has nothing to add.
+    exact: bool,
+    /// The page used last: going on in it is the same use.
+    last_used: Option<Slot>,
+    rules: PhantomData<R>,
 }
 
-impl Mglru {
-    /// For slots below `slots_max`; the capacity has no influence.
-    pub fn new(slots_max: usize, _capacity: usize) -> Mglru {
-        let (slots, [a, b, c, d, held]) = Slots::new::<5>(slots_max);
+impl<R: Rules> Mglru<R> {
+    /// For slots below `slots_max` and a pool of `capacity` pages.
+    pub fn new(slots_max: usize, capacity: usize) -> Mglru<R> {
+        let (slots, [a, b, c, d, isolated, held]) = Slots::new::<6>(slots_max);
         Mglru {
             slots,
             lists: [a, b, c, d],
             births_ms: [0; MAX_NR_GENS as usize],
-            min_seq: 0,
-            max_seq: MAX_NR_GENS - 1,
+            span: Span { min: 0, max: MAX_NR_GENS - 1 },
             tiers: Tiers::default(),
+            isolated,
             held: Held::new(held),
             patience: Patience::default(),
             sweep: Sweep::default(),
+            capacity,
+            evictions: 0,
             now_ms: 0,
             refaults: Refaults::default(),
+            exact: false,
+            last_used: None,
+            rules: PhantomData,
         }
     }
 
@@ -178,257 +298,355 @@ impl Mglru {
     }
 
     fn generations_open(&self) -> u64 {
-        self.max_seq - self.min_seq + 1
+        self.span.max - self.span.min + 1
     }
 
-    fn seq_at(&self, index: usize) -> u64 {
-        self.min_seq + (index as u64 + MAX_NR_GENS - self.min_seq % MAX_NR_GENS) % MAX_NR_GENS
+    fn oldest(&self) -> &List {
+        &self.lists[index_of(self.span.min)]
     }
 
-    fn push(&mut self, slot: Slot, seq: u64, refs: u8) {
-        let index = index_of(seq);
-        self.slots.push(&mut self.lists[index], slot, listed(index, refs));
+    fn sizes(&self) -> Sizes {
+        let at = |behind| self.lists[index_of(self.span.max + MAX_NR_GENS - behind)].len();
+        Sizes { open: self.generations_open(), young: at(0), old: at(2), total: self.evictable() }
     }
 
-    /// Moves a listed page to the head of generation `seq`.
-    fn climb(&mut self, slot: Slot, seq: u64, refs: u8) {
-        let from = listed_index(self.slots.tag(slot));
-        self.slots.unlink(&mut self.lists[from], slot, ABSENT);
-        self.push(slot, seq, refs);
-    }
-
-    /// Applies `touches` references to a listed page, one after the other; true when it climbed.
-    fn reference(&mut self, slot: Slot, touches: u8) -> bool {
+    /// Where a listed page is.
+    fn at(&self, slot: Slot) -> At {
         let tag = self.slots.tag(slot);
-        let (start, mut refs) = (self.seq_at(listed_index(tag)), refs_of(tag));
-        let mut seq = start;
-        for _ in 0..touches.min(REFS_MAX + 1) {
-            let more = refs + 1;
-            if seq == self.max_seq {
-                refs = more.min(REFS_MAX);
-            } else if more > REFS_MAX {
-                (seq, refs) = (seq + 1, REFS_CLIMBED);
-            } else if seq == self.min_seq && more >= 2 {
-                (seq, refs) = (seq + 1, more.min(REFS_CLIMBED));
-            } else {
-                refs = more;
-            }
-        }
-        if seq == start {
-            self.slots.set_tag(slot, listed(index_of(seq), refs));
-        } else {
-            self.climb(slot, seq, refs);
-        }
-        seq != start
+        let above = (listed_index(tag) as u64 + MAX_NR_GENS - self.span.min % MAX_NR_GENS) % MAX_NR_GENS;
+        At { seq: self.span.min + above, state: state_of(tag) }
     }
 
-    fn token(&self, refs: u8) -> Shadow {
-        let seq = self.min_seq as u32 & SHADOW_SEQ_MASK;
-        Shadow(NonZeroU32::new(SHADOW_MARK | seq << 3 | u32::from(refs)).expect("marked"))
+    fn push(&mut self, slot: Slot, to: At) {
+        let list = &mut self.lists[index_of(to.seq)];
+        self.slots.push(list, slot, listed(to.seq, to.state));
     }
 
-    /// The references a page is restored with, if its shadow is recent.
+    /// Gives a listed page its new place and state; to another generation it goes by its head. True if it moved.
+    fn place(&mut self, slot: Slot, from: At, to: At) -> bool {
+        if from.seq == to.seq {
+            self.slots.set_tag(slot, listed(to.seq, to.state));
+            return false;
+        }
+        self.slots.unlink(&mut self.lists[index_of(from.seq)], slot, ABSENT);
+        self.push(slot, to);
+        true
+    }
+
+    /// Moves a page of the oldest generation into the next, behind its tail.
+    fn sink(&mut self, slot: Slot, state: u8) {
+        let (from, to) = (self.span.min, self.span.min + 1);
+        self.slots.unlink(&mut self.lists[index_of(from)], slot, ABSENT);
+        self.slots.push_tail(&mut self.lists[index_of(to)], slot, listed(to, state));
+    }
+
+    /// Applies `uses` to a listed page, one after the other; true when it moved.
+    fn reference(&mut self, slot: Slot, uses: u8) -> bool {
+        let from = self.at(slot);
+        let to = (0..uses.min(TOUCHES_MAX)).fold(from, |at, _| R::referenced(at, self.span));
+        self.place(slot, from, to)
+    }
+
+    fn take_touches(&self, slot: Slot, touches: &mut dyn Touches) -> u8 {
+        if self.exact { 0 } else { touches.take(slot) }
+    }
+
+    fn token(&self, state: u8) -> Shadow {
+        let seq = (self.span.min & SHADOW_SEQ_MASK) as u32;
+        Shadow(NonZeroU32::new(SHADOW_MARK | seq << 4 | u32::from(state)).expect("marked"))
+    }
+
+    /// The state a page is restored with, if its shadow is recent.
     fn refault(&mut self, shadow: Shadow) -> Option<u8> {
-        let (seq, refs) = (shadow.0.get() >> 3 & SHADOW_SEQ_MASK, (shadow.0.get() & 7) as u8);
+        let (seq, state) = (u64::from(shadow.0.get()) >> 4, shadow.0.get() as u8 & STATE);
+        let behind = |now: u64| now.wrapping_sub(seq) & SHADOW_SEQ_MASK;
         self.refaults.total += 1;
-        let opened_since = (self.max_seq as u32).wrapping_sub(seq) & SHADOW_SEQ_MASK;
-        if u64::from(opened_since) >= MAX_NR_GENS {
+        if !R::is_recent(behind(self.span.max), behind(self.span.min)) {
             return None;
         }
         self.refaults.recent += 1;
-        self.tiers.refaulted[tier(refs)] += 1;
-        Some(refs.min(REFS_CLIMBED))
+        self.tiers.refaulted[R::tier(state)] += 1;
+        Some(R::restored(state))
     }
 
     /// Steps over empty generations, two always staying open.
     fn advance_min_seq(&mut self) {
-        while self.generations_open() > MIN_NR_GENS && self.lists[index_of(self.min_seq)].is_empty() {
+        while self.generations_open() > MIN_NR_GENS && self.oldest().is_empty() {
             self.tiers.carry_over();
-            self.min_seq += 1;
+            self.span.min += 1;
         }
-    }
-
-    /// Applies what the kernel's walk does for an accessed bit: a page known to be used goes to the youngest.
-    fn sight(&mut self, slot: Slot) {
-        let tag = self.slots.tag(slot);
-        let (seq, more) = (self.seq_at(listed_index(tag)), refs_of(tag) + 1);
-        if seq == self.max_seq {
-            self.slots.set_tag(slot, listed(index_of(seq), more.min(REFS_MAX)));
-        } else if more >= 2 {
-            self.climb(slot, self.max_seq, more.min(REFS_CLIMBED));
-        } else if seq == self.min_seq {
-            self.climb(slot, seq + 1, more);
-        } else {
-            self.slots.set_tag(slot, listed(index_of(seq), more));
-        }
-    }
-
-    /// Moves the oldest generation behind the tail of the next, page by page (so its order turns round).
-    fn drain(&mut self) {
-        let (from, to) = (index_of(self.min_seq), index_of(self.min_seq + 1));
-        while let Some(slot) = self.slots.tail(&self.lists[from]) {
-            let refs = refs_of(self.slots.tag(slot));
-            self.tiers.protected[tier(refs)] += 1;
-            self.slots.unlink(&mut self.lists[from], slot, ABSENT);
-            self.slots.push_tail(&mut self.lists[to], slot, listed(to, refs.min(REFS_PROTECTED)));
-        }
-        self.tiers.carry_over();
-        self.min_seq += 1;
     }
 
     fn open_generation(&mut self) {
         debug_assert!(self.generations_open() < MAX_NR_GENS);
-        self.max_seq += 1;
-        self.births_ms[index_of(self.max_seq)] = self.now_ms;
+        self.span.max += 1;
+        self.births_ms[index_of(self.span.max)] = self.now_ms;
+        self.evictions = 0;
     }
 
-    /// Looks at the tail of the oldest generation, which is not empty.
-    fn look(&mut self, threshold: usize, touches: &mut dyn Touches) -> Option<Victim> {
-        let index = index_of(self.min_seq);
-        let slot = self.slots.tail(&self.lists[index]).expect("the oldest generation is not empty");
+    /// Merges up to `pages` of the oldest generation into the next, page by page (so their order turns round); true
+    /// when none is left.
+    fn drain(&mut self, pages: usize) -> bool {
+        for _ in 0..pages {
+            let Some(slot) = self.slots.tail(self.oldest()) else { break };
+            let state = state_of(self.slots.tag(slot));
+            self.tiers.protected[R::tier(state)] += 1;
+            self.sink(slot, R::drained(state));
+        }
+        self.oldest().is_empty()
+    }
+
+    /// Opens a generation when the youngest has been open for long. A full window is merged first, a part of it
+    /// each time. Rejected: time alone, which makes one generation of all when the pool turns over slowly.
+    fn age_by_timer(&mut self) {
+        let open_ms = self.now_ms.saturating_sub(self.births_ms[index_of(self.span.max)]);
+        let turned_over = self.evictions >= TIMER_TURNOVERS * self.capacity as u64;
+        if R::TIMER_MS == 0 || open_ms < R::TIMER_MS || !turned_over {
+            return;
+        }
+        if self.generations_open() == MAX_NR_GENS && self.drain(MAX_LRU_BATCH) {
+            self.advance_min_seq();
+        }
+        if self.generations_open() < MAX_NR_GENS {
+            self.open_generation();
+        }
+    }
+
+    /// Looks at the tail of the oldest generation, which is not empty. The slot, in no list any more, if the page
+    /// is to go.
+    fn look(&mut self, threshold: usize, touches: &mut dyn Touches) -> Option<Slot> {
+        let slot = self.slots.tail(self.oldest()).expect("the oldest generation is not empty");
         let force = self.patience.touched(self.evictable());
-        let touched = touches.take(slot);
+        let touched = self.take_touches(slot, touches);
         if !force && touched != 0 && self.reference(slot, touched) {
             return None;
         }
-        let refs = refs_of(self.slots.tag(slot));
-        if !force && tier(refs) > threshold {
-            self.tiers.protected[tier(refs)] += 1;
-            self.climb(slot, self.min_seq + 1, refs.min(REFS_PROTECTED));
+        let at = self.at(slot);
+        if let (false, Verdict::Protect { state, counted }) = (force, R::verdict(at.state, threshold)) {
+            self.tiers.protected[R::tier(at.state)] += u64::from(counted);
+            if R::PROTECTS_TO_TAIL {
+                self.sink(slot, state);
+            } else {
+                self.place(slot, at, At { seq: at.seq + 1, state });
+            }
             return None;
         }
         if !force || touched == 0 {
             self.patience.found();
         }
-        self.slots.unlink(&mut self.lists[index], slot, refs);
-        self.tiers.evicted[tier(refs)] += 1;
-        self.held.other_taken();
-        Some(Victim { slot, shadow: Some(self.token(refs)) })
+        self.slots.unlink(&mut self.lists[index_of(at.seq)], slot, at.state);
+        Some(slot)
     }
 
-    /// Looks at the page held longest: touched since, it goes back; never into the oldest generation.
+    /// One pass over the oldest generation, at most `looks_max` pages of it. Pages looked at.
+    fn pass(&mut self, looks_max: usize, touches: &mut dyn Touches) -> usize {
+        if self.generations_open() == MIN_NR_GENS {
+            return 0;
+        }
+        let (threshold, batch) = (self.tiers.threshold::<R>(), self.batch());
+        let (mut looks, mut isolated) = (0, 0);
+        while looks < looks_max && isolated < batch && !self.oldest().is_empty() {
+            looks += 1;
+            if let Some(slot) = self.look(threshold, touches) {
+                let state = self.slots.tag(slot);
+                self.slots.push(&mut self.isolated, slot, ISOLATED | state);
+                isolated += 1;
+            }
+        }
+        self.advance_min_seq();
+        looks
+    }
+
+    /// Pages that a pass isolates.
+    fn batch(&self) -> usize {
+        (self.capacity / BATCH_DIVISOR).clamp(1, MIN_LRU_BATCH)
+    }
+
+    /// Passes of falling priority until a cluster is isolated; or one page, after a lock was held for long enough.
+    fn isolate(&mut self, touches: &mut dyn Touches) {
+        let cluster = self.batch().min(SWAP_CLUSTER_MAX);
+        let mut looks = 0;
+        for priority in (0..=DEF_PRIORITY).rev() {
+            let budget = self.evictable() >> priority;
+            let mut scanned = 0;
+            while scanned < budget {
+                let seen = self.age_or_pass(priority, budget - scanned, touches);
+                (scanned, looks) = (scanned + seen, looks + seen);
+                let isolated = self.isolated.len();
+                if isolated >= cluster || (looks >= MAX_LRU_BATCH && isolated > 0) {
+                    return;
+                }
+                if seen == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What the rules want first, then a pass unless they leave it at that. Pages looked at.
+    fn age_or_pass(&mut self, priority: u32, budget: usize, touches: &mut dyn Touches) -> usize {
+        self.advance_min_seq();
+        let aging = R::aging(self.sizes(), priority);
+        if aging != Aging::No {
+            self.open_generation();
+            self.advance_min_seq();
+        }
+        if aging == Aging::OpenOnly {
+            return 0;
+        }
+        let looks_max = if R::KEEPS_TO_BUDGET { R::LOOKS_MAX.min(budget) } else { R::LOOKS_MAX };
+        self.pass(looks_max, touches)
+    }
+
+    /// Books the eviction of a page that is in no list any more.
+    fn evict(&mut self, slot: Slot) -> Victim {
+        let state = state_of(self.slots.tag(slot));
+        self.tiers.evicted[R::tier(state)] += 1;
+        self.evictions += 1;
+        Victim { slot, shadow: Some(self.token(state)) }
+    }
+
+    /// The isolated page that is first to go.
+    fn hand_out(&mut self) -> Option<Victim> {
+        let slot = self.slots.tail(&self.isolated)?;
+        let state = state_of(self.slots.tag(slot));
+        self.slots.unlink(&mut self.isolated, slot, state);
+        self.held.other_taken();
+        Some(self.evict(slot))
+    }
+
+    /// Looks at the page held longest: used since, it goes back; never into the oldest generation.
     fn look_held(&mut self, touches: &mut dyn Touches) -> Option<Victim> {
         let slot = self.slots.tail(&self.held.list).expect("held is due");
-        let (before, touched) = (refs_of(self.slots.tag(slot)), touches.take(slot));
-        let refs = before.saturating_add(touched).min(REFS_MAX);
-        self.slots.unlink(&mut self.held.list, slot, WAS_HELD | refs);
+        let (before, touched) = (state_of(self.slots.tag(slot)), self.take_touches(slot, touches));
+        let state = (0..touched.min(TOUCHES_MAX)).fold(before, |state, _| R::used(state));
+        self.slots.unlink(&mut self.held.list, slot, WAS_HELD | state);
         if touched == 0 {
             self.patience.found();
         }
         if touched == 0 || self.patience.touched(self.resident()) {
-            self.tiers.evicted[tier(refs)] += 1;
-            return Some(Victim { slot, shadow: Some(self.token(refs)) });
+            return Some(self.evict(slot));
         }
-        let seq = if refs >= 2 { self.max_seq } else { self.min_seq + 1 };
-        self.push(slot, seq, refs.min(REFS_PROTECTED));
+        self.push(slot, R::rejected(state, self.span));
         None
     }
 }
 
-impl Evict for Mglru {
+impl<R: Rules> Evict for Mglru<R> {
     fn name(&self) -> &'static str {
-        "mglru"
+        R::NAME
     }
 
     fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why, touches: &mut dyn Touches) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
         let known = shadow.filter(|_| why != Why::Write).and_then(|shadow| self.refault(shadow));
-        let refs = known.unwrap_or(0) + u8::from(why == Why::Read);
-        let behind = if refs >= 2 { 2 } else { 3 };
-        self.push(slot, self.max_seq.saturating_sub(behind).max(self.min_seq), refs);
+        let mut state = known.unwrap_or(0);
+        if why == Why::Read {
+            state = R::used(state);
+            self.last_used = Some(slot);
+        }
+        self.push(slot, At { seq: R::entrance(state, self.span), state });
         known.is_some()
     }
 
     fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
-        let mut left = (want * SWEEP_RATE).min(self.slots.slots_max());
-        let listed = |tag| tag >= LISTED;
-        while let Some((slot, touched)) = self.sweep.next(&mut left, &self.slots, listed, touches) {
+        let mut left = if self.exact { 0 } else { (want * SWEEP_RATE).min(self.slots.slots_max()) };
+        let is_listed = |tag| tag >= LISTED;
+        while let Some((slot, touched)) = self.sweep.next(&mut left, &self.slots, is_listed, touches) {
             self.reference(slot, touched);
         }
+        self.age_by_timer();
 
-        let (start, goal) = (out.len(), out.len() + want);
-        let (mut priority, mut looks) = (DEF_PRIORITY, 0);
-        while out.len() < goal && (looks < looks_max(want) || out.len() == start) {
+        let goal = out.len() + want;
+        while out.len() < goal {
             // 1. Pages held back, when it is their turn.
-            if self.held.due(self.evictable()) {
-                looks += 1;
+            if self.held.due(self.evictable() + self.isolated.len()) {
                 out.extend(self.look_held(touches));
                 continue;
             }
-            // 2. Age, when too few generations are left to tell old from young.
-            if self.evictable() == 0 {
-                break;
+            // 2. What a pass has chosen; a new one when nothing is left of it.
+            match self.hand_out() {
+                Some(victim) => out.push(victim),
+                None if self.evictable() == 0 => break,
+                None => self.isolate(touches),
             }
-            self.advance_min_seq();
-            let open = self.generations_open();
-            if open == MIN_NR_GENS || (open == MIN_NR_GENS + 1 && priority < DEF_PRIORITY) {
-                self.open_generation();
-                self.advance_min_seq();
-            }
-            // 3. One pass over the oldest.
-            let budget = (self.evictable() >> priority).max(MIN_LRU_BATCH);
-            let threshold = self.tiers.threshold();
-            for _ in 0..budget {
-                if out.len() == goal || self.lists[index_of(self.min_seq)].is_empty() {
-                    break;
-                }
-                looks += 1;
-                out.extend(self.look(threshold, touches));
-            }
-            priority = priority.saturating_sub(1);
         }
     }
 
     fn restore(&mut self, slot: Slot) {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         let tag = self.slots.tag(slot);
-        self.held.put(&mut self.slots, slot, tag & WAS_HELD != 0, HELD | refs_of(tag));
+        self.held.put(&mut self.slots, slot, tag & WAS_HELD != 0, HELD | state_of(tag));
     }
 
     fn remove(&mut self, slot: Slot) {
         let tag = self.slots.tag(slot);
         assert!(is_resident(tag), "slot {slot} is not resident");
-        let list = if tag < LISTED { &mut self.held.list } else { &mut self.lists[listed_index(tag)] };
+        let list = match tag {
+            LISTED.. => &mut self.lists[listed_index(tag)],
+            ISOLATED.. => &mut self.isolated,
+            _ => &mut self.held.list,
+        };
         self.slots.unlink(list, slot, ABSENT);
     }
 
     fn shadow(&mut self) -> Option<Shadow> {
-        Some(self.token(1))
+        Some(self.token(R::used(0)))
     }
 
-    fn set_capacity(&mut self, _pages: usize) {}
+    fn set_capacity(&mut self, pages: usize) {
+        self.capacity = pages;
+    }
 
     fn set_time(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
+    fn accessed(&mut self, slot: Slot) {
+        self.exact = true;
+        if self.last_used.replace(slot) == Some(slot) {
+            return;
+        }
+        let tag = self.slots.tag(slot);
+        if tag >= LISTED {
+            self.reference(slot, 1);
+        } else if is_resident(tag) {
+            self.slots.set_tag(slot, tag & !STATE | R::used(state_of(tag)));
+        }
+    }
+
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let held = Generation { seq: 0, age_ms: now_ms, pages: self.held.list.len(), label: "held".into() };
+        let queue = |label: &str, list: &List| Generation {
+            seq: 0,
+            age_ms: now_ms,
+            pages: list.len(),
+            label: label.into(),
+        };
         let row = |seq: u64| Generation {
             seq,
             age_ms: now_ms.saturating_sub(self.births_ms[index_of(seq)]),
             pages: self.lists[index_of(seq)].len(),
             label: format!("gen {seq}"),
         };
-        std::iter::once(held).chain((self.min_seq..=self.max_seq).rev().map(row)).collect()
+        let queues = [queue("isolated", &self.isolated), queue("held", &self.held.list)];
+        queues.into_iter().chain((self.span.min..=self.span.max).rev().map(row)).collect()
     }
 
     fn window(&self) -> Option<RangeInclusive<u64>> {
-        Some(self.min_seq..=self.max_seq)
+        Some(self.span.min..=self.span.max)
     }
 
     fn standing(&self, slot: Slot) -> Option<Standing> {
-        let tag = self.slots.tag(slot);
-        let place = || Standing { seq: self.seq_at(listed_index(tag)), tier: tier(refs_of(tag)) };
-        (tag >= LISTED).then(place)
+        let is_listed = self.slots.tag(slot) >= LISTED;
+        is_listed.then(|| self.at(slot)).map(|at| Standing { seq: at.seq, tier: R::tier(at.state) })
     }
 
     fn tiers(&self) -> Vec<Tier> {
         let mut rows: Vec<Tier> = (0..MAX_NR_TIERS).map(|tier| self.tiers.row(tier)).collect();
-        for list in self.lists.iter().chain([&self.held.list]) {
+        for list in self.lists.iter().chain([&self.isolated, &self.held.list]) {
             for slot in self.slots.iter(list) {
-                rows[tier(refs_of(self.slots.tag(slot)))].pages += 1;
+                rows[R::tier(state_of(self.slots.tag(slot)))].pages += 1;
             }
         }
         rows
@@ -437,26 +655,28 @@ impl Evict for Mglru {
     fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
         for slot in 0..self.slots.slots_max() as Slot {
             if self.slots.tag(slot) >= LISTED && touches.take(slot) != 0 {
-                self.sight(slot);
+                let from = self.at(slot);
+                self.place(slot, from, R::sighted(from, self.span));
             }
         }
-        if self.generations_open() == MAX_NR_GENS {
-            self.drain();
+        if self.generations_open() == MAX_NR_GENS && self.drain(usize::MAX) {
+            self.advance_min_seq();
         }
         self.open_generation();
-        Some(self.max_seq)
+        Some(self.span.max)
     }
 
     fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
         let goal = out.len() + want;
-        let threshold = self.tiers.threshold();
+        let threshold = self.tiers.threshold::<R>();
         while out.len() < goal {
             self.advance_min_seq();
-            let oldest = &self.lists[index_of(self.min_seq)];
-            if self.min_seq > seq || self.generations_open() == MIN_NR_GENS || oldest.is_empty() {
+            if self.span.min > seq || self.generations_open() == MIN_NR_GENS {
                 break;
             }
-            out.extend(self.look(threshold, touches));
+            if let Some(slot) = self.look(threshold, touches) {
+                out.push(self.evict(slot));
+            }
         }
     }
 
@@ -465,39 +685,40 @@ impl Evict for Mglru {
     }
 
     fn resident(&self) -> usize {
-        self.evictable() + self.held.list.len()
+        self.evictable() + self.isolated.len() + self.held.list.len()
     }
 
     fn contains(&self, slot: Slot) -> bool {
         is_resident(self.slots.tag(slot))
     }
 
-    /// Pages are shown as `slot/references`.
+    /// Pages are shown as `slot/state`.
     fn dump(&self) -> String {
         let show = |list: &List| {
-            let page = |slot| format!("{slot}/{}", refs_of(self.slots.tag(slot)));
+            let page = |slot| format!("{slot}/{}", state_of(self.slots.tag(slot)));
             self.slots.iter(list).map(page).collect::<Vec<_>>().join(" ")
         };
         let row = |seq: u64| format!("gen {seq}: {} | ", show(&self.lists[index_of(seq)]));
-        let rows: String = (self.min_seq..=self.max_seq).rev().map(row).collect();
-        rows + &format!("held: {}", show(&self.held.list))
+        let rows: String = (self.span.min..=self.span.max).rev().map(row).collect();
+        rows + &format!("isolated: {} | held: {}", show(&self.isolated), show(&self.held.list))
     }
 
     fn check(&self) -> Result<(), String> {
         if !(MIN_NR_GENS..=MAX_NR_GENS).contains(&self.generations_open()) {
-            return Err(format!("generations {}..={} are open", self.min_seq, self.max_seq));
+            return Err(format!("generations {:?} are open", self.span));
         }
-        for index in 0..self.lists.len() {
-            if self.seq_at(index) > self.max_seq && !self.lists[index].is_empty() {
-                return Err(format!("list {index} holds pages of no open generation"));
+        for seq in self.span.max + 1..self.span.min + MAX_NR_GENS {
+            if !self.lists[index_of(seq)].is_empty() {
+                return Err(format!("the list of generation {seq}, which is not open, holds pages"));
             }
         }
         let belongs = |list, tag| match list {
-            4 => (HELD..LISTED).contains(&tag),
+            4 => (ISOLATED..LISTED).contains(&tag),
+            5 => (HELD..ISOLATED).contains(&tag),
             _ => tag >= LISTED && listed_index(tag) == list,
         };
         let [a, b, c, d] = &self.lists;
-        self.slots.check(&[a, b, c, d, &self.held.list], belongs, is_resident)
+        self.slots.check(&[a, b, c, d, &self.isolated, &self.held.list], belongs, is_resident)
     }
 
     fn bytes(&self) -> usize {
@@ -506,38 +727,61 @@ impl Evict for Mglru {
 }
 
 #[cfg(test)]
+impl<R: Rules> Mglru<R> {
+    /// Refaults and evictions by tier, as if they had happened.
+    pub(super) fn set_rates(&mut self, refaulted: [u64; MAX_NR_TIERS], evicted: [u64; MAX_NR_TIERS]) {
+        (self.tiers.refaulted, self.tiers.evicted) = (refaulted, evicted);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evict::mglru_6_1::{Linux61, Mglru61};
+    use crate::evict::mglru_fg::{FineGrained, MglruFg};
     use crate::evict::testing::Pool;
 
-    fn pool() -> Pool<Mglru> {
-        Pool::new(Mglru::new(64, 16))
+    /// A pool whose batch is one page.
+    fn pool() -> Pool<MglruFg> {
+        Pool::new(MglruFg::new(64, 8))
     }
 
     #[test]
-    fn new_pages_enter_the_oldest_and_a_second_reference_lifts_them() {
-        let mut pool = pool();
-        pool.enter(20..23);
-        pool.enter_as(23, None, Why::Readahead);
-        pool.enter_as(24, None, Why::Write);
-        pool.is("gen 3:  | gen 2:  | gen 1:  | gen 0: 24/0 23/0 22/1 21/1 20/1 | held: ");
-        pool.touch([20, 23, 21, 21]);
-        assert_eq!(pool.evict(1), [22]); // 20 and 21 climbed
-        pool.is("gen 3:  | gen 2:  | gen 1: 21/3 20/2 | gen 0: 24/0 23/0 | held: ");
-        assert_eq!(pool.evict(2), [23, 24]); // a page read ahead and used once has one reference
+    fn the_controller_compares_each_tier_with_its_set_point() {
+        let mut tiers = Tiers { evicted: [1000; 4], refaulted: [100, 150, 150, 150], ..Tiers::default() };
+        assert_eq!((tiers.threshold::<Linux61>(), tiers.threshold::<FineGrained>()), (3, 3));
+        tiers.refaulted = [100, 180, 340, 150];
+        assert_eq!(tiers.threshold::<Linux61>(), 1, "3.4 times the lowest");
+        assert_eq!(tiers.threshold::<FineGrained>(), 3, "1.9 times the one below");
+        tiers.refaulted[1] = 300;
+        assert_eq!((tiers.threshold::<Linux61>(), tiers.threshold::<FineGrained>()), (0, 0));
+        tiers.refaulted = [0, 63, 63, 63];
+        assert_eq!(tiers.threshold::<Linux61>(), 3, "too few to tell");
     }
 
     #[test]
-    fn references_beyond_seven_climb_and_the_youngest_saturates() {
-        let mut pool = pool();
-        pool.enter([0]);
-        pool.touches[0] = 7; // 1 -> 2 lifts to gen 1, then 3..7, then 8 lifts to gen 2
-        assert!(pool.policy.reference(0, 7));
-        pool.is("gen 3:  | gen 2: 0/3 | gen 1:  | gen 0:  | held: ");
-        assert!(pool.policy.reference(0, 5));
-        pool.is("gen 3: 0/3 | gen 2:  | gen 1:  | gen 0:  | held: ");
-        assert!(!pool.policy.reference(0, 200));
-        pool.is("gen 3: 0/7 | gen 2:  | gen 1:  | gen 0:  | held: ");
+    fn the_past_counts_half() {
+        let mut tiers = Tiers { evicted: [1000; 4], refaulted: [0, 63, 63, 63], ..Tiers::default() };
+        tiers.protected[1] = 100;
+        tiers.carry_over();
+        assert_eq!((tiers.avg_refaulted[1], tiers.avg_total[1], tiers.evicted[1]), (31, 550, 0));
+        tiers.refaulted[1] = 9;
+        assert_eq!(tiers.rate(1), (40, 550));
+        tiers.carry_over();
+        assert_eq!((tiers.avg_refaulted[1], tiers.avg_total[1], tiers.refaulted[1]), (20, 275, 0));
+    }
+
+    #[test]
+    fn a_batch_is_isolated_at_once_and_handed_out_as_asked_for() {
+        let mut pool = Pool::new(Mglru61::new(64, 32));
+        pool.enter(0..6);
+        assert_eq!(pool.evict(1), [0]);
+        pool.is("gen 3:  | gen 2:  | gen 1: 5/1 4/1 | isolated: 3/1 2/1 1/1 | held: ");
+        pool.touch([1, 4]);
+        pool.policy.remove(2);
+        assert_eq!(pool.evict(3), [1, 3, 4], "chosen is chosen; one use more does not protect");
+        pool.is("gen 3:  | gen 2:  | isolated: 5/1 | held: ");
+        assert_eq!(pool.policy.generations(9)[0].label, "isolated");
     }
 
     #[test]
@@ -546,65 +790,20 @@ mod tests {
         pool.enter(0..4);
         pool.touch([3]);
         assert_eq!(pool.evict(1), [0]);
-        pool.is("gen 3:  | gen 2:  | gen 1: 3/2 | gen 0: 2/1 1/1 | held: ");
+        pool.is("gen 3:  | gen 2:  | gen 1: 3/2 | gen 0: 2/1 1/1 | isolated:  | held: ");
     }
 
     #[test]
-    fn empty_generations_are_stepped_over_and_new_ones_opened() {
+    fn told_each_access_the_table_is_ignored_and_going_on_in_a_page_is_one_use() {
         let mut pool = pool();
         pool.enter(0..3);
-        pool.touch(0..3);
-        assert_eq!(pool.evict(1), [0]); // all climbed; gen 0 is used up
-        pool.is("gen 3:  | gen 2:  | gen 1: 2/2 1/2 | held: ");
-        pool.touch([1, 2]);
-        pool.policy.set_time(7);
-        assert_eq!(pool.evict(1), [1]); // they climbed again; two generations are too few
-        pool.is("gen 4:  | gen 3:  | gen 2: 2/3 | held: ");
-        let youngest = Generation { seq: 4, age_ms: 3, pages: 0, label: "gen 4".into() };
-        assert_eq!(pool.policy.generations(10)[1], youngest);
-    }
-
-    #[test]
-    fn a_recent_refault_brings_its_references_back() {
-        let mut pool = pool();
-        pool.enter(0..2);
-        let victims = pool.evict_shadows(1);
-        assert_eq!(victims[0].slot, 0);
-        assert!(pool.enter_as(0, victims[0].shadow, Why::Read)); // 1 + the read's own
-        pool.is("gen 3:  | gen 2:  | gen 1: 0/2 | gen 0: 1/1 | held: ");
-        pool.policy.max_seq += 4;
-        pool.policy.min_seq += 4;
-        assert!(!pool.enter_as(2, victims[0].shadow, Why::Read), "four generations later it is forgotten");
-        assert!(!pool.enter_as(3, victims[0].shadow, Why::Write), "a write proves nothing");
-        assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
-    }
-
-    #[test]
-    fn a_tier_that_refaults_twice_as_often_as_the_one_below_is_protected() {
-        let mut tiers = Tiers { evicted: [1000; 4], refaulted: [100, 150, 150, 150], ..Tiers::default() };
-        assert_eq!(tiers.threshold(), 3);
-        tiers.refaulted[2] = 400;
-        assert_eq!(tiers.threshold(), 1);
-        tiers.refaulted[1] = 300;
-        assert_eq!(tiers.threshold(), 0);
-        tiers.refaulted = [0, 63, 63, 63];
-        assert_eq!(tiers.threshold(), 3, "too few to tell");
-        tiers.protected[1] = 100;
-        tiers.carry_over();
-        assert_eq!((tiers.avg_refaulted[1], tiers.avg_total[1], tiers.evicted[1]), (31, 550, 0));
-        assert_eq!((0..=7).map(tier).collect::<Vec<_>>(), [0, 0, 1, 2, 2, 3, 3, 3]);
-    }
-
-    #[test]
-    fn protected_pages_move_up_with_two_references() {
-        let mut pool = pool();
-        pool.enter([0, 1]);
-        pool.policy.slots.set_tag(0, listed(0, 5));
-        pool.policy.tiers.evicted = [1000; 4];
-        pool.policy.tiers.refaulted = [0, 0, 0, 500];
+        for slot in [2, 2, 0, 0, 2] {
+            pool.touch([slot]);
+            pool.policy.accessed(slot);
+        }
+        pool.is("gen 3:  | gen 2:  | gen 1: 2/2 0/2 | gen 0: 1/1 | isolated:  | held: ");
         assert_eq!(pool.evict(1), [1]);
-        pool.is("gen 3:  | gen 2:  | gen 1: 0/2 | gen 0:  | held: ");
-        assert_eq!(pool.policy.tiers.protected, [0, 0, 0, 1]);
+        assert_eq!(pool.touches[..3], [2, 0, 3]);
     }
 
     #[test]
@@ -616,12 +815,14 @@ mod tests {
         pool.policy.set_time(5);
         assert_eq!(pool.policy.age(&mut pool.touches), Some(4));
         pool.policy.check().unwrap();
-        pool.is("gen 4:  | gen 3: 1/2 | gen 2:  | gen 1: 4/1 0/1 2/1 3/1 | held: ");
+        pool.is("gen 4:  | gen 3: 1/2 | gen 2:  | gen 1: 4/1 0/1 2/1 3/1 | isolated:  | held: ");
         assert_eq!(pool.policy.tiers.protected, [0; 4], "carried over");
         assert_eq!(pool.policy.tiers()[0], Tier { pages: 4, avg_total: 1, ..Tier::default() });
         assert_eq!(pool.policy.tiers()[1], Tier { tier: 1, pages: 1, ..Tier::default() });
         assert_eq!(pool.policy.standing(1), Some(Standing { seq: 3, tier: 1 }));
         assert_eq!(pool.policy.window(), Some(1..=4));
+        let youngest = Generation { seq: 4, age_ms: 3, pages: 0, label: "gen 4".into() };
+        assert_eq!(pool.policy.generations(8)[2], youngest);
     }
 
     #[test]
@@ -641,7 +842,7 @@ mod tests {
         assert_eq!(pool.policy.window(), Some(2..=3), "the two youngest stay");
         pool.enter([5]);
         pool.policy.victims_until(9, 8, &mut pool.touches, &mut Vec::new());
-        pool.is("gen 3:  | gen 2: 5/1 | held: ");
+        pool.is("gen 3:  | gen 2: 5/1 | isolated:  | held: ");
     }
 
     #[test]
@@ -650,10 +851,26 @@ mod tests {
         pool.enter(0..3);
         assert_eq!(pool.evict(2), [0, 1]);
         pool.restore([0, 1]);
-        pool.is("gen 3:  | gen 2:  | gen 1:  | gen 0: 2/1 | held: 1/1 0/1");
+        pool.is("gen 3:  | gen 2:  | gen 1:  | gen 0: 2/1 | isolated:  | held: 1/1 0/1");
         pool.touch([0]);
         pool.policy.held.wait_is_over();
         assert_eq!(pool.evict(1), [1]);
-        pool.is("gen 3: 0/2 | gen 2:  | gen 1:  | gen 0: 2/1 | held: ");
+        pool.is("gen 3: 0/2 | gen 2:  | gen 1:  | gen 0: 2/1 | isolated:  | held: ");
+    }
+
+    #[test]
+    fn the_timer_wants_time_and_two_turnovers() {
+        let mut pool = pool();
+        pool.enter(0..3);
+        pool.policy.set_time(FineGrained::TIMER_MS);
+        assert_eq!(pool.evict(1), [0]);
+        assert_eq!(pool.policy.window(), Some(0..=3), "one eviction is no turnover");
+        pool.policy.evictions = 16;
+        pool.policy.set_time(FineGrained::TIMER_MS - 1);
+        assert_eq!(pool.evict(1), [1]);
+        pool.policy.set_time(FineGrained::TIMER_MS);
+        pool.enter([3]);
+        assert_eq!(pool.evict(1), [3], "the order of what is merged turns round");
+        pool.is("gen 4:  | gen 3:  | gen 2:  | gen 1: 2/1 | isolated:  | held: ");
     }
 }

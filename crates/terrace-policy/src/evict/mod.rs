@@ -1,11 +1,15 @@
 //! Eviction policies, one algorithm a file.
 
 pub mod arc;
+pub mod classic;
 pub mod clock;
 pub mod fifo;
 pub mod lirs;
 pub mod lru;
 pub mod mglru;
+pub mod mglru_6_1;
+pub mod mglru_7_1;
+pub mod mglru_fg;
 pub mod opt;
 pub mod s3fifo;
 pub mod sieve;

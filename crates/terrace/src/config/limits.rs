@@ -57,7 +57,7 @@ pub fn check_min_ttl(config: &Config) -> std::result::Result<(), Wrong> {
     let aged = |name: &&&str| terrace_policy::build(name, 1, 1).is_some_and(|p| p.window().is_some());
     if !ttl.0.is_zero() && !aged(&&config.policy.as_str()) {
         let why = format!("= {ttl}, but the policy {} knows no ages", config.policy);
-        let able: Vec<&str> = policies().iter().filter(aged).copied().collect();
+        let able: Vec<&str> = terrace_policy::NAMES.iter().filter(aged).copied().collect();
         return Err(wrong("min_ttl", why, format!("leave it at 0s, or choose one of {}", able.join(", "))));
     }
     Ok(())
@@ -130,16 +130,11 @@ pub fn check_memory(size: Size) -> std::result::Result<(), (String, String)> {
 
 /// Why a policy cannot be, and the cure.
 pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
-    let known = policies();
-    if known.contains(&name) {
+    if terrace_policy::canonical(name).is_some() {
         return Ok(());
     }
-    Err((format!("there is no policy `{name}`"), format!("choose one of {}", known.join(", "))))
-}
-
-/// The policies that can be named.
-fn policies() -> &'static [&'static str] {
-    terrace_policy::NAMES
+    let known = terrace_policy::NAMES.join(", ");
+    Err((format!("there is no policy `{name}`"), format!("choose one of {known}")))
 }
 
 /// A memory limit from flag, environment or argument `name`.
