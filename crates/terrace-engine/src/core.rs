@@ -241,6 +241,12 @@ impl Core {
         let object = self.by_slot.get(&slot).map_or(0, |o| o.id());
         self.policy.key(frame, key_of(object, page));
     }
+    /// Books a claimed frame as the one of `place` instead of another, which is free then.
+    pub(crate) fn hand_over(&mut self, place: Place, from: u32, to: u32) {
+        self.owner[to as usize] = place.0 + 1;
+        self.claimed -= 1;
+        self.free_owned(from);
+    }
     /// Frees a frame that has an owner which the caller has dealt with.
     pub(crate) fn free_owned(&mut self, frame: u32) {
         self.owner[frame as usize] = 0;
@@ -332,8 +338,9 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::{Before, NO_LEAF};
-    use crate::io::{Faults, Io, NullIo, SimIo};
+    use crate::io::{BlockingIo, Faults, Io, NullIo, SimIo};
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+    use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -416,6 +423,27 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { begun.read() }, 0, "memory that belongs to no chunk went back");
         assert_eq!(engine.core.lock().hasty_chunks.len() * CHUNK_FRAMES, populated as usize);
+    }
+
+    #[test]
+    fn a_pool_that_shrinks_keeps_what_is_used() {
+        let (engine, ..) = engine_on(48 << 20, Arc::new(BlockingIo::default()));
+        let mut file = tempfile::tempfile().unwrap();
+        (0..40u8).for_each(|mib| file.write_all(&vec![mib; 1 << 20]).unwrap());
+        let o = engine.object(7, file.as_raw_fd(), 40 << 20).unwrap();
+        let mut buf = vec![0; 1 << 20];
+        let mut read = |mib: u64| {
+            engine.read(&o, mib << 20, &mut buf, Door::Library).unwrap();
+            assert!(buf.iter().all(|&b| u64::from(b) == mib));
+        };
+        (0..40).for_each(&mut read);
+        // Those that came last stand in the top chunks.
+        (0..4).for_each(|_| (36..40).for_each(&mut read));
+        engine.resize(24 << 20).unwrap();
+        let misses = engine.stats().main_door.misses;
+        (36..40).for_each(&mut read);
+        assert_eq!(engine.stats().main_door.misses, misses);
+        assert_eq!(engine.check(), Vec::<String>::new());
     }
 
     #[test]

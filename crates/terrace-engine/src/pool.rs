@@ -8,9 +8,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use terrace_policy::{Touches, Why};
+use terrace_shm::index::Place;
 use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
+use terrace_shm::protocol::publish;
 use terrace_shm::ring::Ring;
-use terrace_shm::{ObjectSlot, PAGE_SIZE, State};
+use terrace_shm::{Entry, ObjectSlot, PAGE_SIZE, State};
 
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
@@ -173,7 +176,8 @@ impl Core {
         self.hasty_chunks = (0..self.frames.populated()).step_by(CHUNK_FRAMES).collect();
     }
 
-    /// Empties the top chunk and gives its memory back. False if pages that are dirty or in use are in the way.
+    /// Empties the top chunk and gives its memory back; its pages move to frames below, for which the policy gives up others. False
+    /// if pages that are dirty or in use are in the way.
     ///
     /// All under one lock: were the hole punched later, the chunk could have grown again and be full of new pages by then.
     fn drop_top_chunk(&mut self) -> bool {
@@ -188,15 +192,40 @@ impl Core {
             if self.index.get(place).state() != State::Present {
                 return false;
             }
-            let (slot, page) = self.index.whose(place);
-            let o = self.object_in_slot(slot).expect("a page has an object").clone();
-            self.drop_page(&o, page, place, frame);
+            // The policy may give up this very page to make room.
+            let room = self.claim();
+            match room {
+                Some(to) if self.place_of(frame) == Some(place) => self.move_page(place, frame, to),
+                Some(to) => self.unclaim(to),
+                None => {
+                    let (slot, page) = self.index.whose(place);
+                    let o = self.object_in_slot(slot).expect("a page has an object").clone();
+                    self.drop_page(&o, page, place, frame);
+                }
+            }
         }
         self.give_back(first, end);
         self.frames.drop_top_chunk();
         self.huge_chunks.remove(&first);
         self.note_populated();
         true
+    }
+
+    /// Moves a clean page to a claimed frame. To the policy it is a page that left and came back at once: it was worth keeping.
+    fn move_page(&mut self, place: Place, from: u32, to: u32) {
+        let (seg, mut touches) = (self.handles.segment.clone(), self.touches());
+        let count = touches.take(from);
+        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under this lock only, and
+        // the new frame is claimed.
+        unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
+        let clock = self.index.tick();
+        publish(self.index.entry(place), Entry::present(to, clock));
+        self.hand_over(place, from, to);
+        let shadow = self.policy.shadow();
+        self.policy.remove(from);
+        self.tell_key(to);
+        self.policy.insert(to, shadow, Why::Read, &mut touches);
+        touches.set(to, count);
     }
 
     /// Gives the memory of frames that belong to nobody back to the machine.
