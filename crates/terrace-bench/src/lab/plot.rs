@@ -79,7 +79,6 @@ impl Scale {
         let sizes = || points().map(|point| point.0.max(1.0).log10());
         let (low, high) = (sizes().fold(f64::MAX, f64::min), sizes().fold(0.0, f64::max));
         let top = points().map(|point| point.1).fold(0.0, f64::max);
-        // Tenths, so that the axis ends at a tick.
         let top = ((top * 10.0 - 1e-9).ceil() / 10.0).clamp(0.1, 1.0);
         let low = if low < high { low } else { high - 0.5 };
         Scale { low, high: if low < high { high } else { high + 0.5 }, top }
@@ -141,9 +140,9 @@ fn style(line: usize) -> String {
 
 fn axes(scale: &Scale, out: &mut String) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let steps = if scale.top > 0.35 { 5.0 } else { scale.top * 10.0 };
-    for i in 0..=steps.round() as u32 {
-        let ratio = scale.top * f64::from(i) / steps.round();
+    let step = [(0.1, 0.02), (0.2, 0.05), (0.6, 0.1)].iter().find(|(top, _)| scale.top <= top + 1e-9);
+    let step = step.map_or(0.2, |(_, step)| *step);
+    for ratio in (0..).map(|i| f64::from(i) * step).take_while(|ratio| *ratio <= scale.top + 1e-9) {
         let y = scale.y(ratio);
         let _ = writeln!(
             out,
