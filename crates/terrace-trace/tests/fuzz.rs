@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use terrace_trace::capture::{self, Event, Header, Record, Writer};
 use terrace_trace::{Column, Door, Format, Options, Reader};
 
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+/// 256 cases, or PROPTEST_CASES.
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
 /// Reads to the end or the first error; no more accesses than bytes can come out of what is not compressed.
@@ -116,7 +117,7 @@ fn mangled(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(config(200))]
+    #![proptest_config(config())]
 
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
