@@ -21,6 +21,7 @@ mod ghost;
 mod keys;
 mod list;
 pub mod mrc;
+mod parts;
 mod queue_age;
 mod shell;
 pub mod sim;

@@ -36,11 +36,14 @@ impl QueueAge {
         self.entries += 1;
     }
 
-    /// When the page entered that has `len - 1` pages before it: at this time or a little later.
-    pub(crate) fn entered(&self, len: usize) -> u64 {
-        let entry = self.entries.saturating_sub(len as u64);
-        let later = self.marks.partition_point(|&(entries, _)| entries <= entry);
-        self.marks.get(later.saturating_sub(1)).map_or(0, |&(_, time)| time)
+    /// When the page entered that has `len - 1` pages before it: at this time or a little later. As many pages as have
+    /// entered before it have left, so the answers go forward, and marks before them are dropped.
+    pub(crate) fn entered(&mut self, len: usize) -> u64 {
+        let left = self.entries.saturating_sub(len as u64);
+        while self.marks.get(1).is_some_and(|&(entries, _)| entries <= left) {
+            self.marks.pop_front();
+        }
+        self.marks.front().map_or(0, |&(_, time)| time)
     }
 }
 
@@ -55,10 +58,12 @@ mod tests {
         for i in 0..110 {
             age.enter(1000 + i, 32 * MARKS_A_SPAN);
         }
+        assert_eq!(age.entered(500), 1000);
         assert_eq!(age.entered(80), 1000, "entry 30");
         assert_eq!(age.entered(78), 1032, "entry 32");
         assert_eq!(age.entered(1), 1096);
-        assert_eq!(age.entered(500), 1000);
+        age.enter(2000, 1);
+        assert_eq!(age.entered(1), 2000);
     }
 
     #[test]
@@ -68,7 +73,7 @@ mod tests {
             age.enter(i, if i < 5000 { 3200 } else { 320 });
         }
         assert_eq!(age.marks.len(), MARKS_MAX);
-        assert_eq!(age.entered(200), 9800);
         assert_eq!(age.entered(9000), 9360, "before the oldest mark");
+        assert_eq!(age.entered(200), 9800);
     }
 }

@@ -50,7 +50,8 @@
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use crate::list::{ABSENT, Held, List, Patience, Slots, Step, collect};
+use crate::list::{ABSENT, Held, Patience, Slots, Step, collect};
+use crate::parts::Parts;
 use crate::queue_age::QueueAge;
 use crate::{Evict, Generation, Refaults, Shadow, Slot, Standing, Touches, Victim, Why};
 
@@ -93,10 +94,10 @@ const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 #[derive(Debug)]
 pub struct Strata {
     slots: Slots,
-    young: List,
-    old: List,
-    main: List,
-    edge: List,
+    /// Young and old.
+    probation: Parts,
+    /// The edge is the older part.
+    main: Parts,
     held: Held,
     patience: Patience,
     capacity: usize,
@@ -127,13 +128,11 @@ fn tag_of(seq: u64) -> u8 {
 impl Strata {
     /// For slots below `slots_max` and a pool of `capacity` pages.
     pub fn new(slots_max: usize, capacity: usize) -> Strata {
-        let (slots, [young, old, main, edge, held]) = Slots::new::<5>(slots_max);
+        let (slots, [probation, main, held]) = Slots::new::<3>(slots_max);
         Strata {
             slots,
-            young,
-            old,
-            main,
-            edge,
+            probation: Parts::new(probation),
+            main: Parts::new(main),
             held: Held::new(held),
             patience: Patience::default(),
             capacity,
@@ -147,14 +146,6 @@ impl Strata {
             now_ms: 0,
             refaults: Refaults::default(),
         }
-    }
-
-    fn probation_len(&self) -> usize {
-        self.young.len() + self.old.len()
-    }
-
-    fn main_len(&self) -> usize {
-        self.main.len() + self.edge.len()
     }
 
     /// Pages at the margin: of the edge, and of the ghost's newest part.
@@ -203,8 +194,8 @@ impl Strata {
     }
 
     /// Whether a page that left at `shadow` is used more often than the page of main that is next to go.
-    fn outdoes_main(&self, shadow: Shadow) -> bool {
-        let len = self.main_len();
+    fn outdoes_main(&mut self, shadow: Shadow) -> bool {
+        let len = self.main.len();
         len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
     }
 
@@ -218,7 +209,7 @@ impl Strata {
     /// Puts a page that is in no list into the youngest generation.
     fn push_main(&mut self, slot: Slot) {
         self.main_age.enter(self.eviction_clock, self.capacity);
-        self.slots.push(&mut self.main, slot, tag_of(self.max_seq));
+        self.main.push(&mut self.slots, slot, tag_of(self.max_seq));
         let youngest = &mut self.pages[(self.max_seq % GENERATIONS) as usize];
         *youngest += 1;
         if *youngest > (self.capacity / GENERATION_DIVISOR).max(1) {
@@ -239,13 +230,14 @@ impl Strata {
     /// Keeps tags unambiguous. Pages stay at main's end beyond the span of tags only when nothing is ever evicted
     /// from main while pages in front of them come and go by truncation; then one walk in some 240 generations.
     fn retire_tags(&mut self) {
-        let Some(tail) = self.slots.tail(&self.main) else { return };
-        if self.generations_ago(self.slots.tag(tail)) < TAG_SPAN - 2 {
+        let Some(oldest) = self.main.border() else { return };
+        if self.generations_ago(self.slots.tag(oldest)) < TAG_SPAN - 2 {
             return;
         }
         let min_seq = self.min_seq();
         let outside = |slot: &Slot| self.generations_ago(self.slots.tag(*slot)) >= GENERATIONS;
-        let stale: Vec<Slot> = self.slots.iter_back(&self.main).take_while(outside).collect();
+        let oldest_first = self.slots.iter_back(&self.main.list).skip(self.main.older_len());
+        let stale: Vec<Slot> = oldest_first.take_while(outside).collect();
         for slot in stale {
             self.slots.set_tag(slot, tag_of(min_seq));
         }
@@ -255,61 +247,65 @@ impl Strata {
     fn take_out_of_main(&mut self, slot: Slot) {
         let tag = self.slots.tag(slot);
         self.pages[(self.seq_of(tag) % GENERATIONS) as usize] -= 1;
-        let list = if tag < FIRST_MAIN { &mut self.edge } else { &mut self.main };
-        self.slots.unlink(list, slot, ABSENT);
+        self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// The page of main that is next to go.
-    fn main_tail(&self) -> Option<Slot> {
-        self.slots.tail(&self.edge).or_else(|| self.slots.tail(&self.main))
-    }
-
-    /// Moves main's oldest to the edge, until that is as large as the margin; two at the most, where at the most
+    /// Lets main's oldest join the edge, until that is as large as the margin; two at the most, where at the most
     /// one leaves.
     fn feed_edge(&mut self, touches: &dyn Touches) {
         for _ in 0..2 {
-            let Some(slot) = self.slots.tail(&self.main) else { return };
-            if self.edge.len() >= self.margin() {
+            let Some(slot) = self.main.border() else { return };
+            if self.main.older_len() >= self.margin() {
                 return;
             }
-            self.take_out_of_main(slot);
-            let tag = if touches.peek(slot) == 0 { EDGE_IDLE } else { EDGE_USED };
-            self.slots.push(&mut self.edge, slot, tag);
+            let seq = self.seq_of(self.slots.tag(slot));
+            self.pages[(seq % GENERATIONS) as usize] -= 1;
             self.pages[(self.min_seq() % GENERATIONS) as usize] += 1;
+            let tag = if touches.peek(slot) == 0 { EDGE_IDLE } else { EDGE_USED };
+            self.main.cross(&mut self.slots, tag);
         }
     }
 
-    /// Moves pages that passed the border, and while filling what exceeds probation; at most `moves` of each.
+    /// Takes the oldest page of probation; true: its touches count.
+    fn pop_probation(&mut self) -> Option<(Slot, bool)> {
+        let slot = self.slots.tail(&self.probation.list)?;
+        let is_young = self.slots.tag(slot) == YOUNG;
+        self.probation.unlink(&mut self.slots, slot, is_young);
+        Some((slot, !is_young))
+    }
+
+    /// Ages pages of probation, and while filling moves what exceeds it; at most `moves` of each.
     fn balance(&mut self, moves: usize, touches: &mut dyn Touches) {
         for _ in 0..moves {
-            if self.young.len() <= self.correlated_target() {
+            if self.probation.newer_len() <= self.correlated_target() {
                 break;
             }
-            let slot = self.slots.pop(&mut self.young, ABSENT).expect("counted");
+            let slot = self.probation.border().expect("counted");
             touches.set(slot, 0);
-            self.slots.push(&mut self.old, slot, OLD);
+            self.probation.cross(&mut self.slots, OLD);
         }
         for _ in 0..moves {
-            if !self.filling || self.probation_len() <= self.probation_target {
+            if !self.filling
+                || self.probation.len() <= self.probation_target
+                || self.probation.older_len() == 0
+            {
                 break;
             }
-            match self.slots.pop(&mut self.old, ABSENT) {
-                Some(slot) => self.push_main(slot),
-                None => break,
-            }
+            let (slot, _) = self.pop_probation().expect("counted");
+            self.push_main(slot);
         }
     }
 
     /// One look at the page that is next to go.
     fn look(&mut self, touches: &mut dyn Touches) -> Step {
-        let others = self.probation_len() + self.main_len();
+        let others = self.probation.len() + self.main.len();
         if self.held.due(others) {
             return self.look_held(touches);
         }
         if others == 0 {
             return Step::Empty;
         }
-        let step = if self.probation_len() > self.probation_target || self.main_len() == 0 {
+        let step = if self.probation.len() > self.probation_target || self.main.len() == 0 {
             self.look_probation(touches)
         } else {
             self.feed_edge(touches);
@@ -323,10 +319,7 @@ impl Strata {
 
     fn look_probation(&mut self, touches: &mut dyn Touches) -> Step {
         self.balance(1, touches);
-        let (slot, counts) = match self.slots.pop(&mut self.old, ABSENT) {
-            Some(slot) => (slot, true),
-            None => (self.slots.pop(&mut self.young, ABSENT).expect("probation is not empty"), false),
-        };
+        let (slot, counts) = self.pop_probation().expect("probation is not empty");
         let touched = touches.take(slot) != 0 && counts;
         self.promote_or_evict(slot, touched)
     }
@@ -349,7 +342,7 @@ impl Strata {
     }
 
     fn look_main(&mut self, touches: &mut dyn Touches) -> Step {
-        let slot = self.main_tail().expect("main is not empty");
+        let slot = self.slots.tail(&self.main.list).expect("main is not empty");
         let was_idle = self.slots.tag(slot) == EDGE_IDLE;
         self.take_out_of_main(slot);
         let count = touches.peek(slot).min(COUNT_MAX);
@@ -382,7 +375,7 @@ impl Evict for Strata {
         if recent {
             self.push_main(slot);
         } else {
-            self.slots.push(&mut self.young, slot, YOUNG);
+            self.probation.push(&mut self.slots, slot, YOUNG);
             self.balance(2, touches);
         }
         recent
@@ -401,17 +394,12 @@ impl Evict for Strata {
 
     fn remove(&mut self, slot: Slot) {
         let tag = self.slots.tag(slot);
-        let list = match tag {
-            YOUNG => &mut self.young,
-            OLD => &mut self.old,
-            HELD => &mut self.held.list,
-            _ => {
-                assert!(is_resident(tag), "slot {slot} is not resident");
-                self.take_out_of_main(slot);
-                return self.filling |= self.resident() == 0;
-            }
-        };
-        self.slots.unlink(list, slot, ABSENT);
+        assert!(is_resident(tag), "slot {slot} is not resident");
+        match tag {
+            YOUNG | OLD => self.probation.unlink(&mut self.slots, slot, tag == YOUNG),
+            HELD => self.slots.unlink(&mut self.held.list, slot, ABSENT),
+            _ => self.take_out_of_main(slot),
+        }
         self.filling |= self.resident() == 0;
     }
 
@@ -433,7 +421,7 @@ impl Evict for Strata {
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
         let queue = |label: &str, pages| Generation { seq: 0, age_ms: now_ms, pages, label: label.into() };
-        let mut rows = vec![queue("probation", self.probation_len()), queue("held", self.held.list.len())];
+        let mut rows = vec![queue("probation", self.probation.len()), queue("held", self.held.list.len())];
         rows.extend((self.min_seq()..=self.max_seq).rev().map(|seq| {
             let index = (seq % GENERATIONS) as usize;
             Generation {
@@ -457,8 +445,7 @@ impl Evict for Strata {
 
     fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
         let touched = |slot: &Slot| touches.peek(*slot) != 0;
-        let oldest_first = self.slots.iter_back(&self.edge).chain(self.slots.iter_back(&self.main));
-        let used: Vec<Slot> = oldest_first.filter(touched).collect();
+        let used: Vec<Slot> = self.slots.iter_back(&self.main.list).filter(touched).collect();
         for slot in used {
             touches.set(slot, 0);
             self.take_out_of_main(slot);
@@ -471,7 +458,7 @@ impl Evict for Strata {
     fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
         let seq = seq.min(self.max_seq.saturating_sub(2));
         self.filling = false;
-        collect(want, out, || match self.main_tail() {
+        collect(want, out, || match self.slots.tail(&self.main.list) {
             Some(tail) if self.max_seq >= 2 && self.seq_of(self.slots.tag(tail)) <= seq => {
                 self.look_main(touches)
             }
@@ -484,7 +471,7 @@ impl Evict for Strata {
     }
 
     fn resident(&self) -> usize {
-        self.probation_len() + self.main_len() + self.held.list.len()
+        self.probation.len() + self.main.len() + self.held.list.len()
     }
 
     fn contains(&self, slot: Slot) -> bool {
@@ -492,34 +479,31 @@ impl Evict for Strata {
     }
 
     fn dump(&self) -> String {
-        let mut text =
-            format!("young: {} | old: {}", self.slots.show(&self.young), self.slots.show(&self.old));
+        let [young, old] = self.probation.show(&self.slots);
+        let [_, edge] = self.main.show(&self.slots);
+        let mut text = format!("young: {young} | old: {old}");
         for seq in (self.min_seq()..=self.max_seq).rev() {
-            let members =
-                self.slots.iter(&self.main).filter(|&slot| self.seq_of(self.slots.tag(slot)) == seq);
+            let all = self.slots.iter(&self.main.list).take(self.main.newer_len());
+            let members = all.filter(|&slot| self.seq_of(self.slots.tag(slot)) == seq);
             let members: Vec<String> = members.map(|slot| slot.to_string()).collect();
             text += &format!(" | gen {seq}: {}", members.join(" "));
         }
-        text + &format!(
-            " | edge: {} | held: {}",
-            self.slots.show(&self.edge),
-            self.slots.show(&self.held.list)
-        )
+        text + &format!(" | edge: {edge} | held: {}", self.slots.show(&self.held.list))
     }
 
     fn check(&self) -> Result<(), String> {
         let belongs = |list, tag| match list {
-            0 => tag == YOUNG,
-            1 => tag == OLD,
-            2 => tag == HELD,
-            3 => tag == EDGE_IDLE || tag == EDGE_USED,
-            _ => tag >= FIRST_MAIN,
+            0 => tag == YOUNG || tag == OLD,
+            1 => tag == HELD,
+            _ => tag >= EDGE_IDLE,
         };
-        let lists = [&self.young, &self.old, &self.held.list, &self.edge, &self.main];
+        let lists = [&self.probation.list, &self.held.list, &self.main.list];
         self.slots.check(&lists, belongs, is_resident)?;
+        self.probation.check(&self.slots, |tag| tag == YOUNG).map_err(|e| format!("probation: {e}"))?;
+        self.main.check(&self.slots, |tag| tag >= FIRST_MAIN).map_err(|e| format!("main: {e}"))?;
         let mut pages = [0; GENERATIONS as usize];
         let mut youngest_so_far = u64::MAX;
-        for slot in self.slots.iter(&self.main).chain(self.slots.iter(&self.edge)) {
+        for slot in self.slots.iter(&self.main.list) {
             let seq = self.seq_of(self.slots.tag(slot));
             if seq > youngest_so_far {
                 return Err(format!("main: slot {slot} of gen {seq} lies behind gen {youngest_so_far}"));
@@ -543,7 +527,7 @@ mod tests {
     use super::*;
     use crate::evict::testing::Pool;
 
-    /// 20 pages: probation 2, of which one page is young; a generation closes above 5; the ghost holds 18.
+    /// 20 pages: probation 2, of which one page is young; a generation closes above 5.
     fn pool() -> Pool<Strata> {
         Pool::new(Strata::new(64, 20))
     }
