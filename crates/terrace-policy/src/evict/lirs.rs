@@ -206,8 +206,8 @@ mod tests {
     const D: Slot = 3;
     const E: Slot = 4;
 
-    /// The state of the paper's figure 2 (a): S is E, A, D (gone), B; Q is E; with the shadow of D.
-    fn figure_2() -> (Pool<Shell<Lirs>>, Option<Shadow>) {
+    /// After the paper's example (two LIR pages, one HIR): S is E, A, D (gone), B; Q is E. With the shadow of D.
+    fn example() -> (Pool<Shell<Lirs>>, Option<Shadow>) {
         let mut pool = Pool::new(Lirs::build(64, 3));
         pool.enter([A, B, D]);
         pool.policy.accessed(A);
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn figure_2_b_a_lir_page_is_used() {
-        let (mut pool, d) = figure_2();
+    fn a_lir_page_is_used() {
+        let (mut pool, d) = example();
         pool.policy.accessed(B);
         pool.is("lir: 1 0 | q: 4 | held:  | gone: "); // D lay below A, the new bottom
         pool.evict(1);
@@ -228,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn figure_2_c_a_resident_hir_page_of_the_stack_is_used() {
-        let (mut pool, _) = figure_2();
+    fn a_resident_hir_page_of_the_stack_is_used() {
+        let (mut pool, _) = example();
         pool.policy.accessed(E);
         pool.is("lir: 4 0 | q: 1 | held:  | gone: ");
         pool.policy.accessed(B); // not in the stack any more: it stays HIR
@@ -237,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn figure_2_d_a_page_that_is_gone_but_in_the_stack_is_used() {
-        let (mut pool, d) = figure_2();
+    fn a_page_that_is_gone_but_in_the_stack_is_used() {
+        let (mut pool, d) = example();
         assert_eq!(pool.evict(1), [E]);
         assert!(pool.enter_as(D, d, Why::Read));
         pool.is("lir: 3 0 | q: 1 | held:  | gone: 2");
     }
 
     #[test]
-    fn figure_2_e_a_new_page() {
-        let (mut pool, _) = figure_2();
+    fn a_new_page_is_hir() {
+        let (mut pool, _) = example();
         assert_eq!(pool.evict(1), [E]);
         pool.enter([C]);
         pool.is("lir: 0 1 | q: 2 | held:  | gone: 2 1");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_stack_of_two_pools_forgets_the_oldest_that_is_gone() {
-        let (mut pool, d) = figure_2();
+        let (mut pool, d) = example();
         for slot in 5..8 {
             pool.evict(1);
             pool.enter([slot]);

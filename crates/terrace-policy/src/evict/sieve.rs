@@ -85,7 +85,7 @@ mod tests {
     use crate::Evict;
     use crate::evict::testing::Pool;
 
-    /// Figure 1 of the paper: A to G enter, A, B and G were visited, then H, A, D, I, B, J are requested.
+    /// After the paper's illustration: of A to G, A, B and G were visited, then H, A, D, I, B, J are requested.
     #[test]
     fn the_papers_illustration() {
         let [a, b, c, d, e, f, g, h, i, j] = std::array::from_fn(|n| n as Slot);

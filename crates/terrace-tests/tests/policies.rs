@@ -1,0 +1,46 @@
+//! Every eviction policy at work: files of twice the memory, written and read through both doors.
+
+use std::process::Command;
+use std::time::Duration;
+use terrace_tests::amount;
+use terrace_tests::process;
+use terrace_tests::rig::{Rig, Side, product};
+use terrace_tests::rng::seed;
+use terrace_tests::stress::Stress;
+
+/// The policies that the command knows, from what it says to one that it does not.
+fn names() -> Vec<String> {
+    let mut command = Command::new(product("terrace"));
+    let outcome = process::run(command.args(["mount", "--policy", "nonesuch", "/tmp", "/tmp"]), 60);
+    assert!(!outcome.status.success());
+    let text = outcome.to_string();
+    let list = text.split_once("choose one of ").expect("the cure names the policies").1;
+    let list = list.lines().next().expect("a line");
+    list.split(", ").map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
+fn every_policy_serves_twice_the_memory() {
+    let names = names();
+    assert!(names.len() >= 4, "{names:?}");
+    for name in &names {
+        println!("{name}");
+        let rig = Rig::with("policy", Side::Mount, &["--memory", "16MiB", "--policy", name]);
+        let mut stress = Stress::new(&rig, 4, 2048, 1, seed("policy"));
+        stress.start("write", 0, true, &["sync=1"]);
+        stress.start("read", 0, true, &["torn=ok"]);
+        stress.start("read", 1, false, &["torn=ok"]);
+        stress.work(Duration::from_secs(amount("TERRACE_SECONDS", 1, 60)));
+        stress.stop();
+        stress.verify(Some(true), "acked");
+        stress.verify(Some(false), "acked");
+        let stat = rig.stat();
+        assert_eq!(stat["policy"], name.as_str(), "{stat}");
+        let stolen = &stat["reclaim"]["pgsteal"];
+        assert!(stolen.as_u64().is_some_and(|pages| pages > 1000), "{name} evicted {stolen} pages: {stat}");
+        rig.check();
+        rig.umount();
+        stress.verify(None, "acked");
+        rig.finish();
+    }
+}
