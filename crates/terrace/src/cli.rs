@@ -56,9 +56,8 @@ pub struct Tuning {
     /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G [environment: TERRACE_MEMORY]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    // The names are the policies' own.
+    /// Eviction policy; the names are the policies' own.
     #[arg(long, value_name = "NAME", help = policy_help())]
-    #[expect(missing_docs, reason = "said by the help")]
     pub policy: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
     #[arg(long, value_name = "FILE.toml")]
