@@ -4,6 +4,7 @@ use crate::dirt::Books;
 use crate::frames::Frames;
 use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
+use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -12,17 +13,17 @@ use std::sync::atomic::Ordering;
 use terrace_policy::{Evict, Shadow, Slot, Touches, Victim, Why};
 use terrace_shm::index::{Index, Place};
 use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
-use terrace_shm::{Entry, State, TouchTable};
+use terrace_shm::{Entry, State};
 
-/// The touch table as the policy sees it.
-pub(crate) struct TouchView(pub Arc<TouchTable>);
+/// The touch table as the policy sees it: the sample looks at some of the counts beside it.
+pub(crate) struct TouchView(Arc<Watch>);
 
 impl Touches for TouchView {
     fn peek(&self, slot: Slot) -> u8 {
-        self.0.count(slot).load(Ordering::Relaxed)
+        self.0.peek(slot)
     }
     fn set(&mut self, slot: Slot, count: u8) {
-        self.0.count(slot).store(count, Ordering::Relaxed);
+        self.0.set(slot, count);
     }
 }
 
@@ -45,6 +46,7 @@ pub(crate) struct Core {
     pub min_ttl: MinTtl,
     /// The policy counts by key.
     wants_keys: bool,
+    pub sampler: Sampler,
     pub frames: Frames,
     /// Place + 1 of the page in each frame; 0 = none.
     pub owner: Vec<u32>,
@@ -64,8 +66,8 @@ pub(crate) struct Core {
     victims: Vec<Victim>,
 }
 
-/// The key of a page for policies: the same for the same page, also after a restart, and hardly ever that of another.
-fn key_of(object: ObjectId, page: u64) -> u64 {
+/// The key of a page for policies and samples: the same for the same page, also after a restart, and hardly ever that of another.
+pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
     object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
 }
 
@@ -80,6 +82,7 @@ impl Core {
             wants_keys: policy.wants_keys(),
             policy,
             min_ttl,
+            sampler: Sampler::new(handles.touches.clone(), frames_max),
             frames: Frames::new(frames_max as u32),
             owner: vec![0; frames_max],
             objects: HashMap::new(),
@@ -96,7 +99,7 @@ impl Core {
     }
 
     pub(crate) fn touches(&self) -> TouchView {
-        TouchView(self.handles.touches.clone())
+        TouchView(self.sampler.watch.clone())
     }
 
     // ---- objects -------------------------------------------------------------------------------------------------
@@ -225,6 +228,7 @@ impl Core {
     pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
         let mut touches = self.touches();
         touches.set(frame, 0);
+        self.sample_entry(frame, why != Why::Readahead);
         self.counts.inserted += 1;
         self.tell_key(frame);
         let refault = self.policy.insert(frame, shadow, why, &mut touches);
@@ -236,10 +240,13 @@ impl Core {
         if !self.wants_keys {
             return;
         }
-        let place = self.place_of(frame).expect("an enlisted frame has an owner");
-        let (slot, page) = self.index.whose(place);
-        let object = self.by_slot.get(&slot).map_or(0, |o| o.id());
-        self.policy.key(frame, key_of(object, page));
+        let key = self.key_in(frame).expect("an enlisted frame has an owner");
+        self.policy.key(frame, key);
+    }
+    /// The key of the page in a frame that has an owner.
+    pub(crate) fn key_in(&self, frame: u32) -> Option<u64> {
+        let (slot, page) = self.index.whose(self.place_of(frame)?);
+        Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
     }
     /// Books a claimed frame as the one of `place` instead of another, which is free then.
     pub(crate) fn hand_over(&mut self, place: Place, from: u32, to: u32) {
@@ -249,6 +256,7 @@ impl Core {
     }
     /// Frees a frame that has an owner which the caller has dealt with.
     pub(crate) fn free_owned(&mut self, frame: u32) {
+        self.sample_exit(frame);
         self.owner[frame as usize] = 0;
         self.frames.free(frame);
     }

@@ -7,6 +7,7 @@ use crate::door::Clients;
 use crate::io::Io;
 use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
+use crate::sample::Estimate;
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
 use crate::trace::Tracing;
@@ -69,6 +70,10 @@ pub struct Engine {
     pub(crate) chunks: AtomicU64,
     pub(crate) extra: OnceLock<Extra>,
     pub(crate) tracing: Tracing,
+    pub(crate) sample_bell: Bell,
+    pub(crate) estimate: Mutex<Estimate>,
+    /// Memory of the sample, bytes.
+    pub(crate) sample_bytes: AtomicU64,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -139,6 +144,7 @@ impl Engine {
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
+        let estimate = Estimate::new(&config.policy, 1, clock.now_ns());
         let min_ttl = MinTtl::new(config.min_ttl, clock.clone());
         // A predecessor may have been told another limit than the configuration's.
         let limit = &handles.segment.header().limit_bytes;
@@ -162,23 +168,29 @@ impl Engine {
             chunks: AtomicU64::new(0),
             extra: OnceLock::new(),
             tracing: Tracing::default(),
+            sample_bell: Bell::default(),
+            estimate: Mutex::new(estimate),
+            sample_bytes: AtomicU64::new(0),
             threads: Mutex::new(Vec::new()),
         });
         // A predecessor may have died over a recording.
         engine.handles.segment.header().tracing.store(0, Ordering::Release);
         engine.adjust_pool();
+        engine.begin_estimate();
         Ok(engine)
     }
 
-    /// Starts the background threads: reclaim and writeback. From now on fast-door clients may donate.
+    /// Starts the background threads: reclaim, writeback, sample. From now on fast-door clients may donate.
     ///
     /// # Errors
     /// No more threads.
     pub fn serve(self: &Arc<Engine>) -> io::Result<()> {
         let mut threads = self.threads.lock();
-        for (name, body) in
-            [("reclaim", Engine::reclaim_loop as fn(&Engine)), ("writeback", Engine::writeback_loop)]
-        {
+        for (name, body) in [
+            ("reclaim", Engine::reclaim_loop as fn(&Engine)),
+            ("writeback", Engine::writeback_loop),
+            ("sample", Engine::sample_loop),
+        ] {
             let engine = self.clone();
             threads.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
         }
@@ -203,6 +215,7 @@ impl Engine {
         self.stopping.store(true, Ordering::Release);
         self.reclaim_bell.ring();
         self.writeback_bell.ring();
+        self.sample_bell.ring();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }

@@ -285,6 +285,7 @@ impl Engine {
         for &(page, before) in plan {
             if core.untouched_since(o, page, before) {
                 remember(&mut core, o, page);
+                core.sample_passing(o.id(), page);
             } else if !miss.calm {
                 break;
             }

@@ -12,6 +12,7 @@
 //! | `metadata` | what pages cost beside their frames |
 //! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
 //! | [`lru`] | the policy's lists from outside: shown, aged, evicted by command; `min_ttl` |
+//! | [`sample`] | what other sizes of memory would do, from a sample of live accesses |
 //! | [`trace`] | records what programs access, for the simulator |
 //! | [`namespace`] | names, inodes, handles, attributes |
 //! | [`recover`] | what a restarted daemon does with the segment that it finds |
@@ -38,6 +39,7 @@ mod pagecache;
 pub mod pool;
 pub mod reclaim;
 pub mod recover;
+pub mod sample;
 pub mod segment;
 pub mod source;
 pub mod stats;

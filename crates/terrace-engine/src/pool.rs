@@ -29,7 +29,10 @@ impl Engine {
         let rings = self.clients.count() * Ring::bytes(self.config.ring_slots);
         let slots = self.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
         let objects = core.objects.len() * (size_of::<Object>() + 96);
-        (rings + slots + objects) as u64 + self.tracing.bytes() + self.extra.get().map_or(0, Extra::bytes)
+        (rings + slots + objects) as u64
+            + self.tracing.bytes()
+            + self.sample_bytes.load(Ordering::Relaxed)
+            + self.extra.get().map_or(0, Extra::bytes)
     }
 
     /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if

@@ -106,6 +106,7 @@ impl Engine {
             core.tell_key(frame);
             core.policy.insert(frame, None, Why::Read, &mut touches);
             terrace_policy::Touches::set(&mut touches, frame, count.min(terrace_shm::map::TOUCH_MAX));
+            core.sample_entry(frame, false);
         }
         for o in &objects {
             core.drop_beyond(o, o.size());

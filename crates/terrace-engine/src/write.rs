@@ -210,6 +210,7 @@ impl Engine {
             core.soil(o, c.page, c.frame, now);
             let clock = core.index.tick();
             publish(core.index.entry(c.place), Entry::present(c.frame, clock));
+            core.sample_write(c.frame, c.resident);
             if !c.resident {
                 core.enlist(c.frame, NonZeroU32::new(c.shadow).map(Shadow), Why::Write);
             }

@@ -20,6 +20,7 @@ pub mod evict;
 mod ghost;
 mod keys;
 mod list;
+pub mod mini;
 pub mod mrc;
 mod parts;
 mod queue_age;

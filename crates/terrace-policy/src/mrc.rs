@@ -148,6 +148,17 @@ impl Shards {
         mix(key) < self.threshold
     }
 
+    /// What decides whether a key is sampled: its hash is below the [`Shards::threshold`]. For who has no access to the
+    /// estimator where keys come by.
+    pub fn hash(key: u64) -> u64 {
+        mix(key)
+    }
+
+    /// Hashes below this are sampled; it never rises.
+    pub fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
     /// So many accesses happened whose keys were not wanted.
     pub fn passed(&mut self, accesses: u64) {
         self.accesses += accesses as f64;

@@ -154,6 +154,7 @@ fn requests() {
         r#"{"cmd":"check"}"#,
         r#"{"cmd":"drop"}"#,
         r#"{"cmd":"resize","bytes":16777216}"#,
+        r#"{"cmd":"mrc"}"#,
         r#"{"cmd":"lru"}"#,
         r#"{"cmd":"age"}"#,
         r#"{"cmd":"evict","seq":1,"pages":100}"#,

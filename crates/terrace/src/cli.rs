@@ -128,6 +128,9 @@ pub struct Stat {
     /// Repeat every so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub watch: Option<f64>,
+    /// Also tell what hit ratio other sizes of memory would have, estimated from a sample of the accesses so far
+    #[arg(long)]
+    pub mrc: bool,
 }
 
 /// `terrace lru`.

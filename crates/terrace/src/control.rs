@@ -53,6 +53,8 @@ pub enum Request {
     Pid,
     /// Record accesses.
     Trace,
+    /// What other sizes of memory would do.
+    Mrc,
     /// The policy's lists.
     Lru,
     /// Open a generation.

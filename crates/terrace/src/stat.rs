@@ -18,8 +18,8 @@ pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
     let every = args.watch.map(interval).transpose()?;
     loop {
         let text = match &args.mnt {
-            Some(mnt) => one(&running::find(mnt)?, args.json)?,
-            None => all(args.json)?,
+            Some(mnt) => one(&running::find(mnt)?, args)?,
+            None => all(args)?,
         };
         if !running::print(&text) {
             return Ok(ExitCode::SUCCESS);
@@ -38,9 +38,9 @@ fn interval(seconds: f64) -> Result<Duration> {
     })
 }
 
-fn all(json: bool) -> Result<String> {
+fn all(args: &cli::Stat) -> Result<String> {
     // One that ends just now is no reason to be silent about the others.
-    let told: Vec<Result<String>> = instance::living().iter().map(|found| one(found, json)).collect();
+    let told: Vec<Result<String>> = instance::living().iter().map(|found| one(found, args)).collect();
     if told.is_empty() {
         let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
         let failure = Failure::new("stat", "terrace serves nothing for this user", cure);
@@ -52,9 +52,12 @@ fn all(json: bool) -> Result<String> {
     }
 }
 
-fn one((instance, info): &(Instance, Info), json: bool) -> Result<String> {
-    let stat = read(instance, info)?;
-    match json {
+fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<String> {
+    let mut stat = read(instance, info)?;
+    if args.mrc {
+        stat["mrc"] = ask(instance, info, &Request::Mrc)?["mrc"].take();
+    }
+    match args.json {
         true => Ok(format!("{stat}\n")),
         false => Ok(table::of(&stat)),
     }
@@ -62,12 +65,16 @@ fn one((instance, info): &(Instance, Info), json: bool) -> Result<String> {
 
 /// The engine's statistics with the instance they belong to.
 pub fn read(instance: &Instance, info: &Info) -> Result<Value> {
-    let answer = running::ask(instance, &Request::Stat)
-        .map_err(|no| Failure::new(info.mnt.display(), no.why, "see its log in the runtime directory"))?;
+    let answer = ask(instance, info, &Request::Stat)?;
     let mut stat = answer["stat"].clone();
     stat["instance"] = json!({
         "src": info.src, "mnt": info.mnt, "kind": info.kind, "pid": info.pid, "terraced": info.terraced,
         "restarts": info.restarts, "version": info.version, "keeper_lives": answer["keeper_lives"],
     });
     Ok(stat)
+}
+
+fn ask(instance: &Instance, info: &Info, request: &Request) -> Result<Value> {
+    running::ask(instance, request)
+        .map_err(|no| Failure::new(info.mnt.display(), no.why, "see its log in the runtime directory"))
 }

@@ -57,6 +57,7 @@ impl Answer for Answers {
             Request::Pid => Ok(
                 json!({"keeper": self.keeper.as_raw_pid(), "terraced": std::process::id(), "mnt": self.mnt}),
             ),
+            Request::Mrc => Ok(json!({"mrc": self.engine.mrc()})),
             Request::Lru => Ok(json!({"lru": self.engine.lru()})),
             Request::Age => self.engine.lru_age().map(|seq| json!({"seq": seq})).map_err(refused),
             Request::Evict { seq, pages } => {

@@ -31,6 +31,7 @@ pub fn of(stat: &Value) -> String {
     reclaim(&mut page, &stat["reclaim"]);
     writeback(&mut page, &stat["writeback"]);
     generations(&mut page, &stat["generations"]);
+    mrc(&mut page, &stat["mrc"]);
     page
 }
 
@@ -153,6 +154,51 @@ fn generations(page: &mut String, rows: &Value) {
     }
 }
 
+/// What other sizes of memory would do.
+fn mrc(page: &mut String, mrc: &Value) {
+    let Some(estimates) = mrc["estimates"].as_array() else { return };
+    let real = |value: &Value| value.as_f64().unwrap_or(0.0);
+    if estimates.is_empty() {
+        line(
+            page,
+            "with memory",
+            format_args!("nothing was accessed yet, so that nothing can be told of other sizes"),
+        );
+        return;
+    }
+    for (at, row) in estimates.iter().enumerate() {
+        let head = if at == 0 { "with memory" } else { "" };
+        let frames = human(number(&row["bytes"]));
+        let [hits, lru] = ["hit_ratio", "lru_hit_ratio"].map(|name| 100.0 * real(&row[name]));
+        let factor = real(&row["factor"]);
+        line(
+            page,
+            head,
+            format_args!("x{factor:<4} {frames:>10} of frames   hit ratio {hits:5.1} %   (LRU {lru:5.1} %)"),
+        );
+    }
+    if let Some(measured) = mrc["measured_hit_ratio"].as_f64() {
+        line(
+            page,
+            "",
+            format_args!(
+                "now, measured of {:<10} hit ratio {:5.1} %",
+                text(&mrc["policy"]),
+                100.0 * measured
+            ),
+        );
+    }
+    let (saved, rate) = (real(&mrc["gib_saves_per_second"]), real(&mrc["accesses_per_second"]));
+    line(
+        page,
+        "",
+        format_args!(
+            "one more GiB would save {saved:.1} reads of {rate:.1} accesses a second, over the last {:.0} s",
+            real(&mrc["seconds"])
+        ),
+    );
+}
+
 fn line(page: &mut String, head: &str, rest: std::fmt::Arguments<'_>) {
     let _ = writeln!(page, "  {head:<11} {rest}");
 }
@@ -194,5 +240,23 @@ mod tests {
         assert!(page.contains("hit ratio 75.0 %"), "{page}");
         assert!(page.contains("failing now: No space left on device"), "{page}");
         assert!(page.contains("generations probation             7 pages, 1.5 s"), "{page}");
+        assert!(!page.contains("with memory"), "{page}");
+    }
+
+    #[test]
+    fn other_sizes_are_told_where_they_are_known() {
+        let page = of(&json!({"mrc": {
+            "policy": "strata", "measured_hit_ratio": 0.7512, "gib_saves_per_second": 12.34,
+            "accesses_per_second": 100.0, "seconds": 60.2,
+            "estimates": [{"factor": 0.5, "bytes": 1 << 20, "hit_ratio": 0.5, "lru_hit_ratio": 0.25},
+                          {"factor": 1.0, "bytes": 2 << 20, "hit_ratio": 0.75}],
+        }}));
+        assert!(page.contains("x0.5    1.00 MiB of frames   hit ratio  50.0 %   (LRU  25.0 %)"), "{page}");
+        assert!(page.contains("now, measured of strata     hit ratio  75.1 %"), "{page}");
+        assert!(
+            page.contains("would save 12.3 reads of 100.0 accesses a second, over the last 60 s"),
+            "{page}"
+        );
+        assert!(of(&json!({"mrc": {"estimates": []}})).contains("nothing was accessed yet"));
     }
 }
