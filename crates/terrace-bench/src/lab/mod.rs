@@ -9,6 +9,7 @@
 
 pub mod board;
 pub mod cells;
+pub mod kernel;
 pub mod mrc;
 pub mod plot;
 pub mod policies;
