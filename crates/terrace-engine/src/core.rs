@@ -345,7 +345,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::{Before, NO_LEAF};
+    use super::{Before, NO_LEAF, key_of};
     use crate::io::{BlockingIo, Faults, Io, NullIo, SimIo};
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::io::Write;
@@ -364,6 +364,24 @@ mod tests {
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine = Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io).unwrap();
         (engine, handles, config)
+    }
+
+    #[test]
+    fn a_policy_that_counts_by_key_is_told_the_keys_of_all_pages_and_others_are_not_asked() {
+        let (engine, handles, config) = engine(16 << 20);
+        assert!(!engine.core.lock().wants_keys, "the default does without");
+        drop(engine);
+        let config = EngineConfig { policy: "w-tinylfu".into(), ..config };
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        engine.write(&o, 0, &[1; 3 * 4096]).unwrap();
+        let policy = format!("{:?}", engine.core.lock().policy);
+        for page in 0..3 {
+            assert!(policy.contains(&key_of(7, page).to_string()), "page {page}");
+        }
+        assert!(!policy.contains(&key_of(7, 3).to_string()));
+        assert_ne!(key_of(7, 1), key_of(8, 0));
     }
 
     #[test]
