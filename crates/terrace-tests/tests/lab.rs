@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_tests::process;
-use terrace_tests::rig::{Rig, Side, product};
+use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_trace::capture::page_key;
 use terrace_trace::{Door, Options, Reader};
@@ -157,5 +157,64 @@ fn the_sample_is_cheap_and_right() {
     assert!(ratio(0) < ratio(1) && ratio(1) < ratio(2) && ratio(2) <= ratio(3), "{mrc}");
     let text = rig.terrace("stat", &["--mrc"]).expect_success();
     assert!(text.contains("with memory x0.5") && text.contains("one more GiB would save"), "{text}");
+    rig.finish();
+}
+
+/// What the simulator makes of a recording is what the mount did meanwhile.
+#[test]
+fn a_trace_replayed_does_what_the_mount_did() {
+    let rig = Rig::new("lab-replay", Side::Fast, "16MiB");
+    let pages = 8000;
+    fs::write(rig.src().join("data"), vec![7; pages as usize * 4096]).unwrap();
+    let mut rng = Rng::new(seed("lab-replay"));
+    // The lower pages more often.
+    let list: Vec<u64> =
+        (0..40_000).map(|_| rng.below(pages).min(rng.below(pages)).min(rng.below(pages))).collect();
+    let file = rig.aside().join("replay.trace");
+    let child = recording(&rig, &file);
+    process::run(&mut reader(&rig, &list), 60).expect_success();
+    let told = ended(child);
+    let of = |door: &str, what: &str| told[door][what].as_u64().unwrap() as f64;
+    let misses = of("fast_door", "misses") + of("main_door", "misses");
+    let live = misses / told["accesses"].as_u64().unwrap() as f64;
+    let frames = rig.stat()["memory"]["frames_max_bytes"].as_u64().unwrap() / 4096;
+    let mut sim = Command::new(product("terrace-bench"));
+    sim.arg("sim").arg("--trace").arg(&file).args([
+        "--policy",
+        "strata",
+        "--csv",
+        "--size",
+        &frames.to_string(),
+    ]);
+    let csv = process::run(&mut sim, 60).expect_success();
+    let simulated: f64 =
+        csv.lines().last().and_then(|line| line.rsplit(',').next()).unwrap().parse().unwrap();
+    println!("live {live:.4}, simulated {simulated:.4}");
+    assert!((live - simulated).abs() < 0.05 && live > 0.1, "live {live}, simulated {simulated}: {csv}{told}");
+    rig.finish();
+}
+
+/// Memory pressure does not touch what is younger than `min_ttl`: who comes later is served, and nothing of it kept.
+#[test]
+fn the_young_are_not_evicted_under_pressure() {
+    let aside = TestDir::new("lab-ttl");
+    let config = aside.path().join("terrace.toml");
+    fs::write(&config, "min_ttl = \"1h\"\n").unwrap();
+    let rig = Rig::with("lab-ttl", Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    fs::write(rig.src().join("data"), vec![7; 8000 * 4096]).unwrap();
+    // Every third page, so that no scan is seen.
+    let list: Vec<u64> = (0..8000).map(|i| i * 3 % 8000).collect();
+    process::run(&mut reader(&rig, &list), 60).expect_success();
+    let kept = rig.stat()["memory"]["pages"].as_u64().unwrap();
+    process::run(&mut reader(&rig, &list), 60).expect_success();
+    let text = rig.terrace("lru", &["--json"]).expect_success();
+    let lru: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(lru["min_ttl_ms"] == 3_600_000 && lru["min_ttl_refused"].as_u64() > Some(0), "{lru}");
+    assert_eq!(lru["pgsteal"], 0, "{lru}");
+    let stat = rig.stat();
+    assert!(stat["memory"]["pages"].as_u64() >= Some(kept) && kept > 3000, "{kept}: {stat}");
+    assert!(stat["fast_door"]["hits"].as_u64() > Some(3000), "what stays is served: {stat}");
+    let dropped = rig.terrace("drop", &[]).expect_success();
+    assert!(dropped.ends_with("clean pages dropped\n") && !dropped.starts_with("0 "), "{dropped}");
     rig.finish();
 }

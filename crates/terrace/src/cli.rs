@@ -186,7 +186,7 @@ hits. What the kernel's own page cache serves is not seen. No program waits for 
 counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
 
   terrace trace /mnt/data -o data.trace --seconds 60
-  terrace-bench sim --trace data.trace --policy strata,lru --size 1GiB";
+  terrace-bench sim --trace data.trace --policy strata,lru --size 1%,10%";
 
 /// `terrace resize`.
 #[derive(Debug, Args)]
