@@ -24,7 +24,7 @@ impl Engine {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
     }
 
-    /// What files and clients need, bytes: objects, tables of inodes and handles, rings.
+    /// What files, clients and observers need, bytes: objects, tables of inodes and handles, rings, the recording and the sample.
     pub(crate) fn tables_bytes(&self, core: &Core) -> u64 {
         let rings = self.clients.count() * Ring::bytes(self.config.ring_slots);
         let slots = self.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();

@@ -36,7 +36,7 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 const COST_DIVISOR: u32 = 150;
 /// Frames looked at under one lock.
 const SLICE: usize = 512;
-/// Uses noted between two looks at the most; more pass unsampled.
+/// Uses noted between two looks at the most; more are left out.
 const EVENTS_MAX: usize = 16 << 10;
 /// What was seen counts half after this long.
 const HALF_LIFE: Duration = Duration::from_secs(300);
@@ -211,17 +211,26 @@ pub(crate) struct Sampler {
     pub watch: Arc<Watch>,
     /// Keys of sampled pages that entered or were written since the last look.
     events: Vec<u64>,
+    /// Those that found no room.
+    dropped: u64,
     /// Pages written.
     written: u64,
 }
 
 impl Sampler {
     pub(crate) fn new(touches: Arc<TouchTable>, frames_max: usize) -> Sampler {
-        Sampler { watch: Arc::new(Watch::new(touches, frames_max)), events: Vec::new(), written: 0 }
+        Sampler {
+            watch: Arc::new(Watch::new(touches, frames_max)),
+            events: Vec::new(),
+            dropped: 0,
+            written: 0,
+        }
     }
     fn used(&mut self, key: u64) {
         if self.events.len() < EVENTS_MAX {
             self.events.push(key);
+        } else {
+            self.dropped += 1;
         }
     }
 }
@@ -333,8 +342,8 @@ impl Estimate {
         self.shards.threshold().max(self.mini.threshold())
     }
 
-    /// Takes in the uses of a sample and what the doors have counted; true if anything happened.
-    fn feed(&mut self, used: &[u64], now: Counted, now_ns: u64) -> bool {
+    /// Takes in the uses of a sample, which knows a share of what entered, and what the doors have counted; true if anything happened.
+    fn feed(&mut self, used: &[u64], kept: f64, now: Counted, now_ns: u64) -> bool {
         for &key in used {
             self.shards.feed(key);
             self.mini.feed(key);
@@ -343,7 +352,8 @@ impl Estimate {
         let then = std::mem::replace(&mut self.counted, now);
         let (hits, misses) = (since(now.hits, then.hits), since(now.misses, then.misses));
         let written = since(now.written, then.written);
-        let seen = hits + since(now.known_misses, then.known_misses) + written;
+        let entered = since(now.known_misses, then.known_misses) + written;
+        let seen = hits + (entered as f64 * kept) as u64;
         let fed = used.len() as u64 + self.ahead;
         self.shards.passed(seen.saturating_sub(fed));
         self.mini.passed(seen.saturating_sub(fed));
@@ -445,11 +455,14 @@ impl Engine {
 
     /// One look at the sample: true if there were accesses.
     pub(crate) fn sample(&self) -> bool {
-        let (watch, events, written) = {
-            let mut core = self.core.lock();
-            (core.sampler.watch.clone(), std::mem::take(&mut core.sampler.events), core.sampler.written)
+        let (watch, mut used, dropped, written) = {
+            let s = &mut self.core.lock().sampler;
+            let (events, dropped) = (std::mem::take(&mut s.events), std::mem::take(&mut s.dropped));
+            (s.watch.clone(), events, dropped, s.written)
         };
-        let mut used = events;
+        // Of what entered, only this share is known to the estimate.
+        let entered = used.len() as u64;
+        let kept = if dropped > 0 { entered as f64 / (entered + dropped) as f64 } else { 1.0 };
         let mut from = Some(0);
         while let Some(at) = from {
             from = watch.look(at, &mut used);
@@ -458,7 +471,7 @@ impl Engine {
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
         estimate.fit(self.pool_frames() as usize);
-        let busy = estimate.feed(&used, now, self.clock.now_ns());
+        let busy = estimate.feed(&used, kept, now, self.clock.now_ns());
         watch.narrow(estimate.threshold());
         let bytes = estimate.shards.bytes() + estimate.mini.bytes() + watch.bytes();
         self.sample_bytes.store(bytes as u64, Ordering::Relaxed);
@@ -719,6 +732,19 @@ mod tests {
         near("loop", half.same.hit_ratio, half.measured);
         near("loop", half.twice.hit_ratio, whole.measured);
         assert!(half.same.lru_hit_ratio < 0.05 && half.measured > 0.2, "{half:?}");
+    }
+
+    /// More sampled pages enter between two looks than are noted: those left out are left out altogether.
+    #[test]
+    fn a_flood_of_misses_is_no_flood_of_hits() {
+        let s = stage("lru", 16);
+        let mut buf = [0; 512];
+        for page in (0..PAGES).chain(0..PAGES) {
+            s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
+        }
+        assert!(s.engine.core.lock().sampler.dropped > EVENTS_MAX as u64);
+        let told = s.told();
+        assert!(told.measured < 0.01 && told.same.hit_ratio < 0.05, "{told:?}");
     }
 
     #[test]
