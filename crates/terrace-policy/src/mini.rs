@@ -12,8 +12,9 @@ use std::collections::VecDeque;
 use crate::keys::{KeyMap, mix};
 use crate::{Evict, Shadow, Slot, Victim, Why, build};
 
-/// Absent keys remembered for each slot: as far as any policy's ghost reaches.
-const GHOSTS: usize = 2;
+/// Absent keys remembered for each slot. `strata`'s ghost may reach farther; with two, loops over more than the pool differ by more
+/// than sampling does.
+const GHOSTS: usize = 3;
 
 /// One policy at several sizes.
 #[derive(Debug)]

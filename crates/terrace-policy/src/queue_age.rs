@@ -3,11 +3,12 @@
 //! ```text
 //!   entries into the queue, counted    0 ···· 32 ···· 64 ···· 96 ·· 110
 //!   marks (count, time)                │      │       │       │
-//!   80 pages in it: its end is         └ entry 30, which came after the mark of 0
+//!   80 pages in it: its end is         │      └ entry 30, which came before the mark of 32
 //! ```
 //! Every so many entries the count and the time are marked. The page at the end is as many entries old as the queue
-//! is long, and entered after the last mark before that. Pages that leave out of turn make it look younger than it is
-//! until the queue has turned over.
+//! is long, and is dated to the next mark: looking younger than it is, it lets in fewer pages, where the mark before
+//! might be from long ago (a loop over more than the pool loses what it keeps of it then). Pages that leave out of turn
+//! make it look younger, too, until the queue has turned over.
 
 use std::collections::VecDeque;
 
@@ -36,11 +37,11 @@ impl QueueAge {
         self.entries += 1;
     }
 
-    /// When the page entered that has `len - 1` pages before it: at this time or a little later. As many pages as have
-    /// entered before it have left, so the answers go forward, and marks before them are dropped.
+    /// When the page had entered that has `len - 1` pages before it: at this time or a little earlier. As many pages as
+    /// have entered before it have left, so the answers go forward, and marks before them are dropped.
     pub(crate) fn entered(&mut self, len: usize) -> u64 {
         let left = self.entries.saturating_sub(len as u64);
-        while self.marks.get(1).is_some_and(|&(entries, _)| entries <= left) {
+        while self.marks.len() > 1 && self.marks[0].0 < left {
             self.marks.pop_front();
         }
         self.marks.front().map_or(0, |&(_, time)| time)
@@ -59,9 +60,9 @@ mod tests {
             age.enter(1000 + i, 32 * MARKS_A_SPAN);
         }
         assert_eq!(age.entered(500), 1000);
-        assert_eq!(age.entered(80), 1000, "entry 30");
+        assert_eq!(age.entered(80), 1032, "entry 30");
         assert_eq!(age.entered(78), 1032, "entry 32");
-        assert_eq!(age.entered(1), 1096);
+        assert_eq!(age.entered(1), 1096, "the last mark");
         age.enter(2000, 1);
         assert_eq!(age.entered(1), 2000);
     }

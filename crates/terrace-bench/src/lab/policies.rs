@@ -1,7 +1,7 @@
 //! `terrace-bench policies`: every policy on a directory of traces, and the gates that they must pass.
 //!
 //! The reference (`reference_miss_ratios.csv`, made with libCacheSim 0.3.5) names the cells of the first group, on
-//! which gates are; all other traces of the directory are the second group, which nothing was tuned to. Beside it
+//! which gates are; all other traces of the directory are the second group. Beside it
 //! may lie what a real kernel missed ([`kernel`]).
 
 use std::collections::BTreeMap;

@@ -32,12 +32,14 @@
 //!    at 3, so popularity decays by laps. A page that leaves main leaves no shadow: it has been away longer than
 //!    anything there already.
 //! 6. How large probation is follows from use at the margin. A page faulted again within 1/20 of the pool of its
-//!    eviction from probation would have been a hit, had probation been so much larger: probation grows by one
-//!    page. A page of main that is touched for the first time in main's last 1/20 (the *edge*) would have been
-//!    lost, had main been so much smaller: probation shrinks by four, for such a page leaves no shadow and costs
-//!    more than one miss before it is back. So the border moves to where a page more is worth the same on either
-//!    side: small loops and recency make probation large (up to 6/10), loops over more than the pool and steady
-//!    popularity make it small (down to 1/100). It starts at 1/10.
+//!    eviction from probation would have been a hit, had probation been so much larger: probation grows by two
+//!    pages. A page of main that is touched for the first time in main's last 1/20 (the *edge*) would have been
+//!    lost, had main been so much smaller: probation shrinks by five times as much, for such a page leaves no shadow
+//!    and costs several misses before it is back. (Anything from two to five times is alike on traces; where
+//!    popularity is steady every page comes back some day, and only at five do these returns not swell probation.) So
+//!    the border moves to where a page more is worth the same on either side: small pools and recency make probation
+//!    large (up to 6/10), loops over more than the pool and steady popularity make it small (down to 1/100). It
+//!    starts at 1/10.
 //!
 //! Targets are shares of the capacity, never of what happens to be resident: reclaim runs ahead of demand, and
 //! the pool is always a little under full. A page read but not admitted advances the clock, as if it had passed
@@ -61,8 +63,10 @@ const PROBATION_DIVISOR: usize = 10;
 const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
 /// Share of the pool that counts as the margin, on either side: 1/20.
 const MARGIN_DIVISOR: usize = 20;
+/// Pages that probation grows by when it would have kept one more.
+const PROBATION_STEP: usize = 2;
 /// What the loss of a page of main counts, in pages that a larger probation would have kept.
-const MAIN_WORTH: usize = 4;
+const MAIN_WORTH: usize = 5;
 /// Share of probation in which touches do not count yet: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
 /// Share of the pool above which the youngest generation closes: 1/4.
@@ -202,7 +206,7 @@ impl Strata {
     /// Lets probation grow if a slightly larger one would have saved the fault of a page with this shadow.
     fn learn_from_fault(&mut self, shadow: Shadow) {
         if shadow.0.get() & WAS_ADMITTED != 0 && self.ago(shadow) < self.margin() as u64 {
-            self.set_probation_target(self.probation_target + 1);
+            self.set_probation_target(self.probation_target + PROBATION_STEP);
         }
     }
 
@@ -350,7 +354,8 @@ impl Strata {
             self.patience.found();
         } else if !self.patience.touched(self.resident()) {
             if was_idle {
-                self.set_probation_target(self.probation_target.saturating_sub(MAIN_WORTH));
+                let less = PROBATION_STEP * MAIN_WORTH;
+                self.set_probation_target(self.probation_target.saturating_sub(less));
             }
             touches.set(slot, count - 1);
             self.push_main(slot);
@@ -617,16 +622,16 @@ mod tests {
             pool.policy.shadow();
         }
         pool.enter_as(first.slot, first.shadow, Why::Read);
-        assert_eq!(pool.policy.probation_target, 21, "eight evictions later");
+        assert_eq!(pool.policy.probation_target, 22, "eight evictions later");
         let second = pool.evict_shadows(1)[0];
         for _ in 0..10 {
             pool.policy.shadow();
         }
         pool.enter_as(second.slot, second.shadow, Why::Read);
-        assert_eq!(pool.policy.probation_target, 21, "beyond the margin");
+        assert_eq!(pool.policy.probation_target, 22, "beyond the margin");
         let passed = pool.policy.shadow();
         pool.enter_as(60, passed, Why::Read);
-        assert_eq!(pool.policy.probation_target, 21, "one that was never admitted");
+        assert_eq!(pool.policy.probation_target, 22, "one that was never admitted");
         pool.policy.set_probation_target(500);
         assert_eq!(pool.policy.probation_target, 120);
     }
@@ -647,7 +652,7 @@ mod tests {
         );
         pool.touch([5]);
         assert_eq!(pool.evict(2), [4, 6]);
-        assert_eq!(pool.policy.probation_target, 16, "touched at the edge");
+        assert_eq!(pool.policy.probation_target, 10, "touched at the edge");
         pool.policy.set_probation_target(0);
         assert_eq!(pool.policy.probation_target, 2);
         pool.policy.set_capacity(400);
