@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `terraced` | starts the others, serves the main door, ends the process |
 //! | `fuse-N` | answer the kernel |
-//! | `reclaim`, `writeback`, `door`, `drain` | the engine's |
+//! | `reclaim`, `writeback`, `sample`, `door`, `drain` | the engine's |
 //! | `control` | commands |
 //! | `signals` | SIGTERM: an orderly stop |
 //! | `ready` | tells the keeper, once a predecessor's leavings are gone |
