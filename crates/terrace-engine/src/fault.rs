@@ -14,6 +14,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
 use terrace_shm::client::{Outcome, read_resident};
+use terrace_shm::codec::Plain;
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -66,7 +67,7 @@ impl Engine {
             // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
             let step = unsafe {
                 let (seg, touches) = (&self.handles.segment, &self.handles.touches);
-                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len())
+                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut Plain)
             };
             if traced {
                 let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;

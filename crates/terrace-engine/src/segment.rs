@@ -57,8 +57,8 @@ impl SegmentHandles {
         let segment = Arc::new(Segment::create(&segment_fd, geometry)?);
         let segment_ro = read_only_twin(segment_fd.as_fd())?;
         let touch_fd = memfd("terrace-touch", geometry.touch_bytes())?;
-        let touches = Arc::new(TouchTable::attach(&touch_fd, geometry.frames_max)?);
-        let durable_bytes = geometry.touch_bytes() + NAMESPACE_BYTES;
+        let touches = Arc::new(TouchTable::attach(&touch_fd, &geometry)?);
+        let durable_bytes = geometry.frame_table_bytes() + NAMESPACE_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
         Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, durable, durable_fd })
@@ -71,7 +71,7 @@ impl SegmentHandles {
     }
     /// The part of the durable region that is the namespace's: start and bytes. Zero when new.
     pub fn namespace_region(&self) -> (NonNull<u8>, usize) {
-        let at = self.segment.geometry().touch_bytes();
+        let at = self.segment.geometry().frame_table_bytes();
         // SAFETY: within the mapping.
         let p = unsafe { self.durable.as_ptr().add(at) };
         (NonNull::new(p).expect("mapping is not null"), NAMESPACE_BYTES)

@@ -510,7 +510,7 @@ fn attach(identity: Identity, fds: &[c_int; HELLO_FDS]) -> Option<()> {
     // SAFETY: received descriptors, open until our caller closes them.
     let (segment, touches) = unsafe { (BorrowedFd::borrow_raw(fds[0]), BorrowedFd::borrow_raw(fds[1])) };
     let segment = Segment::attach(segment).ok()?;
-    let touches = TouchTable::attach(touches, segment.geometry().frames_max).ok()?;
+    let touches = TouchTable::attach(touches, &segment.geometry()).ok()?;
     // SAFETY: the lock is held and nothing is published yet, so nobody else looks at the place.
     let place = unsafe { (*WORLD_PLACE.0.get()).write(World { segment, touches, identity }) };
     WORLD.store(place, Ordering::Release);

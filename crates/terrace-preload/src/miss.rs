@@ -13,6 +13,7 @@ use crate::sys::{self, count};
 use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::client::{self, Outcome, Seen, observe, still};
+use terrace_shm::codec::Plain;
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
@@ -55,7 +56,7 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         let (seg, touches) = (&file.world.segment, &file.world.touches);
         let (at, left) = (offset + done as u64, n - done);
         // SAFETY: as above.
-        let outcome = unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left) };
+        let outcome = unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut Plain) };
         let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MainDoor { done: k }) = outcome;
         file.count_hit(at, k);
         done += k;

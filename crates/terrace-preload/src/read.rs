@@ -11,6 +11,7 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome};
+use terrace_shm::codec::Plain;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
@@ -96,8 +97,10 @@ impl File<'_> {
         let streak = self.local.streak(self.fd, offset, n);
         // No more than was looked at, should the file grow meanwhile.
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
-        let outcome =
-            unsafe { client::read(&self.world.segment, &self.world.touches, self.slot, offset, buf, wanted) };
+        let outcome = unsafe {
+            let world = self.world;
+            client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut Plain)
+        };
         match outcome {
             Outcome::Done(k) => {
                 self.count_hit(offset, k);

@@ -1,12 +1,15 @@
 //! What a client does with the segment: look up, copy, re-check, touch.
 
+use crate::codec::Unpack;
 use crate::copy;
 use crate::entry::{Entry, State};
+use crate::index::Place;
 use crate::layout::{ObjectSlot, PAGE_SIZE, RUN_PAGES};
 use crate::map::{Segment, TouchTable};
 pub use crate::protocol::Seen;
 use crate::protocol::{NO_LEAF, look, not_written, same_epoch, unaltered, unchanged};
 use crate::sync::{AtomicU64, Ordering};
+use crate::tier::{Found, Look};
 
 /// How far a read got without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +31,9 @@ pub enum Outcome {
 /// Copies of a page that are tried before the reader takes the main door.
 const TRIES_MAX: u32 = 4;
 
-/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames hold it, for a client: steps aside
-/// where a kernel's page cache may know better.
+/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames and the compressed pool hold it, for a
+/// client: steps aside where a kernel's page cache may know better. `unpack` says which codecs the caller has beyond LZ4, and
+/// hears of pages that came from the pool.
 ///
 /// # Safety
 /// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the object's.
@@ -41,12 +45,13 @@ pub unsafe fn read(
     offset: u64,
     out: *mut u8,
     len: usize,
+    unpack: &mut dyn Unpack,
 ) -> Outcome {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return Outcome::MainDoor { done: 0 };
     }
     // SAFETY: the caller's promise.
-    let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len) };
+    let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len, unpack) };
     // A mapping of the file may have become writable while we copied.
     if slot.flags.load(Ordering::Relaxed) != 0 {
         return Outcome::MainDoor { done: 0 };
@@ -66,6 +71,7 @@ pub unsafe fn read_resident(
     offset: u64,
     out: *mut u8,
     len: usize,
+    unpack: &mut dyn Unpack,
 ) -> Outcome {
     let size = slot.size.load(Ordering::Acquire);
     let Some(left) = size.checked_sub(offset).filter(|&n| n > 0) else { return Outcome::Done(0) };
@@ -73,7 +79,8 @@ pub unsafe fn read_resident(
     let mut done = 0;
     while done < len {
         // SAFETY: done < len, so out + done is inside the caller's buffer.
-        let step = unsafe { copy_run(seg, touches, slot, offset + done as u64, out.add(done), len - done) };
+        let step =
+            unsafe { copy_run(seg, touches, slot, offset + done as u64, out.add(done), len - done, unpack) };
         match step {
             Step::Copied(n) => done += n,
             Step::Absent => return Outcome::Miss { done },
@@ -101,6 +108,7 @@ unsafe fn copy_run(
     offset: u64,
     out: *mut u8,
     len: usize,
+    unpack: &mut dyn Unpack,
 ) -> Step {
     let page = offset / PAGE_SIZE as u64;
     let in_page = offset as usize % PAGE_SIZE;
@@ -120,7 +128,18 @@ unsafe fn copy_run(
                 }
                 continue;
             }
-            State::Busy | State::Tier => return Step::Unstable,
+            State::Busy => return Step::Unstable,
+            State::Tier => {
+                let (place, entry) = (Place::new(leaf, at), &entries[at]);
+                let look = Look { seg, touches, entry, seen: first, place, epoch, page };
+                let bytes = (PAGE_SIZE - in_page).min(len);
+                // SAFETY: bytes <= len.
+                match unsafe { look.read(in_page, out, bytes, unpack) } {
+                    Found::Content => return Step::Copied(bytes),
+                    Found::Moved => continue,
+                    Found::Unreadable => return Step::Unstable,
+                }
+            }
         }
         let bytes = (pages * PAGE_SIZE - in_page).min(len);
         // SAFETY: bytes <= len.

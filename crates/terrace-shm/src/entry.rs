@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  63      34 33       2 1 0
-//! | version  | payload  |st |    payload: frame number (Present, Busy) or shadow (Absent)
+//! | version  | payload  |st |    payload: frame number (Present, Busy), shadow (Absent) or handle (Tier)
 //! ```
 //! `version` is the low 30 bits of the daemon's event clock at the entry's last change: the clock moves with every
 //! change of any entry, so a (entry, version) pair comes back only after 2^30 events.
@@ -16,7 +16,7 @@ pub enum State {
     Present,
     /// In a frame whose content the daemon is changing: readers take the main door.
     Busy,
-    /// In a lower tier (reserved; the daemon serves it).
+    /// In the compressed pool: the payload is its handle there.
     Tier,
 }
 
@@ -48,6 +48,10 @@ impl Entry {
     pub fn busy(frame: u32, clock: u64) -> Entry {
         Entry::new(2, frame, clock)
     }
+    /// A page in the compressed pool (a [`Handle`](crate::zobject::Handle)'s number), at event `clock`.
+    pub fn tier(handle: u32, clock: u64) -> Entry {
+        Entry::new(3, handle, clock)
+    }
     /// The state.
     pub fn state(self) -> State {
         match self.0 & STATE_MASK {
@@ -57,7 +61,7 @@ impl Entry {
             _ => State::Tier,
         }
     }
-    /// Frame number or shadow.
+    /// Frame number, shadow or handle.
     pub fn payload(self) -> u32 {
         ((self.0 & PAYLOAD_MASK) >> PAYLOAD_SHIFT) as u32
     }
@@ -99,6 +103,8 @@ mod tests {
         assert_eq!(a.with_shadow(9).identity(), a.identity());
         assert_ne!(Entry::absent(7, 6).identity(), a.identity());
         assert_eq!(Entry::busy(3, 1).frame(), Some(3));
+        let z = Entry::tier(u32::MAX, 4);
+        assert_eq!((z.state(), z.payload(), z.frame(), z.shadow()), (State::Tier, u32::MAX, None, 0));
         assert_eq!(Entry::EMPTY.state(), State::Absent);
     }
 }

@@ -67,7 +67,7 @@ const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
 pub struct Place(pub u32);
 
 impl Place {
-    fn new(leaf: u32, at: usize) -> Place {
+    pub(crate) fn new(leaf: u32, at: usize) -> Place {
         Place(leaf * RUN_PAGES as u32 + at as u32)
     }
     fn leaf(self) -> u32 {
@@ -571,7 +571,8 @@ mod tests {
     use crate::map::{Astray, memfd};
 
     fn segment(inners_max: u32) -> Arc<Segment> {
-        let geometry = Geometry { objects_max: 64, inners_max, leaves_max: 512, frames_max: 512 };
+        let geometry =
+            Geometry { objects_max: 64, inners_max, leaves_max: 512, frames_max: 512, zspages_max: 0 };
         let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
         Arc::new(Segment::create(&fd, geometry).unwrap())
     }

@@ -6,7 +6,9 @@
 //! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
 //! twigs    [u32; 32] x twigs_max         a small inner node: the root of a file of 2 to 32 runs
 //! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
+//! classes  u8 x zspages_max              size class of each zspage, 0 = unused
 //! frames   4 KiB x frames_max            2 MiB aligned
+//! zspages  64 KiB x zspages_max          compressed pages, 2 MiB aligned
 //! ```
 //! The file is sparse: a region costs memory only where it was written.
 
@@ -26,6 +28,12 @@ pub const OBJECTS_MAX: u32 = 1 << 24;
 pub const LEAVES_MAX: u32 = (1 << 28) - 1;
 /// Frames at the most (1 TiB): a policy links so many in eight bytes each.
 pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
+/// Bytes of a zspage: slots of one size for compressed pages.
+pub const ZSPAGE_SIZE: usize = 64 << 10;
+/// Zspages at the most (256 GiB): a [`crate::zobject::Handle`] and two marks beside them fit 32 bits.
+pub const ZSPAGES_MAX: u32 = (1 << 22) - 1;
+/// Touch counts of a zspage. Slots beyond share them: the counts are hints.
+pub const ZSPAGE_TOUCHES: usize = 128;
 /// log2 of FANOUT.
 pub const FANOUT_BITS: u32 = 8;
 /// Levels of inner nodes above the leaves at the most: 32 bits of run number.
@@ -35,10 +43,12 @@ pub const HUGE: usize = 2 << 20;
 /// Frames of a huge page.
 pub const CHUNK_FRAMES: usize = HUGE / PAGE_SIZE;
 
+const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
+
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// First page of the segment.
 #[repr(C)]
@@ -55,7 +65,7 @@ pub struct Header {
     pub geometry: Geometry,
     /// st_dev of the mount, as stat reports it; 0 before it is mounted.
     pub mount_dev: AtomicU64,
-    _pad0: [u64; 3],
+    _pad0: [u64; 2],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
     pub epoch: AtomicU64,
     /// Somebody records a trace: clients tell of their reads in the lanes of their rings (1). On the line that a hit has loaded
@@ -88,6 +98,8 @@ pub struct Geometry {
     pub leaves_max: u32,
     /// Frames.
     pub frames_max: u32,
+    /// Zspages (0: no compressed pages).
+    pub zspages_max: u32,
 }
 
 /// One published object (regular file).
@@ -174,6 +186,8 @@ const _: () = assert!(std::mem::offset_of!(Header, tracing) < std::mem::offset_o
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
 const _: () = assert!(FRAMES_MAX.is_multiple_of(CHUNK_FRAMES as u32));
+const _: () = assert!(ZSPAGE_SIZE.is_multiple_of(PAGE_SIZE) && HUGE.is_multiple_of(ZSPAGE_SIZE));
+const _: () = assert!(std::mem::offset_of!(Header, epoch) == 64);
 const _: () = assert!(LEAVES_MAX as u64 * RUN_PAGES as u64 <= u32::MAX as u64);
 
 impl Geometry {
@@ -186,6 +200,7 @@ impl Geometry {
             inners_max: (frames_max / 4).max(4096),
             leaves_max: (frames_max + frames_max / 4).min(LEAVES_MAX),
             frames_max,
+            zspages_max: (frames_max / PAGES_PER_ZSPAGE).min(ZSPAGES_MAX),
         }
     }
     /// Level `i` of the object table: its first slot and how many it has. Each level doubles the table, and is used when an
@@ -227,17 +242,34 @@ impl Geometry {
     pub fn leaves_at(&self) -> usize {
         self.twigs_at() + self.twigs_max() as usize * size_of::<Twig>()
     }
+    /// Byte offset of the size classes of zspages; whole pages are theirs alone.
+    pub fn zclasses_at(&self) -> usize {
+        (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(PAGE_SIZE)
+    }
+    /// Bytes of the size classes.
+    pub fn zclasses_bytes(&self) -> usize {
+        (self.zspages_max as usize).next_multiple_of(PAGE_SIZE)
+    }
     /// Byte offset of the frames.
     pub fn frames_at(&self) -> usize {
-        (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(HUGE)
+        (self.zclasses_at() + self.zclasses_bytes()).next_multiple_of(HUGE)
+    }
+    /// Byte offset of the zspages.
+    pub fn zspages_at(&self) -> usize {
+        (self.frames_at() + self.frames_max as usize * PAGE_SIZE).next_multiple_of(HUGE)
     }
     /// Bytes of the segment.
     pub fn segment_bytes(&self) -> usize {
-        self.frames_at() + self.frames_max as usize * PAGE_SIZE
+        self.zspages_at() + self.zspages_max as usize * ZSPAGE_SIZE
     }
-    /// Bytes of the touch table.
-    pub fn touch_bytes(&self) -> usize {
+    /// Bytes of a table of one byte a frame.
+    pub fn frame_table_bytes(&self) -> usize {
         (self.frames_max as usize).next_multiple_of(PAGE_SIZE)
+    }
+    /// Bytes of the touch table: a count a frame, then those of the zspages.
+    pub fn touch_bytes(&self) -> usize {
+        let zspages = self.zspages_max as usize * ZSPAGE_TOUCHES;
+        self.frame_table_bytes() + zspages.next_multiple_of(PAGE_SIZE)
     }
     /// True if a client may believe these numbers (a mapping of this size can be indexed without overflow).
     pub fn is_sane(&self) -> bool {
@@ -247,6 +279,7 @@ impl Geometry {
             && self.frames_max <= FRAMES_MAX
             && self.leaves_max <= LEAVES_MAX
             && self.inners_max <= 1 << 29
+            && self.zspages_max <= ZSPAGES_MAX
     }
 }
 

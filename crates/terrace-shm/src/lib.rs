@@ -5,8 +5,8 @@
 //!
 //! | memory file | written by | holds |
 //! |---|---|---|
-//! | segment | daemon; clients map it read-only | header, object table, index nodes, frames |
-//! | touch table | clients and daemon | one saturating count a frame |
+//! | segment | daemon; clients map it read-only | header, object table, index nodes, frames, compressed pages |
+//! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
 //! | ring (one a client process) | that client and daemon | counters, donated pages, reads for a trace |
 //! | durable | keeper and daemon | what a restarted daemon needs beside the segment |
 //!
@@ -15,6 +15,10 @@
 
 #[cfg(not(loom))]
 pub mod client;
+#[cfg(not(loom))]
+pub mod codec;
+#[cfg(all(feature = "compress", not(loom)))]
+pub mod compress;
 #[cfg(not(loom))]
 pub mod copy;
 pub mod entry;
@@ -33,7 +37,15 @@ pub mod protocol;
 pub mod ring;
 pub mod sync;
 #[cfg(not(loom))]
+pub mod tier;
+#[cfg(not(loom))]
 pub mod trace;
+#[cfg(not(loom))]
+pub mod zobject;
+#[cfg(not(loom))]
+pub mod zpool;
+#[cfg(not(loom))]
+mod zspages;
 
 pub use entry::{Entry, State};
 #[cfg(not(loom))]

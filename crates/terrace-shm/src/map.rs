@@ -2,9 +2,10 @@
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
-    MAGIC, ObjectSlot, PAGE_SIZE, TWIG, Twig,
+    MAGIC, ObjectSlot, PAGE_SIZE, TWIG, Twig, ZSPAGE_SIZE, ZSPAGE_TOUCHES,
 };
 use crate::sync::{AtomicU8, Ordering};
+use crate::zobject::Handle;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -117,6 +118,8 @@ pub struct Segment {
     twigs: *const Twig,
     leaves: *const Leaf,
     frames: *mut u8,
+    zclasses: *mut u8,
+    zspages: *mut u8,
 }
 
 // SAFETY: the raw pointers point into `map`, which is Send + Sync and lives as long.
@@ -171,6 +174,8 @@ impl Segment {
                 twigs: base.add(geometry.twigs_at()).cast(),
                 leaves: base.add(geometry.leaves_at()).cast(),
                 frames: base.add(geometry.frames_at()),
+                zclasses: base.add(geometry.zclasses_at()),
+                zspages: base.add(geometry.zspages_at()),
                 map,
                 geometry,
             }
@@ -225,6 +230,38 @@ impl Segment {
     /// Offset of frame `i` in the memory file, bytes.
     pub fn frame_offset(&self, i: u32) -> u64 {
         (self.geometry.frames_at() + i as usize * PAGE_SIZE) as u64
+    }
+
+    /// Size class of zspage `i` (0: unused). A reader may meet any number.
+    #[inline]
+    pub fn zclass(&self, i: u32) -> &AtomicU8 {
+        assert!(i < self.geometry.zspages_max);
+        // SAFETY: in bounds; accessed as atomics only.
+        unsafe { AtomicU8::from_ptr(self.zclasses.add(i as usize)) }
+    }
+    /// Start of zspage `i`. Readers follow [`crate::protocol`]; only the daemon may write through it.
+    #[inline]
+    pub fn zspage(&self, i: u32) -> *mut u8 {
+        assert!(i < self.geometry.zspages_max);
+        // SAFETY: in bounds.
+        unsafe { self.zspages.add(i as usize * ZSPAGE_SIZE) }
+    }
+    /// Daemon: gives the memory of zspages `[first, first + n)` back to the machine. They read as zeros then.
+    ///
+    /// # Errors
+    /// The system's; the memory may be there still.
+    pub fn discard_zspages(&self, first: u32, n: u32) -> io::Result<()> {
+        assert!(first.checked_add(n).is_some_and(|end| end <= self.geometry.zspages_max));
+        // SAFETY: in bounds, checked above.
+        unsafe { discard(self.zspages.add(first as usize * ZSPAGE_SIZE), n as usize * ZSPAGE_SIZE) }
+    }
+    /// Daemon: makes all zspages unused, with one system call where a store each would touch a large table.
+    ///
+    /// # Errors
+    /// As [`Segment::discard_zspages`].
+    pub fn discard_zclasses(&self) -> io::Result<()> {
+        // SAFETY: the region is whole pages.
+        unsafe { discard(self.zclasses, self.geometry.zclasses_bytes()) }
     }
 
     /// The slot of a published object.
@@ -312,10 +349,23 @@ impl Segment {
     }
 }
 
-/// The touch table: one saturating count a frame, bumped by clients with a plain store.
+/// Punches a hole into the file behind a range of a writable mapping of the segment.
+///
+/// # Safety
+/// Whole pages of the mapping, which nobody wants the content of.
+unsafe fn discard(start: *mut u8, len: usize) -> io::Result<()> {
+    if len > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { rustix::mm::madvise(start.cast(), len, rustix::mm::Advice::LinuxRemove)? };
+    }
+    Ok(())
+}
+
+/// The touch table: one saturating count a frame and some for each zspage, bumped by clients with a plain store.
 #[derive(Debug)]
 pub struct TouchTable {
     map: Mapping,
+    zspages_at: usize,
 }
 
 /// Where touch counts stop.
@@ -323,12 +373,13 @@ pub const TOUCH_MAX: u8 = 3;
 
 impl TouchTable {
     /// Maps the table.
-    pub fn attach(fd: impl AsFd, frames_max: u32) -> io::Result<TouchTable> {
-        let len = (frames_max as usize).next_multiple_of(PAGE_SIZE);
+    pub fn attach(fd: impl AsFd, geometry: &Geometry) -> io::Result<TouchTable> {
+        let len = geometry.touch_bytes();
         if (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < len {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "touch table: too small"));
         }
-        Ok(TouchTable { map: Mapping::new(fd.as_fd(), len, true, PAGE_SIZE)? })
+        let map = Mapping::new(fd.as_fd(), len, true, PAGE_SIZE)?;
+        Ok(TouchTable { map, zspages_at: geometry.frame_table_bytes() })
     }
     /// The count of frame `i`.
     #[inline]
@@ -346,6 +397,23 @@ impl TouchTable {
             c.store(n + 1, Ordering::Relaxed);
         }
     }
+    /// The count of a compressed page: a hint, for slots of small objects share it.
+    pub fn zcount(&self, handle: Handle) -> &AtomicU8 {
+        let at = handle.zspage() as usize * ZSPAGE_TOUCHES + handle.slot() as usize % ZSPAGE_TOUCHES;
+        let at = self.zspages_at + at;
+        assert!(at < self.map.len());
+        // SAFETY: as in `count`.
+        unsafe { AtomicU8::from_ptr(self.map.as_ptr().add(at)) }
+    }
+    /// Notes an access to a compressed page; how many had been noted before.
+    pub fn ztouch(&self, handle: Handle) -> u8 {
+        let c = self.zcount(handle);
+        let n = c.load(Ordering::Relaxed);
+        if n < TOUCH_MAX {
+            c.store(n + 1, Ordering::Relaxed);
+        }
+        n
+    }
 }
 
 #[cfg(test)]
@@ -353,7 +421,7 @@ mod tests {
     use super::*;
 
     fn table(objects_max: u32) -> Segment {
-        let geometry = Geometry { objects_max, inners_max: 8, leaves_max: 8, frames_max: 8 };
+        let geometry = Geometry { objects_max, inners_max: 8, leaves_max: 8, frames_max: 8, zspages_max: 0 };
         let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
         Segment::create(&fd, geometry).unwrap()
     }

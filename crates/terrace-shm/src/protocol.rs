@@ -34,6 +34,14 @@ pub fn publish(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Release);
 }
 
+/// Publishes a copy of the content, and orders that before any later store to where it stood. Writer only. After this call the
+/// old place may be overwritten or reused.
+#[inline]
+pub fn replace(entry: &AtomicU64, next: Entry) {
+    entry.store(next.0, Ordering::Release);
+    fence(Ordering::Release);
+}
+
 /// Told to readers before an index node is reused for another run of pages: a reader that walked through it sees the
 /// reuse epoch moved and walks again. Writer only.
 #[inline]

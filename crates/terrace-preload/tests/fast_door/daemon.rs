@@ -138,7 +138,7 @@ impl Running {
                 hand: 0,
                 rings: Vec::new(),
             }),
-            touches: TouchTable::attach(&touch, geometry.frames_max).unwrap(),
+            touches: TouchTable::attach(&touch, &geometry).unwrap(),
             fds: [read_only_twin(fd.as_fd()).unwrap(), touch],
             segment,
             stop: AtomicBool::new(false),

@@ -1,0 +1,84 @@
+//! What compressed pages are made of, and how anybody gets them back: without allocation, without trust in the bytes.
+//!
+//! | codec | bytes | who decodes |
+//! |---|---|---|
+//! | same | the word that fills the page | all |
+//! | LZ4 block | lz4_flex with its safe features: each read and write is bounds-checked | all |
+//! | zstd, magicless, no content size | libzstd | the daemon, so that clients need not load it |
+
+use crate::layout::PAGE_SIZE;
+
+/// A page's content.
+pub type Page = [u8; PAGE_SIZE];
+
+/// How a compressed page is coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    /// One word of 8 bytes fills the page.
+    Same = 1,
+    /// An LZ4 block.
+    Lz4 = 2,
+    /// A zstd frame without magic number and content size.
+    Zstd = 3,
+}
+
+/// A compressed page, wherever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coded<'a> {
+    /// What made the bytes.
+    pub codec: Codec,
+    /// Them; [`crate::zobject::STORED_MAX`] at the most if the pool is to take them.
+    pub bytes: &'a [u8],
+}
+
+/// What a reader of compressed pages can do beyond LZ4, and wants to know.
+pub trait Unpack {
+    /// Decodes a zstd frame. False: not a whole page, or this reader has no zstd, and the page is somebody else's to read.
+    fn zstd(&mut self, _bytes: &[u8], _out: &mut Page) -> bool {
+        false
+    }
+    /// Page `page` of the object was served from its compressed copy, which had been touched `before` times (up to
+    /// [`crate::map::TOUCH_MAX`]) since it was stored or last looked at by eviction: at 1 or more it is worth a frame.
+    fn served(&mut self, _page: u64, _before: u8) {}
+}
+
+/// The reader that can do nothing more and does not want to know.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain;
+impl Unpack for Plain {}
+
+impl Coded<'_> {
+    /// The page. False: the bytes are not a whole page's, or zstd's and `unpack` has none; `out` holds anything then.
+    pub fn decode(self, out: &mut Page, unpack: &mut dyn Unpack) -> bool {
+        match self.codec {
+            Codec::Same => match self.bytes.try_into() {
+                Ok(word) => {
+                    fill(out, u64::from_le_bytes(word));
+                    true
+                }
+                Err(_) => false,
+            },
+            Codec::Lz4 => {
+                lz4_flex::block::decompress_into(self.bytes, out).is_ok_and(|bytes| bytes == PAGE_SIZE)
+            }
+            Codec::Zstd => unpack.zstd(self.bytes, out),
+        }
+    }
+}
+
+/// Fills a page with one word.
+fn fill(out: &mut Page, word: u64) {
+    for place in out.as_chunks_mut::<8>().0 {
+        *place = word.to_le_bytes();
+    }
+}
+
+/// The word that fills all of a page, if one does.
+pub fn same_word(page: &Page) -> Option<u64> {
+    let words = page.as_chunks::<8>().0;
+    let (first, last) = (words[0], words[words.len() - 1]);
+    // Most pages that are not of one word differ here; the rest is compared by the line.
+    let same = first == last && first == words[words.len() / 2] && words.iter().all(|w| *w == first);
+    same.then(|| u64::from_le_bytes(first))
+}

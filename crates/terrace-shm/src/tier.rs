@@ -1,0 +1,146 @@
+//! How a page of the compressed pool is read without the daemon: copy the bytes out, look at the entry again, decode the copy.
+//!
+//! The bytes are decoded only after they were found to be the page's: what is torn never gets near the decoder, nor another
+//! page's content near the caller. Decoder and lengths are bounded all the same: the pool is trusted no more than needed.
+
+use crate::codec::{Coded, Page, Unpack};
+use crate::copy;
+use crate::entry::Entry;
+use crate::index::Place;
+use crate::layout::PAGE_SIZE;
+use crate::map::{Segment, TouchTable};
+use crate::protocol::{same_epoch, unchanged};
+use crate::sync::{AtomicU64, Ordering};
+use crate::zobject::{HEAD_BYTES, Handle, Head, OBJECT_MAX, slot_bytes, slots_of};
+use std::mem::MaybeUninit;
+
+/// An object as it was copied out of the pool: believed only if the entry that named it has not changed meanwhile.
+#[derive(Debug)]
+pub struct Copied {
+    object: MaybeUninit<Object>,
+    head: Head,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Object([u8; OBJECT_MAX]);
+
+impl Copied {
+    /// Room for one.
+    #[allow(clippy::new_without_default)]
+    #[inline]
+    pub fn new() -> Copied {
+        Copied { object: MaybeUninit::uninit(), head: Head(0) }
+    }
+    /// Copies what stands at `handle`. False: no object can stand there (any more), or not one of that length.
+    pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
+        let zspage = handle.zspage();
+        self.head = Head(0);
+        if zspage >= seg.geometry().zspages_max {
+            return false;
+        }
+        let class = seg.zclass(zspage).load(Ordering::Relaxed);
+        if handle.slot() >= slots_of(class) {
+            return false;
+        }
+        // All of the slot, whatever its head says: that would have to arrive first.
+        let (size, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
+        // SAFETY: slot < slots_of(class), so it lies in the zspage, and is OBJECT_MAX bytes at the most. The copy may race with the
+        // daemon; the caller looks at the entry before he believes it.
+        unsafe {
+            let from = seg.zspage(zspage).add(handle.slot() as usize * size);
+            copy::out_of_frames(from, to, size);
+            self.head = Head(to.cast::<u64>().read());
+        }
+        if self.head.len() + HEAD_BYTES > size {
+            self.head = Head(0);
+        }
+        self.head.codec().is_some()
+    }
+    /// The page, if it is the one of `place` and intact.
+    pub fn coded(&self, place: Place) -> Option<Coded<'_>> {
+        let codec = self.head.codec()?;
+        // SAFETY: there is a codec, so `fetch` has copied at least so many bytes.
+        let bytes = unsafe {
+            let start = self.object.as_ptr().cast::<u8>().add(HEAD_BYTES);
+            std::slice::from_raw_parts(start, self.head.len())
+        };
+        (self.head.place() == place.0 && self.head.fits(bytes)).then_some(Coded { codec, bytes })
+    }
+}
+
+/// A reader's look at one compressed page.
+pub(crate) struct Look<'a> {
+    pub seg: &'a Segment,
+    pub touches: &'a TouchTable,
+    /// The entry, what it said, and its place.
+    pub entry: &'a AtomicU64,
+    pub seen: Entry,
+    pub place: Place,
+    /// Reuse epoch before the walk.
+    pub epoch: u64,
+    /// Page of the object.
+    pub page: u64,
+}
+
+/// What became of it.
+pub(crate) enum Found {
+    /// The caller has the bytes.
+    Content,
+    /// The page has moved meanwhile: look again.
+    Moved,
+    /// It is for the main door.
+    Unreadable,
+}
+
+impl Look<'_> {
+    /// Reads `bytes` of the page from `in_page` on.
+    ///
+    /// # Safety
+    /// `out` is valid for writes of `bytes`, which lie in one page.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn read(&self, in_page: usize, out: *mut u8, bytes: usize, unpack: &mut dyn Unpack) -> Found {
+        let handle = Handle(self.seen.payload());
+        let mut copied = Copied::new();
+        let fetched = copied.fetch(self.seg, handle);
+        if !unchanged(self.entry, self.seen) || !same_epoch(&self.seg.header().epoch, self.epoch) {
+            return Found::Moved;
+        }
+        let Some(coded) = copied.coded(self.place).filter(|_| fetched) else { return Found::Unreadable };
+        // SAFETY: the caller's promise; a whole page goes where it is wanted, without a copy.
+        let decoded = unsafe {
+            match bytes {
+                PAGE_SIZE => coded.decode(&mut *out.cast::<Page>(), unpack),
+                _ => decode_part(coded, in_page, out, bytes, unpack),
+            }
+        };
+        if !decoded {
+            return Found::Unreadable;
+        }
+        unpack.served(self.page, self.touches.ztouch(handle));
+        Found::Content
+    }
+}
+
+/// By way of a page of its own, which readers of whole pages need no stack for.
+///
+/// # Safety
+/// As [`Look::read`].
+#[inline(never)]
+unsafe fn decode_part(
+    coded: Coded<'_>,
+    in_page: usize,
+    out: *mut u8,
+    bytes: usize,
+    unpack: &mut dyn Unpack,
+) -> bool {
+    let mut page = [0; PAGE_SIZE];
+    let decoded = coded.decode(&mut page, unpack);
+    if decoded {
+        let part = &page[in_page..in_page + bytes];
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), out, bytes) };
+    }
+    decoded
+}

@@ -1,0 +1,189 @@
+//! A compressed page in the pool: its handle, the size class of its slot, the word at its head.
+//!
+//! ```text
+//!  31        10 9    0          63     46 45  44 43  32 31    0
+//! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
+//! ```
+//! Place is the page's in the index: the daemon finds the entry by it, a reader sees that he got the page he looked for.
+
+use crate::codec::Codec;
+use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
+
+/// Sizes of slots are multiples of this.
+pub const UNIT: usize = 64;
+/// Bytes of the word at an object's head.
+pub const HEAD_BYTES: usize = 8;
+/// Bytes of an object at the most, with its head: three quarters of a page.
+pub const OBJECT_MAX: usize = 3072;
+/// Compressed bytes at the most.
+pub const STORED_MAX: usize = OBJECT_MAX - HEAD_BYTES;
+/// The largest size class; classes are slot sizes in units, 0 = unused.
+pub const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
+
+const SLOT_BITS: u32 = 10;
+const UNITS: usize = ZSPAGE_SIZE / UNIT;
+
+const _: () = assert!(UNITS <= 1 << SLOT_BITS);
+const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (32 - SLOT_BITS));
+
+/// Where an object stands: zspage and slot. The payload of an entry in state Tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u32);
+
+impl Handle {
+    /// The slot `slot` of zspage `zspage`.
+    pub fn new(zspage: u32, slot: u32) -> Handle {
+        debug_assert!(zspage < ZSPAGES_MAX && slot < 1 << SLOT_BITS);
+        Handle(zspage << SLOT_BITS | slot)
+    }
+    /// Number of the zspage.
+    pub fn zspage(self) -> u32 {
+        self.0 >> SLOT_BITS
+    }
+    /// Number of the slot in it.
+    pub fn slot(self) -> u32 {
+        self.0 & ((1 << SLOT_BITS) - 1)
+    }
+}
+
+/// The class for `stored` compressed bytes. None: too many.
+pub fn class_for(stored: usize) -> Option<u8> {
+    let units = (stored + HEAD_BYTES).div_ceil(UNIT);
+    CLASSES.get(units).copied()
+}
+/// Slots of a zspage of that class; 0 for what is no class.
+#[inline]
+pub fn slots_of(class: u8) -> u32 {
+    if (1..=CLASS_MAX).contains(&class) { (UNITS / class as usize) as u32 } else { 0 }
+}
+/// Bytes of a slot.
+#[inline]
+pub fn slot_bytes(class: u8) -> usize {
+    class as usize * UNIT
+}
+
+/// By units needed: of the sizes that as many slots fit of, the largest, so that there are not two classes where one will do.
+const CLASSES: [u8; CLASS_MAX as usize + 1] = {
+    let mut classes = [0; CLASS_MAX as usize + 1];
+    let mut units = CLASS_MAX as usize;
+    classes[units] = CLASS_MAX;
+    while units > 1 {
+        units -= 1;
+        let above = classes[units + 1];
+        classes[units] = if UNITS / units == UNITS / above as usize { above } else { units as u8 };
+    }
+    classes[0] = classes[1];
+    classes
+};
+
+/// The word at an object's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head(pub u64);
+
+const LEN_SHIFT: u32 = 32;
+const LEN_BITS: u32 = 12;
+const CODEC_SHIFT: u32 = 44;
+const CHECK_SHIFT: u32 = 46;
+
+const _: () = assert!(STORED_MAX < 1 << LEN_BITS);
+
+impl Head {
+    /// The head of an object with these bytes, at most [`STORED_MAX`].
+    pub fn new(codec: Codec, place: u32, bytes: &[u8]) -> Head {
+        assert!(bytes.len() <= STORED_MAX);
+        let told = u64::from(place) | (bytes.len() as u64) << LEN_SHIFT | (codec as u64) << CODEC_SHIFT;
+        Head(told | check(told, bytes) << CHECK_SHIFT)
+    }
+    /// The page's place in the index.
+    pub fn place(self) -> u32 {
+        self.0 as u32
+    }
+    /// Compressed bytes. Of a word that is no head: any number below 4096.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(self) -> usize {
+        (self.0 >> LEN_SHIFT) as usize & ((1 << LEN_BITS) - 1)
+    }
+    /// What made them. None: nothing was ever stored here.
+    pub fn codec(self) -> Option<Codec> {
+        match self.0 >> CODEC_SHIFT & 3 {
+            1 => Some(Codec::Same),
+            2 => Some(Codec::Lz4),
+            3 => Some(Codec::Zstd),
+            _ => None,
+        }
+    }
+    /// True if this is the head of these bytes.
+    pub fn fits(self, bytes: &[u8]) -> bool {
+        bytes.len() == self.len() && check(self.0 & ((1 << CHECK_SHIFT) - 1), bytes) == self.0 >> CHECK_SHIFT
+    }
+}
+
+/// 18 bits over head and bytes: four lanes, so that multiplications overlap. It tells accidents, not forgeries: whoever could
+/// forge bytes of the pool is the daemon itself.
+fn check(told: u64, bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut lanes = [told, told ^ K, !told, told.rotate_left(32)];
+    let mut mix = |chunk: &[u8; 32]| {
+        for (lane, word) in lanes.iter_mut().zip(chunk.as_chunks::<8>().0) {
+            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(K).rotate_left(29);
+        }
+    };
+    let (chunks, rest) = bytes.as_chunks::<32>();
+    chunks.iter().for_each(&mut mix);
+    let mut last = [0; 32];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(&last);
+    let [a, b, c, d] = lanes;
+    let all = (a ^ b.rotate_left(17) ^ c.rotate_left(31) ^ d.rotate_left(47)).wrapping_mul(K);
+    (all ^ all >> 32).wrapping_mul(K) >> CHECK_SHIFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_fits_the_slot_of_its_class() {
+        for stored in 0..=STORED_MAX {
+            let class = class_for(stored).unwrap();
+            assert!(slot_bytes(class) >= stored + HEAD_BYTES);
+            assert!(slots_of(class) as usize * slot_bytes(class) <= ZSPAGE_SIZE);
+            let tight = (stored + HEAD_BYTES).div_ceil(UNIT);
+            assert_eq!(slots_of(class) as usize, UNITS / tight, "{stored} bytes: a slot lost");
+        }
+        assert_eq!((class_for(STORED_MAX + 1), slots_of(0), slots_of(CLASS_MAX + 1)), (None, 0, 0));
+    }
+
+    #[test]
+    fn a_handle_keeps_what_it_was_made_of() {
+        for (zspage, slot) in [(0, 0), (7, 1023), (ZSPAGES_MAX - 1, 0), (ZSPAGES_MAX - 1, 1023)] {
+            let handle = Handle::new(zspage, slot);
+            assert_eq!((handle.zspage(), handle.slot()), (zspage, slot));
+            assert!(handle.0 < u32::MAX - 1);
+        }
+    }
+
+    #[test]
+    fn a_head_knows_its_bytes() {
+        let bytes: Vec<u8> = (0..STORED_MAX as u32).map(|i| ((i * 7) >> 2) as u8).collect();
+        let mut missed = 0;
+        for n in [0, 1, 7, 8, 31, 32, 33, 100, STORED_MAX] {
+            let mut bytes = bytes[..n].to_vec();
+            let head = Head::new(Codec::Lz4, 77, &bytes);
+            assert_eq!((head.place(), head.len(), head.codec()), (77, n, Some(Codec::Lz4)));
+            assert!(head.fits(&bytes));
+            assert!(n == 0 || !head.fits(&bytes[1..]));
+            for bit in 0..8 * n {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                missed += u32::from(head.fits(&bytes));
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            for bit in 0..64 {
+                missed += u32::from(Head(head.0 ^ 1 << bit).fits(&bytes));
+            }
+        }
+        // 26,000 single bits at 1 in 260,000.
+        assert!(missed <= 3, "{missed} flipped bits went unnoticed");
+        assert_eq!(Head(0).codec(), None);
+    }
+}

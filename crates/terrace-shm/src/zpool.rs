@@ -1,0 +1,326 @@
+//! The compressed pool: pages that left DRAM's frames, kept in less.
+//!
+//! *Picture*: zcache (B. Liu, "zcache: a compressed file page cache", 2013) with its buddies and trees taken away: the index names an
+//! object by its handle, as it names a frame, and an object's head names its place in the index. Slots of sizes 64 bytes apart
+//! in zspages of 64 KiB ([`crate::zobject`]); first in, first out with a second chance for what was touched meanwhile
+//! (CLOCK; F. J. Corbató, 1968), over all objects whatever their size; compaction on demand.
+//!
+//! All methods need the engine's core lock. Readers need none ([`crate::tier`]), so the rules of frames hold for objects:
+//!
+//! | to | first | then |
+//! |---|---|---|
+//! | put a page in | [`ZPool::store`] | `publish` the entry, naming the handle |
+//! | take one out | `withdraw` the entry | [`ZPool::remove`], [`ZPool::evict`] |
+//! | let [`ZPool::compact`] move one | (it has copied) `replace` the entry in the callback | (it frees the old slot) |
+//!
+//! A full pool: [`ZPool::store`] says None. The caller evicts some of [`ZPool::coldest`], compacts, tries again. Under the limit
+//! nothing of that is needed. Memory of unused zspages goes back in [`ZPool::trim`], which is a system call a zspage.
+
+use crate::codec::{Coded, Page, Unpack};
+use crate::index::Place;
+use crate::layout::ZSPAGE_SIZE;
+use crate::map::{Segment, TouchTable};
+use crate::sync::{Ordering, fence};
+use crate::zobject::{CLASS_MAX, HEAD_BYTES, Handle, Head, class_for, slot_bytes};
+use crate::zspages::Zspages;
+use std::io;
+use std::sync::Arc;
+
+/// The bytes of an object are not what was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// What has happened in a pool, since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages stored.
+    pub stored_pages: u64,
+    /// Pages that [`ZPool::load`] decoded; readers without the lock are not counted here.
+    pub loaded_pages: u64,
+    /// Pages that went to make room.
+    pub evicted_pages: u64,
+    /// Pages refused because the pool was full.
+    pub alloc_failures: u64,
+    /// Pages that compaction has moved.
+    pub moved_pages: u64,
+    /// Their bytes, with heads.
+    pub moved_bytes: u64,
+    /// Zspages that compaction has emptied.
+    pub compacted_zspages: u64,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub struct ZPool {
+    seg: Arc<Segment>,
+    touches: Arc<TouchTable>,
+    books: Zspages,
+    limit: u32,
+    live_bytes: u64,
+    slot_bytes: u64,
+    counts: Counts,
+}
+
+impl ZPool {
+    /// The pool of a segment: empty, and of limit 0. What a daemon before this one had in it is given back, so no entry may
+    /// name a handle any more (a reader that holds one finds nothing that fits).
+    ///
+    /// # Errors
+    /// Memory cannot be given back.
+    pub fn new(seg: Arc<Segment>, touches: Arc<TouchTable>) -> io::Result<ZPool> {
+        let max = seg.geometry().zspages_max;
+        seg.discard_zclasses()?;
+        seg.discard_zspages(0, max)?;
+        Ok(ZPool {
+            books: Zspages::new(max),
+            seg,
+            touches,
+            limit: 0,
+            live_bytes: 0,
+            slot_bytes: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Bytes that [`ZPool::bytes`] may reach, rounded down to zspages. If more are held, none is added until
+    /// [`ZPool::compact`] and [`ZPool::trim`] have brought them down.
+    pub fn set_limit(&mut self, bytes: u64) {
+        let zspages = bytes / ZSPAGE_SIZE as u64;
+        self.limit = u32::try_from(zspages).unwrap_or(u32::MAX).min(self.seg.geometry().zspages_max);
+    }
+    /// The limit, bytes.
+    pub fn limit(&self) -> u64 {
+        u64::from(self.limit) * ZSPAGE_SIZE as u64
+    }
+    /// Memory held in the segment, bytes: zspages in use, and unused ones that were not trimmed.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.books.held()) * ZSPAGE_SIZE as u64
+    }
+    /// Of these, bytes of unused zspages.
+    pub fn idle_bytes(&self) -> u64 {
+        u64::from(self.books.idle()) * ZSPAGE_SIZE as u64
+    }
+    /// Bytes of objects, with their heads.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+    /// Bytes of their slots: about what compaction can bring the pool down to.
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+    /// Memory of the books beside the segment, bytes: 8 a slot, live or free, and 32 a zspage.
+    pub fn books_bytes(&self) -> u64 {
+        self.books.bytes() as u64
+    }
+    /// Pages in the pool.
+    pub fn stored_pages(&self) -> u64 {
+        self.books.live() as u64
+    }
+    /// What has happened.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes in a compressed page that belongs at `place`. None: the pool is full.
+    ///
+    /// # Panics
+    /// If it has more than [`crate::zobject::STORED_MAX`] bytes.
+    pub fn store(&mut self, page: Coded<'_>, place: Place) -> Option<Handle> {
+        let class = class_for(page.bytes.len()).expect("the codec refuses what is larger");
+        let Some(handle) = self.slot(class) else {
+            self.counts.alloc_failures += 1;
+            return None;
+        };
+        let head = Head::new(page.codec, place.0, page.bytes);
+        let at = self.address(handle);
+        // SAFETY: a slot of this size that no entry names; readers with an old handle find out by the entry.
+        unsafe {
+            at.cast::<u64>().write(head.0);
+            std::ptr::copy_nonoverlapping(page.bytes.as_ptr(), at.add(HEAD_BYTES), page.bytes.len());
+        }
+        self.touches.zcount(handle).store(0, Ordering::Relaxed);
+        self.books.add_newest(handle);
+        self.live_bytes += (HEAD_BYTES + page.bytes.len()) as u64;
+        self.slot_bytes += self.slot_size(handle) as u64;
+        self.counts.stored_pages += 1;
+        Some(handle)
+    }
+
+    /// A slot for `class`. At the limit a larger one will do, up to a quarter too large.
+    fn slot(&mut self, class: u8) -> Option<Handle> {
+        if let Some(handle) = self.books.take(class) {
+            return Some(handle);
+        }
+        let (held, limit) = (self.books.held(), self.limit);
+        let opened = if held > limit { None } else { self.books.open(class, held < limit) };
+        if let Some(zspage) = opened {
+            self.seg.zclass(zspage).store(class, Ordering::Release);
+            return self.books.take(class);
+        }
+        let largest = (class + class / 4).min(CLASS_MAX);
+        (class + 1..=largest).find_map(|larger| self.books.take(larger))
+    }
+
+    fn slot_size(&self, handle: Handle) -> usize {
+        slot_bytes(self.books.class(handle.zspage()))
+    }
+    fn address(&self, handle: Handle) -> *mut u8 {
+        let at = handle.slot() as usize * self.slot_size(handle);
+        assert!(at < ZSPAGE_SIZE);
+        // SAFETY: inside the zspage.
+        unsafe { self.seg.zspage(handle.zspage()).add(at) }
+    }
+    fn head(&self, handle: Handle) -> Head {
+        assert!(self.books.is_live(handle), "{handle:?} is no object");
+        // SAFETY: the head of a live object, written by `store`; only the holder of the lock writes.
+        Head(unsafe { self.address(handle).cast::<u64>().read() })
+    }
+    fn coded(&self, handle: Handle) -> Option<(Head, Coded<'_>)> {
+        let head = self.head(handle);
+        if head.len() + HEAD_BYTES > self.slot_size(handle) {
+            return None;
+        }
+        // SAFETY: inside the slot, and nobody writes while we hold the lock.
+        let bytes = unsafe { std::slice::from_raw_parts(self.address(handle).add(HEAD_BYTES), head.len()) };
+        Some((head, Coded { codec: head.codec()?, bytes })).filter(|_| head.fits(bytes))
+    }
+
+    /// Decodes the page at `handle`, under the lock: who can, reads without it ([`crate::tier::Copied`]).
+    ///
+    /// # Errors
+    /// The bytes are not those that were stored, or zstd's and `unpack` has none.
+    pub fn load(&mut self, handle: Handle, unpack: &mut dyn Unpack, out: &mut Page) -> Result<(), Corrupt> {
+        let (_, page) = self.coded(handle).ok_or(Corrupt)?;
+        if !page.decode(out, unpack) {
+            return Err(Corrupt);
+        }
+        self.counts.loaded_pages += 1;
+        Ok(())
+    }
+    /// The place in the index of the page at `handle`.
+    pub fn place(&self, handle: Handle) -> Place {
+        Place(self.head(handle).place())
+    }
+    /// True if there is a page at `handle`.
+    pub fn is_live(&self, handle: Handle) -> bool {
+        self.books.is_live(handle)
+    }
+
+    /// Forgets the page at `handle`. Its entry was withdrawn before.
+    pub fn remove(&mut self, handle: Handle) {
+        // A head that was damaged must not make the sum run off: the slot is what bounds it.
+        let bytes = (self.head(handle).len() + HEAD_BYTES).min(self.slot_size(handle));
+        self.live_bytes = self.live_bytes.saturating_sub(bytes as u64);
+        self.slot_bytes -= self.slot_size(handle) as u64;
+        self.books.remove(handle);
+        self.close_if_empty(handle.zspage());
+    }
+    /// [`ZPool::remove`] of a page that has to make room.
+    pub fn evict(&mut self, handle: Handle) {
+        self.remove(handle);
+        self.counts.evicted_pages += 1;
+    }
+    fn close_if_empty(&self, zspage: u32) {
+        if self.books.class(zspage) == 0 {
+            self.seg.zclass(zspage).store(0, Ordering::Release);
+        }
+    }
+
+    /// Up to `want` pages that have been here longest and were not touched since they were last looked at, oldest first.
+    /// They stay until the caller evicts them. Touched pages start anew. Looks at a bounded number, so that the lock is
+    /// not held long: may find fewer, even none, where everything was touched; the next call goes on.
+    pub fn coldest(&mut self, want: usize, out: &mut Vec<(Handle, Place)>) {
+        let mut next = self.books.oldest();
+        let mut looks = self.books.live().min(LOOKS_PER_VICTIM * want + LOOKS_MIN);
+        let end = out.len() + want;
+        while let Some(handle) = next.filter(|_| out.len() < end && looks > 0) {
+            looks -= 1;
+            next = self.books.newer(handle);
+            let count = self.touches.zcount(handle);
+            if count.load(Ordering::Relaxed) > 0 {
+                count.store(0, Ordering::Relaxed);
+                self.books.rejuvenate(handle);
+            } else {
+                out.push((handle, self.place(handle)));
+            }
+        }
+    }
+
+    /// Moves pages out of sparse zspages into others of their class, so that zspages come free, until `budget` bytes were
+    /// moved (and the zspage begun is done) or nothing is left to gain. Bytes moved.
+    ///
+    /// `moved(place, old, new)` is called when the copy at `new` is complete, and must make the entry name it
+    /// ([`crate::protocol::replace`]); readers may use `old` until then, and it is not overwritten before.
+    pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
+        let mut bytes = 0;
+        while bytes < budget {
+            let Some(zspage) = self.books.begin_emptying() else { break };
+            let mut slot = 0;
+            while let Some((from, to)) = self.books.next_move(zspage, slot) {
+                bytes += self.move_object(from, to);
+                moved(self.place(from), from, to);
+                // What anybody stores at `from` later comes after the entry has left it.
+                fence(Ordering::Release);
+                self.books.renumber(from, to);
+                slot = from.slot() + 1;
+            }
+            self.close_if_empty(zspage);
+            self.counts.compacted_zspages += 1;
+        }
+        self.counts.moved_bytes += bytes as u64;
+        bytes
+    }
+    /// Copies an object; its bytes.
+    fn move_object(&mut self, from: Handle, to: Handle) -> usize {
+        let bytes = (self.head(from).len() + HEAD_BYTES).min(self.slot_size(from));
+        // SAFETY: a live object, and a slot of the same class that nobody else knows; they are not the same.
+        unsafe { std::ptr::copy_nonoverlapping(self.address(from), self.address(to), bytes) };
+        let count = self.touches.zcount(from).load(Ordering::Relaxed);
+        self.touches.zcount(to).store(count, Ordering::Relaxed);
+        self.counts.moved_pages += 1;
+        bytes
+    }
+
+    /// Gives the memory of unused zspages back until at most `keep` bytes of it are left, and all of it that is above the
+    /// limit. Bytes given back.
+    ///
+    /// # Errors
+    /// The system's: what was not given back is still counted as held.
+    pub fn trim(&mut self, keep: u64) -> io::Result<u64> {
+        let before = self.bytes();
+        let too_many = |pool: &ZPool| pool.idle_bytes() > keep || pool.books.held() > pool.limit;
+        while let Some(zspage) = self.books.first_idle().filter(|_| too_many(self)) {
+            self.seg.discard_zspages(zspage, 1)?;
+            self.books.note_bare(zspage);
+        }
+        Ok(before - self.bytes())
+    }
+
+    /// What does not agree in the pool: books, heads, sums.
+    pub fn check(&self) -> Result<(), String> {
+        self.books.check()?;
+        let (mut live, mut slots, mut next) = (0, 0, self.books.oldest());
+        while let Some(handle) = next {
+            let Some((head, _)) = self.coded(handle) else {
+                return Err(format!("{handle:?}: damaged ({:x})", self.head(handle).0));
+            };
+            let (class, told) =
+                (self.books.class(handle.zspage()), self.seg.zclass(handle.zspage()).load(Ordering::Relaxed));
+            if class != told {
+                return Err(format!("{handle:?}: class {class}, readers are told {told}"));
+            }
+            live += (head.len() + HEAD_BYTES) as u64;
+            slots += slot_bytes(class) as u64;
+            next = self.books.newer(handle);
+        }
+        if (live, slots) != (self.live_bytes, self.slot_bytes) {
+            let told = (self.live_bytes, self.slot_bytes);
+            return Err(format!("bytes of objects and slots: {told:?} counted, {:?} found", (live, slots)));
+        }
+        Ok(())
+    }
+}
+
+/// Pages that [`ZPool::coldest`] looks at for each that is wanted, and beside them.
+const LOOKS_PER_VICTIM: usize = 8;
+const LOOKS_MIN: usize = 64;

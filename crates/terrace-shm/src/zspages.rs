@@ -1,0 +1,416 @@
+//! Books of the pool: which slots are free, and the order in which objects go. No memory of the pool is touched here.
+//!
+//! *Picture*: a slab allocator whose slabs are 64 KiB, each of one size class. Per class, zspages with free slots stand in lists by
+//! quarters of fullness: new objects go where it is fullest, compaction takes from where it is emptiest, so that sparse
+//! zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c: fullness groups); ours never lets an object
+//! cross two zspages' memory, for 64 KiB leave little at the end.
+//!
+//! A slot costs one [`Link`] of 8 bytes: of a live object its neighbours in age, of a free slot the next free one.
+
+use crate::zobject::{CLASS_MAX, Handle, slot_bytes, slots_of};
+
+/// No slot, no zspage, no object.
+const NONE: u32 = u32::MAX;
+/// In `older` of a slot that is free. No handle has this number, see [`Handle`].
+const FREE: u32 = u32::MAX - 1;
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+/// Lists of a class, by how many quarters of its slots are taken.
+const GROUPS: usize = 4;
+/// Numbers of lists: `class * GROUPS + group`; those of class 0 hold zspages without a class.
+const LISTS: usize = (CLASS_MAX as usize + 1) * GROUPS;
+/// Unused, with memory.
+const IDLE: u8 = 0;
+/// Unused, without memory.
+const BARE: u8 = 1;
+/// On no list: full.
+const NOWHERE: u8 = u8::MAX;
+/// On no list: compaction is emptying it.
+const EMPTYING: u8 = u8::MAX - 1;
+
+const _: () = assert!(LISTS <= EMPTYING as usize);
+
+#[derive(Debug)]
+struct Zspage {
+    links: Box<[Link]>,
+    next: u32,
+    prev: u32,
+    live: u16,
+    /// First free slot of those linked.
+    free: u16,
+    class: u8,
+    list: u8,
+}
+
+const NO_SLOT: u16 = u16::MAX;
+
+/// The books.
+#[derive(Debug)]
+pub(crate) struct Zspages {
+    pages: Vec<Zspage>,
+    lists: [u32; LISTS],
+    /// Free slots of each class.
+    free: [usize; CLASS_MAX as usize + 1],
+    max: u32,
+    /// Zspages with memory.
+    held: u32,
+    idle: u32,
+    live: usize,
+    links: usize,
+    oldest: u32,
+    newest: u32,
+}
+
+impl Zspages {
+    /// Room for `max` zspages. Memory is used as far as they are.
+    pub(crate) fn new(max: u32) -> Zspages {
+        Zspages {
+            pages: Vec::with_capacity(max as usize),
+            lists: [NONE; LISTS],
+            free: [0; CLASS_MAX as usize + 1],
+            max,
+            held: 0,
+            idle: 0,
+            live: 0,
+            links: 0,
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+    /// Zspages that have memory.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
+    }
+    /// Of these, unused ones.
+    pub(crate) fn idle(&self) -> u32 {
+        self.idle
+    }
+    /// Objects.
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+    /// Memory of the books, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pages.len() * size_of::<Zspage>() + self.links * size_of::<Link>()
+    }
+    /// Class of a zspage, 0 if it is not used.
+    pub(crate) fn class(&self, zspage: u32) -> u8 {
+        self.pages.get(zspage as usize).map_or(0, |z| z.class)
+    }
+    /// True if there is an object at `handle`.
+    pub(crate) fn is_live(&self, handle: Handle) -> bool {
+        self.slot(handle).is_some_and(|link| link.older != FREE)
+    }
+
+    // ---- zspages -------------------------------------------------------------------------------------------------
+
+    /// A zspage for slots of `class`: one that has memory, or, if `grow`, one more. None: there is none.
+    pub(crate) fn open(&mut self, class: u8, grow: bool) -> Option<u32> {
+        let n = self.unused(grow)?;
+        let slots = slots_of(class);
+        assert!(slots > 0, "no class");
+        let chain = |slot| Link { older: FREE, newer: if slot + 1 < slots { slot + 1 } else { NONE } };
+        let z = &mut self.pages[n as usize];
+        z.links = (0..slots).map(chain).collect();
+        (z.live, z.free, z.class) = (0, 0, class);
+        self.links += slots as usize;
+        self.free[class as usize] += slots as usize;
+        self.file(n);
+        Some(n)
+    }
+    fn unused(&mut self, grow: bool) -> Option<u32> {
+        let idle = self.lists[IDLE as usize];
+        if idle != NONE {
+            self.unlist(idle);
+            self.idle -= 1;
+            return Some(idle);
+        }
+        if !grow {
+            return None;
+        }
+        let bare = self.lists[BARE as usize];
+        let n = if bare != NONE {
+            self.unlist(bare);
+            bare
+        } else if self.pages.len() < self.max as usize {
+            let links = Box::default();
+            self.pages.push(Zspage {
+                links,
+                next: NONE,
+                prev: NONE,
+                live: 0,
+                free: 0,
+                class: 0,
+                list: NOWHERE,
+            });
+            self.pages.len() as u32 - 1
+        } else {
+            return None;
+        };
+        self.held += 1;
+        Some(n)
+    }
+    /// The zspage has no object any more: it is nobody's.
+    fn close(&mut self, n: u32) {
+        self.unlist(n);
+        let z = &mut self.pages[n as usize];
+        let slots = std::mem::take(&mut z.links).len();
+        self.free[z.class as usize] -= slots;
+        z.class = 0;
+        self.links -= slots;
+        self.idle += 1;
+        self.enlist_in(n, IDLE);
+    }
+    /// An unused zspage that has memory, which the caller gives back and tells of in [`Zspages::note_bare`].
+    pub(crate) fn first_idle(&self) -> Option<u32> {
+        Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
+    }
+    /// An unused zspage has lost its memory.
+    pub(crate) fn note_bare(&mut self, n: u32) {
+        assert_eq!(self.pages[n as usize].list, IDLE);
+        self.unlist(n);
+        self.idle -= 1;
+        self.held -= 1;
+        self.enlist_in(n, BARE);
+    }
+
+    fn enlist_in(&mut self, n: u32, list: u8) {
+        let first = std::mem::replace(&mut self.lists[list as usize], n);
+        let z = &mut self.pages[n as usize];
+        debug_assert_eq!(z.list, NOWHERE);
+        (z.list, z.prev, z.next) = (list, NONE, first);
+        if first != NONE {
+            self.pages[first as usize].prev = n;
+        }
+    }
+    fn unlist(&mut self, n: u32) {
+        let z = &mut self.pages[n as usize];
+        let (list, prev, next) = (std::mem::replace(&mut z.list, NOWHERE), z.prev, z.next);
+        if list >= EMPTYING {
+            return;
+        }
+        if next != NONE {
+            self.pages[next as usize].prev = prev;
+        }
+        match prev {
+            NONE => self.lists[list as usize] = next,
+            _ => self.pages[prev as usize].next = next,
+        }
+    }
+    /// Puts a zspage into the list that it belongs to now.
+    fn file(&mut self, n: u32) {
+        let z = &self.pages[n as usize];
+        let (live, slots) = (usize::from(z.live), z.links.len());
+        let list = match live == slots {
+            true => NOWHERE,
+            false => (z.class as usize * GROUPS + live * GROUPS / slots) as u8,
+        };
+        if list != z.list {
+            self.unlist(n);
+            if list != NOWHERE {
+                self.enlist_in(n, list);
+            }
+        }
+    }
+
+    // ---- slots ---------------------------------------------------------------------------------------------------
+
+    fn slot(&self, handle: Handle) -> Option<&Link> {
+        self.pages.get(handle.zspage() as usize)?.links.get(handle.slot() as usize)
+    }
+    fn link(&mut self, handle: u32) -> &mut Link {
+        let handle = Handle(handle);
+        &mut self.pages[handle.zspage() as usize].links[handle.slot() as usize]
+    }
+
+    /// A slot of exactly this class, in the fullest quarter of its zspages. It is no object yet: see [`Zspages::add_newest`].
+    pub(crate) fn take(&mut self, class: u8) -> Option<Handle> {
+        let first = class as usize * GROUPS;
+        let n = self.lists[first..first + GROUPS].iter().rev().copied().find(|&n| n != NONE)?;
+        Some(self.take_in(n))
+    }
+    fn take_in(&mut self, n: u32) -> Handle {
+        let z = &mut self.pages[n as usize];
+        let slot = z.free;
+        let link = &mut z.links[usize::from(slot)];
+        z.free = u16::try_from(link.newer).unwrap_or(NO_SLOT);
+        z.live += 1;
+        *link = Link { older: NONE, newer: NONE };
+        self.free[z.class as usize] -= 1;
+        self.file(n);
+        Handle::new(n, u32::from(slot))
+    }
+    /// The slot is free. What is in it may be overwritten from now on.
+    fn put(&mut self, handle: Handle) {
+        let n = handle.zspage();
+        let z = &mut self.pages[n as usize];
+        let next = if z.free == NO_SLOT { NONE } else { u32::from(z.free) };
+        z.links[handle.slot() as usize] = Link { older: FREE, newer: next };
+        z.free = handle.slot() as u16;
+        z.live -= 1;
+        let (live, class, list) = (z.live, z.class, z.list);
+        self.free[class as usize] += 1;
+        match live {
+            0 => self.close(n),
+            _ if list == EMPTYING => {}
+            _ => self.file(n),
+        }
+    }
+
+    // ---- age -----------------------------------------------------------------------------------------------------
+
+    /// The slot holds an object, the newest.
+    pub(crate) fn add_newest(&mut self, handle: Handle) {
+        let before = std::mem::replace(&mut self.newest, handle.0);
+        *self.link(handle.0) = Link { older: before, newer: NONE };
+        match before {
+            NONE => self.oldest = handle.0,
+            _ => self.link(before).newer = handle.0,
+        }
+        self.live += 1;
+    }
+    fn leave(&mut self, handle: Handle) {
+        let Link { older, newer } = *self.link(handle.0);
+        self.join(older, newer);
+        self.live -= 1;
+    }
+    /// Makes two objects, or ends, neighbours.
+    fn join(&mut self, older: u32, newer: u32) {
+        match older {
+            NONE => self.oldest = newer,
+            _ => self.link(older).newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            _ => self.link(newer).older = older,
+        }
+    }
+    /// The object is gone, its slot free.
+    pub(crate) fn remove(&mut self, handle: Handle) {
+        assert!(self.is_live(handle), "{handle:?} is no object");
+        self.leave(handle);
+        self.put(handle);
+    }
+    /// The object is as good as new.
+    pub(crate) fn rejuvenate(&mut self, handle: Handle) {
+        self.leave(handle);
+        self.add_newest(handle);
+    }
+    /// The oldest object.
+    pub(crate) fn oldest(&self) -> Option<Handle> {
+        Some(Handle(self.oldest)).filter(|h| h.0 != NONE)
+    }
+    /// The next newer one.
+    pub(crate) fn newer(&self, handle: Handle) -> Option<Handle> {
+        self.slot(handle).map(|link| Handle(link.newer)).filter(|h| h.0 != NONE)
+    }
+
+    // ---- compaction ----------------------------------------------------------------------------------------------
+
+    /// The zspage whose objects take the fewest bytes to move into others of its class, all of which have room for them.
+    /// It is on no list until it is empty, so that nothing goes there.
+    pub(crate) fn begin_emptying(&mut self) -> Option<u32> {
+        let cost = |n: u32| {
+            let z = &self.pages[n as usize];
+            let elsewhere = self.free[z.class as usize] - (z.links.len() - usize::from(z.live));
+            (elsewhere >= usize::from(z.live)).then(|| usize::from(z.live) * slot_bytes(z.class))
+        };
+        let sparsest = |class: usize| {
+            let lists = &self.lists[class * GROUPS..(class + 1) * GROUPS];
+            lists.iter().copied().find(|&n| n != NONE)
+        };
+        let classes = 1..=CLASS_MAX as usize;
+        let (_, n) = classes.filter_map(sparsest).filter_map(|n| Some((cost(n)?, n))).min()?;
+        self.unlist(n);
+        self.pages[n as usize].list = EMPTYING;
+        Some(n)
+    }
+    /// The next object of a zspage that is being emptied, and the slot to copy it to.
+    pub(crate) fn next_move(&mut self, n: u32, from_slot: u32) -> Option<(Handle, Handle)> {
+        let slots = self.pages[n as usize].links.len() as u32;
+        let from = (from_slot..slots).map(|slot| Handle::new(n, slot)).find(|&h| self.is_live(h))?;
+        let to = self.take(self.class(n)).expect("others of the class have room");
+        Some((from, to))
+    }
+    /// The object stands at `to` now, as old as it was; the slot `from` is free.
+    pub(crate) fn renumber(&mut self, from: Handle, to: Handle) {
+        let Link { older, newer } = *self.link(from.0);
+        *self.link(to.0) = Link { older, newer };
+        self.join(older, to.0);
+        self.join(to.0, newer);
+        self.put(from);
+    }
+
+    // ---- check ---------------------------------------------------------------------------------------------------
+
+    /// What does not agree.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut free = [0; CLASS_MAX as usize + 1];
+        let (mut live, mut links, mut idle, mut bare) = (0, 0, 0, 0);
+        for (n, z) in self.pages.iter().enumerate() {
+            let marked = z.links.iter().filter(|l| l.older == FREE).count();
+            let (used, chained) = (z.links.len() - marked, chain_len(z));
+            free[z.class as usize] += marked;
+            live += used;
+            links += z.links.len();
+            idle += u32::from(z.list == IDLE);
+            bare += u32::from(z.list == BARE);
+            let group = if z.links.is_empty() { 0 } else { used * GROUPS / z.links.len() };
+            let list = z.class as usize * GROUPS + group;
+            let filed = match (z.class, used == z.links.len()) {
+                (0, _) => z.list == IDLE || z.list == BARE,
+                (_, true) => z.list == NOWHERE,
+                (_, false) => usize::from(z.list) == list,
+            };
+            let sized = z.links.len() == slots_of(z.class) as usize;
+            if used != usize::from(z.live) && z.class > 0 || chained != marked || !filed || !sized {
+                return Err(format!(
+                    "zspage {n}: class {}, {used} of {} slots live, {} counted, {chained} free ones linked, list {}",
+                    z.class,
+                    z.links.len(),
+                    z.live,
+                    z.list
+                ));
+            }
+        }
+        let listed: usize = (0..LISTS).map(|list| self.list_len(list)).sum();
+        let full = self.pages.iter().filter(|z| z.list == NOWHERE).count();
+        let aged = self.aged();
+        let told = (self.free, self.live, self.links, self.idle, self.held, self.pages.len(), self.live);
+        let found = (free, live, links, idle, self.pages.len() as u32 - bare, listed + full, aged);
+        if told == found { Ok(()) } else { Err(format!("books say {told:?}, zspages say {found:?}")) }
+    }
+    fn list_len(&self, list: usize) -> usize {
+        let (mut n, mut len) = (self.lists[list], 0);
+        while n != NONE && len <= self.pages.len() {
+            len += usize::from(usize::from(self.pages[n as usize].list) == list);
+            n = self.pages[n as usize].next;
+        }
+        len
+    }
+    /// Objects from the oldest to the newest whose links agree.
+    fn aged(&self) -> usize {
+        let (mut before, mut at, mut n) = (NONE, self.oldest, 0);
+        while let Some(link) =
+            self.slot(Handle(at)).filter(|l| at != NONE && l.older == before && n <= self.live)
+        {
+            (before, at) = (at, link.newer);
+            n += 1;
+        }
+        if before == self.newest { n } else { usize::MAX }
+    }
+}
+
+fn chain_len(z: &Zspage) -> usize {
+    let (mut slot, mut len) = (if z.class == 0 { NO_SLOT } else { z.free }, 0);
+    while slot != NO_SLOT && len <= z.links.len() {
+        slot = u16::try_from(z.links[usize::from(slot)].newer).unwrap_or(NO_SLOT);
+        len += 1;
+    }
+    len
+}

@@ -1,0 +1,291 @@
+//! The compressed pool against a model: what it holds, what it gives back, what it moves.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrace_shm::codec::{Codec, Coded, Plain};
+use terrace_shm::index::Place;
+use terrace_shm::layout::ZSPAGE_SIZE;
+use terrace_shm::map::memfd;
+use terrace_shm::tier::Copied;
+use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX};
+use terrace_shm::zpool::ZPool;
+use terrace_shm::{Geometry, PAGE_SIZE, Segment, TouchTable};
+
+struct Rig {
+    seg: Arc<Segment>,
+    touches: Arc<TouchTable>,
+    fd: std::os::fd::OwnedFd,
+    pool: ZPool,
+}
+
+fn rig(zspages_max: u32, limit: u32) -> Rig {
+    let geometry = Geometry { objects_max: 64, inners_max: 8, leaves_max: 8, frames_max: 8, zspages_max };
+    let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
+    let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
+    let seg = Arc::new(Segment::create(&fd, geometry).unwrap());
+    let touches = Arc::new(TouchTable::attach(&touch, &geometry).unwrap());
+    let mut pool = ZPool::new(seg.clone(), touches.clone()).unwrap();
+    pool.set_limit(u64::from(limit) * ZSPAGE_SIZE as u64);
+    Rig { seg, touches, fd, pool }
+}
+
+/// Bytes that tell place and life: `len` of them.
+fn bytes_of(place: u32, life: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(place | 1) >> 3 ^ life ^ i) as u8).collect()
+}
+
+/// What a reader finds at a handle, if it is the page of `place`.
+fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
+    let mut copied = Copied::new();
+    if !copied.fetch(seg, handle) {
+        return None;
+    }
+    copied.coded(Place(place)).map(|c| c.bytes.to_vec())
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Store(u32, usize),
+    Remove(u32),
+    Touch(u32),
+    Evict(usize),
+    Compact(usize),
+    Trim(u64),
+    Limit(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let place = 0_u32..300;
+    let len = prop_oneof![Just(8_usize), 1_usize..300, 300..STORED_MAX, Just(STORED_MAX)];
+    let step = prop_oneof![
+        12 => (place.clone(), len).prop_map(|(p, n)| Step::Store(p, n)),
+        4 => place.clone().prop_map(Step::Remove),
+        2 => place.prop_map(Step::Touch),
+        1 => (1_usize..20).prop_map(Step::Evict),
+        1 => (1_usize..200_000).prop_map(Step::Compact),
+        1 => (0_u64..300_000).prop_map(Step::Trim),
+        1 => (0_u32..14).prop_map(Step::Limit),
+    ];
+    prop::collection::vec(step, 1..600)
+}
+
+/// A page of the model: where it stands, which life of it, how long; and since when it is as it is.
+#[derive(Debug, Clone, PartialEq)]
+struct Page {
+    handle: Handle,
+    life: u32,
+    len: usize,
+}
+
+struct Model {
+    pages: BTreeMap<u32, Page>,
+    /// Places, oldest first.
+    order: Vec<u32>,
+    life: u32,
+}
+
+impl Model {
+    fn forget(&mut self, place: u32) -> Option<Handle> {
+        self.order.retain(|&p| p != place);
+        self.pages.remove(&place).map(|page| page.handle)
+    }
+    fn verify(&self, rig: &mut Rig) {
+        rig.pool.check().unwrap();
+        let bytes: usize = self.pages.values().map(|p| p.len + HEAD_BYTES).sum();
+        assert_eq!(rig.pool.live_bytes(), bytes as u64);
+        assert_eq!(rig.pool.stored_pages(), self.pages.len() as u64);
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for (&place, page) in &self.pages {
+            assert_eq!(rig.pool.place(page.handle), Place(place));
+            let found = fetch(&rig.seg, page.handle, place).expect("a page that is there");
+            assert_eq!(found, bytes_of(place, page.life, page.len));
+            assert_eq!(fetch(&rig.seg, page.handle, place + 1), None, "another page's place");
+            let class = rig.seg.zclass(page.handle.zspage()).load(Ordering::Relaxed) as usize;
+            let start =
+                page.handle.zspage() as usize * ZSPAGE_SIZE + page.handle.slot() as usize * class * 64;
+            ranges.push((start, start + page.len + HEAD_BYTES));
+        }
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "objects overlap");
+    }
+    fn apply(&mut self, rig: &mut Rig, step: &Step) {
+        match *step {
+            Step::Store(place, len) => self.store(rig, place, len),
+            Step::Remove(place) => {
+                if let Some(handle) = self.forget(place) {
+                    rig.pool.remove(handle);
+                    assert!(!rig.pool.is_live(handle));
+                }
+            }
+            Step::Touch(place) => {
+                if let Some(page) = self.pages.get(&place) {
+                    rig.touches.ztouch(page.handle);
+                }
+            }
+            Step::Evict(want) => self.evict(rig, want),
+            Step::Compact(budget) => self.compact(rig, budget),
+            Step::Trim(keep) => {
+                let (held, idle) = (rig.pool.bytes(), rig.pool.idle_bytes());
+                let back = rig.pool.trim(keep).unwrap();
+                assert_eq!(rig.pool.bytes() + back, held);
+                assert!(back <= idle && rig.pool.idle_bytes() <= keep);
+                assert!(resident(rig) <= rig.pool.bytes(), "memory that is not counted");
+            }
+            Step::Limit(zspages) => rig.pool.set_limit(u64::from(zspages) * ZSPAGE_SIZE as u64),
+        }
+    }
+    fn store(&mut self, rig: &mut Rig, place: u32, len: usize) {
+        if let Some(handle) = self.forget(place) {
+            rig.pool.remove(handle);
+        }
+        self.life += 1;
+        let (held, life) = (rig.pool.bytes(), self.life);
+        let bytes = bytes_of(place, life, len);
+        let stored = rig.pool.store(Coded { codec: Codec::Lz4, bytes: &bytes }, Place(place));
+        assert!(rig.pool.bytes() <= rig.pool.limit().max(held), "over the limit");
+        match stored {
+            Some(handle) => {
+                self.pages.insert(place, Page { handle, life, len });
+                self.order.push(place);
+            }
+            None => assert!(held + ZSPAGE_SIZE as u64 > rig.pool.limit(), "refused with room to spare"),
+        }
+    }
+    fn evict(&mut self, rig: &mut Rig, want: usize) {
+        let mut victims = Vec::new();
+        let touched = |rig: &Rig, handle| rig.touches.zcount(handle).load(Ordering::Relaxed) > 0;
+        let (mut expected, mut young) = (Vec::new(), Vec::new());
+        // Slots of small objects share counts: a second chance for one may be taken from another.
+        let mut spent = std::collections::HashSet::new();
+        for &place in &self.order {
+            let handle = self.pages[&place].handle;
+            if expected.len() == want {
+                break;
+            }
+            let shared = (handle.zspage(), handle.slot() % 128);
+            match touched(rig, handle) && spent.insert(shared) {
+                true => young.push(place),
+                false => expected.push((handle, Place(place))),
+            }
+        }
+        rig.pool.coldest(want, &mut victims);
+        assert_eq!(victims, expected);
+        self.order.retain(|place| !young.contains(place));
+        self.order.extend(young);
+        for (handle, place) in victims {
+            assert_eq!(self.forget(place.0), Some(handle));
+            rig.pool.evict(handle);
+        }
+    }
+    fn compact(&mut self, rig: &mut Rig, budget: usize) {
+        let (held, idle) = (rig.pool.bytes(), rig.pool.idle_bytes());
+        let freed = rig.pool.counts().compacted_zspages;
+        let seg = rig.seg.clone();
+        rig.pool.compact(budget, |place, old, new| {
+            let page = self.pages.get_mut(&place.0).expect("only pages that are there move");
+            assert_eq!(page.handle, old);
+            let wanted = bytes_of(place.0, page.life, page.len);
+            assert_eq!(fetch(&seg, old, place.0).as_ref(), Some(&wanted), "readers of the old copy");
+            assert_eq!(fetch(&seg, new, place.0).as_ref(), Some(&wanted), "readers of the new copy");
+            page.handle = new;
+        });
+        let freed = rig.pool.counts().compacted_zspages - freed;
+        assert_eq!(rig.pool.bytes(), held, "compaction takes no memory");
+        assert_eq!(rig.pool.idle_bytes(), idle + freed * ZSPAGE_SIZE as u64);
+    }
+}
+
+/// Memory of the whole segment that the kernel counts, bytes, without its header page.
+fn resident(rig: &Rig) -> u64 {
+    let blocks = rustix::fs::fstat(&rig.fd).unwrap().st_blocks as u64 * 512;
+    let table = 2 * PAGE_SIZE as u64;
+    blocks.saturating_sub(table)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn the_pool_does_what_a_model_does(steps in steps()) {
+        let mut rig = rig(12, 12);
+        let mut model = Model { pages: BTreeMap::new(), order: Vec::new(), life: 0 };
+        for (i, step) in steps.iter().enumerate() {
+            model.apply(&mut rig, step);
+            if i % 16 == 0 || !matches!(step, Step::Store(..) | Step::Remove(_) | Step::Touch(_)) {
+                model.verify(&mut rig);
+            }
+        }
+        model.verify(&mut rig);
+    }
+}
+
+#[test]
+fn memory_goes_back_and_a_new_pool_is_empty() {
+    let mut rig = rig(32, 32);
+    let bytes = bytes_of(1, 1, 2000);
+    let mut handles = Vec::new();
+    while let Some(handle) = rig.pool.store(Coded { codec: Codec::Lz4, bytes: &bytes }, Place(1)) {
+        handles.push(handle);
+    }
+    assert_eq!((rig.pool.bytes(), rig.pool.limit()), (32 << 16, 32 << 16));
+    assert!(resident(&rig) >= 31 << 16);
+    assert_eq!(rig.pool.books_bytes(), 32 * 32 + 32 * 32 * 8);
+    // Three of four go; what is left fits a quarter of the zspages.
+    for (i, &handle) in handles.iter().enumerate() {
+        if i % 4 != 0 {
+            rig.pool.remove(handle);
+        }
+    }
+    assert_eq!(rig.pool.idle_bytes(), 0);
+    let moved = rig.pool.compact(usize::MAX, |_, _, _| ());
+    assert_eq!((moved as u64, rig.pool.idle_bytes()), (24 * 8 * 2008, 24 << 16));
+    assert_eq!(rig.pool.trim(1 << 16).unwrap(), 23 << 16);
+    assert_eq!(rig.pool.bytes(), 9 << 16);
+    assert!(resident(&rig) <= 9 << 16, "{} bytes", resident(&rig));
+    rig.pool.check().unwrap();
+    // The daemon is another one now.
+    let (seg, touches) = (rig.seg.clone(), rig.touches.clone());
+    rig.pool = ZPool::new(seg, touches).unwrap();
+    assert_eq!((rig.pool.bytes(), rig.pool.stored_pages(), resident(&rig)), (0, 0, 0));
+    assert!(handles.iter().all(|&handle| fetch(&rig.seg, handle, 1).is_none()));
+}
+
+#[test]
+fn damage_is_noticed_and_harmless() {
+    let mut rig = rig(2, 2);
+    let bytes = [0, 0, 0, 0, 0, 0, 0, 0];
+    let same = Coded { codec: Codec::Same, bytes: &bytes };
+    let handle = rig.pool.store(same, Place(5)).unwrap();
+    let mut out = [1; PAGE_SIZE];
+    assert_eq!(rig.pool.load(handle, &mut Plain, &mut out), Ok(()));
+    assert_eq!(out, [0; PAGE_SIZE]);
+    for byte in 0..16 {
+        // SAFETY: the object's own bytes; nobody else uses the segment.
+        unsafe { *rig.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
+        assert!(rig.pool.load(handle, &mut Plain, &mut out).is_err(), "byte {byte}");
+        assert!(rig.pool.check().is_err());
+        assert_eq!(fetch(&rig.seg, handle, 5), None);
+        // SAFETY: as above.
+        unsafe { *rig.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
+    }
+    rig.pool.check().unwrap();
+}
+
+#[test]
+fn coldest_looks_at_a_bounded_number() {
+    let mut rig = rig(64, 64);
+    let handles: Vec<Handle> = (0..2000)
+        .map(|i| rig.pool.store(Coded { codec: Codec::Lz4, bytes: &[7; 900] }, Place(i)).unwrap())
+        .collect();
+    handles.iter().for_each(|&h| {
+        rig.touches.ztouch(h);
+    });
+    let (mut victims, mut rounds) = (Vec::new(), 0);
+    while victims.is_empty() {
+        rig.pool.coldest(1, &mut victims);
+        rounds += 1;
+    }
+    assert!((2000 / 72..=2000 / 72 + 1).contains(&rounds), "{rounds} rounds");
+    assert_eq!(victims, [(handles[0], Place(0))]);
+}
