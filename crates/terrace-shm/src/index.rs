@@ -3,7 +3,7 @@
 //! One writer at a time (the engine's core lock); readers walk without a lock. A node that leaves a tree is not reused
 //! before the reuse epoch has moved, so that a reader that still walks it notices.
 
-use crate::entry::Entry;
+use crate::entry::{Entry, State};
 use crate::layout::{
     Branch, FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, RUN_PAGES, TWIG,
     TWIG_FANOUT, Twig,
@@ -27,7 +27,7 @@ struct LeafInfo {
     object: u32,
     /// Run that it covers.
     run: u32,
-    /// Present or busy entries.
+    /// Entries that are not absent.
     present: usize,
 }
 
@@ -170,7 +170,8 @@ impl Index {
         Some(Place::new(leaf, (page % RUN_PAGES as u64) as usize))
     }
 
-    /// Counts a page of the leaf as present (+1) or no longer (-1). A leaf without present pages is queued for [`Index::trim`].
+    /// Counts a page of the leaf as present, in a frame or compressed (+1), or no longer (-1). A leaf without present pages is
+    /// queued for [`Index::trim`].
     pub fn count_present(&mut self, place: Place, delta: i32) {
         let leaf = place.leaf();
         let was = self.info(leaf);
@@ -559,9 +560,9 @@ fn is_hollow(word: u64) -> bool {
     word & USED != 0 && LeafInfo::of(word).present == 0
 }
 
-/// Present or busy entries.
+/// Entries that are not absent.
 fn present_in(leaf: &Leaf) -> usize {
-    leaf.0.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).frame().is_some()).count()
+    leaf.0.iter().filter(|e| Entry(e.load(Ordering::Relaxed)).state() != State::Absent).count()
 }
 
 #[cfg(test)]

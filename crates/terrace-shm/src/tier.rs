@@ -44,11 +44,12 @@ impl Copied {
             return false;
         }
         // All of the slot, whatever its head says: that would have to arrive first.
-        let (size, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
-        // SAFETY: slot < slots_of(class), so it lies in the zspage, and is OBJECT_MAX bytes at the most. The copy may race with the
-        // daemon; the caller looks at the entry before he believes it.
+        let (slot, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
+        let size = slot.min(OBJECT_MAX);
+        // SAFETY: its number is less than slots_of(class), so the slot lies in the zspage. The copy may race with the daemon; the
+        // caller looks at the entry before he believes it.
         unsafe {
-            let from = seg.zspage(zspage).add(handle.slot() as usize * size);
+            let from = seg.zspage(zspage).add(handle.slot() as usize * slot);
             copy::out_of_frames(from, to, size);
             self.head = Head(to.cast::<u64>().read());
         }

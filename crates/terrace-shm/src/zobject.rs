@@ -9,15 +9,15 @@
 use crate::codec::Codec;
 use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
 
-/// Sizes of slots are multiples of this.
-pub const UNIT: usize = 64;
+/// Size classes are about this far apart, bytes.
+const UNIT: usize = 64;
 /// Bytes of the word at an object's head.
 pub const HEAD_BYTES: usize = 8;
 /// Bytes of an object at the most, with its head: three quarters of a page.
 pub const OBJECT_MAX: usize = 3072;
 /// Compressed bytes at the most.
 pub const STORED_MAX: usize = OBJECT_MAX - HEAD_BYTES;
-/// The largest size class; classes are slot sizes in units, 0 = unused.
+/// The largest size class. Class `n` has as many slots as there are `n` times 64 bytes in a zspage; 0 = unused.
 pub const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
 
 const SLOT_BITS: u32 = 10;
@@ -48,31 +48,43 @@ impl Handle {
 
 /// The class for `stored` compressed bytes. None: too many.
 pub fn class_for(stored: usize) -> Option<u8> {
-    let units = (stored + HEAD_BYTES).div_ceil(UNIT);
-    CLASSES.get(units).copied()
+    CLASSES.get((stored + HEAD_BYTES).div_ceil(STEP)).copied()
 }
 /// Slots of a zspage of that class; 0 for what is no class.
 #[inline]
 pub fn slots_of(class: u8) -> u32 {
     if (1..=CLASS_MAX).contains(&class) { (UNITS / class as usize) as u32 } else { 0 }
 }
-/// Bytes of a slot.
+/// Bytes of a slot: as many as that number of slots leaves to each. 0 for what is no class.
 #[inline]
 pub fn slot_bytes(class: u8) -> usize {
-    class as usize * UNIT
+    SIZES.get(class as usize).map_or(0, |&bytes| bytes as usize)
 }
 
-/// By units needed: of the sizes that as many slots fit of, the largest, so that there are not two classes where one will do.
-const CLASSES: [u8; CLASS_MAX as usize + 1] = {
-    let mut classes = [0; CLASS_MAX as usize + 1];
-    let mut units = CLASS_MAX as usize;
-    classes[units] = CLASS_MAX;
-    while units > 1 {
-        units -= 1;
-        let above = classes[units + 1];
-        classes[units] = if UNITS / units == UNITS / above as usize { above } else { units as u8 };
+/// Slots begin at multiples of this.
+const STEP: usize = 8;
+
+const SIZES: [u16; CLASS_MAX as usize + 1] = {
+    let mut sizes = [0; CLASS_MAX as usize + 1];
+    let mut class = 1;
+    while class <= CLASS_MAX as usize {
+        sizes[class] = (ZSPAGE_SIZE / (UNITS / class) / STEP * STEP) as u16;
+        class += 1;
     }
-    classes[0] = classes[1];
+    sizes
+};
+
+/// By steps needed: the first class whose slots are large enough. Of classes with as many slots only one is used.
+const CLASSES: [u8; OBJECT_MAX / STEP + 1] = {
+    let mut classes = [0; OBJECT_MAX / STEP + 1];
+    let (mut steps, mut class) = (0, 1);
+    while steps < classes.len() {
+        while (SIZES[class] as usize) < steps * STEP {
+            class += 1;
+        }
+        classes[steps] = class as u8;
+        steps += 1;
+    }
     classes
 };
 
@@ -144,14 +156,20 @@ mod tests {
 
     #[test]
     fn every_size_fits_the_slot_of_its_class() {
+        let mut used = std::collections::BTreeSet::new();
         for stored in 0..=STORED_MAX {
             let class = class_for(stored).unwrap();
             assert!(slot_bytes(class) >= stored + HEAD_BYTES);
             assert!(slots_of(class) as usize * slot_bytes(class) <= ZSPAGE_SIZE);
-            let tight = (stored + HEAD_BYTES).div_ceil(UNIT);
-            assert_eq!(slots_of(class) as usize, UNITS / tight, "{stored} bytes: a slot lost");
+            assert!(slot_bytes(class) < stored + HEAD_BYTES + 150, "{stored} bytes in class {class}");
+            let most = ZSPAGE_SIZE / (stored + HEAD_BYTES).next_multiple_of(UNIT);
+            assert!(slots_of(class) as usize >= most, "{stored} bytes: a slot lost");
+            used.insert(class);
         }
+        let slots: Vec<u32> = used.iter().map(|&class| slots_of(class)).collect();
+        assert!(slots.windows(2).all(|w| w[0] > w[1]), "two classes where one will do");
         assert_eq!((class_for(STORED_MAX + 1), slots_of(0), slots_of(CLASS_MAX + 1)), (None, 0, 0));
+        assert_eq!((slot_bytes(0), slot_bytes(CLASS_MAX + 1)), (0, 0));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::codec::{Coded, Page, Unpack};
 use crate::index::Place;
 use crate::layout::ZSPAGE_SIZE;
 use crate::map::{Segment, TouchTable};
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
 use crate::zobject::{CLASS_MAX, HEAD_BYTES, Handle, Head, class_for, slot_bytes};
 use crate::zspages::Zspages;
 use std::io;
@@ -249,8 +249,8 @@ impl ZPool {
     /// Moves pages out of sparse zspages into others of their class, so that zspages come free, until `budget` bytes were
     /// moved (and the zspage begun is done) or nothing is left to gain. Bytes moved.
     ///
-    /// `moved(place, old, new)` is called when the copy at `new` is complete, and must make the entry name it
-    /// ([`crate::protocol::replace`]); readers may use `old` until then, and it is not overwritten before.
+    /// `moved(place, old, new)` is called when the copy at `new` is complete, and must make the entry name it with
+    /// [`crate::protocol::replace`]; readers may use `old` until then, and it is not overwritten before.
     pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
         let mut bytes = 0;
         while bytes < budget {
@@ -259,8 +259,6 @@ impl ZPool {
             while let Some((from, to)) = self.books.next_move(zspage, slot) {
                 bytes += self.move_object(from, to);
                 moved(self.place(from), from, to);
-                // What anybody stores at `from` later comes after the entry has left it.
-                fence(Ordering::Release);
                 self.books.renumber(from, to);
                 slot = from.slot() + 1;
             }

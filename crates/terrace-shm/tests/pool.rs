@@ -9,7 +9,7 @@ use terrace_shm::index::Place;
 use terrace_shm::layout::ZSPAGE_SIZE;
 use terrace_shm::map::memfd;
 use terrace_shm::tier::Copied;
-use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX};
+use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
 use terrace_shm::{Geometry, PAGE_SIZE, Segment, TouchTable};
 
@@ -102,9 +102,9 @@ impl Model {
             let found = fetch(&rig.seg, page.handle, place).expect("a page that is there");
             assert_eq!(found, bytes_of(place, page.life, page.len));
             assert_eq!(fetch(&rig.seg, page.handle, place + 1), None, "another page's place");
-            let class = rig.seg.zclass(page.handle.zspage()).load(Ordering::Relaxed) as usize;
+            let class = rig.seg.zclass(page.handle.zspage()).load(Ordering::Relaxed);
             let start =
-                page.handle.zspage() as usize * ZSPAGE_SIZE + page.handle.slot() as usize * class * 64;
+                page.handle.zspage() as usize * ZSPAGE_SIZE + page.handle.slot() as usize * slot_bytes(class);
             ranges.push((start, start + page.len + HEAD_BYTES));
         }
         ranges.sort_unstable();
