@@ -287,6 +287,117 @@ mod tests {
         });
     }
 
+    /// A zspage of two slots: its class, and where an object of the size that stood there before would be.
+    struct Zspage {
+        class: AtomicU64,
+        slots: [Frame; 2],
+    }
+
+    /// A page in slot 0 of the first zspage, content 1; the second zspage is unused.
+    fn zspages() -> Arc<(AtomicU64, AtomicU64, [Zspage; 2])> {
+        let zspage =
+            |class, x| Zspage { class: AtomicU64::new(class), slots: [Frame::new(x), Frame::new(0)] };
+        let (entry, other) = (Entry::tier(0, 1).0, Entry::EMPTY.0);
+        Arc::new((AtomicU64::new(entry), AtomicU64::new(other), [zspage(1, 1), zspage(0, 0)]))
+    }
+
+    /// One optimistic read of a compressed page. Handles are `zspage * 2 + slot`.
+    fn read_tier(zspages: &[Zspage; 2], entry: &AtomicU64) -> Option<(u64, u64)> {
+        let e = look(entry);
+        if e.state() != State::Tier {
+            return None;
+        }
+        let zspage = &zspages[e.payload() as usize / 2];
+        let class = zspage.class.load(Ordering::Relaxed);
+        let (a, b) = zspage.slots[e.payload() as usize % 2].read();
+        unchanged(entry, e).then(|| {
+            assert_eq!(a, b, "torn object believed");
+            (class, a)
+        })
+    }
+
+    #[test]
+    fn compressed_page_is_read_while_compaction_moves_it() {
+        loom::model(|| {
+            let w = zspages();
+            let t = {
+                let w = w.clone();
+                thread::spawn(move || {
+                    let (entry, other, zspages) = &*w;
+                    // The copy, the callback, and then somebody else's page of another class where it stood.
+                    zspages[1].class.store(1, Ordering::Release);
+                    zspages[1].slots[1].write(1);
+                    replace(entry, Entry::tier(3, 2));
+                    zspages[0].class.store(2, Ordering::Release);
+                    zspages[0].slots[0].write(9);
+                    publish(other, Entry::tier(0, 3));
+                })
+            };
+            let (entry, other, zspages) = &*w;
+            if let Some(found) = read_tier(zspages, entry) {
+                assert_eq!(found, (1, 1), "what compaction left behind believed");
+            }
+            if let Some(found) = read_tier(zspages, other) {
+                assert_eq!(found, (2, 9));
+            }
+            t.join().unwrap();
+            assert_eq!(read_tier(zspages, entry), Some((1, 1)));
+        });
+    }
+
+    #[test]
+    fn compressed_page_is_read_while_it_is_evicted_or_promoted() {
+        for next in [Entry::absent(0, 2), Entry::present(0, 2)] {
+            loom::model(move || {
+                let w = zspages();
+                let t = {
+                    let w = w.clone();
+                    thread::spawn(move || {
+                        let (entry, other, zspages) = &*w;
+                        withdraw(entry, next);
+                        zspages[0].class.store(0, Ordering::Release);
+                        zspages[0].class.store(2, Ordering::Release);
+                        zspages[0].slots[0].write(9);
+                        publish(other, Entry::tier(0, 3));
+                    })
+                };
+                let (entry, other, zspages) = &*w;
+                if let Some(found) = read_tier(zspages, entry) {
+                    assert_eq!(found, (1, 1), "another page's bytes believed");
+                }
+                if let Some(found) = read_tier(zspages, other) {
+                    assert_eq!(found, (2, 9));
+                }
+                t.join().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn page_becomes_compressed_under_a_reader() {
+        // From frame to pool: the copy is published over the entry of the frame, which is then another page's.
+        loom::model(|| {
+            let (w, z) = (world(), zspages());
+            let t = {
+                let (w, z) = (w.clone(), z.clone());
+                thread::spawn(move || {
+                    z.2[1].class.store(1, Ordering::Release);
+                    z.2[1].slots[0].write(1);
+                    replace(&w.entry, Entry::tier(2, 2));
+                    w.frame.write(9);
+                    publish(&w.other, Entry::present(0, 3));
+                })
+            };
+            if let Some(x) = read(&w, &w.entry) {
+                assert_eq!(x, 1);
+            }
+            if let Some(found) = read_tier(&z.2, &w.entry) {
+                assert_eq!(found, (1, 1));
+            }
+            t.join().unwrap();
+        });
+    }
+
     #[test]
     fn node_reuse_is_seen() {
         // `entry` is a slot of a leaf that belongs to page A until the daemon reuses the leaf for page B.
