@@ -1,48 +1,19 @@
-//! The compressed pool against a model: what it holds, what it gives back, what it moves.
+//! The pool against a model: what it holds, what it gives back, what it moves.
 
+use crate::rig::{Rig, fetch, rig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrace_shm::PAGE_SIZE;
 use terrace_shm::codec::{Codec, Coded, Plain};
 use terrace_shm::index::Place;
 use terrace_shm::layout::ZSPAGE_SIZE;
-use terrace_shm::map::memfd;
-use terrace_shm::tier::Copied;
 use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
-use terrace_shm::{Geometry, PAGE_SIZE, Segment, TouchTable};
-
-struct Rig {
-    seg: Arc<Segment>,
-    touches: Arc<TouchTable>,
-    fd: std::os::fd::OwnedFd,
-    pool: ZPool,
-}
-
-fn rig(zspages_max: u32, limit: u32) -> Rig {
-    let geometry = Geometry { objects_max: 64, inners_max: 8, leaves_max: 8, frames_max: 8, zspages_max };
-    let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
-    let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
-    let seg = Arc::new(Segment::create(&fd, geometry).unwrap());
-    let touches = Arc::new(TouchTable::attach(&touch, &geometry).unwrap());
-    let mut pool = ZPool::new(seg.clone(), touches.clone()).unwrap();
-    pool.set_limit(u64::from(limit) * ZSPAGE_SIZE as u64);
-    Rig { seg, touches, fd, pool }
-}
 
 /// Bytes that tell place and life: `len` of them.
 fn bytes_of(place: u32, life: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(place | 1) >> 3 ^ life ^ i) as u8).collect()
-}
-
-/// What a reader finds at a handle, if it is the page of `place`.
-fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
-    let mut copied = Copied::new();
-    if !copied.fetch(seg, handle) {
-        return None;
-    }
-    copied.coded(Place(place)).map(|c| c.bytes.to_vec())
 }
 
 #[derive(Debug, Clone)]

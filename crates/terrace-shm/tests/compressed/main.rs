@@ -1,0 +1,6 @@
+//! The compressed pool from outside: against a model, under readers, with bytes that somebody made up.
+
+mod codec;
+mod pool;
+mod reader;
+mod rig;

@@ -1,0 +1,41 @@
+//! What all these tests start from.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use terrace_shm::index::Place;
+use terrace_shm::layout::ZSPAGE_SIZE;
+use terrace_shm::map::memfd;
+use terrace_shm::tier::Copied;
+use terrace_shm::zobject::Handle;
+use terrace_shm::zpool::ZPool;
+use terrace_shm::{Geometry, Segment, TouchTable};
+
+/// A segment with its pool.
+pub struct Rig {
+    pub seg: Arc<Segment>,
+    pub touches: Arc<TouchTable>,
+    /// The memory file.
+    pub fd: OwnedFd,
+    pub pool: ZPool,
+}
+
+/// Room for `zspages_max` zspages, of which `limit` may be used.
+pub fn rig(zspages_max: u32, limit: u32) -> Rig {
+    let geometry = Geometry { objects_max: 64, inners_max: 64, leaves_max: 64, frames_max: 8, zspages_max };
+    let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
+    let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
+    let seg = Arc::new(Segment::create(&fd, geometry).unwrap());
+    let touches = Arc::new(TouchTable::attach(&touch, &geometry).unwrap());
+    let mut pool = ZPool::new(seg.clone(), touches.clone()).unwrap();
+    pool.set_limit(u64::from(limit) * ZSPAGE_SIZE as u64);
+    Rig { seg, touches, fd, pool }
+}
+
+/// What a reader finds at a handle, if it is the page of `place`.
+pub fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
+    let mut copied = Copied::new();
+    if !copied.fetch(seg, handle) {
+        return None;
+    }
+    copied.coded(Place(place)).map(|c| c.bytes.to_vec())
+}
