@@ -545,8 +545,9 @@ mod tests {
     }
 
     fn table() -> Arc<TouchTable> {
-        let fd = terrace_shm::map::memfd("touch", 1 << 16).unwrap();
-        Arc::new(TouchTable::attach(&fd, 1 << 16).unwrap())
+        let geometry = terrace_shm::Geometry::for_frames(1 << 16);
+        let fd = terrace_shm::map::memfd("touch", geometry.touch_bytes()).unwrap();
+        Arc::new(TouchTable::attach(&fd, &geometry).unwrap())
     }
 
     /// Watched or not, the policy sees the same counts; and each use is told at the next look, once.

@@ -212,7 +212,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
                 while !stop.load(Ordering::Relaxed) {
                     x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
                     let page = (x >> 40) % PAGES;
-                    let from = if x >> 20 & 1 == 0 { 0 } else { (x >> 30) as usize % PAGE_SIZE & !7 };
+                    let from = if x >> 20 & 1 == 0 { 0 } else { (x >> 30) as usize % (PAGE_SIZE / 8) * 8 };
                     let n = PAGE_SIZE - from;
                     // SAFETY: `got` takes n bytes; the object stays.
                     let outcome = unsafe {
