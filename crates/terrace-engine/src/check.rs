@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use std::sync::atomic::Ordering;
 use terrace_shm::State;
+use terrace_shm::zobject::Handle;
 
 impl Engine {
     /// Disagreements; empty = all is well. Holds the core lock all the while.
@@ -12,6 +13,7 @@ impl Engine {
         let slots: Vec<u32> = core.objects.values().map(|o| o.slot_index()).collect();
         let mut bad = core.index.check(&slots);
         bad.extend(core.policy.check().err());
+        let mut compressed = Vec::new();
         let (mut named, mut dirty, mut unstable, mut flagged) = (0u32, 0u64, 0u64, [0u64; 3]);
         for o in core.objects.values() {
             let dirt = o.dirt.lock();
@@ -19,6 +21,9 @@ impl Engine {
             unstable += dirt.unstable.len() as u64;
             core.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
                 let e = core.index.get(place);
+                if e.state() == State::Tier {
+                    compressed.push((place, Handle(e.payload())));
+                }
                 let Some(frame) = e.frame() else { return };
                 named += 1;
                 let what = format!("object {} page {page} frame {frame}", o.id());
@@ -45,6 +50,7 @@ impl Engine {
                 }
             });
         }
+        core.check_tier(&compressed, &mut bad);
         if named + core.claimed != core.frames.in_use() {
             bad.push(format!(
                 "{named} frames named, {} claimed, {} in use",

@@ -1,5 +1,6 @@
 //! What an engine is told at its start.
 
+use crate::tier::CompressedConfig;
 use std::time::Duration;
 
 /// Which kind of I/O the engine does on source files.
@@ -41,6 +42,8 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// Kind of I/O.
     pub io: IoKind,
+    /// The compressed tier.
+    pub compressed: CompressedConfig,
     /// Donation slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
     /// Fast-door client processes at the most; others use the main door.
@@ -65,6 +68,7 @@ impl Default for EngineConfig {
             io_max_bytes: 1 << 20,
             readahead_max_bytes: 512 << 10,
             io: IoKind::Uring,
+            compressed: CompressedConfig::default(),
             ring_slots: 64,
             clients_max: 256,
         }

@@ -6,6 +6,8 @@ use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
+use crate::segment::flag::{HELD, REUSED};
+use crate::tier::{Compressed, Leaving};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,15 +17,23 @@ use terrace_shm::index::{Index, Place};
 use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
 use terrace_shm::{Entry, State};
 
-/// The touch table as the policy sees it: the sample looks at some of the counts beside it.
-pub(crate) struct TouchView(Arc<Watch>);
+/// The touch table as the policy sees it: the sample looks at some of the counts beside it. What the policy finds touched is noted
+/// as used again: touches that it takes no notice of, because they come too soon after the first, do not count.
+pub(crate) struct TouchView {
+    watch: Arc<Watch>,
+    handles: Arc<SegmentHandles>,
+}
 
 impl Touches for TouchView {
     fn peek(&self, slot: Slot) -> u8 {
-        self.0.peek(slot)
+        let count = self.watch.peek(slot);
+        if count != 0 {
+            self.handles.frame_flags(slot).fetch_or(REUSED, Ordering::Relaxed);
+        }
+        count
     }
     fn set(&mut self, slot: Slot, count: u8) {
-        self.0.set(slot, count);
+        self.watch.set(slot, count);
     }
 }
 
@@ -63,6 +73,8 @@ pub(crate) struct Core {
     pub hasty_chunks: Vec<u32>,
     /// Chunks (first frames) that huge pages back.
     pub huge_chunks: BTreeSet<u32>,
+    /// The compressed tier, if there is one.
+    pub tier: Option<Compressed>,
     victims: Vec<Victim>,
 }
 
@@ -93,13 +105,14 @@ impl Core {
             counts: Counts::default(),
             hasty_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
+            tier: None,
             victims: Vec::new(),
             handles,
         }
     }
 
     pub(crate) fn touches(&self) -> TouchView {
-        TouchView(self.sampler.watch.clone())
+        TouchView { watch: self.sampler.watch.clone(), handles: self.handles.clone() }
     }
 
     // ---- objects -------------------------------------------------------------------------------------------------
@@ -220,9 +233,13 @@ impl Core {
     }
     /// Books a claimed frame as the one of `place`.
     pub(crate) fn own(&mut self, place: Place, frame: u32) {
+        self.book_frame(place, frame);
+        self.index.count_present(place, 1);
+    }
+    /// [`Core::own`] for a page that was present already, elsewhere.
+    pub(crate) fn book_frame(&mut self, place: Place, frame: u32) {
         self.owner[frame as usize] = place.0 + 1;
         self.claimed -= 1;
-        self.index.count_present(place, 1);
     }
     /// Tells the policy of a page that has become resident.
     pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
@@ -232,6 +249,13 @@ impl Core {
         self.counts.inserted += 1;
         self.tell_key(frame);
         let refault = self.policy.insert(frame, shadow, why, &mut touches);
+        if refault {
+            self.note_near_miss();
+        }
+        match shadow {
+            Some(_) => self.handles.frame_flags(frame).fetch_or(REUSED, Ordering::Relaxed),
+            None => self.handles.frame_flags(frame).fetch_and(!REUSED, Ordering::Relaxed),
+        };
         self.counts.refaults += u64::from(refault);
         refault
     }
@@ -250,8 +274,7 @@ impl Core {
     }
     /// Books a claimed frame as the one of `place` instead of another, which is free then.
     pub(crate) fn hand_over(&mut self, place: Place, from: u32, to: u32) {
-        self.owner[to as usize] = place.0 + 1;
-        self.claimed -= 1;
+        self.book_frame(place, to);
         self.free_owned(from);
     }
     /// Frees a frame that has an owner which the caller has dealt with.
@@ -271,25 +294,39 @@ impl Core {
 
     /// [`Core::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
     pub(crate) fn evict_aged(&mut self, want: usize) -> usize {
+        self.relieve(want, None)
+    }
+    /// [`Core::evict_aged`] of pages that are not worth compressing; the others are put into `leaving`, if there is one, and stay
+    /// until they are compressed. Frames freed, and to be freed.
+    pub(crate) fn relieve(&mut self, want: usize, leaving: Option<&mut Vec<Leaving>>) -> usize {
         if self.min_ttl.holds(&*self.policy) {
             return 0;
         }
-        self.evict(want)
+        self.evict_to(want, leaving)
     }
     /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it.
     pub(crate) fn evict(&mut self, want: usize) -> usize {
+        self.evict_to(want, None)
+    }
+    fn evict_to(&mut self, want: usize, mut leaving: Option<&mut Vec<Leaving>>) -> usize {
         let mut touches = self.touches();
         let mut victims = std::mem::take(&mut self.victims);
-        let mut freed = 0;
+        let (mut freed, mut left) = (0, 0);
         // Dirty pages come back: look at a bounded number before giving up.
         let mut rounds = 8;
-        while freed < want && rounds > 0 {
+        while freed + left < want && rounds > 0 {
             rounds -= 1;
             victims.clear();
-            self.policy.victims(want - freed, &mut touches, &mut victims);
+            self.policy.victims(want - freed - left, &mut touches, &mut victims);
             self.counts.pgscan += victims.len() as u64;
             for v in &victims {
-                freed += usize::from(self.evict_one(v));
+                match leaving.as_mut().and_then(|leaving| Some((self.leaves_for_tier(v)?, leaving))) {
+                    Some((page, leaving)) => {
+                        leaving.push(page);
+                        left += 1;
+                    }
+                    None => freed += usize::from(self.evict_one(v)),
+                }
             }
             if victims.is_empty() {
                 break;
@@ -297,22 +334,26 @@ impl Core {
         }
         self.counts.pgsteal += freed as u64;
         self.victims = victims;
-        freed
+        freed + left
     }
 
-    pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {
+    /// The place of a page that the policy gives up, unless it is dirty or in use.
+    pub(crate) fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.index.get(place).state() != State::Present;
-        if busy || self.handles.frame_flags(v.slot).load(Ordering::Relaxed) != 0 {
-            self.policy.restore(v.slot);
-            return false;
+        let held = self.handles.frame_flags(v.slot).load(Ordering::Relaxed) & HELD != 0;
+        (!busy && !held).then_some(place)
+    }
+    pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {
+        match self.clean_place(v) {
+            Some(place) => self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get())),
+            None => self.policy.restore(v.slot),
         }
-        self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get()));
-        true
+        self.place_of(v.slot).is_none()
     }
 
     /// Withdraws a page that the policy no longer lists, and frees its frame.
-    fn release(&mut self, place: Place, frame: u32, shadow: u32) {
+    pub(crate) fn release(&mut self, place: Place, frame: u32, shadow: u32) {
         let clock = self.index.tick();
         withdraw(self.index.entry(place), Entry::absent(shadow, clock));
         self.index.count_present(place, -1);
@@ -334,6 +375,7 @@ impl Core {
             match self.index.get(place).frame() {
                 Some(frame) => self.drop_page(o, page, place, frame),
                 None => {
+                    self.expel(place);
                     let clock = self.index.tick();
                     publish(self.index.entry(place), Entry::absent(0, clock));
                 }

@@ -53,7 +53,7 @@ pub struct Clients {
     ring_slots: usize,
     rings: RwLock<Vec<Arc<Client>>>,
     /// Counters of clients that are gone, in the order of [`Clients::totals`].
-    gone: Mutex<[u64; 8]>,
+    gone: Mutex<[u64; 9]>,
     /// The thread that serves the socket, to be told from programs.
     server_tid: std::sync::atomic::AtomicU32,
     warned: AtomicBool,
@@ -131,7 +131,7 @@ impl Client {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
-    fn totals(&self) -> [u64; 8] {
+    fn totals(&self) -> [u64; 9] {
         let r = &self.ring;
         [
             r.sum(|c| &c.hits),
@@ -142,11 +142,12 @@ impl Client {
             r.sum(|c| &c.donations),
             r.sum(|c| &c.donations_dropped),
             r.sum(|c| &c.retries),
+            r.sum(|c| &c.tier_hits),
         ]
     }
 }
 
-fn add(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
+fn add(a: [u64; 9], b: [u64; 9]) -> [u64; 9] {
     std::array::from_fn(|i| a[i].wrapping_add(b[i]))
 }
 
@@ -156,7 +157,7 @@ impl Clients {
             clients_max,
             ring_slots,
             rings: RwLock::new(Vec::new()),
-            gone: Mutex::new([0; 8]),
+            gone: Mutex::new([0; 9]),
             server_tid: std::sync::atomic::AtomicU32::new(0),
             warned: AtomicBool::new(false),
         }
@@ -168,7 +169,11 @@ impl Clients {
         self.rings.read().clone()
     }
     /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries.
-    pub(crate) fn totals(&self) -> [u64; 8] {
+    /// Reads that compressed pages have answered.
+    pub(crate) fn tier_hits(&self) -> u64 {
+        self.totals()[8]
+    }
+    pub(crate) fn totals(&self) -> [u64; 9] {
         self.rings.read().iter().map(|c| c.totals()).fold(*self.gone.lock(), add)
     }
     fn join(&self, client: Arc<Client>) -> Result<(), Errno> {
@@ -699,7 +704,11 @@ fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> 
         if page >= object.size().div_ceil(PAGE) || named.insert((id, page), ()).is_some() {
             continue;
         }
-        let Some((ours, _)) = core.observe(&object, page) else { continue };
+        let Some((ours, _)) = core.observe(&object, page) else {
+            // The key of a page that the client has read in the compressed tier says: more than once.
+            core.promote_page(&object, page);
+            continue;
+        };
         let content = offer.len > 0
             && offer.len <= PAGE
             && trusted.get(&id).is_some_and(|o| Arc::ptr_eq(o, &object))
@@ -707,6 +716,9 @@ fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> 
         let Some(frame) = core.claim() else { break };
         let (before, len) = if content { (offer.before, Some(offer.len as usize)) } else { (ours, None) };
         accepted.push(Donated { slot: offer.slot, object, page, before, frame, len });
+    }
+    if core.frames.free_count() < engine.free_low() {
+        engine.reclaim_bell.ring();
     }
     drop(core);
     accepted

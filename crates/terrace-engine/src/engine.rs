@@ -10,6 +10,7 @@ use crate::object::{Object, ObjectId, ObjectRef};
 use crate::sample::Estimate;
 use crate::segment::SegmentHandles;
 use crate::source::SourceFile;
+use crate::tier::Compressed;
 use crate::trace::Tracing;
 use crate::writeback::SourceRoot;
 use parking_lot::{Condvar, Mutex};
@@ -44,6 +45,8 @@ pub(crate) struct DoorCounts {
     pub donations_refused: AtomicU64,
     pub donations_read: AtomicU64,
     pub throttled: AtomicU64,
+    /// Reads of compressed pages; those of clients are counted in their rings.
+    pub tier_hits: AtomicU64,
 }
 
 /// One instance of the cache.
@@ -149,9 +152,11 @@ impl Engine {
         // A predecessor may have been told another limit than the configuration's.
         let limit = &handles.segment.header().limit_bytes;
         let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
+        let mut core = Core::new(handles.clone(), policy, min_ttl);
+        core.tier = Compressed::new(config.compressed, &handles)?;
         let engine = Arc::new(Engine {
             memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
-            core: Mutex::new(Core::new(handles.clone(), policy, min_ttl)),
+            core: Mutex::new(core),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),
             reclaim_bell: Bell::default(),

@@ -7,6 +7,7 @@ use crate::core::{Before, Core};
 use crate::engine::{Door, Engine};
 use crate::io::{AlignedBuf, IoVec};
 use crate::object::{Object, ObjectRef};
+use crate::tier::Reader;
 use crate::trace::Kind;
 use std::cell::RefCell;
 use std::io;
@@ -14,7 +15,6 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
 use terrace_shm::client::{Outcome, read_resident};
-use terrace_shm::codec::Plain;
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -62,12 +62,13 @@ impl Engine {
         let (mut done, mut missed) = (0, 0);
         let (mut vain, mut calm) = (0, None);
         let traced = self.is_traced();
+        let mut reader = Reader::default();
         while done < buf.len() {
             let (at, rest) = (offset + done as u64, &mut buf[done..]);
             // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
             let step = unsafe {
                 let (seg, touches) = (&self.handles.segment, &self.handles.touches);
-                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut Plain)
+                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
             };
             if traced {
                 let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
@@ -94,12 +95,18 @@ impl Engine {
                     if calm.is_none() {
                         drop(o.content.read());
                     }
+                    vain = if n == 0 { vain + 1 } else { 0 };
+                    if vain >= VAIN_MAX {
+                        // Compressed, and not to be read as it is: promoted, or dropped if it is damaged.
+                        self.core.lock().promote_page(o, (offset + done as u64) / PAGE);
+                    }
                 }
             }
             if vain >= VAIN_MAX && calm.is_none() {
                 calm = Some(o.content.read());
             }
         }
+        reader.settle(self, o);
         self.counts.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
         self.counts.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
         let pages = done.div_ceil(PAGE_SIZE);

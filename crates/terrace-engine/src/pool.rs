@@ -4,6 +4,7 @@ use crate::config::MEMORY_MIN;
 use crate::core::Core;
 use crate::engine::{Engine, Extra};
 use crate::object::Object;
+use crate::segment::flag::HELD;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -38,6 +39,7 @@ impl Engine {
     /// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
     /// pages that are dirty or in use are in the way; the next call goes on.
     pub(crate) fn adjust_pool(&self) -> bool {
+        self.fit_tier();
         {
             let mut core = self.core.lock();
             // Under the lock: of two limits that are set at once, the last one counts.
@@ -48,7 +50,8 @@ impl Engine {
             // books may grow, and a client may come, between two calls.
             let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
             let reserve = limit / 400 + (64 << 10) + Ring::bytes(self.config.ring_slots) as u64;
-            let metadata = core.metadata().total().max(full) + self.tables_bytes(&core) + reserve;
+            let tier = core.tier.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.books_bytes());
+            let metadata = core.metadata().total().max(full) + self.tables_bytes(&core) + reserve + tier;
             let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
             let chunks =
                 chunks.min(u64::from(self.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
@@ -60,6 +63,8 @@ impl Engine {
         loop {
             let mut core = self.core.lock();
             if !core.frames.must_shrink() {
+                // Now that frames have made room for it.
+                core.tier.iter_mut().for_each(|tier| tier.pool.set_limit(tier.target()));
                 return true;
             }
             if !core.drop_top_chunk() {
@@ -190,7 +195,7 @@ impl Core {
             if self.frames.is_free(frame) {
                 continue;
             }
-            let clean = self.handles.frame_flags(frame).load(Ordering::Relaxed) == 0;
+            let clean = self.handles.frame_flags(frame).load(Ordering::Relaxed) & HELD == 0;
             let Some(place) = self.place_of(frame).filter(|_| clean) else { return false };
             if self.index.get(place).state() != State::Present {
                 return false;

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::pool::Backed;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use terrace_shm::compress::Compressor;
 
 /// Frames freed under one core lock.
 const BATCH: usize = 64;
@@ -22,11 +23,17 @@ impl Engine {
 
     /// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
     pub(crate) fn reclaim_loop(&self) {
+        let mut compressor = self.compressor();
+        let mut judged = 0;
         while !self.stopping.load(Ordering::Acquire) {
             self.reclaim_bell.wait(Duration::from_millis(500));
             self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
-            while self.reclaim_batch() {}
+            while self.reclaim_batch(compressor.as_mut()) {
+                if self.judge_tier(&mut judged) {
+                    self.adjust_pool();
+                }
+            }
             self.back_hasty_chunks();
         }
     }
@@ -48,16 +55,21 @@ impl Engine {
     }
 
     /// One step towards the high watermark; false when there, or when nothing can be freed.
-    fn reclaim_batch(&self) -> bool {
+    fn reclaim_batch(&self, compressor: Option<&mut Compressor>) -> bool {
+        let mut leaving = Vec::new();
         let grow = {
             let mut core = self.core.lock();
             if core.frames.free_count() >= self.free_high() {
                 return false;
             }
             if !core.frames.can_grow() {
-                let freed = core.evict_aged(BATCH);
+                let freed = core.relieve(BATCH, compressor.is_some().then_some(&mut leaving));
                 if freed == 0 && core.dirt.totals.all() > 0 {
                     self.writeback_bell.ring();
+                }
+                drop(core);
+                if let Some(compressor) = compressor {
+                    self.compress(&leaving, compressor);
                 }
                 return freed > 0;
             }
@@ -80,7 +92,7 @@ impl Engine {
             let freed = self.core.lock().evict(BATCH) as u64;
             dropped += freed;
             if freed == 0 {
-                return dropped;
+                return dropped + self.core.lock().empty_tier();
             }
         }
     }

@@ -13,9 +13,9 @@ use crate::source::SourceFile;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
-use terrace_shm::Entry;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::{publish, withdraw};
+use terrace_shm::{Entry, State};
 
 /// What was found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +66,22 @@ impl Engine {
         let objects: Vec<ObjectRef> = core.objects.values().cloned().collect();
         let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
         core.index.recover(&slots);
-        let mut pages: Vec<(ObjectRef, u64, Place, Entry)> = Vec::new();
+        let (mut pages, mut compressed) = (Vec::<(ObjectRef, u64, Place, Entry)>::new(), Vec::new());
         for o in &objects {
             core.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
                 let e = core.index.get(place);
                 if e.frame().is_some() {
                     pages.push((o.clone(), page, place, e));
+                } else if e.state() == State::Tier {
+                    compressed.push(place);
                 }
             });
+        }
+        // They were clean, and the pool of this daemon is empty.
+        for place in compressed {
+            let clock = core.index.tick();
+            withdraw(core.index.entry(place), Entry::absent(0, clock));
+            core.index.count_present(place, -1);
         }
         found.objects = objects.len();
         let mut kept = Vec::new();
@@ -81,7 +89,7 @@ impl Engine {
             let frame = e.frame().expect("filtered above");
             let flags = self.handles.frame_flags(frame);
             let dirty = flags.swap(0, Ordering::AcqRel) & HELD != 0;
-            let busy = e.state() != terrace_shm::State::Present;
+            let busy = e.state() != State::Present;
             let clock = core.index.tick();
             if (busy && !dirty) || !core.recover_owner(place, frame) {
                 withdraw(core.index.entry(place), Entry::absent(0, clock));

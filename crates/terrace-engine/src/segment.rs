@@ -41,8 +41,10 @@ pub mod flag {
     pub const WRITEBACK: u8 = 2;
     /// The kernel's page cache has taken it; whether the device has is not known.
     pub const UNSTABLE: u8 = 4;
-    /// Any of them: the source may still need the frame, so it stays.
+    /// Any of those: the source may still need the frame, so it stays.
     pub const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
+    /// The page came back, or was read again after it came: it is worth compressing.
+    pub const REUSED: u8 = 8;
 }
 
 impl SegmentHandles {

@@ -15,6 +15,8 @@ pub struct Stats {
     pub fast_door: FastDoor,
     pub main_door: MainDoor,
     pub reclaim: Reclaim,
+    /// The compressed tier; none if it is turned off.
+    pub compressed: Option<CompressedTier>,
     pub writeback: Writeback,
     pub objects: usize,
     pub generations: Vec<GenerationRow>,
@@ -74,6 +76,49 @@ pub struct Reclaim {
     pub inserted: u64,
 }
 
+/// Counters carry zcache's names where it has them.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompressedTier {
+    /// Memory of the pool, bytes, and how much it may have now.
+    pub pool_bytes: u64,
+    /// See `pool_bytes`.
+    pub pool_limit_bytes: u64,
+    /// Memory of its books and codecs, bytes.
+    pub books_bytes: u64,
+    /// Bytes of compressed pages, with their heads.
+    pub live_bytes: u64,
+    /// Pages in the pool.
+    pub pages: u64,
+    /// Bytes of those pages as they are read, for each byte of the pool.
+    pub density: f64,
+    /// Whether it is bypassed for want of hits.
+    pub bypassed: bool,
+    /// Reads that compressed pages have answered.
+    pub hits: u64,
+    /// Of these, by each page that was compressed.
+    pub hits_per_compression: f64,
+    /// Pages put into the pool.
+    pub stored_pages: u64,
+    /// Pages that the daemon decompressed under its lock, most of them to bring them back to DRAM.
+    pub loaded_pages: u64,
+    /// Pages given up to make room.
+    pub evicted_pages: u64,
+    /// Pages brought back to DRAM (the kernel's stem).
+    pub pgpromote: u64,
+    /// Pages refused because the result was too long.
+    pub reject_compress_poor: u64,
+    /// Pages not tried because those of their file before were refused.
+    pub reject_by_file: u64,
+    /// Pages for which the pool had no room.
+    pub alloc_failures: u64,
+    /// Pages that were used otherwise while they were compressed.
+    pub changed: u64,
+    /// Bytes moved by compaction.
+    pub moved_bytes: u64,
+    /// Mean time to compress a page and put it away, ns.
+    pub compress_ns: u64,
+}
+
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Writeback {
@@ -103,7 +148,9 @@ impl Engine {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let now_ms = self.uptime_ms();
         let fast = self.clients.totals();
+        let tier_hits = self.tier_hits();
         let core = self.core.lock();
+        let tier_bytes = core.tier.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.books_bytes());
         let (books, tables) = (core.metadata(), self.tables_bytes(&core));
         let metadata = books.total();
         let pages = u64::from(core.frames.in_use());
@@ -114,7 +161,7 @@ impl Engine {
             policy: core.policy.name().to_owned(),
             memory: Memory {
                 limit_bytes: get(&self.memory),
-                used_bytes: frames_bytes + metadata + tables,
+                used_bytes: frames_bytes + metadata + tables + tier_bytes,
                 frames_bytes,
                 frames_max_bytes: u64::from(self.pool_frames()) * PAGE_SIZE as u64,
                 metadata_bytes: metadata,
@@ -154,6 +201,7 @@ impl Engine {
                 workingset_refault: c.refaults,
                 inserted: c.inserted,
             },
+            compressed: core.tier.as_ref().map(|tier| tier.stats(tier_hits)),
             writeback: Writeback {
                 dirty: dirt.dirty,
                 dirty_bytes: dirt.dirty * PAGE_SIZE as u64,

@@ -160,6 +160,17 @@ impl Engine {
                 obstacle = Some(Obstacle::Index);
                 break;
             };
+            if core.index.get(place).state() == State::Tier {
+                match to - from {
+                    PAGE_SIZE => core.expel(place),
+                    // What the write leaves of the page is needed.
+                    _ => drop(core.promote(place)),
+                }
+                if core.index.get(place).state() == State::Tier {
+                    obstacle = Some(Obstacle::Frames);
+                    break;
+                }
+            }
             let e = core.index.get(place);
             let (frame, resident) = match e.frame() {
                 Some(frame) => (frame, true),
@@ -323,6 +334,7 @@ impl crate::core::Core {
     /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
     fn zero_tail(&mut self, o: &Object, size: u64) {
         let Some(place) = self.index.find(o.slot_index(), size / PAGE) else { return };
+        self.expel(place);
         let e = self.index.get(place);
         let clock = self.index.tick();
         if e.state() != State::Present {

@@ -16,6 +16,7 @@
 //! All calls come from one thread at a time (the owner wraps the policy in its own lock).
 #![forbid(unsafe_code)]
 
+pub mod boundary;
 pub mod evict;
 mod ghost;
 mod keys;

@@ -7,13 +7,12 @@
 //! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
 
 use crate::door;
-use crate::read::File;
+use crate::read::{File, FromTier};
 use crate::source::{self, Source};
 use crate::sys::{self, count};
 use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::client::{self, Outcome, Seen, observe, still};
-use terrace_shm::codec::Plain;
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
@@ -56,7 +55,8 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         let (seg, touches) = (&file.world.segment, &file.world.touches);
         let (at, left) = (offset + done as u64, n - done);
         // SAFETY: as above.
-        let outcome = unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut Plain) };
+        let outcome =
+            unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut FromTier(file)) };
         let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MainDoor { done: k }) = outcome;
         file.count_hit(at, k);
         done += k;
@@ -305,6 +305,17 @@ impl Batch<'_> {
             door::check_ring(states().all(|s| s == slot::CLAIMED));
         }
     }
+}
+
+/// Asks the daemon for a frame for a page: a donation without content.
+pub fn ask_for(file: &File, ring: &Ring, page: u64) {
+    let serving = file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
+    let Some(slot) = serving.then(|| claim(ring, file)).flatten() else { return };
+    let d = ring.donation(slot.into());
+    d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
+    d.page.store(page, Ordering::Relaxed);
+    d.len.store(0, Ordering::Relaxed);
+    slot::ready(&d.state);
 }
 
 /// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that

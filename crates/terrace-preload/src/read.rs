@@ -11,7 +11,7 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome};
-use terrace_shm::codec::Plain;
+use terrace_shm::codec::Unpack;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
@@ -44,6 +44,21 @@ impl File<'static> {
         }
         let world = door::world()?;
         Some(File { fd, class, slot: world.segment.object(class.slot()), world, local })
+    }
+}
+
+/// What a client does about pages from the compressed tier: counts them, and asks for a frame for those that were read there before.
+#[derive(Debug)]
+pub struct FromTier<'a>(pub &'a File<'a>);
+
+impl Unpack for FromTier<'_> {
+    #[cold]
+    fn served(&mut self, page: u64, before: u8) {
+        let Some(ring) = door::ring() else { return };
+        count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
+        if before > 0 {
+            miss::ask_for(self.0, ring, page);
+        }
     }
 }
 
@@ -99,7 +114,7 @@ impl File<'_> {
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome = unsafe {
             let world = self.world;
-            client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut Plain)
+            client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut FromTier(self))
         };
         match outcome {
             Outcome::Done(k) => {

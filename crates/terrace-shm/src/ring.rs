@@ -42,6 +42,8 @@ pub struct Counters {
     pub donations_dropped: AtomicU64,
     /// Optimistic copies that had to be repeated.
     pub retries: AtomicU64,
+    /// Pages decoded from the compressed pool; they count as hits, too.
+    pub tier_hits: AtomicU64,
 }
 
 /// One donation.

@@ -38,6 +38,8 @@ pub struct Config {
     pub door: Door,
     /// The main door.
     pub fuse: Fuse,
+    /// Where pages go that leave DRAM.
+    pub tier: Tier,
     /// Limits on tables.
     pub limits: Limits,
     /// What is written to the log.
@@ -96,6 +98,52 @@ pub struct Fuse {
     pub threads: u32,
 }
 
+/// `[tier.*]`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tier {
+    /// Compressed DRAM.
+    pub compressed: Compressed,
+}
+
+/// `[tier.compressed]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Compressed {
+    /// How pages are compressed, if at all.
+    pub codec: Codec,
+    /// Share of the memory that compressed pages have in any case.
+    pub min_percent: u8,
+    /// Share of the memory that compressed pages may take.
+    pub max_percent: u8,
+    /// Which pages are compressed.
+    pub admit: Admit,
+}
+
+/// How pages are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// Not at all.
+    None,
+    /// LZ4.
+    Lz4,
+    /// LZ4, and zstd for pages that LZ4 makes too little of.
+    Mixed,
+    /// zstd.
+    Zstd,
+}
+
+/// Which pages are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Admit {
+    /// Those that were read more than once.
+    Reused,
+    /// All.
+    All,
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -141,6 +189,7 @@ impl Default for Config {
             io: Io::default(),
             door: Door::default(),
             fuse: Fuse::default(),
+            tier: Tier::default(),
             limits: Limits::default(),
             log: Log::default(),
         }
@@ -169,6 +218,12 @@ impl Default for Door {
 impl Default for Fuse {
     fn default() -> Fuse {
         Fuse { threads: 8 }
+    }
+}
+
+impl Default for Compressed {
+    fn default() -> Compressed {
+        Compressed { codec: Codec::None, min_percent: 0, max_percent: 50, admit: Admit::Reused }
     }
 }
 

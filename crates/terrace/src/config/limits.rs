@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Config;
+use super::{Compressed, Config};
 use crate::error::{Failure, Result};
 use crate::size::{KIB, MIB, Size};
 
@@ -44,6 +44,7 @@ pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
     within("door.ring_slots", config.door.ring_slots, 8, terrace_engine::RING_SLOTS_MAX as u32)?;
     within("door.clients_max", config.door.clients_max, 1, 4096)?;
     within("fuse.threads", config.fuse.threads, 1, 64)?;
+    check_compressed(&config.tier.compressed)?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
 }
@@ -82,6 +83,16 @@ fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {
         let why = format!("= {} is longer than dirty.expire = {}", dirty.interval, dirty.expire);
         let cure = "pages would grow older than they may: lower it or raise dirty.expire";
         return Err(wrong("dirty.interval", why, cure.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_compressed(tier: &Compressed) -> std::result::Result<(), Wrong> {
+    within("tier.compressed.max_percent", tier.max_percent.into(), 1, 75)?;
+    if tier.min_percent > tier.max_percent {
+        let why =
+            format!("= {} is above tier.compressed.max_percent = {}", tier.min_percent, tier.max_percent);
+        return Err(wrong("tier.compressed.min_percent", why, "lower it or raise max_percent".to_owned()));
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::namespace::{DurableLayout, DurableRegion, Namespace, NamespaceConfig};
-use terrace_engine::{Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
+use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 
-use crate::config::{Config, IoEngine};
+use crate::config::{Admit, Codec, Compressed, Config, IoEngine};
 use crate::fuse;
 use crate::keeper::Shared;
 
@@ -108,6 +108,25 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
     NamespaceConfig { layout, ..NamespaceConfig::default() }
 }
 
+/// The compressed tier likewise.
+fn compressed_config(config: &Compressed) -> CompressedConfig {
+    CompressedConfig {
+        codec: match config.codec {
+            Codec::None => None,
+            Codec::Lz4 => Some(terrace_engine::Codec::Lz4),
+            Codec::Mixed => Some(terrace_engine::Codec::Mixed),
+            Codec::Zstd => Some(terrace_engine::Codec::Dense),
+        },
+        min_percent: config.min_percent.into(),
+        max_percent: config.max_percent.into(),
+        admit: match config.admit {
+            Admit::Reused => terrace_engine::Admit::Reused,
+            Admit::All => terrace_engine::Admit::All,
+        },
+        ..CompressedConfig::default()
+    }
+}
+
 /// The engine's view of the configuration.
 fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
@@ -124,6 +143,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,
         },
+        compressed: compressed_config(&config.tier.compressed),
         ring_slots: config.door.ring_slots as usize,
         clients_max: config.door.clients_max as usize,
         ..EngineConfig::default()

@@ -29,6 +29,7 @@ pub fn of(stat: &Value) -> String {
     fast_door(&mut page, &stat["fast_door"]);
     main_door(&mut page, &stat["main_door"]);
     reclaim(&mut page, &stat["reclaim"]);
+    compressed(&mut page, &stat["compressed"]);
     writeback(&mut page, &stat["writeback"]);
     generations(&mut page, &stat["generations"]);
     mrc(&mut page, &stat["mrc"]);
@@ -112,6 +113,39 @@ fn reclaim(page: &mut String, r: &Value) {
             number(&r["pgsteal"]),
             number(&r["workingset_refault"]),
             number(&r["inserted"]),
+        ),
+    );
+}
+
+/// Nothing where there is no such tier.
+fn compressed(page: &mut String, tier: &Value) {
+    if tier.is_null() {
+        return;
+    }
+    line(
+        page,
+        "compressed",
+        format_args!(
+            "{} pages in {} of at most {} ({:.2} to 1), {} hits, {:.2} a compression{}",
+            number(&tier["pages"]),
+            human(number(&tier["pool_bytes"])),
+            human(number(&tier["pool_limit_bytes"])),
+            tier["density"].as_f64().unwrap_or(0.0),
+            number(&tier["hits"]),
+            tier["hits_per_compression"].as_f64().unwrap_or(0.0),
+            if tier["bypassed"] == true { ", bypassed" } else { "" },
+        ),
+    );
+    line(
+        page,
+        "",
+        format_args!(
+            "{} stored, {} promoted, {} evicted, {} refused; {} ns to compress",
+            number(&tier["stored_pages"]),
+            number(&tier["pgpromote"]),
+            number(&tier["evicted_pages"]),
+            number(&tier["reject_compress_poor"]) + number(&tier["reject_by_file"]),
+            number(&tier["compress_ns"]),
         ),
     );
 }

@@ -1,0 +1,679 @@
+//! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
+//! instead of a read of the device.
+//!
+//! Life of a page in it: the policy gives it up, and it was used more than once (`flag::REUSED`) -> [`Engine::compress`] (reclaim's
+//! thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers decode it into their own buffers
+//! (`terrace-shm/src/tier.rs`); the first time it stays where it is -> the second time they ask for it: [`Core::promote`] -> or nobody
+//! reads it, and [`Core::make_room_below`] gives it up, oldest first, with a shadow.
+//!
+//! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
+//! follows what it earns (`terrace-policy/src/boundary.rs`).
+
+use crate::core::Core;
+use crate::engine::Engine;
+use crate::object::Object;
+use crate::segment::SegmentHandles;
+use crate::segment::flag::{HELD, REUSED};
+use crate::stats::CompressedTier;
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_policy::boundary::{Boundary, Costs, Window};
+use terrace_policy::{Shadow, Touches, Victim, Why};
+use terrace_shm::codec::{Coded, Page, Unpack};
+use terrace_shm::compress::{Compressor, Mode, Refusal, Unzstd};
+use terrace_shm::index::Place;
+use terrace_shm::layout::HUGE;
+use terrace_shm::protocol::{publish, replace, withdraw};
+use terrace_shm::zobject::Handle;
+use terrace_shm::zpool::{Corrupt, ZPool};
+use terrace_shm::{Entry, PAGE_SIZE, State};
+
+/// What a read of the device, compressing and decompressing a page cost, ns, until something better is known: an NVMe disk, and LZ4.
+const COSTS: Costs = Costs { miss: 60_000, compress: 8_000, decompress: 3_000 };
+/// How often the boundary is looked at.
+const JUDGED_EVERY: Duration = Duration::from_millis(50);
+/// Objects given up under one lock to make room.
+const GIVE_UP: usize = 64;
+/// Bytes that compaction moves under one lock.
+const COMPACT_BYTES: usize = 256 << 10;
+/// Unused zspages that keep their memory, bytes.
+const IDLE_BYTES: u64 = 1 << 20;
+/// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
+const REFUSALS: u32 = 16;
+const REPROBE: u32 = 64;
+
+/// Which pages go to the compressed tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admit {
+    /// Those that were read again after they came, or that came back.
+    Reused,
+    /// All.
+    All,
+}
+
+/// The compressed tier as it is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressedConfig {
+    /// Codecs; None: no compressed tier.
+    pub codec: Option<Mode>,
+    /// Share of memory that it has in any case, per cent.
+    pub min_percent: u32,
+    /// Share of memory that it may have, per cent.
+    pub max_percent: u32,
+    /// Which pages it takes.
+    pub admit: Admit,
+    /// A page whose result is longer than this share of it stays uncompressed, per cent.
+    pub refuse_percent: u32,
+}
+
+impl Default for CompressedConfig {
+    fn default() -> CompressedConfig {
+        CompressedConfig {
+            codec: None,
+            min_percent: 0,
+            max_percent: 50,
+            admit: Admit::Reused,
+            refuse_percent: 75,
+        }
+    }
+}
+
+/// What has happened in the tier beside what the pool counts.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct TierCounts {
+    /// Pages refused: too long a result, and those whose file is known for it.
+    pub reject_compress_poor: u64,
+    pub reject_by_file: u64,
+    /// Pages that came back to DRAM.
+    pub promoted: u64,
+    /// Pages whose content or state changed while they were compressed.
+    pub changed: u64,
+    /// Time spent on compressing, ns.
+    pub compress_ns: u64,
+}
+
+/// The tier's books. Behind the core lock.
+#[derive(Debug)]
+pub(crate) struct Compressed {
+    pub pool: ZPool,
+    pub boundary: Boundary,
+    pub counts: TierCounts,
+    admit: Admit,
+    unzstd: Unzstd,
+    compressor_bytes: usize,
+    /// Of the window under way.
+    near_misses: u64,
+    /// Counters when it began: pages stored and refused, reads answered.
+    began: [u64; 3],
+}
+
+/// A page on its way out of DRAM. Until it has arrived it is resident as before.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    place: Place,
+    frame: u32,
+    entry: Entry,
+    shadow: Option<Shadow>,
+}
+
+impl Compressed {
+    /// An empty tier; None if there is to be none.
+    ///
+    /// # Errors
+    /// Out of memory; what a predecessor left in the pool cannot be given back.
+    pub(crate) fn new(config: CompressedConfig, handles: &SegmentHandles) -> io::Result<Option<Compressed>> {
+        let pool = ZPool::new(handles.segment.clone(), handles.touches.clone())?;
+        if config.codec.is_none() || config.max_percent == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Compressed {
+            pool,
+            boundary: Boundary::new(COSTS),
+            counts: TierCounts::default(),
+            admit: config.admit,
+            unzstd: Unzstd::new()?,
+            compressor_bytes: 0,
+            near_misses: 0,
+            began: [0; 3],
+        }))
+    }
+
+    /// Memory that it should have, bytes.
+    pub(crate) fn target(&self) -> u64 {
+        u64::from(self.boundary.chunks()) * HUGE as u64
+    }
+    /// Memory of its books and codecs, bytes.
+    pub(crate) fn books_bytes(&self) -> u64 {
+        self.pool.books_bytes() + (self.unzstd.bytes() + self.compressor_bytes) as u64
+    }
+}
+
+impl Compressed {
+    /// What `terrace stat` shows; `hits` are counted at the doors.
+    pub(crate) fn stats(&self, hits: u64) -> CompressedTier {
+        let (pool, counts, c) = (&self.pool, self.pool.counts(), self.counts);
+        let share = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 0.0 };
+        let compressed = counts.stored_pages + c.reject_compress_poor;
+        CompressedTier {
+            pool_bytes: pool.bytes(),
+            pool_limit_bytes: pool.limit(),
+            books_bytes: self.books_bytes(),
+            live_bytes: pool.live_bytes(),
+            pages: pool.stored_pages(),
+            density: share(pool.stored_pages() * PAGE_SIZE as u64, pool.bytes()),
+            bypassed: !self.boundary.compresses(),
+            hits,
+            hits_per_compression: share(hits, compressed),
+            stored_pages: counts.stored_pages,
+            loaded_pages: counts.loaded_pages,
+            evicted_pages: counts.evicted_pages,
+            pgpromote: c.promoted,
+            reject_compress_poor: c.reject_compress_poor,
+            reject_by_file: c.reject_by_file,
+            alloc_failures: counts.alloc_failures,
+            changed: c.changed,
+            moved_bytes: counts.moved_bytes,
+            compress_ns: c.compress_ns / (compressed + c.changed).max(1),
+        }
+    }
+}
+
+impl Core {
+    /// A page came back that was given up a short while ago: more memory below would have kept it.
+    pub(crate) fn note_near_miss(&mut self) {
+        if let Some(tier) = &mut self.tier {
+            tier.near_misses += 1;
+        }
+    }
+
+    /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
+    pub(crate) fn leaves_for_tier(&mut self, v: &Victim) -> Option<Leaving> {
+        let place = self.clean_place(v)?;
+        let tier = self.tier.as_mut()?;
+        let flags = self.handles.frame_flags(v.slot).load(Ordering::Relaxed);
+        if tier.admit == Admit::Reused && flags & REUSED == 0 {
+            return None;
+        }
+        if !tier.boundary.compresses() {
+            tier.boundary.passed();
+            return None;
+        }
+        if tier.pool.limit() == 0 {
+            return None;
+        }
+        let (slot, _) = self.index.whose(place);
+        let refused = self.object_in_slot(slot).map_or(0, |o| o.refused.load(Ordering::Relaxed));
+        if refused >= REFUSALS {
+            // Counted up by what is not tried as well, so that one in so many is.
+            if let Some(o) = self.object_in_slot(slot) {
+                o.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            if !(refused - REFUSALS).is_multiple_of(REPROBE) {
+                self.tier.as_mut()?.counts.reject_by_file += 1;
+                return None;
+            }
+        }
+        self.policy.restore(v.slot);
+        Some(Leaving { place, frame: v.slot, entry: self.index.get(place), shadow: v.shadow })
+    }
+
+    /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
+    fn stow(&mut self, leaving: &Leaving, coded: Result<Coded<'_>, Refusal>) -> bool {
+        let Leaving { place, frame, entry, shadow } = *leaving;
+        let held = self.handles.frame_flags(frame).load(Ordering::Relaxed) & HELD != 0;
+        if self.index.get(place) != entry || held || !self.policy.contains(frame) {
+            self.tier.as_mut().expect("pages leave for it").counts.changed += 1;
+            return false;
+        }
+        self.policy.remove(frame);
+        let (slot, _) = self.index.whose(place);
+        let refused = self.object_in_slot(slot).map(|o| &o.refused);
+        let handle = match coded {
+            Ok(coded) => {
+                refused.inspect(|n| n.store(0, Ordering::Relaxed));
+                let tier = self.tier.as_mut().expect("as above");
+                tier.pool.store(coded, place).or_else(|| {
+                    self.make_room_below(GIVE_UP);
+                    self.tier.as_mut()?.pool.store(coded, place)
+                })
+            }
+            Err(_) => {
+                if let Some(n) = refused {
+                    n.fetch_add(1, Ordering::Relaxed);
+                }
+                self.tier.as_mut().expect("as above").counts.reject_compress_poor += 1;
+                None
+            }
+        };
+        match handle {
+            Some(handle) => {
+                let clock = self.index.tick();
+                replace(self.index.entry(place), Entry::tier(handle.0, clock));
+                self.free_owned(frame);
+            }
+            None => self.release(place, frame, shadow.map_or(0, |s| s.0.get())),
+        }
+        self.counts.pgsteal += 1;
+        true
+    }
+
+    /// Gives up to `want` pages of the tier up, oldest first, and brings what is left together. Pages given up.
+    pub(crate) fn make_room_below(&mut self, want: usize) -> usize {
+        let Some(tier) = &mut self.tier else { return 0 };
+        let mut coldest = Vec::new();
+        tier.pool.coldest(want, &mut coldest);
+        for &(handle, place) in &coldest {
+            let shadow = self.policy.shadow().map_or(0, |s| s.0.get());
+            self.take_out(place, shadow);
+            self.tier.as_mut().expect("as above").pool.evict(handle);
+        }
+        let Core { tier: Some(tier), index, .. } = self else { return 0 };
+        tier.pool.compact(COMPACT_BYTES, |place, _, new| {
+            let clock = index.tick();
+            replace(index.entry(place), Entry::tier(new.0, clock));
+        });
+        if let Err(e) = tier.pool.trim(IDLE_BYTES) {
+            tracing::warn!("memory of the compressed tier not given back: {e}");
+        }
+        coldest.len()
+    }
+
+    /// The entry of a compressed page names it no longer.
+    fn take_out(&mut self, place: Place, shadow: u32) {
+        let clock = self.index.tick();
+        withdraw(self.index.entry(place), Entry::absent(shadow, clock));
+        self.index.count_present(place, -1);
+    }
+
+    /// Drops the compressed page at `place`, if that is what stands there.
+    pub(crate) fn expel(&mut self, place: Place) {
+        let e = self.index.get(place);
+        if e.state() != State::Tier {
+            return;
+        }
+        self.take_out(place, 0);
+        self.tier.as_mut().expect("an entry names its pool").pool.remove(Handle(e.payload()));
+    }
+
+    /// Brings the compressed page at `place` back into a frame; false if there is no frame, or nothing there that could be read.
+    pub(crate) fn promote(&mut self, place: Place) -> bool {
+        if self.index.get(place).state() != State::Tier {
+            return false;
+        }
+        let Some(frame) = self.claim() else { return false };
+        // Making room for the frame may have made room below.
+        let e = self.index.get(place);
+        if e.state() != State::Tier || self.load(Handle(e.payload()), frame).is_err() {
+            self.unclaim(frame);
+            self.expel(place);
+            return false;
+        }
+        self.book_frame(place, frame);
+        let clock = self.index.tick();
+        publish(self.index.entry(place), Entry::present(frame, clock));
+        let tier = self.tier.as_mut().expect("an entry names its pool");
+        tier.pool.remove(Handle(e.payload()));
+        tier.counts.promoted += 1;
+        // Whoever is read twice below has earned its place above.
+        let (shadow, mut touches) = (self.policy.shadow(), self.touches());
+        touches.set(frame, 0);
+        self.tell_key(frame);
+        self.policy.insert(frame, shadow, Why::Read, &mut touches);
+        self.handles.frame_flags(frame).fetch_or(REUSED, Ordering::Relaxed);
+        true
+    }
+
+    /// Decompresses into a claimed frame.
+    fn load(&mut self, handle: Handle, frame: u32) -> Result<(), Corrupt> {
+        let Compressed { pool, unzstd, .. } = self.tier.as_mut().expect("an entry names its pool");
+        let at = self.handles.segment.frame(frame).cast::<Page>();
+        // SAFETY: a claimed frame is ours alone, and in bounds.
+        let result = pool.load(handle, unzstd, unsafe { &mut *at });
+        if result.is_err() {
+            tracing::error!("a compressed page is damaged; it is read from the source again");
+        }
+        result
+    }
+
+    /// [`Core::promote`] by page.
+    pub(crate) fn promote_page(&mut self, o: &Object, page: u64) -> bool {
+        self.is_known(o) && self.index.find(o.slot_index(), page).is_some_and(|place| self.promote(place))
+    }
+
+    /// Gives up all that is compressed. Pages dropped.
+    pub(crate) fn empty_tier(&mut self) -> u64 {
+        let mut dropped = 0;
+        while self.tier.as_ref().is_some_and(|tier| tier.pool.stored_pages() > 0) {
+            dropped += self.make_room_below(GIVE_UP) as u64;
+        }
+        dropped
+    }
+
+    /// What does not agree between the pool and the entries that name its objects, of which there are `named`.
+    pub(crate) fn check_tier(&self, named: &[(Place, Handle)], bad: &mut Vec<String>) {
+        let Some(tier) = &self.tier else {
+            if !named.is_empty() {
+                bad.push(format!("{} pages in a tier that does not exist", named.len()));
+            }
+            return;
+        };
+        bad.extend(tier.pool.check().err());
+        for &(place, handle) in named {
+            if !tier.pool.is_live(handle) || tier.pool.place(handle) != place {
+                bad.push(format!("{place:?} names {handle:?}, which is no page of it"));
+            }
+        }
+        if tier.pool.stored_pages() != named.len() as u64 {
+            bad.push(format!("{} compressed pages, {} named", tier.pool.stored_pages(), named.len()));
+        }
+    }
+}
+
+impl Engine {
+    /// Compresses pages that leave DRAM, and frees their frames. Frames freed.
+    pub(crate) fn compress(&self, leaving: &[Leaving], compressor: &mut Compressor) -> usize {
+        let began = self.clock.now_ns();
+        let mut freed = 0;
+        let mut page: Page = [0; PAGE_SIZE];
+        for l in leaving {
+            // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `stow` refuses it.
+            unsafe {
+                let frame = self.handles.segment.frame(l.frame);
+                std::ptr::copy_nonoverlapping(frame, page.as_mut_ptr(), PAGE_SIZE);
+            }
+            let coded = compressor.compress(&page);
+            freed += usize::from(self.core.lock().stow(l, coded));
+        }
+        let spent = self.clock.now_ns().saturating_sub(began);
+        if let Some(tier) = &mut self.core.lock().tier {
+            tier.counts.compress_ns += spent;
+        }
+        freed
+    }
+
+    /// Looks at what the last window brought, and moves the boundary if need be; true if it moved.
+    pub(crate) fn judge_tier(&self, last: &mut u64) -> bool {
+        let now = self.clock.now_ns();
+        if now.saturating_sub(*last) < JUDGED_EVERY.as_nanos() as u64 {
+            return false;
+        }
+        *last = now;
+        let hits = self.tier_hits();
+        let mut core = self.core.lock();
+        let Some(tier) = &mut core.tier else { return false };
+        let ends = [tier.pool.counts().stored_pages, tier.counts.reject_compress_poor, hits];
+        let [stored, refused, tier_hits] = std::array::from_fn(|i| ends[i].saturating_sub(tier.began[i]));
+        let before = tier.boundary.chunks();
+        let full = tier.pool.bytes() - tier.pool.idle_bytes() >= tier.target() / 16 * 15;
+        let near_misses = tier.near_misses;
+        if let Some(each) = (tier.counts.compress_ns).checked_div(ends[0] + ends[1]) {
+            tier.boundary.costs.compress = each;
+        }
+        if tier.boundary.judge(Window { near_misses, tier_hits, stored, refused, full }) {
+            (tier.near_misses, tier.began) = (0, ends);
+        }
+        tier.boundary.chunks() != before
+    }
+
+    /// A compressor for reclaim's thread, if there is a tier.
+    pub(crate) fn compressor(&self) -> Option<Compressor> {
+        let mode = self.config.compressed.codec?;
+        let mut core = self.core.lock();
+        let tier = core.tier.as_mut()?;
+        match Compressor::new(mode, self.config.compressed.refuse_percent) {
+            Ok(compressor) => {
+                tier.compressor_bytes = compressor.bytes();
+                Some(compressor)
+            }
+            Err(e) => {
+                tracing::error!("no compressed tier: {e}");
+                None
+            }
+        }
+    }
+
+    /// Fits the tier's share to the limit on all memory; it shrinks if it must.
+    pub(crate) fn fit_tier(&self) {
+        let limit = self.memory.load(Ordering::Relaxed);
+        let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
+        if let Some(tier) = &mut self.core.lock().tier {
+            let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
+            let CompressedConfig { min_percent, max_percent, .. } = self.config.compressed;
+            tier.boundary.set_limits(share(min_percent)..=share(max_percent), all);
+            tier.pool.set_limit(tier.target().min(tier.pool.limit()));
+        }
+        self.shrink_tier();
+    }
+
+    /// Brings the pool down to its limit, a bounded piece under each lock.
+    fn shrink_tier(&self) {
+        loop {
+            let mut core = self.core.lock();
+            let Some(tier) = &core.tier else { return };
+            if tier.pool.bytes() <= tier.pool.limit() {
+                return;
+            }
+            let before = tier.pool.bytes();
+            // What is given up makes holes; it takes some to free a zspage.
+            let gone = core.make_room_below(GIVE_UP);
+            if gone == 0 && core.tier.as_ref().is_some_and(|tier| tier.pool.bytes() == before) {
+                return;
+            }
+        }
+    }
+
+    /// Reads that compressed pages have answered, through both doors.
+    pub(crate) fn tier_hits(&self) -> u64 {
+        self.counts.tier_hits.load(Ordering::Relaxed) + self.clients.tier_hits()
+    }
+}
+
+thread_local! {
+    static UNZSTD: RefCell<Option<Unzstd>> = const { RefCell::new(None) };
+}
+
+/// How the daemon reads compressed pages for a program: with all codecs, and a list of pages that are worth a frame.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    served: u64,
+    worthy: Vec<u64>,
+}
+
+impl Unpack for Reader {
+    fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
+        UNZSTD.with_borrow_mut(|unzstd| {
+            if unzstd.is_none() {
+                *unzstd = Unzstd::new().ok();
+            }
+            unzstd.as_mut().is_some_and(|unzstd| unzstd.zstd(bytes, out))
+        })
+    }
+    fn served(&mut self, page: u64, before: u8) {
+        self.served += 1;
+        if before > 0 {
+            self.worthy.push(page);
+        }
+    }
+}
+
+impl Reader {
+    /// After a read: counts what came from the tier, and promotes what was read there before.
+    pub(crate) fn settle(self, engine: &Engine, o: &Object) {
+        if self.served == 0 {
+            return;
+        }
+        engine.counts.tier_hits.fetch_add(self.served, Ordering::Relaxed);
+        if !self.worthy.is_empty() {
+            let mut core = engine.core.lock();
+            for &page in &self.worthy {
+                core.promote_page(o, page);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::BlockingIo;
+    use crate::object::ObjectRef;
+    use crate::{Door, EngineConfig, SystemClock};
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+
+    const PAGES: u64 = 256;
+
+    /// A file of pages that tell their number, all of them read and then compressed. Reclaim is not served: the test is its thread.
+    struct Squeezed {
+        engine: Arc<Engine>,
+        compressor: Compressor,
+        o: ObjectRef,
+        _file: tempfile::NamedTempFile,
+    }
+
+    /// A quarter noise (xorshift64), the rest text.
+    fn content(page: u64) -> Vec<u8> {
+        let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut bytes: Vec<u8> = Vec::with_capacity(2 * PAGE_SIZE);
+        while bytes.len() < PAGE_SIZE / 4 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            bytes.extend(x.to_le_bytes());
+        }
+        bytes.extend(format!("page {page} of a file that compresses well; ").repeat(200).into_bytes());
+        bytes.truncate(PAGE_SIZE);
+        bytes
+    }
+
+    impl Squeezed {
+        fn new(codec: Mode) -> Squeezed {
+            let compressed = CompressedConfig {
+                codec: Some(codec),
+                min_percent: 25,
+                admit: Admit::All,
+                ..CompressedConfig::default()
+            };
+            let config = EngineConfig { memory_bytes: 32 << 20, compressed, ..EngineConfig::default() };
+            let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+            let engine =
+                Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
+                    .unwrap();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&file, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
+            let o = engine.object(7, file.as_raw_fd(), PAGES * PAGE_SIZE as u64).unwrap();
+            let compressor = engine.compressor().unwrap();
+            let mut s = Squeezed { engine, compressor, o, _file: file };
+            (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+            s.squeeze();
+            s
+        }
+        fn squeeze(&mut self) {
+            let mut leaving = Vec::new();
+            self.engine.core.lock().relieve(PAGES as usize, Some(&mut leaving));
+            self.engine.compress(&leaving, &mut self.compressor);
+        }
+        fn read(&self, page: u64) -> Vec<u8> {
+            let mut buf = vec![0; PAGE_SIZE];
+            let n = self.engine.read(&self.o, page * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
+            buf.truncate(n);
+            buf
+        }
+        fn stats(&self) -> CompressedTier {
+            let stats = self.engine.stats();
+            assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "{:?}", stats.memory);
+            stats.compressed.unwrap()
+        }
+        fn state(&self, page: u64) -> State {
+            let core = self.engine.core.lock();
+            core.index.get(core.index.find(self.o.slot_index(), page).unwrap()).state()
+        }
+        fn agrees(&self) {
+            assert_eq!(self.engine.check(), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn what_leaves_dram_is_read_from_less_of_it() {
+        for codec in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
+            let s = Squeezed::new(codec);
+            s.agrees();
+            let before = s.stats();
+            assert_eq!(before.pages, PAGES, "{before:?}");
+            assert!(before.live_bytes * 3 < PAGES * PAGE_SIZE as u64, "{before:?}");
+            let misses = s.engine.stats().main_door.misses;
+            (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+            let after = s.stats();
+            assert_eq!(
+                (after.hits, after.pgpromote, after.pages),
+                (PAGES, 0, PAGES),
+                "the first time they stay"
+            );
+            (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+            let after = s.stats();
+            assert_eq!((after.pgpromote, after.pages), (PAGES, 0), "the second time they come back");
+            assert_eq!(s.engine.stats().main_door.misses, misses, "nothing was read from the source");
+            s.agrees();
+        }
+    }
+
+    #[test]
+    fn writes_and_cuts_find_compressed_pages() {
+        let mut s = Squeezed::new(Mode::Mixed);
+        let at = |page: u64| page * PAGE_SIZE as u64;
+        s.engine.write(&s.o, at(3) + 10, b"!!!!").unwrap();
+        s.engine.write(&s.o, at(4), &vec![9; PAGE_SIZE]).unwrap();
+        let mut third = content(3);
+        third[10..14].copy_from_slice(b"!!!!");
+        assert_eq!((s.read(3), s.read(4)), (third.clone(), vec![9; PAGE_SIZE]));
+        // Dirty pages stay; written back, they may go.
+        s.squeeze();
+        assert_eq!((s.state(3), s.state(4)), (State::Present, State::Present));
+        s.agrees();
+        s.engine.flush_all(false).unwrap();
+        for _ in 0..4 {
+            s.squeeze();
+        }
+        assert_eq!((s.state(3), s.state(4)), (State::Tier, State::Tier));
+        assert_eq!((s.read(3), s.read(4)), (third, vec![9; PAGE_SIZE]));
+        s.engine.truncate(&s.o, at(5) + 100).unwrap();
+        assert_eq!(s.read(5), content(5)[..100]);
+        s.engine.truncate(&s.o, at(8)).unwrap();
+        assert_eq!(s.read(5), [&content(5)[..100], &[0; PAGE_SIZE - 100]].concat());
+        assert_eq!(s.read(6), [0; PAGE_SIZE]);
+        s.agrees();
+        s.engine.drop_clean();
+        assert_eq!(s.stats().pages, 0);
+        s.agrees();
+    }
+
+    #[test]
+    fn a_damaged_page_is_read_from_the_source() {
+        let s = Squeezed::new(Mode::Mixed);
+        let misses = s.engine.stats().main_door.misses;
+        let seg = &s.engine.handles.segment;
+        for zspage in 0..2 {
+            // SAFETY: memory of the segment, which only this thread uses.
+            unsafe { seg.zspage(zspage).write_bytes(0xa5, terrace_shm::layout::ZSPAGE_SIZE) };
+        }
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        assert!(s.engine.stats().main_door.misses > misses, "some were damaged");
+    }
+
+    #[test]
+    fn the_tier_has_a_limit_and_shrinks() {
+        let mut s = Squeezed::new(Mode::Lz4);
+        s.engine.core.lock().tier.as_mut().unwrap().pool.set_limit(128 << 10);
+        s.engine.shrink_tier();
+        let small = s.stats();
+        assert!(small.pool_bytes <= 128 << 10 && small.pages < PAGES && small.evicted_pages > 0, "{small:?}");
+        s.agrees();
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        s.squeeze();
+        assert!(s.stats().pool_bytes <= 128 << 10);
+        s.agrees();
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    }
+}
