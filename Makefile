@@ -14,6 +14,10 @@ export RUST_BACKTRACE ?= 0
 PRODUCT := -p terrace -p terrace-preload -p terrace-bench
 TOOLS := target/tools
 
+# What must hold with the compressed tier turned on, as it does without.
+WITH_TIER := TERRACE_CONFIG=$(CURDIR)/crates/terrace-tests/data/compressed.toml
+TIER_TESTS := -p terrace-tests --test crash --test model --test stress
+
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
@@ -27,10 +31,12 @@ build: packages-build toolchain
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
+	$(WITH_TIER) $(CARGO) test --locked $(TIER_TESTS)
 
 ## soak: every test in its long form, hours
 soak: packages-test build tools lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --workspace --no-fail-fast -- --include-ignored --nocapture
+	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --no-fail-fast $(TIER_TESTS) -- --nocapture
 
 ## bench: the promised numbers against the kernel's page cache; wants a quiet machine
 bench: packages-bench build
