@@ -1,6 +1,7 @@
 //! terrace-bench: measures terrace from outside, against what a program would do without it, and its policies on
 //! recorded traces.
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -122,13 +123,32 @@ struct Common {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let command = match parse() {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    match run(command) {
         Ok(code) => ExitCode::from(code as u8),
         Err(e) => {
             eprintln!("terrace-bench: {e}");
             ExitCode::from(2)
         }
     }
+}
+
+/// The command, or the exit code of help, version or a wrong use, which is told in one line.
+fn parse() -> Result<Command, ExitCode> {
+    Cli::try_parse().map(|cli| cli.command).map_err(|e| {
+        if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            let _ = e.print();
+            return ExitCode::from(e.exit_code() as u8);
+        }
+        let text = e.render().to_string();
+        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        eprintln!("terrace-bench: {why} (see `terrace-bench --help`)");
+        ExitCode::from(2)
+    })
 }
 
 fn run(command: Command) -> io::Result<i32> {

@@ -22,13 +22,16 @@ fn done(dir: &Path, args: &str) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// Exit code 2, and one line that says `what`.
+/// Exit code 2, and one line that says `what`; no file that was begun.
 #[track_caller]
 fn refused(dir: &Path, args: &str, what: &str) {
     let Output { status, stdout, stderr } = bench(dir, args).output().unwrap();
     let stderr = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(2), "{args}: {stderr}");
     assert!(stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"), "{args}: {stderr}");
+    assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-bench: "), "{args}: {stderr}");
+    let mut files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
 }
 
 /// Requests over some 2000 pages, a few of them popular.
@@ -80,6 +83,9 @@ fn csv_has_one_row_a_cell_and_formats_agree() {
         rows.iter().find(|row| row[1] == policy && row[3] == pages).unwrap()[5].parse().unwrap()
     };
     assert!(misses("opt", "200") < misses("strata", "200") && misses("opt", "200") < misses("lru", "200"));
+    let named =
+        |names: &str| done(dir.path(), &format!("sim --trace a.u64 --policy {names} --size 200 --csv"));
+    assert_eq!(named("mglru,mglru-fg"), named("mglru-fg"), "each policy once, by whatever name");
     let exact = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
     let sampled = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
     assert_ne!(exact, sampled, "batches are not told accesses");
@@ -96,6 +102,12 @@ fn tables_json_and_plots() {
     let html = std::fs::read_to_string(dir.path().join("p.html")).unwrap();
     assert!(html.contains("<svg") && html.contains("lru") && !html.contains("http"));
     assert!(!dir.path().join("p.html.new").exists());
+    // What is no file stays what it is.
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let read = std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap());
+    done(dir.path(), "sim --trace a.u64 --policy lru --size 10% --plot pipe");
+    assert!(read.join().unwrap().contains("<svg"));
     let json: Value =
         serde_json::from_str(&done(dir.path(), "sim --trace a.u64 --size 5%,10% --json")).unwrap();
     assert_eq!(json["schema"], "terrace.sim.v1");
@@ -150,6 +162,9 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
     refused(dir.path(), "sim --trace a.u64 --format tape", "there are u64, oracle, text, csv, terrace");
     refused(dir.path(), "sim --trace a.u64 --format terrace", "a.u64: not a capture of terrace");
     refused(dir.path(), "sim --trace a.u64 --plot /nonexistent/p.html", "/nonexistent/p.html");
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    refused(dir.path(), "sim --trace a.u64 --plot d", "d: Is a directory");
+    refused(dir.path(), "sim", "--trace <FILE>");
     refused(dir.path(), "sim --trace b.txt --format oracle", "bytes are left over");
     refused(dir.path(), "mrc --trace a.u64 --samples 1", "1 is not in");
     refused(dir.path(), "policies --traces .", "reference_miss_ratios.csv");
@@ -182,6 +197,18 @@ fn captures_are_replayed_and_their_losses_told() {
         String::from_utf8_lossy(&stderr),
         "today.trc: the capture lost 5000 accesses (20.00 %); miss ratios are of those it has\n"
     );
+}
+
+/// Two files of one name, of different requests: each is measured by its own optimum.
+#[test]
+fn traces_of_one_name_are_told_apart() {
+    let dir = place();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    write(dir.path(), "d/a.u64", u64s(&keys(9)));
+    let json = done(dir.path(), "sim --trace a.u64 d/a.u64 --policy opt --size 200 --json");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let of = |i: usize| (json["cells"][i]["trace"].as_str().unwrap(), json["cells"][i]["above_opt"].as_f64());
+    assert_eq!((of(0), of(1)), (("a.u64", Some(0.0)), ("d/a.u64", Some(0.0))));
 }
 
 /// A trace that never ends, interrupted: gone at once, without a file.

@@ -105,6 +105,13 @@ pub struct Generation {
     pub label: String,
 }
 
+impl Generation {
+    /// The row of a queue, which has no number and is as old as the policy.
+    pub(crate) fn queue(label: &str, pages: usize, now_ms: u64) -> Generation {
+        Generation { seq: 0, age_ms: now_ms, pages, label: label.into() }
+    }
+}
+
 /// Where a page stands in a policy that has generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {

@@ -136,13 +136,16 @@ pub(crate) trait Rules: fmt::Debug + Send {
     const LAPS: usize = 1;
 
     /// The pool now has this many pages.
-    fn set_capacity(&mut self, pages: usize);
+    fn set_capacity(&mut self, _pages: usize) {}
 
     /// See [`Evict::faulting`].
     fn faulting(&mut self, _shadow: Shadow) {}
 
-    /// A new page, in no queue yet; true: a recent refault.
-    fn enter(&mut self, queues: &mut Queues, slot: Slot, shadow: Option<Shadow>) -> bool;
+    /// A new page, in no queue yet; true: a recent refault. By default it enters queue 0.
+    fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
+        queues.push(0, slot);
+        false
+    }
 
     /// A queued page was used `count` times since it entered or was last reported.
     fn hit(&mut self, _queues: &mut Queues, _slot: Slot, _count: u8) {}
@@ -153,8 +156,10 @@ pub(crate) trait Rules: fmt::Debug + Send {
     /// One look at the page that is next to go. `Step::Empty` when nothing is queued.
     fn look(&mut self, queues: &mut Queues, uses: &mut Uses<'_>) -> Step;
 
-    /// A held page, in no queue now, was used.
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot);
+    /// A held page, in no queue now, was used. By default it enters queue 0.
+    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
+        queues.push(0, slot);
+    }
 
     /// A queued page is about to be taken out for good, or was a victim: forget what points to it.
     fn leaves(&mut self, _queues: &Queues, _slot: Slot) {}
@@ -322,12 +327,7 @@ impl<R: Rules> Evict for Shell<R> {
     }
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let row = |label: &str, list: &List| Generation {
-            seq: 0,
-            age_ms: now_ms,
-            pages: list.len(),
-            label: label.into(),
-        };
+        let row = |label: &str, list: &List| Generation::queue(label, list.len(), now_ms);
         let queues = R::QUEUES.iter().zip(&self.queues.lists).map(|(label, list)| row(label, list));
         queues.chain([row("held", &self.held.list)]).collect()
     }

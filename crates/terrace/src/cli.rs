@@ -20,6 +20,7 @@ Examples:
   terrace run --on ./data --memory 2GiB -- ./program    data is served by terrace while program runs
   terrace mount /data /mnt/data --memory 4GiB           the same for everybody, until umount
   terrace stat /mnt/data --watch 1
+  terrace stat /mnt/data --mrc                          what other sizes of memory would do
 
 Exit codes: 0 done, 1 negative answer, 2 usage or error; of `run` the command's own.";
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use serde::Serialize;
 use terrace_policy::evict::opt::Opt;
 use terrace_policy::sim::{Mode, run_ids};
-use terrace_policy::{Evict, NAMES, build};
+use terrace_policy::{Evict, NAMES, build, canonical};
 
 use super::progress::Progress;
 use super::trace::Trace;
@@ -105,14 +105,17 @@ pub fn known() -> Vec<&'static str> {
     NAMES.iter().copied().chain([OPT]).collect()
 }
 
-/// The policies that were asked for; an unknown name is an error.
+/// The policies that were asked for, each once, by the names they have here; an unknown name is an error.
 pub fn chosen(names: &[String]) -> Result<Vec<String>, String> {
-    let known = known();
-    let unknown = |name: &&String| !known.contains(&name.as_str());
-    match names.iter().find(unknown) {
-        Some(name) => Err(format!("no policy {name}; there are {}", known.join(", "))),
-        None => Ok(names.to_vec()),
+    let mut chosen: Vec<String> = Vec::new();
+    for name in names {
+        let meant = if name == OPT { Some(OPT) } else { canonical(name) };
+        let meant = meant.ok_or_else(|| format!("no policy {name}; there are {}", known().join(", ")))?;
+        if !chosen.iter().any(|other| other == meant) {
+            chosen.push(meant.to_owned());
+        }
     }
+    Ok(chosen)
 }
 
 /// Pages of a pool for this trace; less than one is an error.

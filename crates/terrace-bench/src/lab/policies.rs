@@ -77,7 +77,10 @@ impl Reference {
     fn read(dir: &Path) -> io::Result<Reference> {
         let path = dir.join(REFERENCE);
         let text = std::fs::read_to_string(&path).map_err(|e| {
-            io::Error::other(format!("{}: {e} (name the directory with --traces)", path.display()))
+            io::Error::other(format!(
+                "{}: {e} (name the directory of traces with --traces or TERRACE_TRACES)",
+                path.display()
+            ))
         })?;
         let mut reference = Reference::default();
         for (i, line) in text.lines().enumerate().skip(1).filter(|(_, line)| !line.is_empty()) {

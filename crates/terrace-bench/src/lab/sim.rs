@@ -11,7 +11,7 @@ use super::board::{Bounds, Rank, ranking, ranking_table, table};
 use super::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
 use super::plot::{Chart, Line};
 use super::progress::Progress;
-use super::trace::{Trace, warn_of_loss};
+use super::trace::{Trace, names, warn_of_loss};
 use super::{Input, Output, plot, print, write_whole};
 
 /// The head of the CSV.
@@ -69,8 +69,8 @@ pub fn run(options: &Sim) -> io::Result<i32> {
     let mode = if options.sampled { SAMPLED } else { Mode::Exact };
     let mut progress = Progress::default();
     let mut cells = Vec::new();
-    for path in &options.input.traces {
-        let trace = Trace::load(path, &options.input.options(), &mut progress)?;
+    for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
+        let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
         let wrong_size = |size: &Size| pages(&trace, *size).err();
         if let Some(wrong) = options.sizes.iter().find_map(wrong_size) {
             return Err(io::Error::other(wrong));

@@ -2,11 +2,11 @@
 //! Four bytes a request.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_policy::evict::opt::next_uses;
 use terrace_policy::sim::Ids;
-use terrace_trace::{Options, Reader};
+use terrace_trace::{Format, Options, Reader};
 
 use super::progress::Progress;
 
@@ -69,9 +69,13 @@ pub fn each_key(
         }
     }
     if requests == 0 {
-        let format = reader.format().name();
-        let cure = "if it is not, name its format with --format";
-        return Err(io::Error::other(format!("{}: no requests, read as {format} ({cure})", path.display())));
+        let format = reader.format();
+        let cure = match format {
+            Format::Terrace => "record while programs use the mount",
+            _ => "if it is not, name its format with --format",
+        };
+        let why = format!("{}: no requests, read as {} ({cure})", path.display(), format.name());
+        return Err(io::Error::other(why));
     }
     Ok(reader.lost())
 }
@@ -84,6 +88,17 @@ pub fn name(path: &Path) -> String {
         name = name.strip_suffix(ending).filter(|rest| !rest.is_empty()).unwrap_or(name);
     }
     name.to_owned()
+}
+
+/// A name for each: those that would have the same one keep their paths.
+pub fn names(paths: &[PathBuf]) -> Vec<String> {
+    let short: Vec<String> = paths.iter().map(|path| name(path)).collect();
+    let is_shared = |name: &String| short.iter().filter(|other| *other == name).count() > 1;
+    let named = |(path, name): (&PathBuf, &String)| match is_shared(name) {
+        true => path.display().to_string(),
+        false => name.clone(),
+    };
+    paths.iter().zip(&short).map(named).collect()
 }
 
 /// Says on stderr what a capture lacks.
@@ -103,5 +118,7 @@ mod tests {
         assert_eq!(name("w106.oracleGeneral.bin.zst"), "w106");
         assert_eq!(name("today"), "today");
         assert_eq!(name(".u64"), ".u64");
+        let paths = ["a/x.u64", "b/x.u64.zst", "y.csv"].map(std::path::PathBuf::from);
+        assert_eq!(super::names(&paths), ["a/x.u64", "b/x.u64.zst", "y"]);
     }
 }

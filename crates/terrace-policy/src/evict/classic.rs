@@ -312,12 +312,7 @@ impl Evict for Classic {
     }
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let queue = |label: &str, list: &List| Generation {
-            seq: 0,
-            age_ms: now_ms,
-            pages: list.len(),
-            label: label.into(),
-        };
+        let queue = |label: &str, list: &List| Generation::queue(label, list.len(), now_ms);
         vec![queue("active", &self.active), queue("inactive", &self.inactive), queue("held", &self.held.list)]
     }
 

@@ -11,9 +11,9 @@
 //! No ghost, and one bit is all it wants to know of hits: seeing them in batches loses nothing but for the batch itself
 //! (a page evicted ahead of demand could have been used meanwhile). A page read ahead and then used once looks like a page used twice: it gets a second chance.
 
+use crate::Victim;
 use crate::list::Step;
 use crate::shell::{Queues, Rules, Shell, Uses};
-use crate::{Shadow, Slot, Victim};
 
 const RING: usize = 0;
 
@@ -33,13 +33,6 @@ impl Rules for Clock {
     const QUEUES: &'static [&'static str] = &["ring"];
     const MOVES: bool = false;
 
-    fn set_capacity(&mut self, _pages: usize) {}
-
-    fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
-        queues.push(RING, slot);
-        false
-    }
-
     fn look(&mut self, queues: &mut Queues, uses: &mut Uses<'_>) -> Step {
         let Some(slot) = queues.tail(RING) else { return Step::Empty };
         let used = uses.take(slot) != 0;
@@ -49,10 +42,6 @@ impl Rules for Clock {
         }
         queues.unlink(RING, slot);
         Step::Take(Victim { slot, shadow: None })
-    }
-
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(RING, slot);
     }
 }
 

@@ -5,9 +5,9 @@
 //! ```
 //! Hits change nothing, so seeing them in batches loses nothing; a touched page goes like any other. No ghost.
 
+use crate::Victim;
 use crate::list::Step;
 use crate::shell::{Queues, Rules, Shell, Uses};
-use crate::{Shadow, Slot, Victim};
 
 const QUEUE: usize = 0;
 
@@ -27,22 +27,11 @@ impl Rules for Fifo {
     const QUEUES: &'static [&'static str] = &["queue"];
     const MOVES: bool = false;
 
-    fn set_capacity(&mut self, _pages: usize) {}
-
-    fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
-        queues.push(QUEUE, slot);
-        false
-    }
-
     fn look(&mut self, queues: &mut Queues, uses: &mut Uses<'_>) -> Step {
         let Some(slot) = queues.tail(QUEUE) else { return Step::Empty };
         queues.unlink(QUEUE, slot);
         uses.stays(false);
         Step::Take(Victim { slot, shadow: None })
-    }
-
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(QUEUE, slot);
     }
 }
 

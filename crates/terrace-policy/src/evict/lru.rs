@@ -12,7 +12,7 @@
 
 use crate::list::Step;
 use crate::shell::{Queues, Rules, Shell, Uses};
-use crate::{Shadow, Slot, Victim};
+use crate::{Slot, Victim};
 
 const RECENCY: usize = 0;
 
@@ -32,13 +32,6 @@ impl Rules for Lru {
     const QUEUES: &'static [&'static str] = &["recency"];
     const MOVES: bool = true;
 
-    fn set_capacity(&mut self, _pages: usize) {}
-
-    fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
-        queues.push(RECENCY, slot);
-        false
-    }
-
     fn hit(&mut self, queues: &mut Queues, slot: Slot, _count: u8) {
         queues.shift(RECENCY, RECENCY, slot);
     }
@@ -52,10 +45,6 @@ impl Rules for Lru {
         }
         queues.unlink(RECENCY, slot);
         Step::Take(Victim { slot, shadow: None })
-    }
-
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(RECENCY, slot);
     }
 }
 

@@ -617,12 +617,7 @@ impl<R: Rules> Evict for Mglru<R> {
     }
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let queue = |label: &str, list: &List| Generation {
-            seq: 0,
-            age_ms: now_ms,
-            pages: list.len(),
-            label: label.into(),
-        };
+        let queue = |label: &str, list: &List| Generation::queue(label, list.len(), now_ms);
         let row = |seq: u64| Generation {
             seq,
             age_ms: now_ms.saturating_sub(self.births_ms[index_of(seq)]),

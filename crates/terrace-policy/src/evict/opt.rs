@@ -191,7 +191,7 @@ impl Evict for Opt {
     }
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let row = |label: &str, pages| Generation { seq: 0, age_ms: now_ms, pages, label: label.into() };
+        let row = |label: &str, pages| Generation::queue(label, pages, now_ms);
         vec![row("timed", self.resident - self.unused.len()), row("unused", self.unused.len())]
     }
 

@@ -109,10 +109,6 @@ impl Rules for S3Fifo {
         }
     }
 
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(SMALL, slot);
-    }
-
     fn remember(&mut self) -> Option<Shadow> {
         let shadow = shadow_of(self.ghost.push(), false);
         self.ghost.trim(self.ghost_max());

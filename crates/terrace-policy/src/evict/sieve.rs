@@ -16,7 +16,7 @@
 
 use crate::list::Step;
 use crate::shell::{Queues, Rules, Shell, Uses};
-use crate::{Shadow, Slot, Victim};
+use crate::{Slot, Victim};
 
 const QUEUE: usize = 0;
 
@@ -39,13 +39,6 @@ impl Rules for Sieve {
     const QUEUES: &'static [&'static str] = &["queue"];
     const MOVES: bool = false;
 
-    fn set_capacity(&mut self, _pages: usize) {}
-
-    fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
-        queues.push(QUEUE, slot);
-        false
-    }
-
     fn look(&mut self, queues: &mut Queues, uses: &mut Uses<'_>) -> Step {
         let Some(slot) = self.hand.or(queues.tail(QUEUE)) else { return Step::Empty };
         self.hand = queues.newer(QUEUE, slot);
@@ -55,10 +48,6 @@ impl Rules for Sieve {
         }
         queues.unlink(QUEUE, slot);
         Step::Take(Victim { slot, shadow: None })
-    }
-
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(QUEUE, slot);
     }
 
     fn leaves(&mut self, queues: &Queues, slot: Slot) {

@@ -425,7 +425,7 @@ impl Evict for Strata {
     }
 
     fn generations(&self, now_ms: u64) -> Vec<Generation> {
-        let queue = |label: &str, pages| Generation { seq: 0, age_ms: now_ms, pages, label: label.into() };
+        let queue = |label: &str, pages| Generation::queue(label, pages, now_ms);
         let mut rows = vec![queue("probation", self.probation.len()), queue("held", self.held.list.len())];
         rows.extend((self.min_seq()..=self.max_seq).rev().map(|seq| {
             let index = (seq % GENERATIONS) as usize;

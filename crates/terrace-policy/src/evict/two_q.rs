@@ -86,10 +86,6 @@ impl Rules for TwoQ {
         Step::Take(Victim { slot, shadow: None })
     }
 
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(IN, slot);
-    }
-
     fn remember(&mut self) -> Option<Shadow> {
         let shadow = shadow_of(self.out.push(), false);
         self.forget_oldest();

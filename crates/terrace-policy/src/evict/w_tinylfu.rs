@@ -237,10 +237,6 @@ impl Rules for WTinyLfu {
         step
     }
 
-    fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
-        queues.push(WINDOW, slot);
-    }
-
     fn bytes(&self) -> usize {
         self.keys.capacity() * size_of::<u64>() + self.sketch.counters.capacity()
     }

@@ -16,7 +16,7 @@ pub fn of(lru: &Value) -> String {
     tiers(&mut page, &lru["tiers"]);
     let _ = writeln!(
         page,
-        "  refaults    {} of evicted pages, {} of them recent; {} pages scanned, {} evicted",
+        "  refaults    {} of pages evicted or passed on, {} of them recent; {} pages scanned, {} evicted",
         number(&lru["refaults"]),
         number(&lru["refaults_recent"]),
         number(&lru["pgscan"]),
