@@ -387,7 +387,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::{Before, NO_LEAF, key_of};
+    use super::{Before, NO_LEAF, REUSED, key_of};
     use crate::io::{BlockingIo, Faults, Io, NullIo, SimIo};
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::io::Write;
@@ -507,7 +507,21 @@ mod tests {
         (0..40).for_each(&mut read);
         // Those that came last stand in the top chunks.
         (0..4).for_each(|_| (36..40).for_each(&mut read));
+        let frame_of = |page: u64| {
+            let core = engine.core.lock();
+            core.index.get(core.index.find(o.slot_index(), page).unwrap()).frame().unwrap()
+        };
+        let pages = 36 * 256..40 * 256;
+        let before: Vec<u32> = pages.clone().map(frame_of).collect();
         engine.resize(24 << 20).unwrap();
+        let mut used_again = 0;
+        for (page, before) in pages.zip(before) {
+            let frame = frame_of(page);
+            let reused = engine.handles.frame_flags(frame).load(Ordering::Relaxed) & REUSED != 0;
+            assert!(engine.core.lock().sampler.watch.is_watched(frame), "page {page} is sampled");
+            used_again += usize::from(reused && frame != before);
+        }
+        assert!(used_again > 100, "pages that were used again have moved as such: {used_again}");
         let misses = engine.stats().main_door.misses;
         (36..40).for_each(&mut read);
         assert_eq!(engine.stats().main_door.misses, misses);

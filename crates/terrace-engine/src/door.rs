@@ -168,11 +168,11 @@ impl Clients {
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.rings.read().clone()
     }
-    /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries.
     /// Reads that compressed pages have answered.
     pub(crate) fn tier_hits(&self) -> u64 {
         self.totals()[8]
     }
+    /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries, hits of compressed pages.
     pub(crate) fn totals(&self) -> [u64; 9] {
         self.rings.read().iter().map(|c| c.totals()).fold(*self.gone.lock(), add)
     }
@@ -697,6 +697,7 @@ fn drain(engine: &Engine, client: &Client) -> usize {
 fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> {
     let mut accepted: Vec<Donated> = Vec::with_capacity(offers.len());
     let mut named: HashMap<(ObjectId, u64), ()> = HashMap::new();
+    let mut asked_back: Vec<(ObjectRef, u64)> = Vec::new();
     let mut core = engine.core.lock();
     for offer in offers {
         let (id, page) = (offer.id, offer.page);
@@ -706,7 +707,7 @@ fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> 
         }
         let Some((ours, _)) = core.observe(&object, page) else {
             // The key of a page that the client has read in the compressed tier says: more than once.
-            core.promote_page(&object, page);
+            asked_back.push((object, page));
             continue;
         };
         let content = offer.len > 0
@@ -721,6 +722,7 @@ fn accept(engine: &Engine, offers: &[Offer], trusted: &Trusted) -> Vec<Donated> 
         engine.reclaim_bell.ring();
     }
     drop(core);
+    engine.promote_pages(asked_back.iter().map(|(o, page)| (&**o, *page)));
     accepted
 }
 

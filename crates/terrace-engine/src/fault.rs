@@ -97,8 +97,8 @@ impl Engine {
                     }
                     vain = if n == 0 { vain + 1 } else { 0 };
                     if vain >= VAIN_MAX {
-                        // Compressed, and not to be read as it is: promoted, or dropped if it is damaged.
-                        self.core.lock().promote_page(o, (offset + done as u64) / PAGE);
+                        // Compressed, and not to be read as it is: damaged. The source has it.
+                        self.core.lock().expel_page(o, (offset + done as u64) / PAGE);
                     }
                 }
             }

@@ -223,6 +223,9 @@ impl Core {
     fn move_page(&mut self, place: Place, from: u32, to: u32) {
         let (seg, mut touches) = (self.handles.segment.clone(), self.touches());
         let count = touches.take(from);
+        // It is clean: what its flags say is whether it was used again.
+        let flags = self.handles.frame_flags(from).load(Ordering::Relaxed);
+        self.handles.frame_flags(to).store(flags, Ordering::Relaxed);
         // SAFETY: both frames are in bounds and not the same; the content of a present page changes under this lock only, and
         // the new frame is claimed.
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
@@ -231,6 +234,8 @@ impl Core {
         self.hand_over(place, from, to);
         let shadow = self.policy.shadow();
         self.policy.remove(from);
+        touches.set(to, 0);
+        self.sample_entry(to, false);
         self.tell_key(to);
         self.policy.insert(to, shadow, Why::Read, &mut touches);
         touches.set(to, count);

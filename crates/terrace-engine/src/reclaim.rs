@@ -92,7 +92,7 @@ impl Engine {
             let freed = self.core.lock().evict(BATCH) as u64;
             dropped += freed;
             if freed == 0 {
-                return dropped + self.core.lock().empty_tier();
+                return dropped + self.empty_tier();
             }
         }
     }

@@ -107,7 +107,7 @@ impl Watch {
         Some(&chunk[frame as usize % CHUNK / 64])
     }
     #[inline]
-    fn is_watched(&self, frame: u32) -> bool {
+    pub(crate) fn is_watched(&self, frame: u32) -> bool {
         self.mark(frame).is_some_and(|word| word.load(Ordering::Relaxed) >> (frame % 64) & 1 != 0)
     }
     fn watch(&self, frame: u32, key: u64) {
@@ -482,10 +482,13 @@ impl Engine {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, fast) = (&self.counts, self.clients.totals());
         let (main_misses, donated) = (get(&c.miss_pages), get(&c.donations_taken) + get(&c.donations_read));
+        // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
+        let below = self.tier_hits();
+        let promoted = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.promoted);
         Counted {
-            hits: get(&c.hit_pages) + fast[0],
-            misses: main_misses + fast[2],
-            known_misses: main_misses + donated,
+            hits: (get(&c.hit_pages) + fast[0]).saturating_sub(below),
+            misses: main_misses + fast[2] + below,
+            known_misses: main_misses + donated + promoted,
             written,
         }
     }

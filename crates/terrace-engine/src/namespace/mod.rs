@@ -399,8 +399,10 @@ impl<C: PageCache> Namespace<C> {
         if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
             return false;
         }
+        // Cleared before the look, as at an open: whoever looks it up just now may change it.
+        let ours = inode.modified.swap(false, Ordering::AcqRel);
         let Some(stat) = inode.stat().ok().filter(|stat| stat.st_nlink > 0) else { return false };
-        if inode.modified.swap(false, Ordering::AcqRel) || life.seen.is_none() {
+        if ours || life.seen.is_none() {
             life.seen = Some(inode::Seen::of(&stat));
         }
         true

@@ -30,6 +30,8 @@ const WAITS_MAX: usize = 500;
 const BATCH: usize = 512;
 /// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
 const SWEEP_MAX: usize = 4096;
+/// Inodes of any kind that are looked at in one round to find those, while there is no hurry.
+const VISITS_MAX: usize = 16 * SWEEP_MAX;
 
 /// How full the tables are, and who waits for it.
 #[derive(Debug)]
@@ -171,15 +173,16 @@ impl<C: PageCache> Namespace<C> {
     /// Drops resting inodes of which nothing is cached any more, or whose last name has, behind the mount's back; in a crowded table also those that
     /// rest since the last time. Looks at a bounded number. Was any dropped?
     pub(super) fn sweep(&self, crowded: bool) -> bool {
-        let mut resting = Vec::new();
+        let (mut resting, mut visits) = (Vec::new(), 0);
         for _ in 0..self.inodes.shards() {
             let hand = self.pressure.swept.fetch_add(1, Ordering::Relaxed);
             self.inodes.visit(hand, |inode| {
+                visits += 1;
                 if inode.life.try_lock().is_some_and(|life| inode.is_forgotten(&life)) {
                     resting.push(inode.clone());
                 }
             });
-            if resting.len() >= SWEEP_MAX {
+            if resting.len() >= SWEEP_MAX || !crowded && visits >= VISITS_MAX {
                 break;
             }
         }
