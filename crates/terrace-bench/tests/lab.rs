@@ -8,8 +8,10 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
 fn bench(dir: &Path, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT", env!("CARGO_BIN_EXE_terrace-bench")]);
     command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
     command
 }
