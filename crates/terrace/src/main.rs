@@ -44,6 +44,7 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 use error::{Failure, Result};
@@ -88,7 +89,11 @@ fn parse() -> std::result::Result<Command, ExitCode> {
             return ExitCode::SUCCESS;
         }
         let text = err.render().to_string();
-        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let why = match err.kind() {
+            // Of this kind clap shows the help.
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command is given",
+            _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
+        };
         let failure = Failure::new("usage", why, "see `terrace --help`");
         eprintln!("{failure}");
         failure.exit_code()

@@ -120,6 +120,7 @@ fn configuration() {
 #[test]
 fn usage() {
     told(terrace(["fly"])).refused(&["usage", "'fly'", "terrace --help"]);
+    told(terrace::<&str>([])).refused(&["no command is given", "terrace --help"]);
     told(terrace(["mount", "/tmp"])).refused(&["<MNT>"]);
     told(terrace(["run", "--on", "/tmp"])).refused(&["<CMD>"]);
     told(terrace(["stat", "--watch", "0"])).refused(&["0 is no interval"]);
