@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::error::{Error, Result};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"trcname2");
+const MAGIC: u64 = u64::from_le_bytes(*b"trcname3");
 const HEADER_BYTES: usize = 4096;
 
 /// How many of each record a region holds.
@@ -115,6 +115,8 @@ pub(crate) struct InodeRecord {
     /// The descriptor that writes the source, -1 for none: the mode may keep a later daemon from opening another.
     pub(crate) writer: AtomicI32,
     pub(crate) _pad: u32,
+    /// See `Inode::look`.
+    pub(crate) seen: AtomicU64,
 }
 
 /// One open file or directory.
@@ -150,7 +152,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 56);
+const _: () = assert!(size_of::<InodeRecord>() == 64);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::attr::Attr;
 use super::error::Result;
 use super::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
-use super::inode::{Inode, Life, Seen};
+use super::inode::{Inode, Look};
 use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
 
 /// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
@@ -72,7 +72,7 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
-        let (changed, stat) = self.changed_behind(&inode, &mut life, &object)?;
+        let (changed, stat) = self.changed_behind(&inode, &object)?;
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(0, &file, !changed);
@@ -93,24 +93,14 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped. Also what the
-    /// source says now.
-    fn changed_behind(
-        &self,
-        inode: &Inode<C::Object>,
-        life: &mut Life<C::Object>,
-        object: &C::Object,
-    ) -> Result<(bool, Stat)> {
+    /// source says now. The caller holds the inode's `life`.
+    fn changed_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<(bool, Stat)> {
         if object.dirty_pages() > 0 {
             return Ok((false, inode.stat()?));
         }
-        // Cleared before the look: a change through the mount sets it before it acts.
-        let ours = inode.modified.swap(false, Ordering::AcqRel);
-        let stat = inode.stat()?;
-        let now = Seen::of(&stat);
-        let before = life.seen.replace(now);
-        let changed = !ours && before.is_some_and(|before| before != now);
+        let Look { changed, stat } = inode.look()?;
         if changed {
-            self.cache.with_source(object, 0..u64::MAX, || Ok(()))?;
+            self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
             inode.unprivileged.store(false, Ordering::Release);
             self.invalidate_attributes(inode.nodeid);
         }

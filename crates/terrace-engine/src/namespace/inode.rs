@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
 
 use super::CachedFile;
-use super::attr::{Attr, Kind, Time};
+use super::attr::{Attr, Kind};
 use super::durable::{Durable, FREE, InodeRecord, USED};
 use super::error::{Error, Result};
 use super::path::ProcPath;
@@ -31,19 +31,24 @@ const FOREIGN_MIN: u64 = 1 << 62;
 
 const SHARDS: usize = 64;
 
-/// The source's word on a file at a moment when the cache held nothing newer.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Seen {
-    size: u64,
-    mtime: Time,
-    ctime: Time,
+/// `InodeRecord::seen` of an inode that this mount has changed since the last look, or that nobody has looked at.
+const UNSEEN: u64 = 0;
+/// The same while somebody looks, and if nothing came of it: never what the next look finds.
+const LOOKING: u64 = 1;
+
+/// Size and times of the source's file, digested (multiply and rotate): another number than the two above.
+fn digest(stat: &Stat) -> u64 {
+    let Attr { size, mtime, ctime, .. } = Attr::from_stat(0, stat);
+    let words = [mtime, ctime].map(|t| [t.sec.cast_unsigned(), u64::from(t.nsec)]);
+    let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    words.as_flattened().iter().fold(mix(1, &size), mix).max(LOOKING + 1)
 }
 
-impl Seen {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        let attr = Attr::from_stat(0, stat);
-        Self { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
-    }
+/// What a look at the source found.
+pub(crate) struct Look {
+    /// Another than at the last look, and not by this mount.
+    pub(crate) changed: bool,
+    pub(crate) stat: Stat,
 }
 
 /// What opens and closes change.
@@ -57,8 +62,6 @@ pub(crate) struct Life<O> {
     pub(crate) writers: u32,
     /// Of these, handles whose holder may map the file without our hearing of it.
     pub(crate) unseen_writers: u32,
-    /// The source as last seen with nothing newer in the cache.
-    pub(crate) seen: Option<Seen>,
 }
 
 /// One inode.
@@ -72,8 +75,6 @@ pub(crate) struct Inode<O> {
     pub(crate) life: Mutex<Life<O>>,
     /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
-    /// Did this mount change the inode since `seen`? Set before the change.
-    pub(crate) modified: AtomicBool,
     /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
     pub(crate) unprivileged: AtomicBool,
     /// Looked up or opened since the shrinker came by.
@@ -104,9 +105,8 @@ impl<O> Inode<O> {
             slot,
             fd,
             record,
-            life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0, seen: None }),
+            life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0 }),
             announcing_writers: AtomicU32::new(0),
-            modified: AtomicBool::new(true),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }
@@ -184,7 +184,27 @@ impl<O> Inode<O> {
 
     /// Says that this mount is about to change the inode.
     pub(crate) fn touch(&self) {
-        self.modified.store(true, Ordering::Release);
+        self.record.seen.store(UNSEEN, Ordering::Release);
+    }
+
+    /// Looks at the source, and notes in the durable table what it says: the cache holds nothing newer. The caller holds `life`.
+    pub(crate) fn look(&self) -> Result<Look> {
+        // Taken before the look: a change through the mount clears it before it acts, and then it stays so.
+        let before = self.record.seen.swap(LOOKING, Ordering::AcqRel);
+        let stat = self.stat();
+        let now = stat.as_ref().map_or(before, digest);
+        let _ = self.record.seen.compare_exchange(LOOKING, now, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(Look { changed: before != UNSEEN && before != now, stat: stat? })
+    }
+
+    /// The cache could not be brought to what was seen: the next look finds a change again.
+    pub(crate) fn doubt(&self) {
+        self.record.seen.store(LOOKING, Ordering::Release);
+    }
+
+    /// Has nobody looked since this mount changed it last?
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.record.seen.load(Ordering::Acquire) == UNSEEN
     }
 }
 
@@ -383,6 +403,7 @@ impl<O> InodeTable<O> {
         record.mode.store(stat.st_mode, Ordering::Relaxed);
         record.has_object.store(0, Ordering::Relaxed);
         record.writer.store(-1, Ordering::Relaxed);
+        record.seen.store(UNSEEN, Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         Inode::new(slot, record, fd)
     }

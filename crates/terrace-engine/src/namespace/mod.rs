@@ -383,9 +383,9 @@ impl<C: PageCache> Namespace<C> {
 
     /// Drops an inode that the kernel has forgotten and nobody has open, unless something of it is cached.
     fn retire_if_unused(&self, inode: &Inode<C::Object>) {
-        let mut life = inode.life.lock();
+        let life = inode.life.lock();
         if !inode.is_forgotten(&life)
-            || (!self.pressure.is_crowded(self.inodes.len()) && self.rest(inode, &mut life))
+            || (!self.pressure.is_crowded(self.inodes.len()) && self.rest(inode, &life))
         {
             return;
         }
@@ -394,18 +394,14 @@ impl<C: PageCache> Namespace<C> {
 
     /// Lets a forgotten inode rest: it keeps its pages and shadows, and the next lookup finds it as if the kernel had never forgotten it. The
     /// next open compares the source with what it is now. False: there is nothing to keep.
-    fn rest(&self, inode: &Inode<C::Object>, life: &mut inode::Life<C::Object>) -> bool {
+    fn rest(&self, inode: &Inode<C::Object>, life: &inode::Life<C::Object>) -> bool {
         let Some(object) = &life.object else { return false };
         if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
             return false;
         }
-        // Cleared before the look, as at an open: whoever looks it up just now may change it.
-        let ours = inode.modified.swap(false, Ordering::AcqRel);
-        let Some(stat) = inode.stat().ok().filter(|stat| stat.st_nlink > 0) else { return false };
-        if ours || life.seen.is_none() {
-            life.seen = Some(inode::Seen::of(&stat));
-        }
-        true
+        // What was seen before stays: the next open must find out what has changed since.
+        let stat = if inode.is_unseen() { inode.look().map(|look| look.stat) } else { inode.stat() };
+        stat.is_ok_and(|stat| stat.st_nlink > 0)
     }
 
     /// Drops a forgotten inode with all that is cached of it.

@@ -188,9 +188,9 @@ impl<C: PageCache> Namespace<C> {
         }
         let mut dropped = false;
         for inode in resting {
-            let mut life = inode.life.lock();
+            let life = inode.life.lock();
             let kept = !crowded || inode.used.swap(false, Ordering::Relaxed);
-            if inode.is_forgotten(&life) && !(kept && self.rest(&inode, &mut life)) {
+            if inode.is_forgotten(&life) && !(kept && self.rest(&inode, &life)) {
                 self.retire(&inode, life);
                 dropped = true;
             }

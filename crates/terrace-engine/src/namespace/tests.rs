@@ -382,6 +382,12 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
     std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
     rested.world.namespace.sweep(false);
     assert_eq!(rested.read(), ([2; 50000].to_vec(), 13), "the sweep has not taken the change for its own");
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(rested.world.path("f"), [5; 50000]).unwrap();
+    rested.world.kill();
+    assert_eq!(rested.read(), ([5; 50000].to_vec(), 13), "nor has the next daemon");
+    rested.world.kill();
+    assert_eq!(rested.read(), ([5; 50000].to_vec(), 0), "which keeps what has not changed");
     // Written through the mount, then changed behind it.
     let opened = rested.world.ask(|ns, op| {
         let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
