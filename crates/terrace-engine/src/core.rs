@@ -6,7 +6,7 @@ use crate::lru::MinTtl;
 use crate::object::{Object, ObjectId, ObjectRef};
 use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
-use crate::segment::flag::{HELD, REUSED};
+use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::tier::{Compressed, Leaving};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -252,10 +252,12 @@ impl Core {
         if refault {
             self.note_near_miss();
         }
-        match shadow {
-            Some(_) => self.handles.frame_flags(frame).fetch_or(REUSED, Ordering::Relaxed),
-            None => self.handles.frame_flags(frame).fetch_and(!REUSED, Ordering::Relaxed),
-        };
+        // Of the page before, which may have gone while it was being compressed.
+        let flags = self.handles.frame_flags(frame);
+        flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
+        if shadow.is_some() {
+            flags.fetch_or(REUSED, Ordering::Relaxed);
+        }
         self.counts.refaults += u64::from(refault);
         refault
     }
@@ -337,11 +339,11 @@ impl Core {
         freed + left
     }
 
-    /// The place of a page that the policy gives up, unless it is dirty or in use.
+    /// The place of a page that the policy gives up, unless it is dirty, in use, or being compressed.
     pub(crate) fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.index.get(place).state() != State::Present;
-        let held = self.handles.frame_flags(v.slot).load(Ordering::Relaxed) & HELD != 0;
+        let held = self.handles.frame_flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
         (!busy && !held).then_some(place)
     }
     pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {

@@ -4,7 +4,7 @@ use crate::config::MEMORY_MIN;
 use crate::core::Core;
 use crate::engine::{Engine, Extra};
 use crate::object::Object;
-use crate::segment::flag::HELD;
+use crate::segment::flag::{HELD, REUSED};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -223,9 +223,8 @@ impl Core {
     fn move_page(&mut self, place: Place, from: u32, to: u32) {
         let (seg, mut touches) = (self.handles.segment.clone(), self.touches());
         let count = touches.take(from);
-        // It is clean: what its flags say is whether it was used again.
         let flags = self.handles.frame_flags(from).load(Ordering::Relaxed);
-        self.handles.frame_flags(to).store(flags, Ordering::Relaxed);
+        self.handles.frame_flags(to).store(flags & REUSED, Ordering::Relaxed);
         // SAFETY: both frames are in bounds and not the same; the content of a present page changes under this lock only, and
         // the new frame is claimed.
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };

@@ -45,6 +45,8 @@ pub mod flag {
     pub const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
     /// The page came back, or was read again after it came: it is worth compressing.
     pub const REUSED: u8 = 8;
+    /// The page is being compressed: it is nothing to be evicted meanwhile.
+    pub const LEAVING: u8 = 16;
 }
 
 impl SegmentHandles {

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::engine::Engine;
 use crate::object::Object;
 use crate::segment::SegmentHandles;
-use crate::segment::flag::{HELD, REUSED};
+use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::stats::CompressedTier;
 use std::cell::RefCell;
 use std::io;
@@ -216,14 +216,15 @@ impl Core {
             }
         }
         self.policy.restore(v.slot);
+        self.handles.frame_flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
         Some(Leaving { place, frame: v.slot, entry: self.index.get(place), shadow: v.shadow })
     }
 
     /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
     fn stow(&mut self, leaving: &Leaving, coded: Result<Coded<'_>, Refusal>) -> bool {
         let Leaving { place, frame, entry, shadow } = *leaving;
-        let held = self.handles.frame_flags(frame).load(Ordering::Relaxed) & HELD != 0;
-        if self.index.get(place) != entry || held || !self.policy.contains(frame) {
+        let flags = self.handles.frame_flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
+        if self.index.get(place) != entry || flags & HELD != 0 || !self.policy.contains(frame) {
             self.tier.as_mut().expect("pages leave for it").counts.changed += 1;
             return false;
         }
@@ -322,7 +323,7 @@ impl Core {
         self.sample_entry(frame, true);
         self.tell_key(frame);
         self.policy.insert(frame, shadow, Why::Read, &mut touches);
-        self.handles.frame_flags(frame).fetch_or(REUSED, Ordering::Relaxed);
+        self.handles.frame_flags(frame).store(REUSED, Ordering::Relaxed);
         true
     }
 
@@ -649,6 +650,23 @@ mod tests {
             assert!((0..PAGES).all(|page| s.is_watched(page)), "promoted, they are sampled as others are");
             s.agrees();
         }
+    }
+
+    #[test]
+    fn whoever_needs_a_frame_meanwhile_takes_no_page_that_is_being_compressed() {
+        let mut s = Squeezed::new(Mode::Lz4);
+        // Back in DRAM.
+        (0..2 * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
+        let mut leaving = Vec::new();
+        s.engine.core.lock().relieve(PAGES as usize / 2, Some(&mut leaving));
+        assert_eq!(leaving.len(), PAGES as usize / 2);
+        s.engine.core.lock().relieve(PAGES as usize, None);
+        s.engine.compress(&leaving, &mut s.compressor);
+        assert_eq!((s.stats().changed, s.stats().pages), (0, PAGES / 2));
+        // Nothing is left of the mark.
+        s.engine.drop_clean();
+        assert_eq!((s.stats().pages, s.engine.stats().memory.pages), (0, 0));
+        s.agrees();
     }
 
     #[test]
