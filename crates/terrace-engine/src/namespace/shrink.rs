@@ -101,12 +101,12 @@ impl Pressure {
             || self.objects() >= self.objects_mark
     }
 
-    /// Are the tables so full that forgotten inodes had better make room? At two thirds of the marks, so that resting inodes never
-    /// cause what [`Pressure::is_high`] does.
+    /// Are the tables so full that forgotten inodes had better make room? At half of the marks, so that resting inodes never
+    /// cause what [`Pressure::is_high`] does. An inode is a descriptor; the number of the newest one tells too little here, for
+    /// inodes that go leave holes, and then it is low.
     pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
-        let crowded = self.newest.load(Ordering::Relaxed) >= self.descriptors_mark / 3 * 2
-            || inodes >= self.inodes_mark / 3 * 2
-            || self.objects() >= self.objects_mark / 3 * 2;
+        let inodes_mark = self.inodes_mark.min(usize::try_from(self.descriptors_mark).unwrap_or(usize::MAX));
+        let crowded = inodes >= inodes_mark / 2 || self.objects() >= self.objects_mark / 2;
         if crowded {
             self.bell.notify_one();
         }
@@ -156,8 +156,9 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         while !pressure.ended.load(Ordering::Acquire) {
-            let crowded = pressure.is_crowded(self.inodes.len());
-            if self.sweep(crowded) && crowded || pressure.is_high(self.inodes.len()) && self.shrink() {
+            let high = pressure.is_high(self.inodes.len());
+            let crowded = high || pressure.is_crowded(self.inodes.len());
+            if self.sweep(crowded) && crowded || high && self.shrink() {
                 continue;
             }
             pressure.bell.wait_for(&mut pressure.waiting.lock(), Duration::from_secs(1));
@@ -170,8 +171,8 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.bell.notify_all();
     }
 
-    /// Drops resting inodes of which nothing is cached any more, or whose last name has, behind the mount's back; in a crowded table also those that
-    /// rest since the last time. Looks at a bounded number. Was any dropped?
+    /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
+    /// table also those that were not used since the last time. Looks at a bounded number. Is there anything to do at once?
     pub(super) fn sweep(&self, crowded: bool) -> bool {
         let (mut resting, mut visits) = (Vec::new(), 0);
         for _ in 0..self.inodes.shards() {
@@ -186,11 +187,12 @@ impl<C: PageCache> Namespace<C> {
                 break;
             }
         }
-        let mut dropped = false;
+        let (mut dropped, mut aged) = (false, false);
         for inode in resting {
             let life = inode.life.lock();
-            let kept = !crowded || inode.used.swap(false, Ordering::Relaxed);
-            if inode.is_forgotten(&life) && !(kept && self.rest(&inode, &life)) {
+            let used = crowded && inode.used.swap(false, Ordering::Relaxed);
+            aged |= used;
+            if inode.is_forgotten(&life) && !((used || !crowded) && self.rest(&inode, &life)) {
                 self.retire(&inode, life);
                 dropped = true;
             }
@@ -198,7 +200,7 @@ impl<C: PageCache> Namespace<C> {
         if dropped && let Ok(root) = self.inode(ROOT) {
             self.pressure.newest.store(limits::descriptors_used(root.fd()), Ordering::Relaxed);
         }
-        dropped
+        dropped || aged
     }
 
     /// One round; was there anything to ask for?
@@ -255,6 +257,15 @@ impl<C: PageCache> Namespace<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_of_the_descriptors_is_a_crowd() {
+        let pressure = Pressure::new(100_000, 100_000, 1000);
+        assert!(!pressure.is_crowded(374) && pressure.is_crowded(375));
+        // Whatever number was the last: the inodes below it may have gone.
+        pressure.opened(3);
+        assert!(pressure.is_crowded(375));
+    }
 
     #[test]
     fn any_table_that_fills_up_is_pressure() {
