@@ -215,7 +215,7 @@ impl Core {
             self.hasty_chunks.push(chunk);
             return true;
         }
-        self.evict_aged(32) > 0
+        self.relieve(32, None) > 0
     }
 
     /// The place at which a frame's page stands.
@@ -243,12 +243,8 @@ impl Core {
     }
     /// Tells the policy of a page that has become resident.
     pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
-        let mut touches = self.touches();
-        touches.set(frame, 0);
-        self.sample_entry(frame, why != Why::Readahead);
         self.counts.inserted += 1;
-        self.tell_key(frame);
-        let refault = self.policy.insert(frame, shadow, why, &mut touches);
+        let refault = self.list(frame, shadow, why, why != Why::Readahead);
         if refault {
             self.note_near_miss();
         }
@@ -260,6 +256,15 @@ impl Core {
         }
         self.counts.refaults += u64::from(refault);
         refault
+    }
+    /// Puts a frame that has an owner, untouched, into the policy's lists. `used`: a program asks for the page now. True if it was a
+    /// recent refault.
+    pub(crate) fn list(&mut self, frame: u32, shadow: Option<Shadow>, why: Why, used: bool) -> bool {
+        let mut touches = self.touches();
+        touches.set(frame, 0);
+        self.sample_entry(frame, used);
+        self.tell_key(frame);
+        self.policy.insert(frame, shadow, why, &mut touches)
     }
     /// Tells a policy that counts by key whose page is in a frame that has an owner: right before `insert`.
     pub(crate) fn tell_key(&mut self, frame: u32) {
@@ -295,71 +300,71 @@ impl Core {
     }
 
     /// [`Core::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
-    pub(crate) fn evict_aged(&mut self, want: usize) -> usize {
-        self.relieve(want, None)
-    }
-    /// [`Core::evict_aged`] of pages that are not worth compressing; the others are put into `leaving`, if there is one, and stay
-    /// until they are compressed. Frames freed, and to be freed.
     pub(crate) fn relieve(&mut self, want: usize, leaving: Option<&mut Vec<Leaving>>) -> usize {
         if self.min_ttl.holds(&*self.policy) {
             return 0;
         }
-        self.evict_to(want, leaving)
+        self.evict(want, leaving)
     }
-    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it.
-    pub(crate) fn evict(&mut self, want: usize) -> usize {
-        self.evict_to(want, None)
-    }
-    fn evict_to(&mut self, want: usize, mut leaving: Option<&mut Vec<Leaving>>) -> usize {
+    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
+    /// compressing are put into `leaving`, if there is one, and stay until they are compressed. Frames freed, and to be freed.
+    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Vec<Leaving>>) -> usize {
         let mut touches = self.touches();
         let mut victims = std::mem::take(&mut self.victims);
-        let (mut freed, mut left) = (0, 0);
+        let mut freed = 0;
         // Dirty pages come back: look at a bounded number before giving up.
         let mut rounds = 8;
-        while freed + left < want && rounds > 0 {
+        while freed < want && rounds > 0 {
             rounds -= 1;
             victims.clear();
-            self.policy.victims(want - freed - left, &mut touches, &mut victims);
+            self.policy.victims(want - freed, &mut touches, &mut victims);
             self.counts.pgscan += victims.len() as u64;
             for v in &victims {
-                match leaving.as_mut().and_then(|leaving| Some((self.leaves_for_tier(v)?, leaving))) {
-                    Some((page, leaving)) => {
-                        leaving.push(page);
-                        left += 1;
-                    }
-                    None => freed += usize::from(self.evict_one(v)),
-                }
+                freed += usize::from(self.evict_one(v, leaving.as_deref_mut()));
             }
             if victims.is_empty() {
                 break;
             }
         }
-        self.counts.pgsteal += freed as u64;
         self.victims = victims;
-        freed + left
+        freed
     }
 
     /// The place of a page that the policy gives up, unless it is dirty, in use, or being compressed.
-    pub(crate) fn clean_place(&self, v: &Victim) -> Option<Place> {
+    fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.index.get(place).state() != State::Present;
         let held = self.handles.frame_flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
         (!busy && !held).then_some(place)
     }
-    pub(crate) fn evict_one(&mut self, v: &Victim) -> bool {
-        match self.clean_place(v) {
-            Some(place) => self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get())),
-            None => self.policy.restore(v.slot),
+    /// [`Core::evict`] of one page; false if it stays.
+    pub(crate) fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Vec<Leaving>>) -> bool {
+        let Some(place) = self.clean_place(v) else {
+            self.policy.restore(v.slot);
+            return false;
+        };
+        if let Some(leaving) = leaving
+            && let Some(page) = self.leaves_for_tier(v, place)
+        {
+            leaving.push(page);
+            return true;
         }
-        self.place_of(v.slot).is_none()
+        self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get()));
+        self.counts.pgsteal += 1;
+        true
     }
 
-    /// Withdraws a page that the policy no longer lists, and frees its frame.
+    /// Withdraws a page that the policy does not list (any more), and frees its frame.
     pub(crate) fn release(&mut self, place: Place, frame: u32, shadow: u32) {
+        self.make_absent(place, shadow);
+        self.free_owned(frame);
+    }
+
+    /// The entry of a page that was somewhere in memory names nothing any longer.
+    pub(crate) fn make_absent(&mut self, place: Place, shadow: u32) {
         let clock = self.index.tick();
         withdraw(self.index.entry(place), Entry::absent(shadow, clock));
         self.index.count_present(place, -1);
-        self.free_owned(frame);
     }
 
     /// Drops a resident page, dirty or not, without a shadow.

@@ -267,8 +267,7 @@ impl Core {
         let (mut touches, mut victims) = (self.touches(), Vec::new());
         self.policy.victims_until(seq, want, &mut touches, &mut victims);
         self.counts.pgscan += victims.len() as u64;
-        let evicted = victims.iter().filter(|v| self.evict_one(v)).count() as u64;
-        self.counts.pgsteal += evicted;
+        let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
         (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
     }
 }

@@ -233,10 +233,7 @@ impl Core {
         self.hand_over(place, from, to);
         let shadow = self.policy.shadow();
         self.policy.remove(from);
-        touches.set(to, 0);
-        self.sample_entry(to, false);
-        self.tell_key(to);
-        self.policy.insert(to, shadow, Why::Read, &mut touches);
+        self.list(to, shadow, Why::Read, false);
         touches.set(to, count);
     }
 

@@ -30,7 +30,7 @@ impl Engine {
             self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
             while self.reclaim_batch(compressor.as_mut()) {
-                if self.judge_tier(&mut judged) {
+                if compressor.is_some() && self.judge_tier(&mut judged) {
                     self.adjust_pool();
                 }
             }
@@ -89,7 +89,7 @@ impl Engine {
     pub fn drop_clean(&self) -> u64 {
         let mut dropped = 0;
         loop {
-            let freed = self.core.lock().evict(BATCH) as u64;
+            let freed = self.core.lock().evict(BATCH, None) as u64;
             dropped += freed;
             if freed == 0 {
                 return dropped + self.empty_tier();

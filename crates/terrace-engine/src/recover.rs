@@ -14,7 +14,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
 use terrace_shm::index::Place;
-use terrace_shm::protocol::{publish, withdraw};
+use terrace_shm::protocol::publish;
 use terrace_shm::{Entry, State};
 
 /// What was found.
@@ -79,9 +79,7 @@ impl Engine {
         }
         // They were clean, and the pool of this daemon is empty.
         for place in compressed {
-            let clock = core.index.tick();
-            withdraw(core.index.entry(place), Entry::absent(0, clock));
-            core.index.count_present(place, -1);
+            core.make_absent(place, 0);
         }
         found.objects = objects.len();
         let mut kept = Vec::new();
@@ -90,14 +88,13 @@ impl Engine {
             let flags = self.handles.frame_flags(frame);
             let dirty = flags.swap(0, Ordering::AcqRel) & HELD != 0;
             let busy = e.state() != State::Present;
-            let clock = core.index.tick();
             if (busy && !dirty) || !core.recover_owner(place, frame) {
-                withdraw(core.index.entry(place), Entry::absent(0, clock));
-                core.index.count_present(place, -1);
+                core.make_absent(place, 0);
                 found.dropped += 1;
                 continue;
             }
             if busy {
+                let clock = core.index.tick();
                 publish(core.index.entry(place), Entry::present(frame, clock));
             }
             if dirty {

@@ -20,12 +20,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::boundary::{Boundary, Costs, Window};
-use terrace_policy::{Shadow, Touches, Victim, Why};
+use terrace_policy::{Shadow, Victim, Why};
 use terrace_shm::codec::{Coded, Page, Unpack};
 use terrace_shm::compress::{Compressor, Mode, Refusal, Unzstd};
 use terrace_shm::index::Place;
 use terrace_shm::layout::HUGE;
-use terrace_shm::protocol::{publish, replace, withdraw};
+use terrace_shm::protocol::{publish, replace};
 use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::{Corrupt, ZPool};
 use terrace_shm::{Entry, PAGE_SIZE, State};
@@ -118,6 +118,17 @@ pub(crate) struct Leaving {
     shadow: Option<Shadow>,
 }
 
+/// Whether a page is not worth trying, after so many of its file were refused. What is not tried is counted, too, so that one in
+/// so many is.
+fn is_incompressible(o: &Object) -> bool {
+    let refused = o.refused.load(Ordering::Relaxed);
+    if refused < REFUSALS {
+        return false;
+    }
+    o.refused.fetch_add(1, Ordering::Relaxed);
+    !(refused - REFUSALS).is_multiple_of(REPROBE)
+}
+
 impl Compressed {
     /// An empty tier; None if there is to be none.
     ///
@@ -148,9 +159,7 @@ impl Compressed {
     pub(crate) fn books_bytes(&self) -> u64 {
         self.pool.books_bytes() + (self.unzstd.bytes() + self.compressor_bytes) as u64
     }
-}
 
-impl Compressed {
     /// What `terrace stat` shows; `hits` are counted at the doors.
     pub(crate) fn stats(&self, hits: u64) -> CompressedTier {
         let (pool, counts, c) = (&self.pool, self.pool.counts(), self.counts);
@@ -189,8 +198,7 @@ impl Core {
     }
 
     /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
-    pub(crate) fn leaves_for_tier(&mut self, v: &Victim) -> Option<Leaving> {
-        let place = self.clean_place(v)?;
+    pub(crate) fn leaves_for_tier(&mut self, v: &Victim, place: Place) -> Option<Leaving> {
         let tier = self.tier.as_mut()?;
         let flags = self.handles.frame_flags(v.slot).load(Ordering::Relaxed);
         if tier.admit == Admit::Reused && flags & REUSED == 0 {
@@ -204,16 +212,9 @@ impl Core {
             return None;
         }
         let (slot, _) = self.index.whose(place);
-        let refused = self.object_in_slot(slot).map_or(0, |o| o.refused.load(Ordering::Relaxed));
-        if refused >= REFUSALS {
-            // Counted up by what is not tried as well, so that one in so many is.
-            if let Some(o) = self.object_in_slot(slot) {
-                o.refused.fetch_add(1, Ordering::Relaxed);
-            }
-            if !(refused - REFUSALS).is_multiple_of(REPROBE) {
-                self.tier.as_mut()?.counts.reject_by_file += 1;
-                return None;
-            }
+        if self.object_in_slot(slot).is_some_and(|o| is_incompressible(o)) {
+            self.tier.as_mut()?.counts.reject_by_file += 1;
+            return None;
         }
         self.policy.restore(v.slot);
         self.handles.frame_flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
@@ -267,7 +268,7 @@ impl Core {
         tier.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
             let shadow = self.policy.shadow().map_or(0, |s| s.0.get());
-            self.take_out(place, shadow);
+            self.make_absent(place, shadow);
             self.tier.as_mut().expect("as above").pool.evict(handle);
         }
         let Core { tier: Some(tier), index, .. } = self else { return 0 };
@@ -281,20 +282,13 @@ impl Core {
         coldest.len()
     }
 
-    /// The entry of a compressed page names it no longer.
-    fn take_out(&mut self, place: Place, shadow: u32) {
-        let clock = self.index.tick();
-        withdraw(self.index.entry(place), Entry::absent(shadow, clock));
-        self.index.count_present(place, -1);
-    }
-
     /// Drops the compressed page at `place`, if that is what stands there.
     pub(crate) fn expel(&mut self, place: Place) {
         let e = self.index.get(place);
         if e.state() != State::Tier {
             return;
         }
-        self.take_out(place, 0);
+        self.make_absent(place, 0);
         self.tier.as_mut().expect("an entry names its pool").pool.remove(Handle(e.payload()));
     }
 
@@ -318,11 +312,8 @@ impl Core {
         tier.pool.remove(Handle(e.payload()));
         tier.counts.promoted += 1;
         // Whoever is read twice below has earned its place above.
-        let (shadow, mut touches) = (self.policy.shadow(), self.touches());
-        touches.set(frame, 0);
-        self.sample_entry(frame, true);
-        self.tell_key(frame);
-        self.policy.insert(frame, shadow, Why::Read, &mut touches);
+        let shadow = self.policy.shadow();
+        self.list(frame, shadow, Why::Read, true);
         self.handles.frame_flags(frame).store(REUSED, Ordering::Relaxed);
         true
     }
@@ -439,9 +430,11 @@ impl Engine {
     pub(crate) fn fit_tier(&self) {
         let limit = self.memory.load(Ordering::Relaxed);
         let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
-        if let Some(tier) = &mut self.core.lock().tier {
-            let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
-            let CompressedConfig { min_percent, max_percent, .. } = self.config.compressed;
+        let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
+        let CompressedConfig { min_percent, max_percent, .. } = self.config.compressed;
+        {
+            let mut core = self.core.lock();
+            let Some(tier) = &mut core.tier else { return };
             tier.boundary.set_limits(share(min_percent)..=share(max_percent), all);
             tier.pool.set_limit(tier.target().min(tier.pool.limit()));
         }

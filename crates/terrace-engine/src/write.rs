@@ -235,11 +235,11 @@ impl Engine {
     fn abandon(&self, _o: &Object, batch: &[Changing]) {
         let mut core = self.core.lock();
         for c in batch {
-            let clock = core.index.tick();
             if c.resident {
+                let clock = core.index.tick();
                 publish(core.index.entry(c.place), Entry::present(c.frame, clock));
             } else {
-                core.disown(c.place, c.frame, clock);
+                core.release(c.place, c.frame, 0);
             }
         }
     }
@@ -316,13 +316,6 @@ impl Engine {
 }
 
 impl crate::core::Core {
-    /// Takes back a frame that was booked for a page which stays absent.
-    pub(crate) fn disown(&mut self, place: Place, frame: u32, clock: u64) {
-        withdraw(self.index.entry(place), Entry::absent(0, clock));
-        self.index.count_present(place, -1);
-        self.free_owned(frame);
-    }
-
     /// Drops all pages beyond a new end, and zeroes the rest of the last page.
     pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
         self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);

@@ -14,7 +14,7 @@ use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::client::{self, Outcome, Seen, observe, still};
 use terrace_shm::protocol::slot;
-use terrace_shm::ring::{Ring, SLOTS_MAX};
+use terrace_shm::ring::{Donation, Ring, SLOTS_MAX};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 /// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
@@ -275,13 +275,9 @@ impl Batch<'_> {
             count(&c.donations_dropped, 1);
             return;
         };
-        let d = self.ring.donation(slot.into());
-        d.object.store(self.file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
-        d.page.store(self.page(i), Ordering::Relaxed);
-        d.seen.store(self.seen[i], Ordering::Relaxed);
-        d.clock.store(self.clock, Ordering::Relaxed);
-        d.len.store(if self.source.may_write { valid as u64 } else { 0 }, Ordering::Relaxed);
-        slot::ready(&d.state);
+        let seen = Seen { identity: self.seen[i], clock: self.clock };
+        let len = if self.source.may_write { valid } else { 0 };
+        offer(self.ring.donation(slot.into()), self.file, self.page(i), seen, len);
         count(&c.donations, 1);
     }
 
@@ -311,10 +307,17 @@ impl Batch<'_> {
 pub fn ask_for(file: &File, ring: &Ring, page: u64) {
     let serving = file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
     let Some(slot) = serving.then(|| claim(ring, file)).flatten() else { return };
-    let d = ring.donation(slot.into());
+    // Of a page that is not absent nothing was seen that the daemon would look at.
+    offer(ring.donation(slot.into()), file, page, Seen { identity: 0, clock: 0 }, 0);
+}
+
+/// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
+fn offer(d: &Donation, file: &File, page: u64, seen: Seen, len: usize) {
     d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
     d.page.store(page, Ordering::Relaxed);
-    d.len.store(0, Ordering::Relaxed);
+    d.seen.store(seen.identity, Ordering::Relaxed);
+    d.clock.store(seen.clock, Ordering::Relaxed);
+    d.len.store(len as u64, Ordering::Relaxed);
     slot::ready(&d.state);
 }
 
