@@ -117,6 +117,8 @@ pub struct CompressedTier {
     pub moved_bytes: u64,
     /// Mean time to compress a page and put it away, ns.
     pub compress_ns: u64,
+    /// What a read of the device is taken to cost, ns.
+    pub miss_ns: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]

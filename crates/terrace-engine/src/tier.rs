@@ -30,8 +30,9 @@ use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::{Corrupt, ZPool};
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
-/// What a read of the device, compressing and decompressing a page cost, ns, until something better is known: an NVMe disk, and LZ4.
-const COSTS: Costs = Costs { miss: 60_000, compress: 8_000, decompress: 3_000 };
+/// What compressing and decompressing a page cost, ns, until something better is known: LZ4.
+const COMPRESS_NS: u64 = 8_000;
+const DECOMPRESS_NS: u64 = 3_000;
 /// How often the boundary is looked at.
 const JUDGED_EVERY: Duration = Duration::from_millis(50);
 /// Objects given up under one lock to make room.
@@ -66,6 +67,8 @@ pub struct CompressedConfig {
     pub admit: Admit,
     /// A page whose result is longer than this share of it stays uncompressed, per cent.
     pub refuse_percent: u32,
+    /// What a read of the device costs, ns, until something better is known.
+    pub miss_ns: u64,
 }
 
 impl Default for CompressedConfig {
@@ -76,6 +79,8 @@ impl Default for CompressedConfig {
             max_percent: 50,
             admit: Admit::Reused,
             refuse_percent: 75,
+            // An NVMe disk.
+            miss_ns: 60_000,
         }
     }
 }
@@ -139,9 +144,10 @@ impl Compressed {
         if config.codec.is_none() || config.max_percent == 0 {
             return Ok(None);
         }
+        let costs = Costs { miss: config.miss_ns, compress: COMPRESS_NS, decompress: DECOMPRESS_NS };
         Ok(Some(Compressed {
             pool,
-            boundary: Boundary::new(COSTS),
+            boundary: Boundary::new(costs),
             counts: TierCounts::default(),
             admit: config.admit,
             unzstd: Unzstd::new()?,
@@ -185,6 +191,7 @@ impl Compressed {
             changed: c.changed,
             moved_bytes: counts.moved_bytes,
             compress_ns: c.compress_ns / (compressed + c.changed).max(1),
+            miss_ns: self.boundary.costs.miss,
         }
     }
 }
