@@ -10,6 +10,7 @@ pub mod lab;
 pub mod machine;
 pub mod pages;
 pub mod passthrough;
+pub mod raw;
 pub mod stats;
 pub mod steps;
 pub mod suites;

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The description that goes with raw results: a number without it says nothing.
-#[derive(Clone, Debug, Serialize)]
+/// The description that goes with raw results: a number without it says nothing. What an older file does not tell is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Machine {
     /// Processor model.
     pub cpu: String,
