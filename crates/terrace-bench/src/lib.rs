@@ -4,6 +4,7 @@
 //! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]. Apart from all that: [`lab`], the policies on recorded traces.
 
 pub mod cgroup;
+pub mod compare;
 pub mod demo;
 pub mod fio;
 pub mod lab;

@@ -28,15 +28,20 @@ impl Interval {
         self.low <= value && value <= self.high
     }
 
-    fn map(self, f: impl Fn(f64) -> f64) -> Interval {
+    /// The interval of a rising function of the number.
+    pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Interval {
         Interval { mean: f(self.mean), low: f(self.low), high: f(self.high), n: self.n }
     }
 }
 
-/// Arithmetic mean; `None` for no data or data that are not numbers.
+/// Arithmetic mean; `None` for no data, data that are not numbers, or a sum that is none.
+///
+/// The second pass takes back what the first rounded: the mean of equal numbers is that number, so that they have no variance.
 pub fn mean(xs: &[f64]) -> Option<f64> {
-    let ok = !xs.is_empty() && xs.iter().all(|x| x.is_finite());
-    ok.then(|| xs.iter().sum::<f64>() / xs.len() as f64)
+    let n = xs.len() as f64;
+    let rough = xs.iter().sum::<f64>() / n;
+    let mean = rough + xs.iter().map(|x| x - rough).sum::<f64>() / n;
+    mean.is_finite().then_some(mean)
 }
 
 /// Sample variance (n - 1); `None` below two observations.
@@ -69,7 +74,7 @@ pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Interval> {
     Some(mean_interval(&logs, confidence)?.map(f64::exp))
 }
 
-/// Welch's unequal-variance t-test.
+/// Welch's unequal-variance t-test (Biometrika 34, 1947), with Satterthwaite's degrees of freedom.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Welch {
     /// Mean of the first group minus mean of the second.
@@ -82,15 +87,18 @@ pub struct Welch {
     pub p: f64,
 }
 
-/// Compares two unpaired groups.
+/// Compares two unpaired groups; `None` below two observations in one, and where neither varies: there is nothing to measure the difference of
+/// their means by. One group may be constant.
 pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
     let (va, vb) = (variance(a)? / a.len() as f64, variance(b)? / b.len() as f64);
     let d = mean(a)? - mean(b)?;
     let se = (va + vb).sqrt();
-    if se == 0.0 {
+    if se == 0.0 || !se.is_finite() {
         return None;
     }
-    let df = (va + vb).powi(2) / (va * va / (a.len() - 1) as f64 + vb * vb / (b.len() - 1) as f64);
+    // By the shares of the two variances: their squares would leave the range of numbers.
+    let share = |v: f64, xs: &[f64]| (v / (va + vb)).powi(2) / (xs.len() - 1) as f64;
+    let df = 1.0 / (share(va, a) + share(vb, b));
     let half = t_quantile(confidence, df)? * se;
     let p = 2.0 * StudentsT::new(0.0, 1.0, df).ok()?.cdf(-(d / se).abs());
     let difference = Interval { mean: d, low: d - half, high: d + half, n: a.len() + b.len() };
@@ -162,6 +170,31 @@ mod tests {
         assert!(paired_ratio(&[(1.0, f64::NAN), (1.0, 1.0)], 0.95).is_none());
         assert!(mean_interval(&[1.0, f64::INFINITY], 0.95).is_none());
         assert!(welch(&[1.0, 1.0], &[2.0, 2.0], 0.95).is_none(), "no variance, no test");
+        assert!(welch(&[1.0], &[2.0, 3.0], 0.95).is_none());
+        assert!(welch(&[1.0, f64::NAN], &[2.0, 3.0], 0.95).is_none());
+        assert!(mean(&[]).is_none() && mean(&[1e308, 1e308]).is_none());
+    }
+
+    /// Each of these sums is off by rounding.
+    #[test]
+    fn equal_numbers_do_not_vary() {
+        for x in [0.1, 0.7, 1e-300, 12_345.678_9, -3.3e15] {
+            for n in 2..200 {
+                assert_eq!((mean(&vec![x; n]), variance(&vec![x; n])), (Some(x), Some(0.0)), "{n} times {x}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_side_without_variance_has_the_degrees_of_the_other() {
+        let w = welch(&[3.0, 3.0, 3.0, 3.0], &[1.0, 2.0], 0.95).unwrap();
+        near(w.df, 1.0, 1e-12);
+        near(w.t, 3.0, 1e-12);
+        near(w.difference.high, 1.5 + 12.706_204_74 * 0.5, 1e-6);
+        let tiny = welch(&[3e-150, 1e-150], &[1e-150, 2e-150], 0.95).unwrap();
+        let same = welch(&[3.0, 1.0], &[1.0, 2.0], 0.95).unwrap();
+        near(tiny.df, same.df, 1e-12);
+        near(tiny.t, same.t, 1e-12);
     }
 
     /// The interval must hold the truth about as often as it says.

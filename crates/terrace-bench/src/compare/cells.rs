@@ -1,0 +1,584 @@
+//! Welch's t-test between the systems of each cell.
+//!
+//! ```text
+//!   rows (one a run) ─► cells by the values of `by` ─► groups by the value of the factor ─► each group against the baseline's
+//! ```
+//! The baseline's mean is taken as exact where the difference is told in per cent of it, as published studies do: the uncertainty of the
+//! ratio itself (Fieller) would need the same number of runs and say nearly the same.
+
+use super::metric::{self, Better};
+use crate::raw::Run;
+use crate::stats::{self, Interval};
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// One run, whatever file it comes from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Where it stands, for messages: "raw.jsonl: kernel/random/2/1".
+    pub place: String,
+    /// Names and values, in the order of the source.
+    pub columns: Vec<(String, String)>,
+    /// Its numbers.
+    pub metrics: BTreeMap<String, f64>,
+    /// Something to be looked at: the run counts all the same.
+    pub marked: bool,
+    /// Why it does not count.
+    pub refused: Option<String>,
+}
+
+impl Row {
+    /// The value of a column.
+    pub fn column(&self, name: &str) -> Option<&str> {
+        self.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl From<&Run> for Row {
+    fn from(run: &Run) -> Row {
+        let column = |name: &str| Some((name.to_string(), run.column(name)?));
+        Row {
+            place: run.id.clone(),
+            columns: crate::raw::COLUMNS.iter().filter_map(|name| column(name)).collect(),
+            metrics: run.metrics.clone(),
+            marked: !run.marks.is_empty(),
+            refused: run.refused.clone(),
+        }
+    }
+}
+
+/// What is to be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The column that tells the systems apart.
+    pub factor: String,
+    /// Its value that the others are compared with.
+    pub baseline: String,
+    /// Columns whose values make a cell.
+    pub by: Vec<String>,
+    /// Which numbers; none: the usual ones of each cell ([`metric::usual`]).
+    pub metrics: Vec<String>,
+    /// Of the interval: 0.95.
+    pub confidence: f64,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// "terrace.compare.v1".
+    pub schema: &'static str,
+    /// The column that tells the systems apart.
+    pub factor: String,
+    /// Its value that the others are compared with.
+    pub baseline: String,
+    /// Columns whose values make a cell.
+    pub by: Vec<String>,
+    /// Of the intervals.
+    pub confidence: f64,
+    /// By metric, then candidate, then cell, each in the order of the data.
+    pub cells: Vec<CellComparison>,
+    /// Runs that do not count, and why.
+    pub refused: Vec<String>,
+    /// What else to know.
+    pub notices: Vec<String>,
+}
+
+/// One metric of one cell: a candidate against the baseline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellComparison {
+    /// The number's name.
+    pub metric: String,
+    /// Which way is better.
+    pub better: Better,
+    /// Columns and values of the cell.
+    #[serde(serialize_with = "as_map")]
+    pub cell: Vec<(String, String)>,
+    /// The baseline's runs.
+    pub baseline: Side,
+    /// The candidate's.
+    pub candidate: Side,
+    /// The test.
+    pub outcome: Outcome,
+    /// In a word.
+    pub verdict: Verdict,
+}
+
+/// The runs of one side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// Value of the factor.
+    pub value: String,
+    /// Runs that count and tell the metric.
+    pub runs: usize,
+    /// Those of them that carry a mark.
+    pub marked: usize,
+    /// In the metric's unit; `None` without a run.
+    pub mean: Option<f64>,
+    /// Standard deviation; `None` below two runs.
+    pub deviation: Option<f64>,
+}
+
+/// What the runs say.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Welch's test could be made.
+    Tested {
+        /// Candidate less baseline, in the metric's unit.
+        difference: Interval,
+        /// The same in per cent of the baseline's mean, `None` where that is zero.
+        percent: Option<Interval>,
+        /// Of baseline less candidate, as `t.test(baseline, candidate)` of R tells it.
+        t: f64,
+        /// Welch-Satterthwaite degrees of freedom.
+        df: f64,
+        /// Two-sided probability of such a t by chance.
+        p: f64,
+    },
+    /// No run of a side differs from another of it: the difference is what it is, but nothing tells how sure it is.
+    Constant {
+        /// Candidate less baseline.
+        difference: f64,
+        /// In per cent of the baseline, `None` where that is zero.
+        percent: Option<f64>,
+    },
+    /// A side has less than two runs that count.
+    TooFew,
+}
+
+/// An outcome in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The interval holds zero.
+    NoSignificance,
+    /// All of the interval is on the better side.
+    Better,
+    /// All of it is on the worse side.
+    Worse,
+    /// Above, and nobody said whether that is better.
+    Higher,
+    /// Below, likewise.
+    Lower,
+    /// All runs of both sides gave one number.
+    Identical,
+    /// The sides differ, and neither varies.
+    DifferentWithoutVariance,
+    /// Less than two runs on a side.
+    TooFew,
+}
+
+impl Verdict {
+    /// For a table.
+    pub fn text(self) -> &'static str {
+        match self {
+            Verdict::NoSignificance => "no significance",
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Higher => "higher",
+            Verdict::Lower => "lower",
+            Verdict::Identical => "identical",
+            Verdict::DifferentWithoutVariance => "different without variance",
+            Verdict::TooFew => "too few runs",
+        }
+    }
+
+    fn of(outcome: &Outcome, better: Better) -> Verdict {
+        let difference = match outcome {
+            Outcome::TooFew => return Verdict::TooFew,
+            Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,
+            Outcome::Constant { .. } => return Verdict::DifferentWithoutVariance,
+            Outcome::Tested { difference, .. } => difference,
+        };
+        match (better, difference.low > 0.0) {
+            _ if difference.holds(0.0) => Verdict::NoSignificance,
+            (Better::Unknown, true) => Verdict::Higher,
+            (Better::Unknown, false) => Verdict::Lower,
+            (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
+            (Better::Higher, false) | (Better::Lower, true) => Verdict::Worse,
+        }
+    }
+}
+
+/// Above this a number is no measurement, and squares of differences leave the range of numbers.
+const NUMBER_MAX: f64 = 1e100;
+
+/// Tests two groups of runs. `confidence` lies between 0 and 1; no number is beyond 1e100.
+pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome {
+    let (Some(base), Some(cand)) = (stats::mean(baseline), stats::mean(candidate)) else {
+        return Outcome::TooFew;
+    };
+    if baseline.len().min(candidate.len()) < 2 {
+        return Outcome::TooFew;
+    }
+    let percent = |v: f64| 100.0 * v / base.abs();
+    match stats::welch(candidate, baseline, confidence) {
+        Some(welch) => Outcome::Tested {
+            difference: welch.difference,
+            percent: (base != 0.0).then(|| welch.difference.map(percent)),
+            t: -welch.t,
+            df: welch.df,
+            p: welch.p,
+        },
+        None => {
+            let difference = cand - base;
+            Outcome::Constant { difference, percent: (base != 0.0).then(|| percent(difference)) }
+        }
+    }
+}
+
+/// Compares, in each cell and for each metric, each value of the factor with the baseline.
+///
+/// # Errors
+/// A column or value that is not there, nothing that could be compared; in one line with the cure.
+pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> {
+    check(rows, question)?;
+    let (counting, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.refused.is_none());
+    let told = |row: &&Row| Some(format!("{}: {}", row.place, row.refused.as_ref()?));
+    let mut answer = Comparison {
+        schema: "terrace.compare.v1",
+        factor: question.factor.clone(),
+        baseline: question.baseline.clone(),
+        by: question.by.clone(),
+        confidence: question.confidence,
+        cells: Vec::new(),
+        refused: refused.iter().filter_map(told).collect(),
+        notices: Vec::new(),
+    };
+    for group in groups(&counting, question) {
+        compare_group(&group, question, &mut answer);
+    }
+    let position = |list: &[String], name: &str| list.iter().position(|n| n == name);
+    let metrics = distinct(answer.cells.iter().map(|c| c.metric.as_str()));
+    let values = distinct(counting.iter().filter_map(|row| row.column(&question.factor)));
+    // A stable sort: within a metric and a candidate, cells stay in the order of the data.
+    answer.cells.sort_by_key(|c| (position(&metrics, &c.metric), position(&values, &c.candidate.value)));
+    if answer.cells.iter().all(|c| c.verdict == Verdict::TooFew) {
+        return Err(nothing(&answer, question));
+    }
+    Ok(answer)
+}
+
+/// The values, each once, in the order of their first.
+pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for value in values {
+        if !all.iter().any(|v| v == value) {
+            all.push(value.to_string());
+        }
+    }
+    all
+}
+
+fn check(rows: &[Row], question: &Question) -> Result<(), String> {
+    let Question { factor, baseline, by, metrics, confidence } = question;
+    if !(*confidence > 0.0 && *confidence < 1.0) {
+        return Err(format!("no confidence: {confidence} (it lies between 0 and 1, as 0.95)"));
+    }
+    if rows.is_empty() {
+        return Err("the files hold no run (name files of results)".into());
+    }
+    for row in rows.iter().filter(|row| row.refused.is_none()) {
+        if let Some((name, value)) = row.metrics.iter().find(|(_, v)| v.is_nan() || v.abs() > NUMBER_MAX) {
+            return Err(format!(
+                "{}: {name} is {value}: no measurement (correct the run or take it out)",
+                row.place
+            ));
+        }
+    }
+    for column in [factor].into_iter().chain(by) {
+        if let Some(row) = rows.iter().find(|row| row.column(column).is_none()) {
+            let there = row.columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(format!("{} has no column {column} (there are {there})", row.place));
+        }
+    }
+    if by.contains(factor) {
+        return Err(format!(
+            "{factor} is the factor: it cannot split the cells as well (leave it out of --by)"
+        ));
+    }
+    let values = distinct(rows.iter().filter_map(|row| row.column(factor)));
+    if !values.contains(baseline) {
+        return Err(format!(
+            "{factor} is nowhere {baseline} (--baseline takes one of {})",
+            values.join(", ")
+        ));
+    }
+    for metric in metrics {
+        let there = distinct(rows.iter().flat_map(|row| row.metrics.keys().map(String::as_str)));
+        if !there.contains(metric) {
+            return Err(format!("no run tells {metric} (--metric takes some of {})", there.join(", ")));
+        }
+    }
+    Ok(())
+}
+
+/// Why there is no comparison at all.
+fn nothing(answer: &Comparison, question: &Question) -> String {
+    let Question { factor, baseline, .. } = question;
+    match answer.cells.first() {
+        None => format!(
+            "no cell has runs of {factor} {baseline} and of another (see --factor, --baseline and --by)"
+        ),
+        Some(cell) => format!(
+            "no cell has two runs on both sides, the first {} of {} and {} of {} (an interval needs two; {} runs were refused)",
+            cell.baseline.runs,
+            cell.baseline.value,
+            cell.candidate.runs,
+            cell.candidate.value,
+            answer.refused.len()
+        ),
+    }
+}
+
+/// A cell: its columns, and the runs of each value of the factor.
+struct Group<'a> {
+    cell: Vec<(String, String)>,
+    sides: Vec<(&'a str, Vec<&'a Row>)>,
+}
+
+fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut places = BTreeMap::new();
+    for row in rows {
+        let value = |name: &String| (name.clone(), row.column(name).unwrap_or_default().to_string());
+        let cell: Vec<(String, String)> = question.by.iter().map(value).collect();
+        let at = *places.entry(cell.clone()).or_insert_with(|| {
+            groups.push(Group { cell, sides: Vec::new() });
+            groups.len() - 1
+        });
+        let value = row.column(&question.factor).unwrap_or_default();
+        let sides = &mut groups[at].sides;
+        match sides.iter_mut().find(|(v, _)| *v == value) {
+            Some((_, rows)) => rows.push(row),
+            None => sides.push((value, vec![row])),
+        }
+    }
+    groups
+}
+
+fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
+    let empty = Vec::new();
+    let name = || group.cell.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ");
+    let base =
+        group.sides.iter().find(|(value, _)| *value == question.baseline).map_or(&empty, |(_, rows)| rows);
+    if base.is_empty() {
+        answer.notices.push(format!("{}: no run of {} counts", name(), question.baseline));
+    }
+    let all =
+        group.sides.iter().flat_map(|(_, rows)| rows).flat_map(|row| row.metrics.keys().map(String::as_str));
+    let there = distinct(all);
+    let wanted = if question.metrics.is_empty() { metric::usual(&there) } else { question.metrics.clone() };
+    for metric in wanted.iter().filter(|metric| there.contains(metric)) {
+        for (value, rows) in group.sides.iter().filter(|(value, _)| *value != question.baseline) {
+            for (side, rows) in [(question.baseline.as_str(), base), (value, rows)] {
+                let silent = rows.iter().filter(|row| !row.metrics.contains_key(metric)).count();
+                if silent > 0 {
+                    let of = rows.len();
+                    answer
+                        .notices
+                        .push(format!("{}: {silent} of {of} runs of {side} do not tell {metric}", name()));
+                }
+            }
+            let better = Better::of(metric);
+            let (base_numbers, numbers) = (numbers(base, metric), numbers(rows, metric));
+            let outcome = outcome(&base_numbers, &numbers, question.confidence);
+            answer.cells.push(CellComparison {
+                metric: metric.clone(),
+                better,
+                cell: group.cell.clone(),
+                baseline: side(&question.baseline, base, metric),
+                candidate: side(value, rows, metric),
+                outcome,
+                verdict: Verdict::of(&outcome, better),
+            });
+        }
+    }
+}
+
+fn numbers(rows: &[&Row], metric: &str) -> Vec<f64> {
+    rows.iter().filter_map(|row| row.metrics.get(metric).copied()).collect()
+}
+
+fn side(value: &str, rows: &[&Row], metric: &str) -> Side {
+    let numbers = numbers(rows, metric);
+    Side {
+        value: value.to_string(),
+        runs: numbers.len(),
+        marked: rows.iter().filter(|row| row.marked && row.metrics.contains_key(metric)).count(),
+        mean: stats::mean(&numbers),
+        deviation: stats::variance(&numbers).map(f64::sqrt),
+    }
+}
+
+fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(groups: &[(&str, &str, &[f64])]) -> Vec<Row> {
+        let row = |cell: &str, system: &str, v: &f64| Row {
+            place: format!("{cell} {system}"),
+            columns: vec![("cell".into(), cell.into()), ("system".into(), system.into())],
+            metrics: BTreeMap::from([("iops".into(), *v), ("p99_us".into(), 1e6 / *v)]),
+            ..Row::default()
+        };
+        groups.iter().flat_map(|(cell, system, vs)| vs.iter().map(move |v| row(cell, system, v))).collect()
+    }
+
+    fn question() -> Question {
+        Question {
+            factor: "system".into(),
+            baseline: "kernel".into(),
+            by: vec!["cell".into()],
+            metrics: vec!["iops".into()],
+            confidence: 0.95,
+        }
+    }
+
+    fn verdicts(answer: &Comparison) -> Vec<Verdict> {
+        answer.cells.iter().map(|c| c.verdict).collect()
+    }
+
+    #[test]
+    fn two_runs_a_side_and_unequal_numbers_of_runs() {
+        let data = rows(&[
+            ("a", "kernel", &[1.0, 2.0]),
+            ("a", "terrace", &[11.0, 12.0]),
+            ("b", "kernel", &[1.0, 2.0]),
+            ("b", "terrace", &[2.0, 3.0, 1.0, 2.0, 9.0]),
+        ]);
+        let answer = compare(&data, &question()).unwrap();
+        assert_eq!(verdicts(&answer), [Verdict::Better, Verdict::NoSignificance]);
+        let Outcome::Tested { difference, percent, t, df, p } = answer.cells[0].outcome else { panic!() };
+        // Two groups of equal variance 0.5: se = sqrt(0.5), df = 2, t = 10 / sqrt(0.5); t(0.975, 2) = 4.302653.
+        assert!((df - 2.0).abs() < 1e-12 && (t + 14.142_135_6).abs() < 1e-6, "{t} {df}");
+        assert!((difference.low - (10.0 - 4.302_652_73 * 0.5f64.sqrt())).abs() < 1e-6);
+        assert!((percent.unwrap().mean - 1000.0 / 1.5).abs() < 1e-9);
+        // For two degrees of freedom, p = 1 - t / sqrt(2 + t^2).
+        assert!((p - (1.0 - 14.142_135_6 / (202.0f64).sqrt())).abs() < 1e-8, "{p}");
+        assert_eq!((answer.cells[1].baseline.runs, answer.cells[1].candidate.runs), (2, 5));
+    }
+
+    #[test]
+    fn no_variance_on_both_sides_says_what_is_known() {
+        let data = rows(&[
+            ("same", "kernel", &[0.1; 10]),
+            ("same", "terrace", &[0.1; 7]),
+            ("other", "kernel", &[4.0, 4.0]),
+            ("other", "terrace", &[5.0, 5.0]),
+            ("one", "kernel", &[4.0, 4.0, 4.0]),
+            ("one", "terrace", &[5.0, 6.0]),
+        ]);
+        let answer = compare(&data, &question()).unwrap();
+        let expected = [Verdict::Identical, Verdict::DifferentWithoutVariance, Verdict::NoSignificance];
+        assert_eq!(verdicts(&answer), expected);
+        assert_eq!(answer.cells[1].outcome, Outcome::Constant { difference: 1.0, percent: Some(25.0) });
+        let Outcome::Tested { df, .. } = answer.cells[2].outcome else { panic!("one side varies") };
+        assert!((df - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_single_run_is_no_comparison() {
+        let single = [("a", "kernel", &[1.0, 2.0][..]), ("a", "terrace", &[3.0])];
+        let error = compare(&rows(&single), &question()).unwrap_err();
+        assert!(error.contains("2 of kernel and 1 of terrace (an interval needs two"), "{error}");
+        let mut groups = single.to_vec();
+        groups.extend([("b", "kernel", &[1.0, 2.0][..]), ("b", "terrace", &[1.0, 2.0])]);
+        let answer = compare(&rows(&groups), &question()).unwrap();
+        assert_eq!(verdicts(&answer), [Verdict::TooFew, Verdict::NoSignificance]);
+        assert_eq!(answer.cells[0].outcome, Outcome::TooFew);
+    }
+
+    #[test]
+    fn refused_runs_are_never_averaged_in_and_told() {
+        let mut data = rows(&[("a", "kernel", &[1.0, 2.0, 900.0]), ("a", "terrace", &[1.0, 2.0, 1.5])]);
+        data[2].refused = Some("wrong data".into());
+        data[0].marked = true;
+        let answer = compare(&data, &question()).unwrap();
+        let base = &answer.cells[0].baseline;
+        assert_eq!((base.runs, base.marked, base.mean), (2, 1, Some(1.5)));
+        assert_eq!(answer.refused, ["a kernel: wrong data"]);
+    }
+
+    #[test]
+    fn directions_follow_the_metric() {
+        let data = rows(&[("a", "kernel", &[100.0, 101.0, 99.0]), ("a", "terrace", &[80.0, 81.0, 79.0])]);
+        let answer = compare(&data, &Question { metrics: vec![], ..question() }).unwrap();
+        let found: Vec<_> = answer.cells.iter().map(|c| (c.metric.as_str(), c.verdict)).collect();
+        assert_eq!(found, [("iops", Verdict::Worse), ("p99_us", Verdict::Worse)]);
+        let back = Question { baseline: "terrace".into(), metrics: vec![], ..question() };
+        assert_eq!(verdicts(&compare(&data, &back).unwrap()), [Verdict::Better, Verdict::Better]);
+    }
+
+    #[test]
+    fn order_is_metric_then_candidate_then_cell() {
+        let two = [1.0, 2.0];
+        let mut groups = Vec::new();
+        for cell in ["z", "a"] {
+            groups.extend(["terrace", "kernel", "direct"].map(|system| (cell, system, &two[..])));
+        }
+        let answer = compare(&rows(&groups), &Question { metrics: vec![], ..question() }).unwrap();
+        let order: Vec<_> = answer
+            .cells
+            .iter()
+            .map(|c| format!("{} {} {}", c.metric, c.candidate.value, c.cell[0].1))
+            .collect();
+        let four = |m: &str| ["terrace z", "terrace a", "direct z", "direct a"].map(|s| format!("{m} {s}"));
+        assert_eq!(order, [four("iops"), four("p99_us")].concat());
+    }
+
+    #[test]
+    fn a_zero_baseline_has_no_per_cent_and_a_negative_one_keeps_the_sign() {
+        let Outcome::Tested { percent, .. } = outcome(&[-1.0, 1.0], &[4.0, 6.0], 0.95) else { panic!() };
+        assert_eq!(percent, None);
+        let Outcome::Tested { percent, .. } = outcome(&[-11.0, -9.0], &[-6.0, -4.0], 0.95) else { panic!() };
+        assert!((percent.unwrap().mean - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn wrong_questions_name_what_is_there() {
+        let data = rows(&[("a", "kernel", &[1.0, 2.0]), ("a", "terrace", &[1.0, 2.0])]);
+        let ask = |change: fn(&mut Question)| {
+            let mut q = question();
+            change(&mut q);
+            compare(&data, &q).unwrap_err()
+        };
+        assert!(ask(|q| q.factor = "sistem".into()).contains("no column sistem (there are cell, system)"));
+        assert!(ask(|q| q.by = vec!["x".into()]).contains("no column x"));
+        assert!(ask(|q| q.by = vec!["system".into()]).contains("leave it out of --by"));
+        assert!(ask(|q| q.baseline = "zram".into()).contains("takes one of kernel, terrace"));
+        assert!(ask(|q| q.metrics = vec!["bw".into()]).contains("takes some of iops, p99_us"));
+        assert!(ask(|q| q.confidence = 1.0).contains("as 0.95"));
+        let alone = rows(&[("a", "kernel", &[1.0, 2.0])]);
+        assert!(
+            compare(&alone, &question())
+                .unwrap_err()
+                .contains("no cell has runs of system kernel and of another")
+        );
+        assert!(compare(&[], &question()).is_err());
+        for bad in [f64::NAN, f64::INFINITY, -1e200] {
+            let mut data = data.clone();
+            data[3].metrics.insert("other".into(), bad);
+            assert!(compare(&data, &question()).unwrap_err().starts_with("a terrace: other is "));
+            data[3].refused = Some("wrong data".into());
+            assert!(
+                compare(&data, &question())
+                    .unwrap_err()
+                    .contains("(an interval needs two; 1 runs were refused)")
+            );
+        }
+    }
+
+    #[test]
+    fn what_some_runs_do_not_tell_is_told() {
+        let mut data = rows(&[("a", "kernel", &[1.0, 2.0, 3.0]), ("a", "terrace", &[1.0, 2.0])]);
+        data[0].metrics.remove("iops");
+        let answer = compare(&data, &question()).unwrap();
+        assert_eq!(answer.cells[0].baseline.runs, 2);
+        assert_eq!(answer.notices, ["a: 1 of 3 runs of kernel do not tell iops"]);
+    }
+}
