@@ -12,9 +12,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-shm", &[]),
     ("terrace-engine", &["terrace-policy", "terrace-shm"]),
     ("terrace-preload", &["terrace-shm"]),
-    ("terrace", &["terrace-engine", "terrace-policy", "terrace-trace"]),
+    ("terrace", &["terrace-engine", "terrace-policy", "terrace-probe", "terrace-trace"]),
     ("terrace-trace", &[]),
-    ("terrace-bench", &["terrace-policy", "terrace-trace"]),
+    ("terrace-probe", &[]),
+    ("terrace-bench", &["terrace-policy", "terrace-probe", "terrace-trace"]),
     ("terrace-tests", &["terrace-trace"]),
     ("xtask", &[]),
 ];

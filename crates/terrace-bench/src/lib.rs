@@ -1,7 +1,8 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
-//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]. Apart from all that: [`lab`], the policies on recorded traces.
+//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]. Apart from all that: [`lab`], the policies on recorded
+//! traces, and [`probe`], what storage can do.
 
 pub mod cgroup;
 pub mod compare;
@@ -11,6 +12,7 @@ pub mod lab;
 pub mod machine;
 pub mod pages;
 pub mod passthrough;
+pub mod probe;
 pub mod raw;
 pub mod stats;
 pub mod steps;

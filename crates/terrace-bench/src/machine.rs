@@ -43,9 +43,7 @@ pub fn describe(dir: &Path) -> Machine {
     Machine {
         cpu: line_after(&cpuinfo, "model name").unwrap_or_default(),
         cpus: cpus(),
-        memory_bytes: line_after(&read("/proc/meminfo"), "MemTotal")
-            .and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok())
-            .map_or(0, |kib| kib * 1024),
+        memory_bytes: meminfo("MemTotal"),
         kernel: read("/proc/sys/kernel/osrelease"),
         virtual_machine: cpuinfo.contains("hypervisor"),
         file_system,
@@ -61,6 +59,17 @@ pub fn describe(dir: &Path) -> Machine {
 /// Logical processors online.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Memory that programs could still have, bytes.
+pub fn memory_available() -> u64 {
+    meminfo("MemAvailable")
+}
+
+fn meminfo(key: &str) -> u64 {
+    line_after(&read("/proc/meminfo"), key)
+        .and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
 }
 
 fn read(path: &str) -> String {
@@ -82,7 +91,7 @@ fn output(program: &str, args: &[&str]) -> String {
 }
 
 /// Device and type of the mount that holds `dir`: the longest mount point that is a prefix.
-fn mount_of(dir: &Path) -> Option<(String, String)> {
+pub fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
     let best = mounts
@@ -147,6 +156,7 @@ mod tests {
     #[test]
     fn this_machine_has_a_description() {
         let m = describe(Path::new("/"));
+        assert!(memory_available() > 0 && memory_available() <= m.memory_bytes);
         assert!(m.cpus > 0 && m.memory_bytes > 0 && !m.kernel.is_empty() && !m.file_system.is_empty());
     }
 }

@@ -23,6 +23,8 @@ pub enum Load {
     Misses(Misses),
     /// Threads that mix hits on one file with misses on another.
     Mixed(Mixed),
+    /// One process of `terrace-bench probe`.
+    Probe(crate::probe::load::Load),
     /// Reads a sample of a file and checks every byte.
     Verify(Verify),
     /// Reads a whole file of any content and prints a digest.
@@ -145,6 +147,7 @@ pub fn run(load: &Load) -> io::Result<()> {
         Load::Misses(o) => misses(o)?,
         Load::Mixed(o) => mixed(o)?,
         Load::Verify(o) => verify(o)?,
+        Load::Probe(load) => return crate::probe::load::run(load),
         Load::Digest { file } => {
             println!("{:016x}", digest(file)?);
             return Ok(());
@@ -414,14 +417,14 @@ fn read_failed(n: isize, offset: u64) -> io::Error {
 }
 
 /// A page-aligned buffer, as O_DIRECT wants it.
-struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     from: usize,
     len: usize,
 }
 
 impl Buffer {
-    fn new(len: usize) -> Buffer {
+    pub(crate) fn new(len: usize) -> Buffer {
         let bytes = vec![0u8; len + PAGE];
         let from = bytes.as_ptr().align_offset(PAGE);
         Buffer { bytes, from, len }

@@ -7,8 +7,10 @@
 
 mod limits;
 mod locate;
+mod measured;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +104,11 @@ pub struct Fuse {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tier {
+    /// File of what storage can do; empty: none.
+    pub probe: PathBuf,
+    /// What a read of the source's device takes, once [`Config::look_up_device`] found it there.
+    #[serde(skip)]
+    pub miss: Option<Duration>,
     /// Compressed DRAM.
     pub compressed: Compressed,
 }
@@ -270,9 +277,25 @@ impl Config {
         let name = &path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|err| Failure::new(name, reason(err), "name a readable file"))?;
-        Config::parse(&text).map_err(|(line, why, cure)| {
+        let mut config = Config::parse(&text).map_err(|(line, why, cure)| {
             Failure::new(format_args!("{} line {line}", path.display()), why, cure)
-        })
+        })?;
+        if !config.tier.probe.as_os_str().is_empty() {
+            config.tier.probe = path.parent().unwrap_or(Path::new("")).join(&config.tier.probe);
+        }
+        Ok(config)
+    }
+
+    /// Takes the costs of the device below `src` from the file that `tier.probe` names, if it names one.
+    pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
+        if self.tier.probe.as_os_str().is_empty() {
+            return Ok(());
+        }
+        self.tier.miss = measured::miss(&self.tier.probe, src)?;
+        if self.tier.miss.is_none() && self.tier.compressed.codec != Codec::None {
+            eprintln!("{}", measured::unknown(&self.tier.probe, src));
+        }
+        Ok(())
     }
 
     /// Parses and checks the text of a file; an error comes with its line and cure.

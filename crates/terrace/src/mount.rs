@@ -24,9 +24,10 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     if options.remount {
         return remount(&args.mnt, options.flags);
     }
-    let config = Config::load(&tuning)?;
+    let mut config = Config::load(&tuning)?;
     instance::sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
+    config.look_up_device(&place.src)?;
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {
         true => keeper::keep(task).map(|()| ExitCode::SUCCESS),

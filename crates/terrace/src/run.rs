@@ -40,11 +40,12 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
 /// Runs the command; the exit code, or the signal, is its own.
 pub fn run(args: cli::Run) -> Result<ExitCode> {
-    let config = Config::load(&args.tuning)?;
+    let mut config = Config::load(&args.tuning)?;
     let library = if args.no_fast_door { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
     instance::sweep();
     let place = Place::for_run(&args.on)?;
+    config.look_up_device(&place.src)?;
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
     let dir = place.mnt.clone();
 

@@ -69,7 +69,7 @@ fn column(text: &str) -> Result<terrace_trace::Column, std::convert::Infallible>
 }
 
 /// Prints all at once; a reader that went away (`| head`) is no error.
-fn print(text: &str) -> io::Result<()> {
+pub(crate) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|e| unwritten("standard output", e)),
@@ -77,7 +77,7 @@ fn print(text: &str) -> io::Result<()> {
 }
 
 /// Puts a file in place whole, or not at all. What is no file (a pipe, a device) is not replaced but written to.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let named = |e| unwritten(path.display(), e);
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         return fs::write(path, text).map_err(named);

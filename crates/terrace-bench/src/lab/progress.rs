@@ -23,7 +23,14 @@ impl Default for Progress {
 impl Progress {
     /// Shows what `line` says, a few times a second.
     pub fn tick(&mut self, line: impl FnOnce() -> String) {
-        if self.terminal && Instant::now() >= self.next {
+        if Instant::now() >= self.next {
+            self.now(line);
+        }
+    }
+
+    /// Shows it at once: of something that takes its time.
+    pub fn now(&mut self, line: impl FnOnce() -> String) {
+        if self.terminal {
             let _ = write!(io::stderr(), "\r\x1b[K{}", line());
             self.shown = true;
             self.next = Instant::now() + PAUSE;

@@ -9,7 +9,7 @@ use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::namespace::{DurableLayout, DurableRegion, Namespace, NamespaceConfig};
 use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 
-use crate::config::{Admit, Codec, Compressed, Config, IoEngine};
+use crate::config::{Admit, Codec, Config, IoEngine, Tier};
 use crate::fuse;
 use crate::keeper::Shared;
 
@@ -109,7 +109,8 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
 }
 
 /// The compressed tier likewise.
-fn compressed_config(config: &Compressed) -> CompressedConfig {
+fn compressed_config(tier: &Tier) -> CompressedConfig {
+    let (config, default) = (&tier.compressed, CompressedConfig::default());
     CompressedConfig {
         codec: match config.codec {
             Codec::None => None,
@@ -123,7 +124,8 @@ fn compressed_config(config: &Compressed) -> CompressedConfig {
             Admit::Reused => terrace_engine::Admit::Reused,
             Admit::All => terrace_engine::Admit::All,
         },
-        ..CompressedConfig::default()
+        miss_ns: tier.miss.map_or(default.miss_ns, |miss| miss.as_nanos() as u64),
+        ..default
     }
 }
 
@@ -143,7 +145,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,
         },
-        compressed: compressed_config(&config.tier.compressed),
+        compressed: compressed_config(&config.tier),
         ring_slots: config.door.ring_slots as usize,
         clients_max: config.door.clients_max as usize,
         ..EngineConfig::default()

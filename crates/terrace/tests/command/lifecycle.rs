@@ -354,3 +354,41 @@ fn help_man_page_and_completions() {
         assert!(told(terrace(args)).fine().out.contains("terrace"), "{args:?}");
     }
 }
+
+#[test]
+fn a_miss_costs_what_was_measured_of_the_device() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (config, probe) = (stage.file("terrace.toml"), stage.file("probe.toml"));
+    // A relative name is looked for beside the configuration.
+    fs::write(&config, "[tier]\nprobe = \"probe.toml\"\n[tier.compressed]\ncodec = \"lz4\"\n").unwrap();
+    let mount = || stage.mount(&["--config", text(&config)]);
+    let miss_ns = || stage.stat()["compressed"]["miss_ns"].as_u64().unwrap();
+    mount().refused(&["probe.toml", "No such file", "terrace-bench probe"]);
+
+    let measured_at = |directory: &str, get_latency_us: f64| {
+        let text = format!(
+            "schema = \"terrace.probe.v1\"\nmachine = {{ cpu = \"\", cpus = 1, memory_mib = 1, kernel = \"\" }}\n\
+             [device.\"{directory}\"]\nkind = \"ssd\"\nmeasured = \"\"\nfile_system = \"\"\nblock_device = \"\"\n\
+             direct = true\nothers_cpu_percent = 0.0\nget_latency_us = {get_latency_us}\nget_mib_s = 1.0\n\
+             put_latency_us = 1.0\nput_mib_s = 1.0\n"
+        );
+        fs::write(&probe, text).unwrap();
+    };
+    measured_at(text(&stage.src), 123.5);
+    mount().fine();
+    assert_eq!(miss_ns(), 123_500);
+    stage.ask("umount", &[]).fine();
+
+    measured_at("/proc", 123.5);
+    let told = mount();
+    assert_eq!(told.code, Some(0));
+    assert!(told.err.contains("does not know its device") && told.err.lines().count() == 1, "{}", told.err);
+    assert_eq!(miss_ns(), 60_000);
+    stage.ask("umount", &[]).fine();
+
+    measured_at(text(&stage.src), 0.0);
+    mount().refused(&["probe.toml line 10", "get_latency_us = 0 is out of bounds"]);
+}

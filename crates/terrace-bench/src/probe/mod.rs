@@ -1,0 +1,360 @@
+//! `terrace-bench probe`: what each storage target can do, as in the device study of Hermes' wiki: bandwidth and latency of get and put by
+//! transfer size, number of processes and size of the data set.
+//!
+//! ```text
+//!   directory ─► target: a nameless file, laid out ─┐
+//!   memory    ─► target: a memfd ───────────────────┴─► cells: size x processes ─► crew of `worker probe` ─► table · TOML · JSON
+//! ```
+//! The reads of a target come before its writes, so that what is read is known; each write measurement has content of its own, so that a
+//! write that was lost is seen.
+
+mod crew;
+mod histogram;
+pub mod load;
+mod pattern;
+mod table;
+mod target;
+
+use crate::lab::progress::Progress;
+use crate::{lab, machine, system};
+use clap::Args;
+use load::{Load, Way, op_name};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use target::Target;
+use terrace_probe::{Cell, Device, Machine, Op, Probe, RAM, SCHEMA};
+
+const MIB: u64 = 1 << 20;
+/// Content of the files; measurement number n of writes writes that of `SEED + n`.
+const SEED: u64 = 0x7072_6f62;
+/// Time to start and end a measurement beside the measured time, until it is known.
+const OVERHEAD: Duration = Duration::from_millis(250);
+
+/// What is measured, and where the results go.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Directories, one on each storage to be measured.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The memory, too.
+    #[arg(long)]
+    pub ram: bool,
+    /// A tenth of the time: 4 KiB, 64 KiB and 1 MiB, one process and one a core, the smallest data set, 0.2 s each.
+    #[arg(long)]
+    pub quick: bool,
+    /// Writes the results for terrace: `[tier] probe = "FILE.toml"` in its configuration.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
+    /// Results as JSON on stdout, instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Sizes of the data set, MiB; at most a quarter of the free space is used.
+    #[arg(long, value_delimiter = ',', default_value = "64,1024", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub data_mib: Vec<u64>,
+    /// Milliseconds of each measurement; 1000, or 200 if it is to be quick.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    pub millis: Option<u64>,
+}
+
+/// Measures, tells, writes.
+///
+/// # Errors
+/// A target that cannot be measured, wrong data, a signal.
+pub fn run(options: &Options) -> io::Result<i32> {
+    system::catch_signals();
+    if options.paths.is_empty() && !options.ram {
+        return Err(io::Error::other("nothing to measure (name a directory, or give --ram)"));
+    }
+    if let Some(out) = &options.out {
+        target::writable(out)?;
+    }
+    let mut targets = options.paths.iter().map(|p| Target::directory(p)).collect::<io::Result<Vec<_>>>()?;
+    if options.ram {
+        targets.push(Target::ram()?);
+    }
+    let plan = Plan::new(options);
+    let mut session = Session { plan, done: 0, all: 0, began: Instant::now(), progress: Progress::default() };
+    session.all = targets.len() * session.plan.cells_at_most();
+    let mut probe = Probe { schema: SCHEMA.into(), machine: machine_of(), device: Default::default() };
+    for target in &targets {
+        let device = session.measure(target)?;
+        probe.device.insert(target.name.clone(), device);
+    }
+    session.progress.clear();
+    if let Some(out) = &options.out {
+        lab::write_whole(out, &format!("{}{}", head(out), probe.text()))?;
+    }
+    let text = if options.json { serde_json::to_string(&probe)? + "\n" } else { table::of(&probe) };
+    lab::print(&text)?;
+    Ok(0)
+}
+
+fn machine_of() -> Machine {
+    let m = machine::describe(std::path::Path::new("/"));
+    Machine { cpu: m.cpu, cpus: m.cpus, memory_mib: m.memory_bytes / MIB, kernel: m.kernel }
+}
+
+fn head(out: &std::path::Path) -> String {
+    format!(
+        "# What storage can do, measured by `terrace-bench probe`. terrace reads it if its configuration says\n\
+         # [tier]\n# probe = \"{}\"\n\n",
+        out.display()
+    )
+}
+
+/// Which measurements.
+struct Plan {
+    transfers: Vec<usize>,
+    processes: Vec<usize>,
+    data_mib: Vec<u64>,
+    millis: u64,
+    layout_at_most: Duration,
+}
+
+impl Plan {
+    fn new(options: &Options) -> Plan {
+        let cores = machine::cpus();
+        let (transfers_kib, processes, seconds): (&[usize], _, _) = match options.quick {
+            true => (&[4, 64, 1024], vec![1, cores], 5),
+            false => (&[4, 16, 64, 256, 1024], doubling(cores * 4), 60),
+        };
+        let mut data_mib = options.data_mib.clone();
+        data_mib.sort_unstable();
+        data_mib.truncate(if options.quick { 1 } else { data_mib.len() });
+        let mut plan = Plan {
+            transfers: transfers_kib.iter().map(|kib| kib << 10).collect(),
+            processes,
+            data_mib,
+            millis: options.millis.unwrap_or(if options.quick { 200 } else { 1000 }),
+            layout_at_most: Duration::from_secs(seconds),
+        };
+        plan.processes.dedup();
+        plan
+    }
+
+    fn cells_at_most(&self) -> usize {
+        2 * self.transfers.len() * self.processes.len() * self.data_mib.len()
+    }
+
+    /// The measurements on data sets of these sizes; a process has a block of its own at least.
+    fn cells(&self, sets: &[u64]) -> Vec<(Op, u64, usize, usize)> {
+        let mut cells = Vec::new();
+        for op in [Op::Get, Op::Put] {
+            for &data in sets {
+                for &transfer in &self.transfers {
+                    let fits = |processes: &&usize| **processes as u64 <= data / transfer as u64;
+                    cells.extend(self.processes.iter().filter(fits).map(|&n| (op, data, transfer, n)));
+                }
+            }
+        }
+        cells
+    }
+}
+
+/// 1, 2, 4 and so on; the last is `most`.
+fn doubling(most: usize) -> Vec<usize> {
+    let mut all: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < most).collect();
+    all.push(most);
+    all
+}
+
+/// Measurements under way.
+struct Session {
+    plan: Plan,
+    done: usize,
+    all: usize,
+    began: Instant,
+    progress: Progress,
+}
+
+impl Session {
+    fn measure(&mut self, target: &Target) -> io::Result<Device> {
+        let wanted = target::data_sets(&self.plan.data_mib, target.room, &target.name)?;
+        let sets = self.lay_out(target, &wanted)?;
+        let others = Others::start();
+        let mut cells = Vec::new();
+        for (n, (op, data, transfer, processes)) in self.plan.cells(&sets).into_iter().enumerate() {
+            let seed = if op == Op::Get { SEED } else { SEED + n as u64 };
+            let (file, way, millis) = (target.path(), target.way, self.plan.millis);
+            let load = Load { file, way, op, transfer, data, seed, index: 0, of: 1, millis };
+            if way == Way::Cached {
+                target.settle()?;
+            }
+            self.tell(
+                &target.name,
+                &format!("{} {} KiB x {processes}, {} MiB", op_name(op), transfer >> 10, data / MIB),
+            );
+            cells.push(
+                cell(&load, processes)
+                    .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", target.name)))?,
+            );
+            self.done += 1;
+        }
+        // Fewer than was thought, where the data set is small.
+        self.all -= self.plan.cells_at_most() - cells.len();
+        Ok(device(target, cells, others.percent()))
+    }
+
+    /// Lays the file out, as far as time allows; the data sets that it has then.
+    fn lay_out(&mut self, target: &Target, wanted: &[u64]) -> io::Result<Vec<u64>> {
+        let (largest, at_most) = (*wanted.last().expect("there is a smallest"), self.plan.layout_at_most);
+        let progress = &mut self.progress;
+        let made = target.lay_out(largest, SEED, at_most, |done| {
+            progress.tick(|| format!("{}: {} of {} MiB laid out", target.name, done / MIB, largest / MIB));
+        })?;
+        if system::interrupted() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
+        let names = wanted.iter().map(|bytes| bytes / MIB).collect::<Vec<_>>();
+        target::data_sets(&names, made, &target.name)
+    }
+
+    fn tell(&mut self, target: &str, what: &str) {
+        let (done, all, millis) = (self.done, self.all, self.plan.millis);
+        let each = match done {
+            0 => Duration::from_millis(millis + millis / 10) + OVERHEAD,
+            _ => self.began.elapsed() / done as u32,
+        };
+        let left = (each * (all - done) as u32).as_secs();
+        self.progress
+            .now(|| format!("{target}: {what}: {} of {all}, {}:{:02} left", done + 1, left / 60, left % 60));
+    }
+}
+
+fn cell(load: &Load, processes: usize) -> io::Result<Cell> {
+    let sum = crew::run(load, processes)?;
+    let us = |ns: f64| (ns / 10.0).round() / 100.0;
+    let mib_s = (sum.times.count * load.transfer as u64) as f64 / MIB as f64 / (sum.wall_ns as f64 / 1e9);
+    Ok(Cell {
+        data_mib: load.data / MIB,
+        op: load.op,
+        transfer_kib: load.transfer as u64 >> 10,
+        processes,
+        ops: sum.times.count,
+        latency_us: us(sum.times.mean_ns()),
+        latency_us_p50: us(sum.times.quantile_ns(0.5)),
+        latency_us_p99: us(sum.times.quantile_ns(0.99)),
+        mib_s: (mib_s * 10.0).round() / 10.0,
+    })
+}
+
+/// The entry: latencies of one process at the smallest transfer, the best bandwidths, both on the largest data set.
+fn device(target: &Target, cells: Vec<Cell>, others_cpu_percent: f64) -> Device {
+    let largest = cells.iter().map(|c| c.data_mib).max();
+    let of = |op: Op| cells.iter().filter(move |c| c.op == op && Some(c.data_mib) == largest);
+    let latency = |op| of(op).find(|c| c.processes == 1).map_or(f64::NAN, |c| c.latency_us.max(0.01));
+    let most = |op| of(op).map(|c| c.mib_s).fold(f64::NAN, f64::max);
+    Device {
+        kind: target.kind,
+        measured: utc(std::time::SystemTime::now()),
+        file_system: target.file_system.clone(),
+        block_device: target.device.clone(),
+        direct: target.way != Way::Cached,
+        others_cpu_percent: (others_cpu_percent * 10.0).round() / 10.0,
+        get_latency_us: latency(Op::Get),
+        get_mib_s: most(Op::Get),
+        put_latency_us: latency(Op::Put),
+        put_mib_s: most(Op::Put),
+        cells,
+    }
+}
+
+/// CPU time that was neither ours nor that of our processes.
+struct Others {
+    since: Instant,
+    busy: u64,
+    ours: u64,
+}
+
+impl Others {
+    fn start() -> Others {
+        Others { since: Instant::now(), busy: busy(), ours: ours() }
+    }
+
+    /// Of all that the machine had since, per cent.
+    fn percent(&self) -> f64 {
+        let others = (busy() - self.busy).saturating_sub(ours() - self.ours) as f64;
+        let had = self.since.elapsed().as_nanos() as f64 * machine::cpus() as f64;
+        if had > 0.0 { others / had * 100.0 } else { 0.0 }
+    }
+}
+
+fn busy() -> u64 {
+    let busy = machine::busy();
+    busy.busy_ns + busy.steal_ns
+}
+
+/// CPU time of this process and of its children that have ended.
+fn ours() -> u64 {
+    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN]
+        .map(|who| {
+            // SAFETY: all zeros are a valid value of this plain structure, and the call fills it.
+            let usage = unsafe {
+                let mut usage: libc::rusage = std::mem::zeroed();
+                libc::getrusage(who, &mut usage);
+                usage
+            };
+            let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000;
+            ns(usage.ru_utime) + ns(usage.ru_stime)
+        })
+        .iter()
+        .sum()
+}
+
+/// A time as `2026-11-21T22:40:00Z`. (Days to a date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".)
+fn utc(time: std::time::SystemTime) -> String {
+    let seconds = time.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    // Months from March on.
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// What an entry of [`RAM`] is called for people.
+fn title(name: &str) -> &str {
+    if name == RAM { "memory" } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_date() {
+        let at = |s: u64| utc(std::time::UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(at(1_795_300_000), "2026-11-21T22:26:40Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn processes_double_up_to_the_last() {
+        assert_eq!(doubling(8), [1, 2, 4, 8]);
+        assert_eq!(doubling(12), [1, 2, 4, 8, 12]);
+        assert_eq!(doubling(1), [1]);
+    }
+
+    #[test]
+    fn reads_come_first_and_everybody_has_a_block() {
+        let plan = Plan {
+            transfers: vec![4 << 10, 1 << 20],
+            processes: vec![1, 8],
+            data_mib: vec![4, 64],
+            millis: 1,
+            layout_at_most: Duration::ZERO,
+        };
+        let cells = plan.cells(&[4 * MIB, 64 * MIB]);
+        assert_eq!(cells.len(), plan.cells_at_most() - 2, "4 blocks are none for 8");
+        assert!(cells.is_sorted_by_key(|c| c.0));
+        assert!(cells.iter().all(|c| c.3 as u64 <= c.1 / c.2 as u64));
+    }
+}

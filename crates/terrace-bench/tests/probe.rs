@@ -1,0 +1,122 @@
+//! `terrace-bench probe` as a user runs it: what it prints and writes, what it refuses, that it leaves nothing behind.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use terrace_probe::{Kind, Op, Probe, RAM};
+
+/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
+fn probe(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-bench"), "probe"]);
+    command.current_dir(dir).args(args);
+    command
+}
+
+/// A directory on a disk: /tmp may be memory.
+fn place() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_directory_and_the_memory() {
+    let dir = place();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    let quick = ["data", "--ram", "--quick", "--data-mib", "4", "--millis", "20", "--out", "p.toml"];
+    let Output { status, stdout, stderr } = probe(dir.path(), &quick).output().unwrap();
+    let (text, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8_lossy(&stderr).into_owned());
+    assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
+    assert_eq!(files(dir.path()), ["data", "p.toml"]);
+    assert_eq!(files(&dir.path().join("data")), Vec::<String>::new());
+
+    let probe = Probe::parse(&std::fs::read_to_string(dir.path().join("p.toml")).unwrap()).unwrap();
+    let name = dir.path().canonicalize().unwrap().join("data").to_str().unwrap().to_owned();
+    assert_eq!(probe.device.keys().collect::<Vec<_>>(), [&name, RAM]);
+    for (name, device) in &probe.device {
+        // Both directions; 4 and 64 KiB for one process and one a core, 1 MiB too, where 4 blocks are enough.
+        let of =
+            |op: Op, kib: u64| device.cells.iter().filter(|c| (c.op, c.transfer_kib) == (op, kib)).count();
+        for op in [Op::Get, Op::Put] {
+            assert!(of(op, 4) >= 1 && of(op, 4) == of(op, 64) && of(op, 1024) >= 1, "{device:?}");
+        }
+        assert!(device.cells.iter().all(|c| c.ops > 0 && c.data_mib == 4 && c.mib_s > 0.0), "{device:?}");
+        let four = device.cells.iter().find(|c| (c.op, c.processes) == (Op::Get, 1)).unwrap();
+        assert_eq!(device.get_latency_us, four.latency_us);
+        assert!(four.latency_us_p50 <= four.latency_us_p99);
+        assert_eq!(device.kind == Kind::Ram, name == RAM || device.file_system == "tmpfs");
+        assert!(device.measured.starts_with("20") && device.measured.ends_with('Z'));
+    }
+    assert!(text.contains(&format!("{name}: ")) && text.contains("memory: copied"), "{text}");
+    assert!(text.contains("4 MiB get      4 KiB |"), "{text}");
+}
+
+#[test]
+fn json_is_the_same_without_a_table() {
+    let dir = place();
+    let Output { status, stdout, .. } =
+        probe(dir.path(), &["--ram", "--quick", "--data-mib", "4", "--millis", "10", "--json"])
+            .output()
+            .unwrap();
+    assert!(status.success());
+    let json: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+    assert_eq!(json["schema"], "terrace.probe.v1");
+    assert_eq!(json["device"]["ram"]["kind"], "ram");
+    assert!(json["device"]["ram"]["cells"][0]["mib_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line() {
+    let dir = place();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let cases: [(&[&str], &str); 6] = [
+        (&[], "name a directory, or give --ram"),
+        (&["missing"], "name a directory that exists"),
+        (&["file"], "not a directory"),
+        (&[".", "--out", "missing/p.toml"], "name a file in a directory of yours"),
+        (&[".", "--data-mib", "0"], "--data-mib"),
+        (&["/proc"], "/proc: "),
+    ];
+    for (args, what) in cases {
+        let Output { status, stdout, stderr } = probe(dir.path(), args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(
+            stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(what),
+            "{args:?}: {stderr}"
+        );
+    }
+    assert_eq!(files(dir.path()), ["file"]);
+}
+
+/// No signal leaves anything, not even SIGKILL: the file never has a name, and the processes end by themselves.
+#[test]
+fn signals_leave_nothing() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let dir = place();
+        let mut command = probe(dir.path(), &[".", "--data-mib", "8", "--millis", "400", "--out", "p.toml"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(900));
+        // `env` has become the program. SAFETY: plain integers; the child was not waited for yet.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        let start = Instant::now();
+        // Returns when nobody holds the pipes any more: the measuring processes have ended, too.
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "signal {signal}");
+        assert!(stdout.is_empty(), "signal {signal}");
+        if signal != libc::SIGKILL {
+            let stderr = String::from_utf8_lossy(&stderr);
+            assert_eq!((status.code(), stderr.lines().count()), (Some(2), 1), "signal {signal}: {stderr}");
+            assert!(stderr.contains("interrupted"), "{stderr}");
+        }
+        assert_eq!(files(dir.path()), Vec::<String>::new(), "signal {signal}");
+    }
+}

@@ -1,0 +1,79 @@
+//! What the source's device can do, from the file that `terrace-bench probe` wrote: nobody types in a latency.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use terrace_probe::{Probe, RAM};
+
+use crate::error::{Failure, Result, reason};
+
+const CURE: &str = "write it anew with `terrace-bench probe DIRECTORY --out FILE`";
+
+/// Mean time of a 4 KiB read of the device that holds `src`; none if the file has no measurement of it.
+pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
+    let text =
+        std::fs::read_to_string(file).map_err(|err| Failure::new(file.display(), reason(err), CURE))?;
+    let probe = Probe::parse(&text).map_err(|wrong| {
+        Failure::new(format_args!("{} line {}", file.display(), wrong.line), wrong.why, CURE)
+    })?;
+    Ok(entry(&probe, src).map(|us| Duration::from_secs_f64(us / 1e6)))
+}
+
+/// What the user is told where there is no measurement.
+pub fn unknown(file: &Path, src: &Path) -> Failure {
+    Failure::new(
+        src.display(),
+        format_args!(
+            "{} does not know its device, and misses count as those of a usual NVMe disk",
+            file.display()
+        ),
+        format_args!("measure it with `terrace-bench probe {} --out FILE`", src.display()),
+    )
+}
+
+/// The entry of the same file system; of several, that of the nearest directory above `src`.
+fn entry(probe: &Probe, src: &Path) -> Option<f64> {
+    let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
+    let here = dev(src)?;
+    let targets = probe.device.iter().filter(|(name, _)| *name != RAM).map(|(name, d)| (Path::new(name), d));
+    let near = |path: &Path| if src.starts_with(path) { path.components().count() } else { 0 };
+    let same = targets.filter(|(path, _)| dev(path) == Some(here));
+    same.max_by_key(|(path, _)| near(path)).map(|(_, device)| device.get_latency_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &Path, get_latency_us: f64) -> String {
+        format!(
+            "[device.\"{}\"]\nkind = \"nvme\"\nmeasured = \"\"\nfile_system = \"\"\nblock_device = \"\"\n\
+             direct = true\nothers_cpu_percent = 0.0\nget_latency_us = {get_latency_us}\nget_mib_s = 1.0\n\
+             put_latency_us = 1.0\nput_mib_s = 1.0\n",
+            name.display()
+        )
+    }
+
+    #[test]
+    fn the_nearest_measurement_on_the_same_device_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let (file, src, beside) = (path.join("p.toml"), path.join("src"), path.join("beside"));
+        std::fs::create_dir(&src).unwrap();
+        std::fs::create_dir(&beside).unwrap();
+        let head = "schema = \"terrace.probe.v1\"\n[machine]\ncpu=\"\"\ncpus=1\nmemory_mib=1\nkernel=\"\"\n";
+        let with = |devices: &[String]| {
+            std::fs::write(&file, format!("{head}{}", devices.concat())).unwrap();
+            miss(&file, &src).map(|found| found.map(|miss| miss.as_nanos()))
+        };
+        let (proc, ram) = (device(Path::new("/proc"), 1.0), device(Path::new("ram"), 2.0));
+        assert_eq!(with(&[proc.clone(), ram.clone()]).unwrap(), None);
+        assert_eq!(with(&[proc, ram, device(&beside, 90.0)]).unwrap(), Some(90_000));
+        assert_eq!(with(&[device(&beside, 90.0), device(&path, 81.5)]).unwrap(), Some(81_500));
+        let failure = with(&[device(&path, -1.0)]).unwrap_err().to_string();
+        assert!(failure.contains("p.toml line 14: get_latency_us = -1 is out of bounds"), "{failure}");
+        std::fs::remove_file(&file).unwrap();
+        assert!(miss(&file, &src).unwrap_err().to_string().contains("No such file"));
+    }
+}
