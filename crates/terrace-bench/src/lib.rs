@@ -1,7 +1,7 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
-//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]. Apart from all that: [`lab`], the policies on recorded
+//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]; raw results for people: [`report`]. Apart from all that: [`lab`], the policies on recorded
 //! traces, and [`probe`], what storage can do.
 
 pub mod cgroup;
@@ -14,6 +14,7 @@ pub mod pages;
 pub mod passthrough;
 pub mod probe;
 pub mod raw;
+pub mod report;
 pub mod stats;
 pub mod steps;
 pub mod suites;

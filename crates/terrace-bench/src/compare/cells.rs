@@ -183,7 +183,8 @@ impl Verdict {
         }
     }
 
-    fn of(outcome: &Outcome, better: Better) -> Verdict {
+    /// Of an outcome, in the direction of its metric.
+    pub fn of(outcome: &Outcome, better: Better) -> Verdict {
         let difference = match outcome {
             Outcome::TooFew => return Verdict::TooFew,
             Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,

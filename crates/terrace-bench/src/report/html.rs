@@ -1,0 +1,388 @@
+//! The page: one file of HTML that is also well-formed XML, with its style sheet and pictures inside, without a script, and with no address in
+//! it that a browser would fetch.
+
+use super::book::Book;
+use super::metric::Metric;
+use super::palette;
+use super::picture::Picture;
+use super::sections::Section;
+use super::text::{count, escaped, number};
+use super::versus::{self, Row};
+use super::words;
+use crate::compare::Verdict;
+use crate::raw::{Header, Run};
+use std::fmt::Write;
+
+/// The whole report.
+pub fn page(book: &Book, title: &str, sections: &[Section]) -> String {
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{0}</title>\n\
+         <style>\n{1}{2}\n</style>\n</head>\n<body>\n<h1>{0}</h1>\n",
+        escaped(title),
+        include_str!("report.css"),
+        palette::style_sheet()
+    );
+    lead(book, &mut out);
+    sections.iter().for_each(|section| plots(book, section, &mut out));
+    comparisons(book, &mut out);
+    values(book, &mut out);
+    marked_and_refused(book, &mut out);
+    machines(book, &mut out);
+    out.push_str("</body>\n</html>\n");
+    out
+}
+
+fn element(name: &str, text: &str, out: &mut String) {
+    let end = name.split(' ').next().unwrap_or_default();
+    let _ = writeln!(out, "<{name}>{}</{end}>", escaped(text));
+}
+
+fn list(items: &[String], out: &mut String) {
+    out.push_str("<ul>\n");
+    items.iter().for_each(|item| element("li", item, out));
+    out.push_str("</ul>\n");
+}
+
+/// What was compared, and who wins and loses where.
+fn lead(book: &Book, out: &mut String) {
+    element("p class=\"lead\"", &words::subject(book), out);
+    if book.runs.iter().all(|run| run.refused.is_some()) {
+        let all = "Every run was refused, so there is no number to show; the reasons are below.";
+        element("p", all, out);
+        return;
+    }
+    for system in &book.systems[1..] {
+        let sentences = words::verdicts(book, system, false);
+        if sentences.is_empty() {
+            let why = format!(
+                "{system}: no cell has two good runs on both sides, so nothing can be said about it."
+            );
+            element("p", &why, out);
+        } else {
+            element("p", &format!("{system} against {}:", book.baseline()), out);
+            list(&sentences, out);
+        }
+    }
+    if book.systems.len() > 1 {
+        let note = "Better, worse: the 95 % interval of the difference (Welch's t-test) does not hold zero. Each cell is tested for itself; of \
+                    twenty equal cells one will seem to differ.";
+        element("p class=\"note\"", note, out);
+    }
+    regressions(book, out);
+}
+
+/// Against the old report of the same benchmark.
+fn regressions(book: &Book, out: &mut String) {
+    let Some(old) = &book.old else { return };
+    element("h2", "Since the old report", out);
+    let machine = |headers: &[Header]| headers.last().map(|header| header.machine.clone());
+    let (then, now) = (machine(&old.headers), machine(&book.headers));
+    if let (Some(mut then), Some(now)) = (then, now) {
+        (then.time, then.commit) = (now.time, now.commit.clone());
+        if then != now {
+            let note = "The machine or its configuration is another one than then: differences need not be the programs'.";
+            element("p", note, out);
+        }
+    }
+    let metrics = words::judged(book);
+    let rows: Vec<Row> = metrics.iter().flat_map(|metric| versus::times(book, metric)).collect();
+    element("p", &tally(&rows), out);
+    for system in &book.systems {
+        let sentences = words::verdicts(book, system, true);
+        if !sentences.is_empty() {
+            element("p", &format!("{system}, now against then:"), out);
+            list(&sentences, out);
+        }
+    }
+    for metric in &metrics {
+        comparison(book, metric, &versus::times(book, metric), ("then", "now"), out);
+    }
+}
+
+/// How many comparisons of each verdict there are.
+fn tally(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "No cell has good runs in both files: no regression can be seen.".into();
+    }
+    let verdicts = [
+        Verdict::Worse,
+        Verdict::Better,
+        Verdict::Higher,
+        Verdict::Lower,
+        Verdict::DifferentWithoutVariance,
+        Verdict::NoSignificance,
+        Verdict::Identical,
+        Verdict::TooFew,
+    ];
+    let told = |verdict: &Verdict| {
+        let n = rows.iter().filter(|row| row.verdict == *verdict).count();
+        let always = matches!(verdict, Verdict::Worse | Verdict::Better);
+        (n > 0 || always).then(|| format!("{n} {}", verdict.text()))
+    };
+    let told: Vec<String> = verdicts.iter().filter_map(told).collect();
+    format!(
+        "{} of a metric in a cell, of the same system then and now: {}.",
+        count(rows.len(), "comparison"),
+        told.join(", ")
+    )
+}
+
+fn plots(book: &Book, section: &Section, out: &mut String) {
+    element("h2", &section.title, out);
+    section.notes.iter().for_each(|note| element("p class=\"note\"", note, out));
+    if section.panels.is_empty() {
+        return;
+    }
+    out.push_str("<ul class=\"legend\">\n");
+    for (n, system) in book.systems.iter().enumerate() {
+        let swatch = Picture { title: system.clone(), ..Picture::swatch(section.swatch, n) };
+        let _ = writeln!(out, "<li>{}<span>{}</span></li>", swatch.inline_svg(), escaped(system));
+    }
+    out.push_str("</ul>\n<div class=\"panels\">\n");
+    for panel in &section.panels {
+        let _ = writeln!(
+            out,
+            "<figure><figcaption>{}</figcaption>{}</figure>",
+            escaped(&panel.title),
+            panel.inline_svg()
+        );
+    }
+    out.push_str("</div>\n");
+}
+
+/// A field of a table: class and text.
+type Field = (&'static str, String);
+
+fn table(head: &[Field], rows: &[Vec<Field>], out: &mut String) {
+    let class = |class: &str| if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+    out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
+    for (name, text) in head {
+        let _ = write!(out, "<th{}>{}</th>", class(name), escaped(text));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for row in rows {
+        out.push_str("<tr>");
+        for (name, text) in row {
+            let _ = write!(out, "<td{}>{}</td>", class(name), escaped(text));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+fn comparisons(book: &Book, out: &mut String) {
+    element("h2", "Comparisons", out);
+    if book.systems.len() < 2 {
+        element("p", "There is one system only: nothing to compare it with.", out);
+        return;
+    }
+    let metrics = words::judged(book);
+    if metrics.is_empty() {
+        element("p", "No run that counts tells a number.", out);
+        return;
+    }
+    let note = format!(
+        "Welch's t-test of each system against {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
+         p is the probability of such a difference, or a larger one, between equal systems.",
+        book.baseline()
+    );
+    element("p class=\"note\"", &note, out);
+    for metric in &metrics {
+        comparison(book, metric, &versus::systems(book, metric), ("baseline", "system"), out);
+    }
+}
+
+/// One table: `sides` are the headings of the two means.
+fn comparison(book: &Book, metric: &Metric, rows: &[Row], sides: (&str, &str), out: &mut String) {
+    if rows.is_empty() {
+        return;
+    }
+    element("h3", &metric.titled(), out);
+    let text = |text: &str| ("", text.to_string());
+    let num = |text: &str| ("n", text.to_string());
+    let head = [
+        text("cell"),
+        text("system"),
+        text("verdict"),
+        num("difference"),
+        num("95 % interval"),
+        num(sides.0),
+        num(sides.1),
+        num("in units"),
+        num("p"),
+        num("runs"),
+    ];
+    let rows: Vec<Vec<Field>> = rows.iter().map(|row| comparison_row(book, row)).collect();
+    table(&head, &rows, out);
+}
+
+fn comparison_row(book: &Book, row: &Row) -> Vec<Field> {
+    let num = |text: String| ("n", text);
+    let mean = |mean: Option<f64>| num(mean.map_or_else(|| "-".into(), number));
+    let [difference, percent, units, p] = row.numbers().map(num);
+    vec![
+        ("name", book.name(&row.cell)),
+        ("name", row.system.clone()),
+        (verdict_class(row.verdict), row.verdict.text().to_string()),
+        difference,
+        percent,
+        mean(row.baseline.0),
+        mean(row.candidate.0),
+        units,
+        p,
+        num(format!("{}, {}", row.baseline.1, row.candidate.1)),
+    ]
+}
+
+fn verdict_class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "verdict better",
+        Verdict::Worse => "verdict worse",
+        _ => "verdict",
+    }
+}
+
+/// Every mean behind the plots.
+fn values(book: &Book, out: &mut String) {
+    let metrics = book.metrics();
+    if metrics.is_empty() {
+        return;
+    }
+    element("h2", "All numbers", out);
+    element("p class=\"note\"", "Means of the runs that count, \u{b1} half of their 95 % intervals.", out);
+    let mut head = vec![("", "cell".to_string()), ("", "system".into()), ("n", "runs".into())];
+    head.extend(metrics.iter().map(|metric| ("n", metric.titled())));
+    let mut rows = Vec::new();
+    for cell in &book.cells {
+        for system in &book.systems {
+            let runs = book.good(system, cell).count();
+            let mut row = vec![("name", book.name(cell)), ("name", system.clone()), ("n", runs.to_string())];
+            row.extend(metrics.iter().map(|metric| ("n", value(book, system, cell, metric))));
+            rows.push(row);
+        }
+    }
+    table(&head, &rows, out);
+}
+
+fn value(book: &Book, system: &str, cell: &super::book::Cell, metric: &Metric) -> String {
+    match book.estimate(system, cell, &metric.key) {
+        None => "-".into(),
+        Some(v) if v.low.is_finite() => format!("{} \u{b1} {}", number(v.mean), number(v.high - v.mean)),
+        Some(v) => number(v.mean),
+    }
+}
+
+fn marked_and_refused(book: &Book, out: &mut String) {
+    element("h2", "Marked and refused runs", out);
+    let why = |run: &Run| match &run.refused {
+        Some(why) => format!("refused: {why}"),
+        None => run.marks.join("; "),
+    };
+    let rows: Vec<Vec<Field>> = book
+        .runs
+        .iter()
+        .filter(|run| run.refused.is_some() || !run.marks.is_empty())
+        .map(|run| {
+            let repetition = ("n", run.repetition.to_string());
+            let cell = book.name(&super::book::Cell::of(run));
+            vec![("name", cell), ("name", run.system.clone()), repetition, ("name", why(run))]
+        })
+        .collect();
+    if rows.is_empty() {
+        element("p", "None: no run was marked, none was refused.", out);
+    } else {
+        let note = "A refused run is in no mean and no test. A marked one is, and should be looked at.";
+        element("p class=\"note\"", note, out);
+        let head = ["cell", "system", "repetition", "why"].map(|text| ("", text.to_string()));
+        table(&head, &rows, out);
+    }
+    if !book.notices.is_empty() {
+        list(&book.notices, out);
+    }
+}
+
+/// Where it was measured, and what to rerun.
+fn machines(book: &Book, out: &mut String) {
+    let several = book.headers.len() > 1;
+    element("h2", if several { "Machines" } else { "Machine" }, out);
+    if several {
+        let note =
+            format!("The runs were made under {} descriptions, one after the other.", book.headers.len());
+        element("p", &note, out);
+    }
+    for header in &book.headers {
+        table(&[("", "what".to_string()), ("", "value".into())], &machine(header), out);
+    }
+    element("h2", "To run it again", out);
+    let mut texts: Vec<&crate::raw::Matrix> = Vec::new();
+    for header in &book.headers {
+        if !texts.contains(&&header.matrix) {
+            texts.push(&header.matrix);
+        }
+    }
+    for matrix in texts {
+        if matrix.text.trim().is_empty() {
+            let none = format!("The raw results do not hold the text of the matrix {}.", matrix.name);
+            element("p", &none, out);
+            continue;
+        }
+        element(
+            "p",
+            &format!("{0}: save this as {0}.toml, then `terrace-bench matrix {0}.toml`.", matrix.name),
+            out,
+        );
+        element("pre", &matrix.text, out);
+    }
+}
+
+/// The fields of a machine, as they are called in the raw results.
+fn machine(header: &Header) -> Vec<Vec<Field>> {
+    let fields = serde_json::to_value(&header.machine).unwrap_or_default();
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let fields = fields.as_object().cloned().unwrap_or_default();
+    let row = |(name, value): (String, serde_json::Value)| {
+        let shown = match name.as_str() {
+            "memory_bytes" => format!("{} MiB", value.as_u64().unwrap_or(0) >> 20),
+            "time" => super::date::utc(value.as_u64().unwrap_or(0)),
+            _ => text(&value),
+        };
+        (!shown.is_empty()).then(|| vec![("name", name.replace('_', " ")), ("name", shown)])
+    };
+    fields.into_iter().filter_map(row).collect()
+}
+
+/// The sections of a report with files of their own: name without ending, picture to stand alone.
+pub fn files(book: &Book, sections: &[Section]) -> Vec<(String, Picture)> {
+    let mut files = Vec::new();
+    for section in sections {
+        for panel in &section.panels {
+            let name = format!(
+                "{:02}-{}",
+                files.len() + 1,
+                slug(&format!("{} {}", section.name, tail(&panel.title)))
+            );
+            files.push((name, panel.framed(section.swatch, &book.systems)));
+        }
+    }
+    files
+}
+
+/// A title after its first comma: pattern and jobs.
+fn tail(title: &str) -> &str {
+    title.split_once(", ").map_or(title, |(_, tail)| tail)
+}
+
+/// Letters and digits with dashes between, at most 60: names of systems and patterns may be anything.
+fn slug(text: &str) -> String {
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
+        .collect();
+    let words: Vec<&str> =
+        plain.split('-').map(|word| word.trim_matches('.')).filter(|word| !word.is_empty()).collect();
+    words.join("-").chars().take(60).collect()
+}

@@ -1,0 +1,59 @@
+//! What the numbers of a run are called, and their units.
+
+use crate::compare::Better;
+
+/// A number of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// In the raw results.
+    pub key: String,
+    /// For people: "throughput".
+    pub name: String,
+    /// "MiB/s"; empty for shares, and for numbers that only the user knows.
+    pub unit: &'static str,
+    /// Which way is better.
+    pub better: Better,
+}
+
+/// In the order of a report: key, name, unit.
+const KNOWN: [(&str, &str, &str); 11] = [
+    ("throughput_mib_s", "throughput", "MiB/s"),
+    ("iops", "operations a second", "1/s"),
+    ("mean_us", "mean latency", "\u{b5}s"),
+    ("p50_us", "p50 latency", "\u{b5}s"),
+    ("p95_us", "p95 latency", "\u{b5}s"),
+    ("p99_us", "p99 latency", "\u{b5}s"),
+    ("p999_us", "p99.9 latency", "\u{b5}s"),
+    ("cpu_us_per_op", "CPU an operation", "\u{b5}s"),
+    ("miss_ratio", "miss ratio", ""),
+    ("hit_share", "hit share", ""),
+    ("major_faults", "major faults", ""),
+];
+
+impl Metric {
+    /// The metric of a key.
+    pub fn of(key: &str) -> Metric {
+        let known = KNOWN.iter().find(|known| known.0 == key);
+        let (_, name, unit) = known.copied().unwrap_or((key, key, ""));
+        Metric { key: key.into(), name: name.into(), unit, better: Better::of(key) }
+    }
+
+    /// One of those that have a name and a unit here.
+    pub fn known(&self) -> bool {
+        self.rank().0 < KNOWN.len()
+    }
+
+    /// Place in a report: the known ones in their order, then the others.
+    pub fn rank(&self) -> (usize, &str) {
+        (KNOWN.iter().position(|known| known.0 == self.key).unwrap_or(KNOWN.len()), &self.key)
+    }
+
+    /// "throughput, MiB/s".
+    pub fn titled(&self) -> String {
+        if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
+    }
+}
+
+/// Percentiles among the metrics, for runs that tell no others.
+pub const PERCENTILES: [(f64, &str); 4] =
+    [(50.0, "p50_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];

@@ -1,0 +1,103 @@
+//! `terrace-bench report`: raw results as one HTML file for people, and its plots as SVG and PNG.
+//!
+//! Reading order: [`book`] (which runs count, by cell and system), [`versus`] (tests between them), [`words`] (what is claimed), [`sections`]
+//! (which plots there are), [`html`] (the page). Below these: [`plots`] on [`axis`] makes a [`picture`], which is painted as SVG there and as
+//! PNG by [`paint`]; [`palette`] and [`text`] serve all.
+
+pub mod axis;
+pub mod book;
+mod date;
+pub mod html;
+pub mod metric;
+pub mod paint;
+pub mod palette;
+pub mod picture;
+pub mod plots;
+pub mod sections;
+pub mod text;
+pub mod versus;
+pub mod words;
+
+use book::Book;
+use clap::Args;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What to report.
+#[derive(Clone, Debug, Args)]
+pub struct Report {
+    /// Raw results of a matrix (raw.jsonl). Several files are put together; two files of one benchmark are OLD NEW, and show what became
+    /// worse since.
+    #[arg(required = true, value_name = "RAW.jsonl")]
+    raw: Vec<PathBuf>,
+    /// The page: one file that needs nothing else.
+    #[arg(long, default_value = "report.html")]
+    out: PathBuf,
+    /// Also write each plot there, as SVG and as PNG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Heading; by default the name of the matrix.
+    #[arg(long)]
+    title: Option<String>,
+    /// The system that the others are compared with; by default `kernel`, or the first of the file.
+    #[arg(long, value_name = "SYSTEM")]
+    baseline: Option<String>,
+}
+
+/// Writes the files and says which.
+///
+/// # Errors
+/// Files that cannot be read or written, with the cure; a baseline that no run has.
+pub fn run(options: &Report) -> io::Result<i32> {
+    let book = Book::read(&options.raw, options.baseline.as_deref())?;
+    for notice in &book.notices {
+        eprintln!("terrace-bench: {notice}");
+    }
+    let title = options.title.clone().unwrap_or_else(|| title(&book));
+    let sections = sections::all(&book);
+    write(&options.out, html::page(&book, &title, &sections).as_bytes(), "--out")?;
+    println!("{}", options.out.display());
+    if let Some(dir) = &options.plots {
+        let n = write_plots(dir, &html::files(&book, &sections))?;
+        println!("{}: {}", dir.display(), text::count(n, "plot"));
+    }
+    Ok(0)
+}
+
+fn title(book: &Book) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for header in &book.headers {
+        if !names.contains(&header.matrix.name) {
+            names.push(header.matrix.name.clone());
+        }
+    }
+    let since = if book.old.is_some() { ", then and now" } else { "" };
+    format!("Benchmark {}{since}", names.join(", "))
+}
+
+fn write(path: &Path, bytes: &[u8], option: &str) -> io::Result<()> {
+    let told = |e: io::Error| {
+        io::Error::new(
+            e.kind(),
+            format!("{}: {e}; name a place that can be written with {option}", path.display()),
+        )
+    };
+    fs::write(path, bytes).map_err(told)
+}
+
+/// Each picture as NAME.svg and NAME.png.
+fn write_plots(dir: &Path, files: &[(String, picture::Picture)]) -> io::Result<usize> {
+    let told = |e: io::Error| {
+        io::Error::new(
+            e.kind(),
+            format!("{}: {e}; name a directory that can be written with --plots", dir.display()),
+        )
+    };
+    fs::create_dir_all(dir).map_err(told)?;
+    for (name, picture) in files {
+        write(&dir.join(format!("{name}.svg")), picture.svg_file().as_bytes(), "--plots")?;
+        write(&dir.join(format!("{name}.png")), &paint::png(picture)?, "--plots")?;
+    }
+    Ok(files.len())
+}

@@ -1,0 +1,100 @@
+//! Who is better: the test of `compare` on two groups of runs in each cell, systems against the baseline or now against then.
+
+use super::book::{Book, CONFIDENCE, Cell};
+use super::metric::Metric;
+use super::text::{number, signed};
+use crate::compare::{self, Outcome, Verdict};
+use crate::stats;
+
+/// One metric of one cell, one group of runs against another.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Where.
+    pub cell: Cell,
+    /// The candidate; against an old report both sides are this system.
+    pub system: String,
+    /// Mean and number of the baseline's runs.
+    pub baseline: (Option<f64>, usize),
+    /// The candidate's.
+    pub candidate: (Option<f64>, usize),
+    /// The test.
+    pub outcome: Outcome,
+    /// In a word.
+    pub verdict: Verdict,
+}
+
+impl Row {
+    /// "+12.3 %", or the difference in units where the baseline is zero; empty without a test.
+    pub fn short(&self) -> String {
+        let (difference, percent) = match self.outcome {
+            Outcome::Tested { difference, percent, .. } => (difference.mean, percent.map(|p| p.mean)),
+            Outcome::Constant { difference, percent } => (difference, percent),
+            Outcome::TooFew => return String::new(),
+        };
+        percent.map_or_else(|| signed(difference), |p| format!("{p:+.1} %"))
+    }
+
+    /// How large the difference is, for an order.
+    pub fn size(&self) -> f64 {
+        match self.outcome {
+            Outcome::Tested { difference, percent, .. } => percent.unwrap_or(difference).mean.abs(),
+            Outcome::Constant { difference, percent } => percent.unwrap_or(difference).abs(),
+            Outcome::TooFew => 0.0,
+        }
+    }
+
+    /// For a table: difference, interval in per cent, interval in units, p.
+    pub fn numbers(&self) -> [String; 4] {
+        let Outcome::Tested { difference: d, percent, p, .. } = self.outcome else {
+            return [self.short(), String::new(), String::new(), String::new()];
+        };
+        [
+            self.short(),
+            percent
+                .map_or_else(|| "the baseline is 0".into(), |p| format!("[{:.2}, {:.2}] %", p.low, p.high)),
+            format!("[{}, {}]", number(d.low), number(d.high)),
+            if p < 1e-4 { "< 0.0001".into() } else { format!("{p:.4}") },
+        ]
+    }
+}
+
+/// All candidates against the baseline, by cell.
+pub fn systems(book: &Book, metric: &Metric) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for cell in &book.cells {
+        let base = book.values(book.baseline(), cell, &metric.key);
+        for system in &book.systems[1..] {
+            let values = book.values(system, cell, &metric.key);
+            rows.push(row(cell, system, metric, &base, &values));
+        }
+    }
+    rows
+}
+
+/// The runs of now against those of the old report, by system and cell; what only one of both has is left out.
+pub fn times(book: &Book, metric: &Metric) -> Vec<Row> {
+    let Some(old) = &book.old else { return Vec::new() };
+    let mut rows = Vec::new();
+    for system in &book.systems {
+        for cell in &book.cells {
+            let (before, now) =
+                (old.values(system, cell, &metric.key), book.values(system, cell, &metric.key));
+            if !before.is_empty() && !now.is_empty() {
+                rows.push(row(cell, system, metric, &before, &now));
+            }
+        }
+    }
+    rows
+}
+
+fn row(cell: &Cell, system: &str, metric: &Metric, base: &[f64], candidate: &[f64]) -> Row {
+    let outcome = compare::outcome(base, candidate, CONFIDENCE);
+    Row {
+        cell: cell.clone(),
+        system: system.into(),
+        baseline: (stats::mean(base), base.len()),
+        candidate: (stats::mean(candidate), candidate.len()),
+        outcome,
+        verdict: Verdict::of(&outcome, metric.better),
+    }
+}
