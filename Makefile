@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak bench bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak bench bench-real bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -22,6 +22,7 @@ TIER_TESTS := -p terrace-tests --test crash --test model --test stress
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo)
+PACKAGES_real := $(PACKAGES_demo) postgresql
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
 ## build: the command, the preload library and the benchmarks, in target/release
@@ -42,6 +43,11 @@ soak: packages-test build tools lint loom
 bench: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
 	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
+
+## bench-real: real programs against the kernel's page cache, in equal memory; an hour; wants a quiet machine
+bench-real: packages-real build
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; mkdir -p "$$out"; \
+	target/release/terrace-bench real --warm 30 --measure 60 --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

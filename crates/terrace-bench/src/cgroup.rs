@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Which of the two interfaces the machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,11 +168,56 @@ impl OwnedGroup {
         }
     }
 
+    /// Ends what a load started and left behind: SIGTERM, SIGKILL after 10 s. Processes of `server` (a program) end by themselves when
+    /// nobody uses what they serve; only after 20 s more they are killed, too.
+    pub fn end_all(&self, server: &Path) {
+        let serves = |&pid: &i32| runs(pid, server);
+        let others = || self.processes().into_iter().filter(|pid| !serves(pid)).collect::<Vec<_>>();
+        for (signal, seconds) in [(libc::SIGTERM, 10), (libc::SIGKILL, 5)] {
+            signal_all(&others(), signal);
+            wait_for(seconds, || others().is_empty());
+        }
+        if !wait_for(20, || self.processes().is_empty()) {
+            signal_all(&self.processes(), libc::SIGKILL);
+            wait_for(5, || self.processes().is_empty());
+        }
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let procs = self.procs_files().first().and_then(|file| fs::read_to_string(file).ok());
+        procs.unwrap_or_default().lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
     fn dirs(&self) -> Vec<&PathBuf> {
         let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.shares].into_iter().flatten().collect();
         dirs.dedup();
         dirs
     }
+}
+
+/// Is this process one of this program? A program that was replaced by a new build still counts.
+fn runs(pid: i32, program: &Path) -> bool {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    exe.to_string_lossy().trim_end_matches(" (deleted)") == program.to_string_lossy()
+}
+
+fn signal_all(pids: &[i32], signal: i32) {
+    for &pid in pids {
+        // SAFETY: sends a signal to a process that was in a group of ours a moment ago; touches no memory.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Waits until it is so, or the seconds have passed; the last answer.
+fn wait_for(seconds: u64, is_so: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > Duration::from_secs(seconds) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
 }
 
 impl Drop for OwnedGroup {
@@ -185,7 +231,7 @@ impl Drop for OwnedGroup {
             for _ in 0..50 {
                 match fs::remove_dir(dir) {
                     Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        std::thread::sleep(Duration::from_millis(20));
                     }
                     _ => break,
                 }
@@ -276,5 +322,30 @@ mod tests {
         assert_eq!(g.cpu_ns(), Some(77_000));
         let m = g.memory().unwrap();
         assert_eq!((m.usage, m.usage_max, m.limit_hits, m.oom_kills, m.pinned), (500, 800, 9, 1, 300));
+    }
+
+    #[test]
+    fn what_a_load_left_in_the_group_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let owned = OwnedGroup(group(Version::V2, dir.path()));
+        let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut server = std::process::Command::new("tail").args(["-f", "/dev/null"]).spawn().unwrap();
+        let list = |pids: &[u32]| {
+            let text: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+            fs::write(dir.path().join("cgroup.procs"), text).unwrap();
+        };
+        list(&[left.id(), server.id()]);
+        let program = fs::read_link(format!("/proc/{}/exe", server.id())).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| owned.end_all(&program));
+            // A real group forgets a process that has ended; the server's end follows from that.
+            left.wait().unwrap();
+            list(&[server.id()]);
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(server.try_wait().unwrap().is_none(), "the server was not left alone");
+            server.kill().unwrap();
+            server.wait().unwrap();
+            list(&[]);
+        });
     }
 }

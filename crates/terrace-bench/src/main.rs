@@ -31,6 +31,13 @@ enum Command {
     Doors(Common),
     /// All of these.
     All(Common),
+    /// Real programs under a memory limit: PostgreSQL.
+    Real {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        options: suites::real::Options,
+    },
     /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
     Sim(lab::sim::Sim),
     /// The miss ratio of an LRU cache of every size, from one pass over a trace.
@@ -109,16 +116,16 @@ struct Common {
     /// Keep the data files for the next run.
     #[arg(long)]
     keep: bool,
-    /// fio: the memory limit in MiB; files are twice as large.
+    /// fio, real: the memory limit in MiB; fio's files are twice as large.
     #[arg(long, default_value_t = 512)]
     limit_mib: u64,
-    /// fio: seconds of warm-up.
+    /// fio, real: seconds of warm-up.
     #[arg(long, default_value_t = 20)]
     warm: u64,
-    /// fio: seconds measured.
+    /// fio, real: seconds measured.
     #[arg(long, default_value_t = 10)]
     measure: u64,
-    /// fio: MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
+    /// fio, real: MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
     #[arg(long, default_value_t = SPARE_MIB)]
     spare_mib: u64,
     /// Threads of the pass-through that the main door is compared with: as many as terrace has by default.
@@ -173,6 +180,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Misses(c) => session(&c, suites::misses::run),
         Command::Fio(c) => session(&c, |t| suites::fio::run(t, scale(&c))),
         Command::Doors(c) => session(&c, |t| suites::doors::run(t, c.pass_through_threads)),
+        Command::Real { common: c, options } => session(&c, |t| suites::real::run(t, scale(&c), &options)),
         Command::All(c) => session(&c, |t| {
             suites::hits::run(t)?;
             suites::misses::run(t)?;

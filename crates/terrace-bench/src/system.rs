@@ -149,6 +149,9 @@ pub fn run(
         pinned_max = pinned_max.max(group.and_then(|g| g.memory()).map_or(0, |m| m.pinned));
     });
     drop(pass_through);
+    if let Some(group) = group {
+        group.end_all(&places.terrace);
+    }
 
     let outcomes: Vec<Outcome> = fs::read(out.join("results.json"))
         .ok()

@@ -4,7 +4,7 @@
 //! limit; `--memory` is the largest that stays inside, found once for each number of jobs: what else the group must hold is measured with a
 //! smaller memory first.
 
-use super::{MIB, data, fio_sample, fio_step, measured, verify_step};
+use super::{data, fio_sample, fio_step, largest_memory, limited, measured, verify_step};
 use crate::fio::{Job, random_options};
 use crate::steps::Step;
 use crate::system::{self, Places, System};
@@ -101,27 +101,11 @@ impl Study<'_> {
     /// The largest `--memory` that keeps program, daemon and cache inside the limit: what else the group holds for good is measured with
     /// less.
     pub fn largest_memory(&self, places: &Places) -> Result<u64, String> {
-        let probe = self.scale.limit / 4 * 3;
         let scale = Scale { warm_s: self.scale.warm_s.min(8), measure_s: 2, ..self.scale };
         let short = Study { scale, distribution: "random", ..*self };
-        let system = System::Terrace { memory: probe, fast_door: true };
-        let run = system::run(places, &system, Some(scale.limit), |_| short.steps(1))?;
-        let beside = run.pinned_max.saturating_sub(probe);
-        let memory = scale.limit.checked_sub(beside + scale.spare).map(|bytes| bytes / MIB * MIB);
-        let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
-            let (beside, spare, limit) = (beside / MIB, scale.spare / MIB, scale.limit / MIB);
-            format!(
-                "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare"
-            )
-        })?;
-        eprintln!(
-            "{} jobs: {} MiB beside terrace's memory, so --memory {}MiB under the limit of {} MiB",
-            self.jobs,
-            beside / MIB,
-            memory / MIB,
-            scale.limit / MIB
-        );
-        Ok(memory)
+        let what = format!("{} jobs", self.jobs);
+        let probe = scale.limit / 4 * 3;
+        largest_memory(places, &what, (scale.limit, scale.spare), probe, |_| short.steps(1))
     }
 }
 
@@ -133,14 +117,7 @@ fn one(places: &Places, system: &System, seed: u64, study: Study<'_>) -> Result<
         steps
     })?;
     let mut sample = fio_sample(run.step("measure")?, "read")?;
-    let memory = run.memory.ok_or("no memory controller: no limit")?;
-    sample.insert("memory_max_mib", memory.usage_max as f64 / MIB as f64);
-    sample.insert("limit_hits", memory.limit_hits as f64);
-    sample.insert("major_faults", memory.major_faults as f64);
-    sample.insert("pinned_max_mib", run.pinned_max as f64 / MIB as f64);
-    if *system == System::Kernel && (memory.limit_hits == 0 || memory.usage_max < limit / 100 * 98) {
-        return Err(format!("the limit does not bind: {} MiB used", memory.usage_max / MIB));
-    }
+    limited(&run, system, limit, &mut sample)?;
     if sample.get("device_reads_per_op").is_some_and(|&r| r < 0.001) {
         return Err("nothing was read from the device: the file is cached outside the limit".into());
     }

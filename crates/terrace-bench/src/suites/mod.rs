@@ -4,12 +4,13 @@ pub mod doors;
 pub mod fio;
 pub mod hits;
 pub mod misses;
+pub mod real;
 
 use crate::cgroup::Group;
 use crate::fio::Job;
 use crate::pages;
 use crate::steps::{Outcome, Step};
-use crate::system::{Places, Run, System};
+use crate::system::{self, Places, Run, System};
 use crate::trial::{HIT_SHARE, Measured, Sample};
 use crate::worker;
 use std::path::Path;
@@ -129,6 +130,48 @@ pub fn fio_sample(outcome: &Outcome, direction: &str) -> Result<Sample, String> 
 /// A run's numbers with the disturbance during `step` and terrace's own statistics.
 pub fn measured(run: Run, step: &str, sample: Sample) -> Result<Measured, String> {
     Ok(Measured { sample, foreign_cpu: run.step(step)?.foreign_cpu(), stats: run.stats })
+}
+
+/// The largest `--memory` that keeps programs, daemon and cache inside the limit: what else the group holds for good is measured with a
+/// smaller memory, `probe`. `limits`: the limit, and what is to be spare below it, in bytes.
+pub fn largest_memory(
+    places: &Places,
+    what: &str,
+    limits: (u64, u64),
+    probe: u64,
+    steps: impl FnOnce(Option<&Group>) -> Vec<Step>,
+) -> Result<u64, String> {
+    let (limit, spare) = limits;
+    let system = System::Terrace { memory: probe, fast_door: true };
+    let run = system::run(places, &system, Some(limit), steps)?;
+    // A load that is small or short leaves some of the probe unused.
+    let used = run.stats.as_ref().and_then(|s| s.pointer("/memory/used_bytes")?.as_u64()).unwrap_or(probe);
+    let beside = run.pinned_max.saturating_sub(used.min(probe));
+    let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
+    let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
+    let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
+        format!(
+            "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare; raise --limit-mib"
+        )
+    })?;
+    let mib = memory / MIB;
+    eprintln!(
+        "{what}: {beside} MiB beside terrace's memory, so --memory {mib}MiB under the limit of {limit} MiB"
+    );
+    Ok(memory)
+}
+
+/// Adds the numbers of the group's memory to the sample. Refuses a run of the kernel's page cache that its limit did not hold back.
+pub fn limited(run: &Run, system: &System, limit: u64, sample: &mut Sample) -> Result<(), String> {
+    let memory = run.memory.ok_or("no memory controller: no limit")?;
+    sample.insert("memory_max_mib", memory.usage_max as f64 / MIB as f64);
+    sample.insert("limit_hits", memory.limit_hits as f64);
+    sample.insert("major_faults", memory.major_faults as f64);
+    sample.insert("pinned_max_mib", run.pinned_max as f64 / MIB as f64);
+    if *system == System::Kernel && (memory.limit_hits == 0 || memory.usage_max < limit / 100 * 98) {
+        return Err(format!("the limit does not bind: {} MiB used", memory.usage_max / MIB));
+    }
+    Ok(())
 }
 
 /// Removes what a suite left in the data directory.
