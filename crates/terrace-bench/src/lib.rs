@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
 //! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]; raw results for people: [`report`]. Apart from all that: [`lab`], the policies on recorded
-//! traces, and [`probe`], what storage can do.
+//! traces, [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
 
 pub mod cgroup;
 pub mod compare;
@@ -20,4 +20,5 @@ pub mod steps;
 pub mod suites;
 pub mod system;
 pub mod trial;
+pub mod watch;
 pub mod worker;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
-use terrace_bench::{demo, lab, machine, passthrough, probe, report, steps, suites, system, worker};
+use terrace_bench::{demo, lab, machine, passthrough, probe, report, steps, suites, system, watch, worker};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
 #[derive(Debug, Parser)]
@@ -48,6 +48,8 @@ enum Command {
     Probe(probe::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
     Report(report::Report),
+    /// A mount, or a command and the mount that it works on, live in the terminal: hit ratio, tiers, misses, evictions.
+    Watch(watch::Options),
     /// One short comparison for people: a table of throughput, p99, misses, CPU.
     Demo(demo::Demo),
     /// The plain pass-through FUSE that cold reads are compared with.
@@ -173,6 +175,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Demo(options) => demo::run(&options),
         Command::Probe(options) => probe::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::Watch(options) => watch::run(&options),
         Command::Sim(options) => lab::sim::run(&options),
         Command::Mrc(options) => lab::mrc::run(&options),
         Command::Policies(options) => lab::policies::run(&options),

@@ -96,6 +96,11 @@ pub fn catch_signals() {
     }
 }
 
+/// As if a signal had been caught.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
 /// Was a signal caught?
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)

@@ -23,6 +23,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use target::Target;
+pub(crate) use target::nameless;
 use terrace_probe::{Cell, Device, Machine, Op, Probe, RAM, SCHEMA};
 
 const MIB: u64 = 1 << 20;
