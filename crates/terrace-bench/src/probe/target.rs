@@ -53,7 +53,7 @@ impl Target {
             .to_str()
             .ok_or_else(|| io::Error::other(format!("{}: its name is no text (rename it)", dir.display())))?;
         let (device, file_system) = machine::mount_of(&dir).unwrap_or_default();
-        let device = if device.starts_with('/') { device } else { String::new() };
+        let device = if device.starts_with("/dev/") { device } else { String::new() };
         let file = nameless(&dir).map_err(named)?;
         Ok(Target {
             name: name.to_owned(),
