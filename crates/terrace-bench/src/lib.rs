@@ -1,8 +1,8 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
-//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]; raw results for people: [`report`]. Apart from all that: [`lab`], the policies on recorded
-//! traces, [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
+//! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]; what differs between results: [`compare`]; raw results for
+//! people: [`report`]. Apart from all that: [`lab`], the policies on recorded traces, [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
 
 pub mod cgroup;
 pub mod compare;

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
-use terrace_bench::{demo, lab, machine, passthrough, probe, report, steps, suites, system, watch, worker};
+use terrace_bench::{
+    compare, demo, lab, machine, passthrough, probe, report, steps, suites, system, watch, worker,
+};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
 #[derive(Debug, Parser)]
@@ -44,6 +46,8 @@ enum Command {
     Mrc(lab::mrc::Mrc),
     /// All policies on a directory of traces, and the gates they must pass.
     Policies(lab::policies::Policies),
+    /// What differs between systems, or between two runs of one benchmark, and how sure that is (Welch's t-test).
+    Compare(compare::Compare),
     /// What storage can do: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
     Probe(probe::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
@@ -172,6 +176,7 @@ fn run(command: Command) -> io::Result<i32> {
             system::catch_signals();
             passthrough::serve(&src, &mnt, threads, clone_fd).map(|()| 0)
         }
+        Command::Compare(options) => compare::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Probe(options) => probe::run(&options),
         Command::Report(options) => report::run(&options),

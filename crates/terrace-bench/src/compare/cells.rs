@@ -246,12 +246,14 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
         refused: refused.iter().filter_map(told).collect(),
         notices: Vec::new(),
     };
-    for group in groups(&counting, question) {
-        compare_group(&group, question, &mut answer);
+    let groups = groups(&counting, question);
+    for group in &groups {
+        compare_group(group, question, &mut answer);
     }
     let position = |list: &[String], name: &str| list.iter().position(|n| n == name);
     let metrics = distinct(answer.cells.iter().map(|c| c.metric.as_str()));
-    let values = distinct(counting.iter().filter_map(|row| row.column(&question.factor)));
+    let values = distinct(rows.iter().filter_map(|row| row.column(&question.factor)));
+    answer.notices.extend(absent(&values, &groups));
     // A stable sort: within a metric and a candidate, cells stay in the order of the data.
     answer.cells.sort_by_key(|c| (position(&metrics, &c.metric), position(&values, &c.candidate.value)));
     if answer.cells.iter().all(|c| c.verdict == Verdict::TooFew) {
@@ -338,6 +340,30 @@ struct Group<'a> {
     sides: Vec<(&'a str, Vec<&'a Row>)>,
 }
 
+impl Group<'_> {
+    fn name(&self) -> String {
+        self.cell.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Cells without a run of a value of the factor: they are not compared, which must not go unseen.
+fn absent(values: &[String], groups: &[Group]) -> Vec<String> {
+    let mut notices = Vec::new();
+    for value in values {
+        let lacks = |group: &&Group| group.sides.iter().all(|(v, _)| v != value);
+        let names: Vec<String> = groups.iter().filter(lacks).map(Group::name).collect();
+        if !names.is_empty() {
+            let more = if names.len() > CELLS_NAMED_MAX { "; ..." } else { "" };
+            let named = names[..names.len().min(CELLS_NAMED_MAX)].join("; ");
+            notices.push(format!("{value}: no run that counts in {} cells ({named}{more})", names.len()));
+        }
+    }
+    notices
+}
+
+/// Cells that a notice names.
+const CELLS_NAMED_MAX: usize = 4;
+
 fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     let mut places = BTreeMap::new();
@@ -360,11 +386,11 @@ fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
 
 fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
     let empty = Vec::new();
-    let name = || group.cell.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ");
+    let name = || group.name();
     let base =
         group.sides.iter().find(|(value, _)| *value == question.baseline).map_or(&empty, |(_, rows)| rows);
     if base.is_empty() {
-        answer.notices.push(format!("{}: no run of {} counts", name(), question.baseline));
+        return;
     }
     let all =
         group.sides.iter().flat_map(|(_, rows)| rows).flat_map(|row| row.metrics.keys().map(String::as_str));
@@ -503,6 +529,23 @@ mod tests {
         let base = &answer.cells[0].baseline;
         assert_eq!((base.runs, base.marked, base.mean), (2, 1, Some(1.5)));
         assert_eq!(answer.refused, ["a kernel: wrong data"]);
+    }
+
+    #[test]
+    fn cells_that_one_side_lacks_are_told() {
+        let mut data = rows(&[
+            ("a", "kernel", &[1.0, 2.0]),
+            ("a", "terrace", &[1.0, 2.0]),
+            ("b", "kernel", &[1.0, 2.0]),
+            ("b", "terrace", &[1.0]),
+            ("c", "terrace", &[1.0, 2.0]),
+        ]);
+        data[6].refused = Some("wrong data".into());
+        let answer = compare(&data, &question()).unwrap();
+        assert_eq!(answer.cells.len(), 1);
+        let told =
+            ["kernel: no run that counts in 1 cells (c)", "terrace: no run that counts in 1 cells (b)"];
+        assert_eq!(answer.notices, told);
     }
 
     #[test]

@@ -1,7 +1,75 @@
 //! `terrace-bench compare`: what differs between systems, or between two runs of one benchmark, and how sure that is.
+//!
+//! ```text
+//!   files ─► sources: rows, one a run ─► cells: groups, Welch's test ─► show: text · Markdown · JSON · CSV
+//! ```
 
 pub mod cells;
+pub mod csv;
+pub mod fio_output;
 pub mod metric;
+pub mod show;
+pub mod sources;
 
 pub use cells::{CellComparison, Comparison, Outcome, Question, Row, Side, Verdict, compare, outcome};
 pub use metric::Better;
+pub use show::Format;
+
+use std::io;
+use std::path::PathBuf;
+
+/// Options of `compare`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  terrace-bench compare raw.jsonl --factor system --baseline kernel
+  terrace-bench compare old/raw.jsonl new/raw.jsonl                      # regressions between two runs of one benchmark
+  terrace-bench compare study.csv --factor kernel --baseline baseline --by jobs,distribution --format markdown
+  terrace-bench compare a/*.json b/*.json --factor dir --baseline a --by bs      # fio's JSON, a file a run
+Intervals of the difference are Welch's. \"no significance\": the interval holds zero. Refused runs are told, and never averaged in.")]
+pub struct Compare {
+    /// Results: raw.jsonl of a matrix or a suite (or the directory or report beside it), fio's JSON, CSV with a header line.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// The column that tells the systems apart; with two files by default the file.
+    #[arg(long, value_name = "COLUMN")]
+    pub factor: Option<String>,
+    /// The factor's value that the others are compared with.
+    #[arg(long, value_name = "VALUE")]
+    pub baseline: Option<String>,
+    /// Columns whose values make a cell; by default what the kind of file suggests.
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    pub by: Option<Vec<String>>,
+    /// The numbers to compare; by default throughput, p99 latency, CPU an operation, misses, or a CSV's only column of numbers.
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    pub metric: Vec<String>,
+    /// How the answer is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+    /// Of the intervals.
+    #[arg(long, default_value_t = 0.95)]
+    pub confidence: f64,
+}
+
+/// Reads, compares, prints.
+///
+/// # Errors
+/// What cannot be read or compared, in one line with the cure.
+pub fn run(options: &Compare) -> io::Result<i32> {
+    let named = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>();
+    let asked = sources::Asked {
+        factor: options.factor.clone(),
+        baseline: options.baseline.clone(),
+        by: options.by.as_deref().map(named),
+        metrics: named(&options.metric),
+        confidence: options.confidence,
+    };
+    let loaded = sources::load(&options.files, &asked).map_err(io::Error::other)?;
+    let mut answer = compare(&loaded.rows, &loaded.question).map_err(io::Error::other)?;
+    answer.notices.splice(0..0, loaded.notices);
+    if options.format == Format::Csv {
+        answer.refused.iter().for_each(|why| eprintln!("terrace-bench: refused, not averaged in: {why}"));
+        answer.notices.iter().for_each(|notice| eprintln!("terrace-bench: {notice}"));
+    }
+    crate::lab::print(&show::show(&answer, options.format))?;
+    Ok(0)
+}

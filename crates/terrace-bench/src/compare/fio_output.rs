@@ -1,0 +1,301 @@
+//! The output of anybody's fio, of any version that writes JSON (2.0 on), `json` and `json+`.
+//!
+//! | | 2.x | 3.x |
+//! |---|---|---|
+//! | latencies | `clat`, `lat`, in microseconds | `clat_ns`, `lat_ns` |
+//! | bandwidth | `bw`, KiB a second | the same, and `bw_bytes` |
+//! | operations | `total_ios`, from 2.1.11 on | `total_ios` |
+//! | processor time of the jobs | only shares of an unknown sum | shares of `job_runtime` |
+//!
+//! Lines before the JSON are fio's messages; with `--status-interval` there are several objects, and the last one counts. Jobs of one group ran
+//! at the same time: their throughputs add up, and their percentiles are lost unless fio joined them (`group_reporting`).
+
+use super::cells::{Row, distinct};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// What fio may do; `mixed` with unified_rw_reporting.
+const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
+/// Percentiles that have names of their own.
+const PERCENTILES: [(f64, &str); 5] =
+    [(50.0, "p50_us"), (90.0, "p90_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];
+
+/// Is this fio's output, as far as the eye can see?
+pub fn is_fio(text: &str) -> bool {
+    text.contains("\"fio version\"") && text.contains('{')
+}
+
+/// A row for each group of jobs and direction in which it did anything. Columns: `direction`, `jobname`, `fio` (the version), and the options.
+///
+/// # Errors
+/// What is missing or no JSON.
+pub fn rows(text: &str) -> Result<Vec<Row>, String> {
+    let document = last_document(text)?;
+    let all = document.get("jobs").or_else(|| document.get("client_stats")).and_then(Value::as_array);
+    let mut jobs: Vec<&Value> = all.ok_or("no jobs in it")?.iter().collect();
+    // With several clients fio adds a last entry that sums them up.
+    if let Some(sum) = jobs.iter().find(|job| job.get("jobname") == Some(&Value::from("All clients"))) {
+        jobs = vec![sum];
+    }
+    let mut groups: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
+    for job in jobs {
+        groups.entry(job.get("groupid").and_then(Value::as_u64).unwrap_or(0)).or_default().push(job);
+    }
+    let mut rows = Vec::new();
+    for jobs in groups.values() {
+        rows.extend(group_rows(jobs, &document)?);
+    }
+    if rows.is_empty() {
+        return Err("no job did anything".into());
+    }
+    Ok(rows)
+}
+
+fn last_document(text: &str) -> Result<Value, String> {
+    let begins = |text: &str| {
+        if text.starts_with('{') { Some(0) } else { text.find("\n{").map(|at| at + 1) }
+    };
+    let (mut rest, mut last) = (text, None);
+    while let Some(at) = begins(rest) {
+        let mut documents = serde_json::Deserializer::from_str(&rest[at..]).into_iter::<Value>();
+        let document = documents.next().ok_or("no JSON")?.map_err(|e| format!("no JSON of fio: {e}"))?;
+        rest = &rest[at + documents.byte_offset()..];
+        last = Some(document);
+    }
+    last.ok_or_else(|| "no JSON (run fio with --output-format=json)".into())
+}
+
+fn group_rows(jobs: &[&Value], document: &Value) -> Result<Vec<Row>, String> {
+    let columns = columns(jobs, document);
+    let failed = jobs.iter().filter_map(|job| number(job, "/error")).find(|error| *error != 0.0);
+    let refused = failed.map(|error| format!("fio failed with error {error}"));
+    let operations = |job: &Value| DIRECTIONS.iter().filter_map(|d| ios(job.get(d)?)).sum::<f64>();
+    let all_ios: f64 = jobs.iter().map(|job| operations(job)).sum();
+    let cpu_us: Option<f64> = jobs.iter().map(|job| cpu_us(job)).sum();
+    let mut rows = Vec::new();
+    for direction in DIRECTIONS {
+        let active: Vec<&Value> =
+            jobs.iter().filter_map(|job| job.get(direction)).filter(|part| ios(part) > Some(0.0)).collect();
+        if active.is_empty() {
+            continue;
+        }
+        let mut metrics = metrics(&active)?;
+        metrics.extend(cpu_us.map(|us| ("cpu_us_per_op".to_string(), us / all_ios)));
+        let mut columns = columns.clone();
+        columns.insert(0, ("direction".into(), direction.into()));
+        rows.push(Row { columns, metrics, refused: refused.clone(), ..Row::default() });
+    }
+    if rows.is_empty() && refused.is_some() {
+        rows.push(Row {
+            columns: [vec![("direction".into(), "-".into())], columns].concat(),
+            refused,
+            ..Row::default()
+        });
+    }
+    Ok(rows)
+}
+
+/// Names, version, and the options: the job's own over the global ones, several jobs' joined by "+".
+fn columns(jobs: &[&Value], document: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let joined = |values: Vec<String>| distinct(values.iter().map(String::as_str)).join("+");
+    let names = jobs.iter().filter_map(|job| job.get("jobname")).map(text).collect();
+    let version = document.get("fio version").map(text).unwrap_or_default();
+    let mut columns = vec![("jobname".to_string(), joined(names)), ("fio".to_string(), version)];
+    let empty = Map::new();
+    let map = |value: Option<&Value>| value.and_then(Value::as_object).unwrap_or(&empty).clone();
+    let global = map(document.get("global options"));
+    let mut options: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for job in jobs {
+        let mut all = global.clone();
+        all.extend(map(job.get("job options")));
+        for (name, value) in &all {
+            options.entry(name.clone()).or_default().push(text(value));
+        }
+    }
+    columns.extend(options.into_iter().map(|(name, values)| (name, joined(values))));
+    columns
+}
+
+fn metrics(parts: &[&Value]) -> Result<BTreeMap<String, f64>, String> {
+    let sum = |f: fn(&Value) -> Option<f64>, what: &str| {
+        parts.iter().map(|part| f(part)).sum::<Option<f64>>().ok_or_else(|| format!("a job without {what}"))
+    };
+    let all = sum(ios, "total_ios and iops")?;
+    let bytes_s = sum(bytes_per_s, "bw")?;
+    let mut metrics = BTreeMap::from([
+        ("iops".to_string(), sum(|part| number(part, "/iops"), "iops")?),
+        ("throughput_mib_s".to_string(), bytes_s / f64::from(1 << 20)),
+    ]);
+    let weighted = |part: &&Value| Some(microseconds(part, "lat", "/mean")? * ios(part)?);
+    let total: Option<f64> = parts.iter().map(weighted).sum();
+    metrics.extend(total.map(|total| ("mean_us".to_string(), total / all)));
+    if let [part] = parts {
+        for (percent, name) in PERCENTILES {
+            let key = format!("/percentile/{percent:.6}");
+            let found = microseconds(part, "clat", &key).or_else(|| microseconds(part, "lat", &key));
+            metrics.extend(found.map(|us| (name.to_string(), us)));
+        }
+    }
+    Ok(metrics)
+}
+
+fn number(value: &Value, path: &str) -> Option<f64> {
+    value.pointer(path)?.as_f64()
+}
+
+/// Operations; before `total_ios` was told, what their rate and time come to.
+fn ios(part: &Value) -> Option<f64> {
+    let by_rate = || Some(number(part, "/iops")? * number(part, "/runtime")? / 1000.0);
+    number(part, "/total_ios").or_else(by_rate)
+}
+
+fn bytes_per_s(part: &Value) -> Option<f64> {
+    number(part, "/bw_bytes").or_else(|| Some(number(part, "/bw")? * 1024.0))
+}
+
+/// A latency of 3.x, which counts nanoseconds, or of 2.x.
+fn microseconds(part: &Value, kind: &str, path: &str) -> Option<f64> {
+    let nanoseconds = number(part, &format!("/{kind}_ns{path}")).map(|ns| ns / 1000.0);
+    nanoseconds.or_else(|| number(part, &format!("/{kind}{path}")))
+}
+
+/// CPU time of a job: its shares are of `job_runtime`, the sum over the jobs that fio joined.
+fn cpu_us(job: &Value) -> Option<f64> {
+    let share = (number(job, "/usr_cpu")? + number(job, "/sys_cpu")?) / 100.0;
+    Some(share * number(job, "/job_runtime")? * 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIO_2_1: &str = r#"{
+      "fio version" : "fio-2.1.4",
+      "jobs" : [ { "jobname" : "old", "groupid" : 0, "error" : 0,
+        "read" : { "io_bytes" : 40960, "bw" : 2048, "iops" : 512, "runtime" : 20000,
+          "slat" : { "min" : 0, "max" : 0, "mean" : 0.00, "stddev" : 0.00 },
+          "clat" : { "min" : 0, "max" : 1684, "mean" : 11.34, "stddev" : 31.27,
+            "percentile" : { "50.000000" : 9, "99.000000" : 350, "0.00" : 0, "0.00" : 0 } },
+          "lat" : { "min" : 0, "max" : 1684, "mean" : 12.5, "stddev" : 31.28 } },
+        "write" : { "io_bytes" : 0, "bw" : 0, "iops" : 0, "runtime" : 0, "clat" : { "percentile" : { "99.000000" : 0 } } },
+        "usr_cpu" : 3.5, "sys_cpu" : 20.1 } ] }"#;
+
+    const FIO_2_10: &str = r#"{ "fio version" : "fio-2.10", "timestamp" : 1480611510,
+      "global options" : { "ioengine" : "libaio", "direct" : "1", "bs" : "8k" },
+      "jobs" : [ { "jobname" : "seq", "groupid" : 0, "error" : 0, "job options" : { "bs" : "4k", "rw" : "rw" },
+        "read" : { "io_bytes" : 89304, "bw" : 2976, "iops" : 744.13, "runtime" : 30003, "total_ios" : 22326,
+          "clat" : { "mean" : 700.5, "percentile" : { "99.000000" : 1004, "99.900000" : 2008 } }, "lat" : { "mean" : 725.25 } },
+        "write" : { "io_bytes" : 89304, "bw" : 1488, "iops" : 372, "runtime" : 30003, "total_ios" : 11163,
+          "clat" : { "mean" : 600, "percentile" : { "99.000000" : 904 } }, "lat" : { "mean" : 625 } } } ] }"#;
+
+    fn of<'a>(rows: &'a [Row], i: usize, name: &str) -> &'a str {
+        rows[i].column(name).unwrap()
+    }
+
+    #[test]
+    fn fio_2_counts_kibibytes_and_microseconds() {
+        let rows = rows(FIO_2_1).unwrap();
+        assert_eq!(rows.len(), 1, "nothing was written");
+        let expected = [
+            ("iops", 512.0),
+            ("mean_us", 12.5),
+            ("p50_us", 9.0),
+            ("p99_us", 350.0),
+            ("throughput_mib_s", 2.0),
+        ];
+        assert_eq!(rows[0].metrics, BTreeMap::from(expected.map(|(k, v)| (k.to_string(), v))));
+        assert_eq!(
+            (of(&rows, 0, "fio"), of(&rows, 0, "jobname"), of(&rows, 0, "direction")),
+            ("fio-2.1.4", "old", "read")
+        );
+    }
+
+    #[test]
+    fn directions_are_rows_and_options_columns() {
+        let rows = rows(FIO_2_10).unwrap();
+        let p99: Vec<_> = rows.iter().map(|r| r.metrics["p99_us"]).collect();
+        assert_eq!(p99, [1004.0, 904.0]);
+        assert_eq!(
+            (of(&rows, 1, "direction"), of(&rows, 1, "bs"), of(&rows, 1, "ioengine")),
+            ("write", "4k", "libaio")
+        );
+        assert_eq!(
+            (rows[0].metrics["throughput_mib_s"], rows[0].metrics["p999_us"]),
+            (2976.0 / 1024.0, 2008.0)
+        );
+    }
+
+    /// What the installed fio printed (3.33, mixed reads and writes, two jobs in one report), `json` and `json+`.
+    #[test]
+    fn fio_3_counts_bytes_and_nanoseconds() {
+        for text in [include_str!("../../data/fio-3.33.json"), include_str!("../../data/fio-3.33.json+")] {
+            let rows = rows(text).unwrap();
+            assert_eq!((rows.len(), of(&rows, 0, "numjobs"), of(&rows, 1, "rw")), (2, "2", "randrw"));
+            for row in &rows {
+                let m = |name: &str| row.metrics[name];
+                assert!((m("iops") / 256.0 - m("throughput_mib_s")).abs() < 0.01);
+                assert!(m("p50_us") < m("p99_us") && m("p99_us") < m("p999_us") && m("mean_us") > 1.0);
+                assert!(m("cpu_us_per_op") > 1.0 && m("cpu_us_per_op") < 1000.0);
+            }
+        }
+        let rows = rows(include_str!("../../data/fio-3.33.json")).unwrap();
+        assert_eq!(rows[0].metrics["p99_us"], 164.864);
+    }
+
+    fn job(name: &str, group: u32, ios: u32, ns: u32) -> String {
+        format!(
+            r#"{{"jobname":"{name}","groupid":{group},"error":0,"job_runtime":1000,"usr_cpu":10,"sys_cpu":10,
+            "read":{{"iops":{ios},"bw_bytes":1048576,"total_ios":{ios},"lat_ns":{{"mean":{ns}}},
+            "clat_ns":{{"percentile":{{"99.000000":{ns}}}}}}}}}"#
+        )
+    }
+
+    fn with_jobs(jobs: &[String]) -> String {
+        format!("{{\"fio version\":\"fio-3.36\",\"jobs\":[{}]}}", jobs.join(","))
+    }
+
+    #[test]
+    fn jobs_that_ran_together_add_up_and_stages_do_not() {
+        let rows = rows(&with_jobs(&[job("a", 0, 100, 1000), job("b", 0, 300, 5000), job("c", 1, 10, 9000)]))
+            .unwrap();
+        assert_eq!((rows.len(), of(&rows, 0, "jobname"), of(&rows, 1, "jobname")), (2, "a+b", "c"));
+        let m = &rows[0].metrics;
+        assert_eq!(
+            (m["iops"], m["throughput_mib_s"], m["mean_us"], m["cpu_us_per_op"]),
+            (400.0, 2.0, 4.0, 1000.0)
+        );
+        assert!(!m.contains_key("p99_us"), "nobody can tell it");
+        assert_eq!(rows[1].metrics["p99_us"], 9.0);
+    }
+
+    #[test]
+    fn of_interim_reports_the_last_counts_and_messages_are_passed_over() {
+        let (first, last) = (with_jobs(&[job("a", 0, 1, 1)]), with_jobs(&[job("a", 0, 7, 1)]));
+        let text = format!("fio: {{hint}} of fio\n{first}\nfio: message\n{last}\n\nfio: bye\n");
+        assert_eq!(rows(&text).unwrap()[0].metrics["iops"], 7.0);
+        assert!(rows(&format!("{first}\n{}", &last[..last.len() / 2])).is_err(), "the last one is torn");
+    }
+
+    #[test]
+    fn clients_are_taken_from_their_sum() {
+        let text = with_jobs(&[job("one", 0, 1, 1), job("All clients", 0, 2, 1)])
+            .replace("\"jobs\"", "\"client_stats\"");
+        let rows = rows(&text).unwrap();
+        assert_eq!((rows.len(), rows[0].metrics["iops"]), (1, 2.0));
+    }
+
+    #[test]
+    fn a_failed_job_is_refused_and_what_is_no_report_too() {
+        let failed = with_jobs(&[job("a", 0, 5, 1)]).replace("\"error\":0", "\"error\":5");
+        assert_eq!(rows(&failed).unwrap()[0].refused.as_deref(), Some("fio failed with error 5"));
+        let failed = failed.replace("\"total_ios\":5", "\"total_ios\":0");
+        assert_eq!(rows(&failed).unwrap()[0].refused.as_deref(), Some("fio failed with error 5"));
+        let idle = with_jobs(&[job("a", 0, 0, 1)]);
+        for text in ["", "{}", "{\"jobs\":[]}", "{\"jobs\":3}", idle.as_str(), "fio: no {json}"] {
+            assert!(rows(text).is_err(), "{text}");
+        }
+        let nan = with_jobs(&[job("a", 0, 5, 1)]).replace("\"iops\":5", "\"iops\":nan");
+        assert!(rows(&nan).unwrap_err().contains("no JSON of fio"));
+    }
+}
