@@ -26,6 +26,20 @@ pub struct Group {
     cpu: Option<PathBuf>,
     /// Version 1 only: the controller of shares is another one than that of accounts.
     shares: Option<PathBuf>,
+    /// The controller that throttles devices; made only where one is to be throttled.
+    #[serde(default)]
+    io: Option<PathBuf>,
+}
+
+/// How fast a group may read a block device, and write it past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttle {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    /// Bytes a second, in either direction.
+    pub bytes_per_s: Option<u64>,
+    /// Requests a second, in either direction.
+    pub iops: Option<u64>,
 }
 
 /// What the group's memory controller says.
@@ -48,9 +62,21 @@ pub struct Memory {
 impl Group {
     /// Control files that take a process id; writing "0" moves the writer.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.shares].into_iter().flatten().collect();
+        self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()
+    }
+
+    /// Each once.
+    fn dirs(&self) -> Vec<&PathBuf> {
+        let all = [&self.memory, &self.cpu, &self.shares, &self.io];
+        let mut dirs: Vec<&PathBuf> = all.into_iter().flatten().collect();
         dirs.dedup();
-        dirs.iter().map(|d| d.join("cgroup.procs")).collect()
+        dirs
+    }
+
+    /// Process numbers of all that are in the group.
+    fn processes(&self) -> Vec<i32> {
+        let text = self.procs_files().first().and_then(|file| fs::read_to_string(file).ok());
+        text.unwrap_or_default().lines().flat_map(str::parse).collect()
     }
 
     /// Can this group limit memory?
@@ -183,15 +209,77 @@ impl OwnedGroup {
         }
     }
 
-    fn processes(&self) -> Vec<i32> {
-        let procs = self.procs_files().first().and_then(|file| fs::read_to_string(file).ok());
-        procs.unwrap_or_default().lines().filter_map(|pid| pid.parse().ok()).collect()
+    /// Holds the group back on one device.
+    ///
+    /// # Errors
+    /// No controller for devices, or it does not take this one.
+    pub fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
+        let name = self.dirs().first().and_then(|dir| dir.file_name()).map(PathBuf::from).unwrap_or_default();
+        let dir = match self.version {
+            Version::V1 => controller(Path::new("/sys/fs/cgroup"), "blkio", &name),
+            Version::V2 => {
+                let root = Path::new("/sys/fs/cgroup");
+                let _ = fs::write(root.join("cgroup.subtree_control"), "+io");
+                Some(root.join(&name)).filter(|dir| dir.join("io.max").exists())
+            }
+        };
+        let dir =
+            dir.ok_or_else(|| io::Error::other("no control group controller for devices (blkio, io)"))?;
+        self.0.io = Some(dir.clone());
+        throttle.lines(self.version).iter().try_for_each(|(file, line)| fs::write(dir.join(file), line))
     }
+}
 
-    fn dirs(&self) -> Vec<&PathBuf> {
-        let mut dirs: Vec<&PathBuf> = [&self.memory, &self.cpu, &self.shares].into_iter().flatten().collect();
-        dirs.dedup();
-        dirs
+impl Throttle {
+    /// Control files, and what is written to them.
+    fn lines(&self, version: Version) -> Vec<(String, String)> {
+        let (major, minor) = self.device;
+        let limits = [("bps", self.bytes_per_s), ("iops", self.iops)];
+        let limits = limits.iter().filter_map(|(unit, limit)| Some((unit, (*limit)?)));
+        match version {
+            Version::V1 => {
+                let file = |unit: &str, way: &str| format!("blkio.throttle.{way}_{unit}_device");
+                let of = |(unit, limit): (&&str, u64)| {
+                    ["read", "write"].map(|way| (file(unit, way), format!("{major}:{minor} {limit}")))
+                };
+                limits.flat_map(of).collect()
+            }
+            Version::V2 => {
+                let words: String =
+                    limits.map(|(unit, limit)| format!(" r{unit}={limit} w{unit}={limit}")).collect();
+                vec![("io.max".into(), format!("{major}:{minor}{words}"))]
+            }
+        }
+    }
+}
+
+/// Removes the groups of this name, and ends whoever is in them: what a killed harness left. None is fine.
+///
+/// # Errors
+/// A group that stays.
+pub fn remove(name: &str) -> io::Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    let there = |dir: PathBuf| dir.join("cgroup.procs").exists().then_some(dir);
+    let group = if root.join("cgroup.controllers").exists() {
+        let dir = there(root.join(name));
+        Group { version: Version::V2, memory: dir.clone(), cpu: dir, shares: None, io: None }
+    } else {
+        let of = |controller: &str| there(root.join(controller).join(name));
+        Group {
+            version: Version::V1,
+            memory: of("memory"),
+            cpu: of("cpuacct"),
+            shares: of("cpu"),
+            io: of("blkio"),
+        }
+    };
+    let dirs: Vec<PathBuf> = group.dirs().into_iter().cloned().collect();
+    let group = OwnedGroup(group);
+    group.end_all(Path::new(""));
+    drop(group);
+    match dirs.into_iter().find(|dir| dir.exists()) {
+        Some(dir) => Err(io::Error::other(format!("{} stays: somebody is in it", dir.display()))),
+        None => Ok(()),
     }
 }
 
@@ -241,13 +329,16 @@ impl Drop for OwnedGroup {
 }
 
 fn split(root: &Path, name: &str) -> io::Result<Group> {
-    let make = |controller: &str| {
-        let dir = root.join(controller).join(name);
-        fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
-    };
-    let group =
-        Group { version: Version::V1, memory: make("memory"), cpu: make("cpuacct"), shares: make("cpu") };
+    let make = |of: &str| controller(root, of, Path::new(name));
+    let (memory, cpu, shares) = (make("memory"), make("cpuacct"), make("cpu"));
+    let group = Group { version: Version::V1, memory, cpu, shares, io: None };
     if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
+}
+
+/// Makes the group's directory of one controller, where the machine has it.
+fn controller(root: &Path, controller: &str, name: &Path) -> Option<PathBuf> {
+    let dir = root.join(controller).join(name);
+    fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
 }
 
 fn unified(root: &Path, name: &str) -> io::Result<Group> {
@@ -258,7 +349,13 @@ fn unified(root: &Path, name: &str) -> io::Result<Group> {
     let dir = root.join(name);
     fs::create_dir_all(&dir)?;
     let has = |file: &str| dir.join(file).exists().then(|| dir.clone());
-    Ok(Group { version: Version::V2, memory: has("memory.max"), cpu: has("cpu.stat"), shares: None })
+    Ok(Group {
+        version: Version::V2,
+        memory: has("memory.max"),
+        cpu: has("cpu.stat"),
+        shares: None,
+        io: None,
+    })
 }
 
 #[cfg(test)]
@@ -267,7 +364,7 @@ mod tests {
 
     fn group(version: Version, dir: &Path) -> Group {
         let dir = Some(dir.to_path_buf());
-        Group { version, memory: dir.clone(), cpu: dir, shares: None }
+        Group { version, memory: dir.clone(), cpu: dir, shares: None, io: None }
     }
 
     #[test]
@@ -307,6 +404,34 @@ mod tests {
             let read = g.read_bytes().unwrap() - before;
             assert!((1 << 20..2 << 20).contains(&read), "1 MiB was read, {read} bytes are counted");
         }
+    }
+
+    #[test]
+    fn throttles_of_both_versions() {
+        let throttle = Throttle { device: (7, 3), bytes_per_s: Some(1 << 20), iops: Some(500) };
+        let v1 = throttle.lines(Version::V1);
+        assert_eq!(v1.len(), 4);
+        assert_eq!(v1[0], ("blkio.throttle.read_bps_device".into(), "7:3 1048576".into()));
+        assert_eq!(v1[3], ("blkio.throttle.write_iops_device".into(), "7:3 500".into()));
+        let v2 = [("io.max".to_string(), "7:3 rbps=1048576 wbps=1048576 riops=500 wiops=500".to_string())];
+        assert_eq!(throttle.lines(Version::V2), v2);
+    }
+
+    /// What version 2 needs of a file system is a directory: its control files are plain files here.
+    #[test]
+    fn a_version_2_limit_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu memory io").unwrap();
+        let group = dir.path().join("g");
+        fs::create_dir(&group).unwrap();
+        for file in ["memory.max", "cpu.stat", "cgroup.procs"] {
+            fs::write(group.join(file), "").unwrap();
+        }
+        let owned = OwnedGroup::create_below(dir.path(), "g", Some(64 << 20)).unwrap();
+        assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), "67108864");
+        assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "+cpu");
+        assert!(owned.limits_memory());
+        assert_eq!(owned.procs_files(), [group.join("cgroup.procs")], "one directory, once");
     }
 
     #[test]

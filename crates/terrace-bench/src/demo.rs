@@ -41,6 +41,7 @@ pub fn run(options: &Demo) -> io::Result<i32> {
         terrace_args: Vec::new(),
         lenient: true,
         favour: false,
+        throttle: None,
     };
     let result = compare(&places, options);
     let _ = std::fs::remove_dir_all(&scratch);

@@ -63,7 +63,7 @@ pub fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
 }
 
 /// What is taken from fio's JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Operations a second.
     pub iops: f64,
@@ -77,6 +77,17 @@ pub struct Report {
     pub latency_us_p99: f64,
     /// CPU time of fio's own jobs an operation.
     pub fio_cpu_us_per_op: f64,
+    /// Bytes of all operations.
+    pub bytes: f64,
+    /// Completion latency: per cent of the operations, microseconds in which so many were done; rising.
+    pub percentiles_us: Vec<(f64, f64)>,
+}
+
+impl Report {
+    /// The latency of one percentile, where fio was asked for it.
+    pub fn percentile_us(&self, percent: f64) -> Option<f64> {
+        self.percentiles_us.iter().find(|(p, _)| *p == percent).map(|(_, us)| *us)
+    }
 }
 
 /// Reads fio's JSON output of one reporting group; `direction` is "read" or "write".
@@ -105,7 +116,36 @@ pub fn parse(text: &str, direction: &str) -> Result<Report, String> {
         latency_us_mean: number(&format!("/{direction}/lat_ns/mean"))? / 1000.0,
         latency_us_p99: number(&format!("/{direction}/clat_ns/percentile/99.000000"))? / 1000.0,
         fio_cpu_us_per_op: cpu_us / ios,
+        bytes: number(&format!("/{direction}/io_bytes"))?,
+        percentiles_us: percentiles(job, direction),
     })
+}
+
+fn percentiles(job: &Value, direction: &str) -> Vec<(f64, f64)> {
+    let found = job.pointer(&format!("/{direction}/clat_ns/percentile")).and_then(Value::as_object);
+    let one = |(percent, ns): (&String, &Value)| Some((percent.parse().ok()?, ns.as_f64()? / 1000.0));
+    let mut all: Vec<(f64, f64)> = found.into_iter().flatten().filter_map(one).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
+}
+
+/// Throughput over time from fio's bandwidth log (`--write_bw_log`, one file for all jobs): seconds, MiB a second of all jobs together.
+///
+/// A line is "milliseconds, KiB a second, direction, ...", for each job at times of its own: they are put into steps of `step_ms`. Steps that not all
+/// jobs reach the end of are left out.
+pub fn throughput_series(log: &str, step_ms: u64) -> Vec<(f64, f64)> {
+    let mut steps = std::collections::BTreeMap::<u64, (u32, f64)>::new();
+    for line in log.lines() {
+        let mut words = line.split(',').map(|w| w.trim().parse::<u64>());
+        if let (Some(Ok(ms)), Some(Ok(kib))) = (words.next(), words.next()) {
+            // A window is stamped at its end, or up to a few milliseconds after it.
+            let (jobs, mib) = steps.entry(((ms + step_ms / 2) / step_ms).max(1)).or_default();
+            (*jobs, *mib) = (*jobs + 1, *mib + kib as f64 / 1024.0);
+        }
+    }
+    let jobs_max = steps.values().map(|(jobs, _)| *jobs).max().unwrap_or(0);
+    let whole = steps.into_iter().filter(|(_, (jobs, _))| *jobs == jobs_max);
+    whole.map(|(step, (_, mib))| ((step * step_ms) as f64 / 1000.0, mib)).collect()
 }
 
 #[cfg(test)]
@@ -114,8 +154,8 @@ mod tests {
 
     const JSON: &str = r#"fio: generating zetan for theta=0.8
     {"fio version":"fio-3.33","jobs":[{"jobname":"bench","error":0,"job_runtime":2000,"usr_cpu":10.0,"sys_cpu":40.0,
-    "read":{"iops":5000.0,"bw_bytes":20480000,"total_ios":10000,"lat_ns":{"mean":190000.5},
-    "clat_ns":{"percentile":{"99.000000":325000}}},
+    "read":{"iops":5000.0,"bw_bytes":20480000,"io_bytes":40960000,"total_ios":10000,"lat_ns":{"mean":190000.5},
+    "clat_ns":{"percentile":{"99.000000":325000,"50.000000":90000,"99.900000":400000}}},
     "write":{"iops":0.0,"bw_bytes":0,"total_ios":0,"lat_ns":{"mean":0.0},"clat_ns":{"percentile":{}}}}]}"#;
 
     #[test]
@@ -123,6 +163,8 @@ mod tests {
         let r = parse(JSON, "read").unwrap();
         assert_eq!((r.iops, r.bytes_per_s, r.ios), (5000.0, 20_480_000.0, 10_000.0));
         assert_eq!((r.latency_us_mean, r.latency_us_p99), (190.0005, 325.0));
+        assert_eq!(r.percentiles_us, [(50.0, 90.0), (99.0, 325.0), (99.9, 400.0)]);
+        assert_eq!((r.bytes, r.percentile_us(50.0), r.percentile_us(95.0)), (40_960_000.0, Some(90.0), None));
         assert!((r.fio_cpu_us_per_op - 100.0).abs() < 1e-9);
     }
 
@@ -133,6 +175,13 @@ mod tests {
         assert!(parse(JSON, "write").is_err(), "nothing was written");
         assert!(parse(&JSON.replace("\"error\":0", "\"error\":5"), "read").is_err());
         assert!(parse(&JSON[..200], "read").is_err());
+    }
+
+    #[test]
+    fn jobs_of_a_log_are_added_up() {
+        let log = "500, 1024, 0, 0, 0, 0\n1001, 2048, 0, 0, 0, 0\n501, 1024, 0, 0, 0, 0\n1003, 1024, 0, 0, 0, 0\n1502, 7, 0, 0\n";
+        assert_eq!(throughput_series(log, 500), [(0.5, 2.0), (1.0, 3.0)]);
+        assert!(throughput_series("", 500).is_empty() && throughput_series("no log", 500).is_empty());
     }
 
     #[test]

@@ -6,10 +6,12 @@
 
 pub mod cgroup;
 pub mod compare;
+pub mod content;
 pub mod demo;
 pub mod fio;
 pub mod lab;
 pub mod machine;
+pub mod matrix;
 pub mod pages;
 pub mod passthrough;
 pub mod probe;

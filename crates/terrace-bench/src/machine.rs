@@ -112,11 +112,30 @@ pub struct Busy {
     pub busy_ns: u64,
     /// What the hypervisor took.
     pub steal_ns: u64,
+    /// What kernel threads used of it: writing back, the work of a loop device. They work for whoever asked, and are no sign of others.
+    pub kernel_ns: u64,
 }
 
 /// Reads /proc/stat.
 pub fn busy() -> Busy {
-    parse_busy(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    let busy = parse_busy(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    let names = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok());
+    let processes = names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let stats = processes.filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    Busy { kernel_ns: stats.filter_map(|stat| kernel_thread_ns(&stat)).sum(), ..busy }
+}
+
+/// CPU time of a kernel thread, from its `/proc/PID/stat`; `None` for a program.
+fn kernel_thread_ns(stat: &str) -> Option<u64> {
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let words: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let at = |i: usize| words.get(i)?.parse::<u64>().ok();
+    // Behind the name: state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime.
+    (at(6)? & PF_KTHREAD != 0).then_some((at(11)? + at(12)?) * 10_000_000)
 }
 
 fn parse_busy(stat: &str) -> Busy {
@@ -124,7 +143,7 @@ fn parse_busy(stat: &str) -> Busy {
         stat.lines().next().unwrap_or("").split_whitespace().skip(1).flat_map(str::parse).collect();
     let at = |i: usize| ticks.get(i).copied().unwrap_or(0) * 10_000_000;
     // user nice system idle iowait irq softirq steal
-    Busy { busy_ns: at(0) + at(1) + at(2) + at(5) + at(6), steal_ns: at(7) }
+    Busy { busy_ns: at(0) + at(1) + at(2) + at(5) + at(6), steal_ns: at(7), kernel_ns: 0 }
 }
 
 /// Waits until the machine was idle for a second, at most `seconds`.
@@ -148,6 +167,9 @@ mod tests {
     fn proc_stat_and_sysfs_choices() {
         let b = parse_busy("cpu  10 1 5 1000 50 2 3 4 0 0\ncpu0 1 1 1\n");
         assert_eq!((b.busy_ns, b.steal_ns), (210_000_000, 40_000_000));
+        let thread = "12 (kworker/u8:1-loop) I 2 0 0 0 -1 69238880 0 0 0 0 3 40 0 0 20 0 1 0 9 0 0";
+        assert_eq!(kernel_thread_ns(thread), Some(430_000_000));
+        assert_eq!(kernel_thread_ns(&thread.replace("69238880", "4194560")), None, "a program");
         assert_eq!(chosen("none [mq-deadline] bfq"), "mq-deadline");
         assert_eq!(chosen("none"), "none");
         assert_eq!(line_after("a: 1\nmodel name\t: EPYC 7\n", "model name").unwrap(), "EPYC 7");

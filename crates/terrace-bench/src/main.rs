@@ -10,7 +10,7 @@ use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
 use terrace_bench::{
-    compare, demo, lab, machine, passthrough, probe, report, steps, suites, system, watch, worker,
+    compare, demo, lab, machine, matrix, passthrough, probe, report, steps, suites, system, watch, worker,
 };
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
@@ -40,6 +40,8 @@ enum Command {
         #[command(flatten)]
         options: suites::real::Options,
     },
+    /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons and reports.
+    Matrix(matrix::Matrix),
     /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
     Sim(lab::sim::Sim),
     /// The miss ratio of an LRU cache of every size, from one pass over a trace.
@@ -181,6 +183,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Probe(options) => probe::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Watch(options) => watch::run(&options),
+        Command::Matrix(options) => matrix::run(&options),
         Command::Sim(options) => lab::sim::run(&options),
         Command::Mrc(options) => lab::mrc::run(&options),
         Command::Policies(options) => lab::policies::run(&options),
@@ -266,5 +269,6 @@ fn places(
         terrace_args,
         lenient: false,
         favour: false,
+        throttle: None,
     })
 }

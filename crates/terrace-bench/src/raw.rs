@@ -211,7 +211,7 @@ impl Writer {
     pub fn append(path: &Path) -> Result<(Writer, Results), Error> {
         let fault = |e: std::io::Error| error(path, None, e.to_string(), "name a file that can be written");
         let file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(fault)?;
-        file.try_lock().map_err(|e| match e {
+        lock(&file).map_err(|e| match e {
             TryLockError::WouldBlock => {
                 error(path, None, "another run writes to it", "wait for its end, or name another file")
             }
@@ -253,6 +253,17 @@ impl Writer {
             error(&self.path, None, e.to_string(), "make room, and run again: what is there stays")
         })
     }
+}
+
+/// A lock that was just let go is held on by the children that another thread starts, until they execute their program.
+fn lock(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..50 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+    file.try_lock()
 }
 
 #[cfg(test)]

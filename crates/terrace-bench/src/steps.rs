@@ -104,6 +104,9 @@ pub struct Outcome {
     pub machine_busy_ns: u64,
     /// CPU time that the hypervisor took meanwhile.
     pub machine_steal_ns: u64,
+    /// CPU time of kernel threads meanwhile, which is in that of the machine.
+    #[serde(default)]
+    pub kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
     /// What the fast door did meanwhile, where terrace serves.
@@ -118,7 +121,8 @@ impl Outcome {
     /// Share of the machine's CPU that others used meanwhile, 0 to 1.
     pub fn foreign_cpu(&self) -> f64 {
         let own = self.cpu_ns.unwrap_or(self.machine_busy_ns);
-        let foreign = self.machine_busy_ns.saturating_sub(own) + self.machine_steal_ns;
+        let foreign =
+            self.machine_busy_ns.saturating_sub(own + self.kernel_threads_ns) + self.machine_steal_ns;
         foreign as f64 / (self.wall_ns.max(1) as f64 * machine::cpus() as f64)
     }
 }
@@ -137,7 +141,7 @@ pub fn drop_caches() -> io::Result<()> {
 /// pause: two equal systems differed by 2.6x. So what was freed is left to go, then memory is touched and freed again: for 2 s, nobody
 /// takes it away. Keeping a page of each block was tried, so that blocks stay too small to be reported: then the kernel's large folios
 /// come from other, untouched blocks, and it is all worse.
-fn warm_memory() {
+pub fn warm_memory() {
     const BYTES: usize = 3 << 30;
     if Path::new("/sys/module/page_reporting").exists() {
         std::thread::sleep(Duration::from_millis(2500));
@@ -227,6 +231,7 @@ fn run_step(plan: &Plan, step: &Step) -> io::Result<Outcome> {
         read_bytes: difference(before.1, after.1),
         machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
         machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
+        kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
         memory: group.and_then(Group::memory),
         door: door_after.zip(door_before).map(|(after, before)| after.since(before)),
         output: fs::read_to_string(&path)?,

@@ -1,6 +1,6 @@
 //! The systems under test and one run of a plan on one of them.
 
-use crate::cgroup::{Group, Memory, OwnedGroup};
+use crate::cgroup::{Group, Memory, OwnedGroup, Throttle};
 use crate::steps::{self, Outcome, Plan, Step};
 use serde_json::Value;
 use std::fs;
@@ -28,6 +28,15 @@ pub enum System {
         /// Its threads.
         threads: usize,
     },
+    /// Whatever shell lines bring up.
+    Command {
+        /// These, inside the group.
+        setup: Vec<String>,
+        /// And these take it down, also after a failure.
+        teardown: Vec<String>,
+        /// What it serves.
+        dir: PathBuf,
+    },
 }
 
 impl System {
@@ -38,12 +47,13 @@ impl System {
             System::Terrace { fast_door: true, .. } => "terrace",
             System::Terrace { fast_door: false, .. } => "terrace-main-door",
             System::PassThrough { .. } => "pass-through",
+            System::Command { .. } => "command",
         }
     }
 }
 
 /// Where things are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Directory with the data: the one that terrace takes over.
     pub data: PathBuf,
@@ -59,6 +69,8 @@ pub struct Places {
     pub lenient: bool,
     /// Give the measured group most of the processors.
     pub favour: bool,
+    /// Hold the measured group back on a device.
+    pub throttle: Option<Throttle>,
 }
 
 /// What one run gave.
@@ -113,15 +125,8 @@ pub fn run(
     limit: Option<u64>,
     steps: impl FnOnce(Option<&Group>) -> Vec<Step>,
 ) -> Result<Run, String> {
-    let group = match OwnedGroup::create(&format!("terrace-bench-{}", std::process::id()), limit) {
-        Ok(group) => Some(group),
-        Err(_) if places.lenient => None,
-        Err(e) => return Err(format!("control group: {e}; run as root")),
-    };
+    let group = make_group(places, limit)?;
     let group = group.as_ref();
-    if let (true, Some(group)) = (places.favour, group) {
-        group.favour();
-    }
     let out = places.scratch.join("run");
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
@@ -134,7 +139,12 @@ pub fn run(
         System::PassThrough { threads } => Some(PassThrough::start(places, *threads, group)?),
         _ => None,
     };
-    let dir = pass_through.as_ref().map_or(&places.data, |p| &p.at).clone();
+    let mut commands = Commands::bring_up(system, group)?;
+    let dir = match system {
+        System::Command { dir, .. } => dir,
+        _ => pass_through.as_ref().map_or(&places.data, |p| &p.at),
+    };
+    let dir = dir.clone();
     let plan = Plan {
         dir,
         terrace: matches!(system, System::Terrace { .. }).then(|| places.terrace.clone()),
@@ -154,6 +164,7 @@ pub fn run(
         pinned_max = pinned_max.max(group.and_then(|g| g.memory()).map_or(0, |m| m.pinned));
     });
     drop(pass_through);
+    let taken_down = commands.take_down();
     if let Some(group) = group {
         group.end_all(&places.terrace);
     }
@@ -165,7 +176,7 @@ pub fn run(
     let memory = group.and_then(|g| g.memory());
     match status? {
         _ if interrupted() => return Err("interrupted".into()),
-        0 => {}
+        0 => taken_down?,
         code => {
             let step = outcomes.last().map_or("none", |o| o.name.as_str());
             let killed = memory.map_or(0, |m| m.oom_kills);
@@ -182,6 +193,26 @@ pub fn run(
     }
     let stats = fs::read(&stats_file).ok().and_then(|b| serde_json::from_slice(&b).ok());
     Ok(Run { outcomes, stats, pinned_max, memory })
+}
+
+/// The group of this process's runs. One run at a time has it.
+pub fn group_name() -> String {
+    format!("terrace-bench-{}", std::process::id())
+}
+
+fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>, String> {
+    let mut group = match OwnedGroup::create(&group_name(), limit) {
+        Ok(group) => group,
+        Err(_) if places.lenient => return Ok(None),
+        Err(e) => return Err(format!("control group: {e}; run as root")),
+    };
+    if places.favour {
+        group.favour();
+    }
+    if let Some(throttle) = &places.throttle {
+        group.throttle(throttle).map_err(|e| format!("throttle: {e}"))?;
+    }
+    Ok(Some(group))
 }
 
 /// What to put before the command under test.
@@ -256,6 +287,43 @@ fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Result<Child, S
     // SAFETY: `enter` allocates nothing and takes no lock.
     unsafe { command.pre_exec(enter) };
     command.spawn().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))
+}
+
+/// What shell lines have brought up; taken down when dropped.
+struct Commands<'a> {
+    teardown: &'a [String],
+    group: Option<&'a OwnedGroup>,
+}
+
+impl<'a> Commands<'a> {
+    fn bring_up(system: &'a System, group: Option<&'a OwnedGroup>) -> Result<Commands<'a>, String> {
+        let System::Command { setup, teardown, .. } = system else {
+            return Ok(Commands { teardown: &[], group });
+        };
+        let commands = Commands { teardown, group };
+        setup.iter().try_for_each(|line| commands.run(line)).map(|()| commands)
+    }
+
+    fn run(&self, line: &str) -> Result<(), String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(Stdio::null());
+        match run_in(self.group, command, || {})? {
+            0 => Ok(()),
+            code => Err(format!("exit code {code} of: {line}")),
+        }
+    }
+
+    /// All of them, whatever one says; the first that failed is told.
+    fn take_down(&mut self) -> Result<(), String> {
+        let teardown = std::mem::take(&mut self.teardown);
+        teardown.iter().map(|line| self.run(line)).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Commands<'_> {
+    fn drop(&mut self) {
+        let _ = self.take_down();
+    }
 }
 
 /// A running pass-through mount; unmounted when dropped.

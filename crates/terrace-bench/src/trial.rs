@@ -458,6 +458,7 @@ mod tests {
             terrace_args: vec![],
             lenient: false,
             favour: false,
+            throttle: None,
         };
         let options = Options { runs, seed: 3, self_check: false, only: None, retries: 0, wait_quiet_s: 0 };
         Trial::new(places, options, None).unwrap()

@@ -2,6 +2,7 @@
 //! library's fast door interposes the same symbol that a C program calls.
 
 use crate::cgroup::Group;
+use crate::content::Content;
 use crate::pages::{self, PAGE, Rng};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ pub struct Common {
     /// Seed of the file's content.
     #[arg(long)]
     data_seed: u64,
+    /// What the file's pages hold.
+    #[arg(long, default_value = "incompressible")]
+    content: Content,
     /// The group whose CPU time is read, as JSON.
     #[arg(long)]
     group: Option<String>,
@@ -159,7 +163,7 @@ pub fn run(load: &Load) -> io::Result<()> {
 
 fn fill(o: &Fill) -> io::Result<Result> {
     let file = Reader::open(&o.file, false)?;
-    file.fill(o.common.data_seed, &mut Buffer::new(1 << 20))?;
+    file.fill(&o.common, &mut Buffer::new(1 << 20))?;
     Ok(Result { bytes: file.size, ..Result::default() })
 }
 
@@ -173,7 +177,7 @@ fn hits(o: &Hits) -> io::Result<Result> {
     // The file is resident already (`fill`), but this process has not touched the memory of it, which costs it page faults. Twice, for
     // a cache that judges by use; then a pause for whatever it does behind.
     for _ in 0..FILLS {
-        file.fill(o.common.data_seed, &mut buf)?;
+        file.fill(&o.common, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
     let mut rng = Rng::new(o.common.seed);
@@ -222,7 +226,7 @@ fn mixed(o: &Mixed) -> io::Result<Result> {
     cold.expect_random();
     let mut buf = Buffer::new(1 << 20);
     for _ in 0..FILLS + 1 {
-        hot.fill(o.common.data_seed, &mut buf)?;
+        hot.fill(&o.common, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     let order = order(&cold, o.threads * o.ops, o.common.seed)?;
@@ -373,13 +377,13 @@ impl Reader {
     }
 
     /// Reads the whole file in order, in large pieces, checking each page's number, and one page of each piece in full.
-    fn fill(&self, data_seed: u64, buf: &mut Buffer) -> io::Result<()> {
+    fn fill(&self, common: &Common, buf: &mut Buffer) -> io::Result<()> {
         let mut offset = 0;
         while offset < self.size {
             let n = buf.len().min((self.size - offset) as usize);
             self.read(&mut buf[..n], offset)?;
             let first = offset / PAGE as u64;
-            pages::check(data_seed, first, &buf[..PAGE]).map_err(io::Error::other)?;
+            common.content.check(common.data_seed, first, &buf[..PAGE]).map_err(io::Error::other)?;
             let wrong =
                 (first..).zip(buf[..n].chunks(PAGE)).filter(|(page, data)| !pages::looks_right(*page, data));
             refuse(wrong.count() as u64)?;
@@ -393,7 +397,9 @@ impl Reader {
         let mut checked = 0;
         for page in pages {
             self.read(&mut buf[..PAGE], page * PAGE as u64)?;
-            pages::check(common.data_seed, page, &buf[..PAGE])
+            common
+                .content
+                .check(common.data_seed, page, &buf[..PAGE])
                 .map_err(|e| io::Error::other(format!("WRONG DATA: {e}")))?;
             checked += 1;
         }
@@ -449,7 +455,7 @@ mod tests {
     use super::*;
 
     fn common() -> Common {
-        Common { seed: 1, data_seed: 5, group: None }
+        Common { seed: 1, data_seed: 5, content: Content::Incompressible, group: None }
     }
 
     #[test]
@@ -474,17 +480,25 @@ mod tests {
         let o = Hits { file: file.clone(), bs: PAGE, ops: 10, common: common() };
         assert!(hits(&o).is_err(), "another seed's content");
         let mut fill = Buffer::new(1 << 20);
-        Reader::open(&file, false).unwrap().fill(6, &mut fill).unwrap();
+        Reader::open(&file, false).unwrap().fill(&Common { data_seed: 6, ..common() }, &mut fill).unwrap();
         let o = Misses { file: file.clone(), ops: 257, direct: false, common: common() };
         assert!(misses(&o).unwrap_err().to_string().contains("only 256 pages"));
         let mut data = std::fs::read(&file).unwrap();
         data.swap(0, PAGE);
         std::fs::write(&file, &data).unwrap();
-        assert!(Reader::open(&file, false).unwrap().fill(6, &mut fill).is_err());
+        assert!(
+            Reader::open(&file, false)
+                .unwrap()
+                .fill(&Common { data_seed: 6, ..common() }, &mut fill)
+                .is_err()
+        );
         data.swap(0, PAGE);
         data.swap(PAGE, 2 * PAGE);
         std::fs::write(&file, &data).unwrap();
-        let why = Reader::open(&file, false).unwrap().fill(6, &mut fill).unwrap_err();
+        let why = Reader::open(&file, false)
+            .unwrap()
+            .fill(&Common { data_seed: 6, ..common() }, &mut fill)
+            .unwrap_err();
         assert!(
             why.to_string().contains("WRONG DATA in 2 reads"),
             "not only the first page of a piece: {why}"

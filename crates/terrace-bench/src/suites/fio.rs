@@ -98,8 +98,7 @@ impl Study<'_> {
         ]
     }
 
-    /// The largest `--memory` that keeps program, daemon and cache inside the limit: what else the group holds for good is measured with
-    /// less.
+    /// The largest `--memory` that keeps program, daemon and cache inside the limit.
     pub fn largest_memory(&self, places: &Places) -> Result<u64, String> {
         let scale = Scale { warm_s: self.scale.warm_s.min(8), measure_s: 2, ..self.scale };
         let short = Study { scale, distribution: "random", ..*self };

@@ -1,0 +1,194 @@
+//! The device under the data: a directory as it is, a block device in memory, or one of these made slower.
+//!
+//! The one in memory is ext4 on a loop device with direct I/O over a file in tmpfs. All of it is made by the harness, outside of the limited group: its memory
+//! is the device, not a cache. It stands for persistent memory, and so do its costs: the loop device's kernel threads copy each page, and take CPU time that
+//! no system under test is charged with.
+
+use super::spec::{Base, DeviceKind, DeviceSpec};
+use super::undo::{Ledger, Setup, loops_of, tool};
+use crate::cgroup::Throttle;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A device that is there.
+#[derive(Debug)]
+pub struct Device {
+    /// Where data go.
+    pub data: PathBuf,
+    /// How much the group is held back.
+    pub throttle: Option<Throttle>,
+    /// One line for people.
+    pub told: String,
+    /// Block device and mount point, where the mount is ours to renew.
+    mount: Option<(String, PathBuf)>,
+}
+
+/// Room that ext4 wants beside the data.
+pub(super) const METADATA_MIB: u64 = 96;
+
+impl Device {
+    /// Makes the device with room for `mib` of data. `dir` is where a directory without a path of its own is taken, `work` a directory of this process
+    /// for mounts; with `keep`, a directory's data stay.
+    ///
+    /// # Errors
+    /// What the machine cannot do, and what would help.
+    pub fn make(
+        spec: &DeviceSpec,
+        dir: &Path,
+        work: &Path,
+        mib: u64,
+        keep: bool,
+        ledger: &mut Ledger,
+    ) -> io::Result<Device> {
+        let mut device = match spec.base() {
+            Base::Directory => directory(spec.path.as_deref().unwrap_or(dir), keep, ledger)?,
+            Base::Memory => memory(spec, work, mib, ledger)?,
+        };
+        if spec.kind == DeviceKind::Throttled && (spec.mib_s.is_some() || spec.iops.is_some()) {
+            let on = throttled(&device)?;
+            device.throttle =
+                Some(Throttle { device: on, bytes_per_s: spec.mib_s.map(|mib| mib << 20), iops: spec.iops });
+            let of = |limit: Option<u64>, unit: &str| {
+                limit.map_or(String::new(), |n| format!(", at most {n} {unit}"))
+            };
+            device.told += &(of(spec.mib_s, "MiB/s") + &of(spec.iops, "requests a second"));
+        }
+        Ok(device)
+    }
+
+    /// A file system that was mounted by somebody else of the harness.
+    pub(super) fn mounted(data: PathBuf, block: String, at: PathBuf) -> Device {
+        Device { data, throttle: None, told: block.clone(), mount: Some((block, at)) }
+    }
+
+    /// Mounts it anew, where the mount is ours: no run finds what the one before left in the file system's memory.
+    ///
+    /// # Errors
+    /// Somebody uses the mount.
+    pub fn renew(&self) -> io::Result<()> {
+        let Some((block, at)) = &self.mount else { return Ok(()) };
+        let name = CString::new(at.as_os_str().as_encoded_bytes())?;
+        // SAFETY: a C string that outlives the call.
+        if unsafe { libc::umount2(name.as_ptr(), 0) } != 0 {
+            let e = io::Error::last_os_error();
+            return Err(io::Error::new(e.kind(), format!("unmounting {}: {e}", at.display())));
+        }
+        mount(block, at)
+    }
+}
+
+fn directory(path: &Path, keep: bool, ledger: &mut Ledger) -> io::Result<Device> {
+    let data = path.join("terrace-bench-data");
+    if !keep {
+        ledger.note(Setup::Path(data.clone()))?;
+    }
+    fs::create_dir_all(&data).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", data.display())))?;
+    let data = data.canonicalize()?;
+    Ok(Device { told: format!("directory {}", data.display()), data, throttle: None, mount: None })
+}
+
+fn memory(spec: &DeviceSpec, work: &Path, mib: u64, ledger: &mut Ledger) -> io::Result<Device> {
+    let room = mib + mib / 32 + METADATA_MIB;
+    let (tmpfs, at) = (work.join("tmpfs"), work.join("ext4"));
+    let image = tmpfs.join("image");
+    check_room(room)?;
+    fs::create_dir_all(&tmpfs)?;
+    fs::create_dir_all(&at)?;
+    ledger.note(Setup::Mount(tmpfs.clone()))?;
+    let size = format!("size={}m", room + 16);
+    tool("mount", &["-t", "tmpfs", "-o", &size, "terrace-bench", text(&tmpfs)?])?;
+    fs::File::create(&image)?.set_len(room << 20)?;
+    let mut block = attach(&image, ledger)?;
+    let mut told = format!("{room} MiB of memory, as ext4 on {block}");
+    if let Some(us) = spec.latency_us {
+        block = delayed(&block, us, ledger)?;
+        told += &format!(", {us} us later");
+    }
+    make_file_system(&block)?;
+    ledger.note(Setup::Mount(at.clone()))?;
+    mount(&block, &at)?;
+    let data = at.join("data");
+    fs::create_dir(&data)?;
+    Ok(Device { data: data.canonicalize()?, throttle: None, told, mount: Some((block, at)) })
+}
+
+/// Memory that the device would take must be there, or the machine would end somebody to get it.
+fn check_room(mib: u64) -> io::Result<()> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    match kib.map(|kib| kib / 1024) {
+        Some(there) if there < mib + 512 => Err(io::Error::other(format!(
+            "a device of {mib} MiB does not fit into the {there} MiB of memory that are free; make the data set smaller"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A loop device over `image`, which reads and writes it past the page cache.
+fn attach(image: &Path, ledger: &mut Ledger) -> io::Result<String> {
+    ledger.note(Setup::Loop(image.to_path_buf()))?;
+    let block = tool("losetup", &["--find", "--show", "--direct-io=on", text(image)?]).map_err(|e| {
+        io::Error::new(
+            e.kind(),
+            format!("no loop device: {e}; load the module loop, or take kind = \"directory\""),
+        )
+    })?;
+    let name = loops_of(image).first().cloned().unwrap_or_default();
+    let direct = fs::read_to_string(format!("/sys/block/{name}/loop/dio")).unwrap_or_default();
+    if direct.trim() == "1" {
+        return Ok(block);
+    }
+    Err(io::Error::other(
+        "tmpfs takes no direct I/O here (Linux 6.6 and later do): the device would have a page cache of its own",
+    ))
+}
+
+/// ext4, with all its tables written now: nothing of it goes on in the background later.
+pub(super) fn make_file_system(block: &str) -> io::Result<()> {
+    tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", block]).map(drop)
+}
+
+pub(super) fn mount(block: &str, at: &Path) -> io::Result<()> {
+    tool("mount", &["-t", "ext4", "-o", "noatime", block, text(at)?]).map(drop)
+}
+
+pub(super) fn text(path: &Path) -> io::Result<&str> {
+    path.to_str().ok_or_else(|| io::Error::other(format!("{} is not written in UTF-8", path.display())))
+}
+
+/// The block device with device-mapper's delay on it.
+fn delayed(block: &str, us: u64, ledger: &mut Ledger) -> io::Result<String> {
+    let targets = tool("dmsetup", &["targets"]).unwrap_or_default();
+    if !targets.lines().any(|line| line.starts_with("delay ")) {
+        return Err(io::Error::other(
+            "latency_us wants device-mapper with its target delay (dmsetup, module dm-delay), which this machine has not; \
+             mib_s and iops do without",
+        ));
+    }
+    let name = format!("terrace-bench-{}", std::process::id());
+    let sectors = tool("blockdev", &["--getsz", block])?;
+    ledger.note(Setup::Mapper(name.clone()))?;
+    tool("dmsetup", &["create", &name, "--table", &format!("0 {sectors} delay {block} 0 {}", us / 1000)])?;
+    Ok(format!("/dev/mapper/{name}"))
+}
+
+/// Number of the disk below the data: throttles are for whole disks.
+fn throttled(device: &Device) -> io::Result<(u32, u32)> {
+    let number = fs::metadata(&device.data)?.dev();
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).map_err(|_| {
+        io::Error::other(format!(
+            "{} is on no block device, which alone can be throttled",
+            device.data.display()
+        ))
+    })?;
+    // A partition is below its disk.
+    let disk = if sys.join("partition").exists() { sys.parent().unwrap_or(&sys) } else { &sys };
+    let number = fs::read_to_string(disk.join("dev"))?;
+    let parsed = number.trim().split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    parsed.ok_or_else(|| io::Error::other(format!("{}: {number:?} is no device number", disk.display())))
+}

@@ -1,0 +1,129 @@
+//! Which runs there are, and in what order: repetition by repetition, in each all cells of all systems in random order. So whatever drifts, drifts for all
+//! systems alike, and a matrix that is stopped early has as many runs of each.
+
+use super::load::Load;
+use super::spec::{Access, LoadKind, Spec, SystemSpec};
+use crate::pages::{Rng, mix};
+
+/// One run to make.
+#[derive(Clone, Debug)]
+pub struct Planned<'a> {
+    /// "system/load/pattern/jobs/repetition".
+    pub id: String,
+    /// What serves.
+    pub system: &'a SystemSpec,
+    /// What is done.
+    pub load: Load<'a>,
+    /// From 1.
+    pub repetition: u32,
+    /// Place in the order of the whole matrix, from 1.
+    pub order: u64,
+    /// Of the load; the same for all systems of a cell and repetition.
+    pub seed: u64,
+}
+
+/// FNV-1a: a name as a number.
+pub fn number_of(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// All runs of a matrix, in order, on a machine with so many processors.
+pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
+    let mut rng = Rng::new(seed);
+    let mut all = Vec::new();
+    for repetition in 1..=spec.repetitions {
+        let mut block = repetition_of(spec, seed, cpus, repetition);
+        rng.shuffle(&mut block);
+        all.append(&mut block);
+    }
+    for (planned, order) in all.iter_mut().zip(1..) {
+        planned.order = order;
+    }
+    all
+}
+
+fn repetition_of(spec: &Spec, seed: u64, cpus: usize, repetition: u32) -> Vec<Planned<'_>> {
+    let mut block = Vec::new();
+    for load in &spec.load {
+        let sequential = load.kind == LoadKind::Fio && load.rw != Access::Randread;
+        let patterns =
+            if sequential { vec!["sequential"] } else { spec.patterns.iter().map(String::as_str).collect() };
+        for pattern in patterns {
+            for jobs in spec.jobs_on(cpus) {
+                let cell = format!("{}/{pattern}/{jobs}/{repetition}", load.name);
+                // fio takes seeds of 32 bits in places; the measurement's is one more.
+                let seed = mix(seed ^ number_of(&cell)) >> 33;
+                let load = Load::new(spec, load, pattern, jobs);
+                let of = |system: &'_ SystemSpec| format!("{}/{cell}", system.name);
+                block.extend(spec.system.iter().map(|system| Planned {
+                    id: of(system),
+                    system,
+                    load,
+                    repetition,
+                    order: 0,
+                    seed,
+                }));
+            }
+        }
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const TEXT: &str = r#"
+name = "x"
+repetitions = 5
+limit_mib = 64
+file_set = 2.0
+patterns = ["random", "zipf:0.8"]
+jobs = [2, 4]
+[[system]]
+kind = "kernel"
+[[system]]
+kind = "direct"
+[[load]]
+kind = "fio"
+[[load]]
+name = "write"
+kind = "fio"
+rw = "write"
+"#;
+
+    #[test]
+    fn runs_are_interleaved_in_an_order_that_the_seed_repeats() {
+        let spec = Spec::parse(TEXT).unwrap();
+        let runs = plan(&spec, 7, 2);
+        assert_eq!(runs.len(), 5 * 2 * (2 * 2 + 2));
+        let ids = |runs: &[Planned<'_>]| runs.iter().map(|r| r.id.clone()).collect::<Vec<_>>();
+        assert_eq!(ids(&runs), ids(&plan(&spec, 7, 2)));
+        assert_ne!(ids(&runs), ids(&plan(&spec, 8, 2)));
+        assert_eq!(ids(&runs).into_iter().collect::<BTreeSet<_>>().len(), runs.len());
+        assert!(ids(&runs).contains(&"direct/write/sequential/4/5".to_string()));
+        let first: BTreeSet<_> =
+            runs.chunks(12).map(|block| block[0].id.rsplit_once('/').unwrap().0.to_string()).collect();
+        assert!(first.len() > 1, "each repetition has an order of its own");
+        assert!(
+            runs.chunks(12)
+                .enumerate()
+                .all(|(i, block)| block.iter().all(|r| r.repetition as usize == i + 1))
+        );
+        assert!(runs.iter().zip(1..).all(|(run, order)| run.order == order));
+    }
+
+    #[test]
+    fn systems_share_the_seeds_of_a_cell_and_nothing_else_does() {
+        let spec = Spec::parse(TEXT).unwrap();
+        let mut seeds = BTreeMap::<u64, BTreeSet<String>>::new();
+        for run in plan(&spec, 7, 2) {
+            let cell = run.id.split_once('/').unwrap().1.to_string();
+            seeds.entry(run.seed).or_default().insert(cell);
+        }
+        assert_eq!(seeds.len(), 30);
+        assert!(seeds.values().all(|cells| cells.len() == 1));
+    }
+}

@@ -1,0 +1,247 @@
+//! The systems of a matrix: what each needs of the machine, and what one run of it is made of.
+
+use super::device::{self, Device};
+use super::load::Load;
+use super::spec::{Spec, SystemKind, SystemSpec};
+use super::undo::{Ledger, Setup, tool};
+use crate::suites::{MIB, largest_memory};
+use crate::system::{Places, System};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
+/// A program without this much memory beside a RAM disk runs from the disk.
+const ZRAM_LEAVES_MIB: u64 = 32;
+
+/// What one run is made of.
+#[derive(Debug)]
+pub struct Ready {
+    /// What serves.
+    pub system: System,
+    /// Where.
+    pub places: Places,
+    /// Bytes for all in the group.
+    pub limit: Option<u64>,
+    /// The load is to go past the page cache.
+    pub direct: bool,
+}
+
+/// The systems of a matrix on this machine.
+#[derive(Debug)]
+pub struct Rivals<'a> {
+    spec: &'a Spec,
+    places: Places,
+    /// terrace's `--memory` by system, load and jobs: what else the group holds differs.
+    memory: HashMap<(String, String, u32), u64>,
+    zram: Option<Zram>,
+}
+
+/// What a system wants of the machine; told before anything is set up.
+///
+/// # Errors
+/// What is not there, and what would do without it.
+pub fn check_machine(spec: &Spec) -> io::Result<()> {
+    for system in &spec.system {
+        match system.kind {
+            SystemKind::KernelMglru if !Path::new(LRU_GEN).exists() => {
+                return Err(io::Error::other(format!(
+                    "system {}: this kernel has no MGLRU (no {LRU_GEN}); leave the system out, or simulate it with \
+                     kind = \"terrace\" and args = [\"--policy\", \"mglru\"]",
+                    system.name
+                )));
+            }
+            SystemKind::Zram if !Path::new("/sys/block/zram0").exists() => {
+                return Err(io::Error::other(format!(
+                    "system {}: no /dev/zram0 here; load the module zram, or leave the system out",
+                    system.name
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Rivals<'a> {
+    /// The systems of `spec`, on `places`.
+    pub fn new(spec: &'a Spec, places: Places) -> Rivals<'a> {
+        Rivals { spec, places, memory: HashMap::new(), zram: None }
+    }
+
+    /// Makes ready what outlasts a run: terrace's memory is measured, the RAM disk is filled.
+    ///
+    /// # Errors
+    /// Why the system cannot run.
+    pub fn prepare(
+        &mut self,
+        system: &SystemSpec,
+        load: &Load<'_>,
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        match system.kind {
+            SystemKind::Terrace | SystemKind::TerraceMainDoor => self.prepare_terrace(system, load),
+            SystemKind::Zram if self.zram.is_none() => {
+                let file = load.file().ok_or("zram wants a load with a data set")?;
+                let mib = load.file_mib.unwrap_or(0) + load.written_mib();
+                let zram =
+                    Zram::make(system, &self.places, &file, mib, ledger).map_err(|e| format!("zram: {e}"))?;
+                self.zram = Some(zram);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare_terrace(&mut self, system: &SystemSpec, load: &Load<'_>) -> Result<(), String> {
+        let key = memory_key(system, load);
+        if self.memory.contains_key(&key) {
+            return Ok(());
+        }
+        let bytes = match (system.memory_mib, self.spec.limit_mib) {
+            (Some(mib), _) => mib * MIB,
+            (None, Some(limit)) => {
+                let places = self.places_of(system);
+                let limits = (limit * MIB, self.spec.spare_mib * MIB);
+                let what = format!("{}, {} with {} jobs", system.name, load.spec.name, load.jobs);
+                let steps = load.short_steps(&places);
+                largest_memory(&places, &what, limits, limits.0 / 4 * 3, |_| steps)?
+            }
+            (None, None) => return Err("terrace wants memory_mib where there is no limit".into()),
+        };
+        self.memory.insert(key, bytes);
+        Ok(())
+    }
+
+    fn places_of(&self, system: &SystemSpec) -> Places {
+        Places { terrace_args: system.args.clone(), ..self.places.clone() }
+    }
+
+    /// Memory that terrace was given, in bytes.
+    pub fn memory_of(&self, system: &SystemSpec, load: &Load<'_>) -> Option<u64> {
+        self.memory.get(&memory_key(system, load)).copied()
+    }
+
+    /// Sets the machine up for one run, with fresh caches; `ledger` says what is to be undone after it.
+    ///
+    /// # Errors
+    /// Why the system cannot run.
+    pub fn ready(
+        &self,
+        system: &SystemSpec,
+        load: &Load<'_>,
+        device: &Device,
+        ledger: &mut Ledger,
+    ) -> Result<Ready, String> {
+        device.renew().map_err(|e| e.to_string())?;
+        let fast_door = system.kind == SystemKind::Terrace;
+        let limit = self.spec.limit_mib.map(|mib| mib * MIB);
+        let mut ready =
+            Ready { system: System::Kernel, places: self.places_of(system), limit, direct: false };
+        match system.kind {
+            SystemKind::Kernel if self.spec.system.iter().any(|s| s.kind == SystemKind::KernelMglru) => {
+                set_mglru("n", ledger).map_err(|e| format!("{LRU_GEN}: {e}"))?;
+            }
+            SystemKind::Kernel => {}
+            SystemKind::KernelMglru => set_mglru("y", ledger).map_err(|e| format!("{LRU_GEN}: {e}"))?,
+            SystemKind::Direct => ready.direct = true,
+            SystemKind::Terrace | SystemKind::TerraceMainDoor => {
+                let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
+                ready.system = System::Terrace { memory, fast_door };
+                ledger.note(Setup::Fuse(ready.places.data.clone())).map_err(|e| e.to_string())?;
+            }
+            SystemKind::Zram => {
+                let zram = self.zram.as_ref().ok_or("its disk was not made")?;
+                zram.device.renew().map_err(|e| e.to_string())?;
+                ready.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
+                ready.places.data.clone_from(&zram.device.data);
+            }
+            SystemKind::Command => {
+                ready.system = self.command(system);
+                if let System::Command { teardown, .. } = &ready.system {
+                    ledger.note(Setup::Teardown(teardown.clone())).map_err(|e| e.to_string())?;
+                }
+            }
+        }
+        Ok(ready)
+    }
+
+    /// The shell lines with their places filled in.
+    fn command(&self, system: &SystemSpec) -> System {
+        let own = self.places.scratch.join(&system.name);
+        let fill = |line: &String| {
+            let limit = self.spec.limit_mib.map_or(String::new(), |mib| (mib * MIB).to_string());
+            line.replace("{source}", &self.places.data.display().to_string())
+                .replace("{scratch}", &own.display().to_string())
+                .replace("{limit}", &limit)
+        };
+        let dir =
+            system.dir.as_ref().map_or_else(|| self.places.data.clone(), |dir| PathBuf::from(fill(dir)));
+        let lines = |lines: &[String]| lines.iter().map(fill).collect();
+        System::Command { setup: lines(&system.setup), teardown: lines(&system.teardown), dir }
+    }
+}
+
+fn memory_key(system: &SystemSpec, load: &Load<'_>) -> (String, String, u32) {
+    (system.name.clone(), load.spec.name.clone(), load.jobs)
+}
+
+fn set_mglru(value: &str, ledger: &mut Ledger) -> io::Result<()> {
+    let file = PathBuf::from(LRU_GEN);
+    let was = fs::read_to_string(&file)?.trim().to_string();
+    ledger.note(Setup::Value { file, was })?;
+    fs::write(LRU_GEN, value)
+}
+
+/// A file system on a compressed RAM disk, with the data set on it.
+#[derive(Debug)]
+struct Zram {
+    device: Device,
+    name: &'static str,
+}
+
+impl Zram {
+    fn make(
+        system: &SystemSpec,
+        places: &Places,
+        file: &str,
+        mib: u64,
+        ledger: &mut Ledger,
+    ) -> io::Result<Zram> {
+        let name = "zram0";
+        let sys = |file: &str| format!("/sys/block/{name}/{file}");
+        if fs::read_to_string(sys("disksize"))?.trim() != "0" {
+            return Err(io::Error::other("/dev/zram0 is in use"));
+        }
+        ledger.note(Setup::Zram(name.into()))?;
+        if let Some(algorithm) = &system.algorithm {
+            fs::write(sys("comp_algorithm"), algorithm)
+                .map_err(|e| io::Error::new(e.kind(), format!("{algorithm}: {e}")))?;
+        }
+        fs::write(sys("disksize"), format!("{}M", mib + mib / 32 + device::METADATA_MIB))?;
+        let (block, at) = (format!("/dev/{name}"), places.scratch.join(name));
+        fs::create_dir_all(&at)?;
+        device::make_file_system(&block)?;
+        ledger.note(Setup::Mount(at.clone()))?;
+        device::mount(&block, &at)?;
+        let data = at.join("data");
+        fs::create_dir(&data)?;
+        fs::copy(places.data.join(file), data.join(file))?;
+        tool("sync", &["-f", device::text(&data)?])?;
+        Ok(Zram { device: Device::mounted(data, block, at), name })
+    }
+
+    /// What is left of the limit beside the compressed data: they are memory too.
+    fn left(&self, limit_mib: u64) -> Result<u64, String> {
+        let stat = fs::read_to_string(format!("/sys/block/{}/mm_stat", self.name)).unwrap_or_default();
+        let used = stat.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok());
+        let used = used.ok_or("zram does not tell what it holds")?.div_ceil(MIB);
+        match limit_mib.checked_sub(used) {
+            Some(left) if left >= ZRAM_LEAVES_MIB => Ok(left * MIB),
+            _ => Err(format!(
+                "the data set takes {used} MiB compressed, which leaves too little of {limit_mib} MiB"
+            )),
+        }
+    }
+}
