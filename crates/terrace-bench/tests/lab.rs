@@ -43,6 +43,33 @@ fn place() -> TempDir {
 }
 
 #[test]
+fn a_compressed_tier_is_shown_beside_none() {
+    let dir = place();
+    let args = "sim --trace a.u64 --policy strata,lru --size 200 --compress 1.87,4 --compress-share 50";
+    let report: Value = serde_json::from_str(&done(dir.path(), &format!("{args} --json"))).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    let ratios: Vec<f64> = cells.iter().map(|cell| cell["ratio"].as_f64().unwrap()).collect();
+    assert_eq!(ratios, [1.0, 1.87, 4.0, 1.0, 1.87, 4.0]);
+    for cells in cells.chunks(3) {
+        let of = |name: &str| -> Vec<f64> { cells.iter().map(|cell| cell[name].as_f64().unwrap()).collect() };
+        let misses = of("misses");
+        assert!(misses[0] > misses[1] && misses[1] > misses[2], "denser is better: {misses:?}");
+        assert_eq!((of("tier_share_mean")[0], of("tier_hits")[0], of("time_ratio")[0]), (0.0, 0.0, 1.0));
+        assert!(
+            of("tier_hits")[1] > 0.0 && of("time_ratio")[1] < 1.0 && of("tier_share_end")[1] == 0.495,
+            "{cells:?}"
+        );
+    }
+    let csv = done(dir.path(), &format!("{args} --csv"));
+    assert_eq!(csv.lines().count(), 7);
+    assert!(csv.lines().all(|line| line.split(',').count() == 22), "{csv}");
+    assert!(done(dir.path(), args).contains("strata"));
+    let refused_all = done(dir.path(), &format!("{args} --csv --compress-refused 100%"));
+    assert!(refused_all.lines().skip(1).all(|line| line.split(',').nth(8) == Some("0")), "{refused_all}");
+    refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no compressed tier");
+}
+
+#[test]
 fn csv_has_one_row_a_cell_and_formats_agree() {
     let dir = place();
     let csv = done(dir.path(), "sim --trace a.u64 b.txt --policy strata,lru,opt --size 1%,10%,200 --csv");

@@ -9,6 +9,8 @@
 //! Numbering the keys is most of the cost of a simulation, and the same for every policy and size: whoever runs one
 //! trace many times numbers it once ([`Ids`]) and calls [`run_ids`].
 
+pub mod squeeze;
+
 use crate::{Evict, Shadow, Slot, Victim, Why};
 use std::num::NonZeroU32;
 
@@ -116,15 +118,20 @@ impl Ids {
     }
 }
 
-/// What is known of one page: its slot, or its shadow, or nothing.
+/// What is known of one page: its slot in DRAM, or its node in the compressed tier, or its shadow, or nothing.
 #[derive(Clone, Copy, Default)]
 struct Entry(u64);
 
 impl Entry {
     const RESIDENT: u64 = 1 << 32;
+    const BELOW: u64 = 1 << 33;
 
     fn resident(slot: Slot) -> Entry {
         Entry(Entry::RESIDENT | u64::from(slot))
+    }
+
+    fn below(node: Slot) -> Entry {
+        Entry(Entry::BELOW | u64::from(node))
     }
 
     fn absent(shadow: Option<Shadow>) -> Entry {
@@ -133,6 +140,10 @@ impl Entry {
 
     fn slot(self) -> Option<Slot> {
         (self.0 & Entry::RESIDENT != 0).then_some(self.0 as Slot)
+    }
+
+    fn node(self) -> Option<Slot> {
+        (self.0 & Entry::BELOW != 0).then_some(self.0 as Slot)
     }
 
     fn shadow(self) -> Option<Shadow> {
@@ -241,13 +252,19 @@ impl<'a> Pool<'a> {
         while self.free.len() <= self.free_min {
             self.reclaim();
         }
+        let slot = self.claim(id);
+        self.policy.insert(slot, shadow, Why::Read, &mut self.touches);
+    }
+
+    /// A free slot, from now on that of `id`; the policy is told of it next.
+    fn claim(&mut self, id: u32) -> Slot {
         let slot = self.free.pop().expect("reclaim left a free slot");
         self.ids[slot as usize] = id;
         self.entries[id as usize] = Entry::resident(slot);
         if self.wants_keys {
             self.policy.key(slot, u64::from(id));
         }
-        self.policy.insert(slot, shadow, Why::Read, &mut self.touches);
+        slot
     }
 
     fn reclaim(&mut self) {

@@ -156,20 +156,30 @@ pub fn compute(trace: &Trace, job: &Job) -> Cell {
     }
 }
 
-/// Computes all jobs on all cores; results in the jobs' order. ^C ends the process at once: nothing is half written
-/// (see [`super::write_whole`]).
+/// Computes all jobs on all cores; results in the jobs' order.
 pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<Cell> {
+    each_on_all_cores(&trace.name, jobs, progress, |job| compute(trace, job))
+}
+
+/// `compute` of all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at once: nothing is half written
+/// (see [`super::write_whole`]).
+pub fn each_on_all_cores<J: Sync, C: Send>(
+    trace: &str,
+    jobs: &[J],
+    progress: &mut Progress,
+    compute: impl Fn(&J) -> C + Sync,
+) -> Vec<C> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
     let next = AtomicUsize::new(0);
     let (sender, results) = mpsc::channel();
-    let mut cells: Vec<Option<Cell>> = vec![None; jobs.len()];
+    let mut cells: Vec<Option<C>> = jobs.iter().map(|_| None).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (sender, next) = (sender.clone(), &next);
+            let (sender, next, compute) = (sender.clone(), &next, &compute);
             scope.spawn(move || {
                 let job = || Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, jobs.get(i)?)));
                 while let Some((i, job)) = job() {
-                    sender.send((i, compute(trace, job))).expect("the receiver outlives the threads");
+                    assert!(sender.send((i, compute(job))).is_ok(), "the receiver outlives the threads");
                 }
             });
         }
@@ -181,7 +191,7 @@ pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<
                 cells[i] = Some(cell);
                 done += 1;
             }
-            progress.tick(|| format!("{}: {done} of {} cells", trace.name, jobs.len()));
+            progress.tick(|| format!("{trace}: {done} of {} cells", jobs.len()));
         }
     });
     cells.into_iter().map(|cell| cell.expect("a thread that fails ends the scope")).collect()

@@ -15,6 +15,7 @@ pub mod plot;
 pub mod policies;
 pub mod progress;
 pub mod sim;
+pub mod squeezed;
 pub mod trace;
 
 use std::fmt;

@@ -5,12 +5,14 @@ use std::io;
 
 use clap::Args;
 use serde::Serialize;
+use terrace_policy::NAMES;
 use terrace_policy::sim::Mode;
 
 use super::board::{Bounds, Rank, ranking, ranking_table, table};
 use super::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
 use super::plot::{Chart, Line};
 use super::progress::Progress;
+use super::squeezed::{self, Compress};
 use super::trace::{Trace, names, warn_of_loss};
 use super::{Input, Output, plot, print, write_whole};
 
@@ -22,7 +24,8 @@ pub const CSV_HEADER: &str = "trace,policy,size_frac,cache_pages,requests,misses
 #[command(after_help = "Examples:
   terrace-bench sim --trace w106.u64.zst
   terrace-bench sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000 --plot sim.html
-  terrace trace MNT -o today.trc; terrace-bench sim --trace today.trc --size 262144 --sampled")]
+  terrace trace MNT -o today.trc; terrace-bench sim --trace today.trc --size 262144 --sampled
+  terrace-bench sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87")]
 pub struct Sim {
     #[command(flatten)]
     input: Input,
@@ -35,6 +38,8 @@ pub struct Sim {
     /// Feeds accesses as the engine does: hits as touch counts, victims in batches ahead of demand.
     #[arg(long)]
     sampled: bool,
+    #[command(flatten)]
+    compress: Compress,
     #[command(flatten)]
     output: Output,
 }
@@ -56,6 +61,9 @@ struct Above<'a> {
 
 /// Runs the simulations and prints them.
 pub fn run(options: &Sim) -> io::Result<i32> {
+    if !options.compress.compress.is_empty() {
+        return run_squeezed(options);
+    }
     let all = || known().into_iter().map(str::to_owned).collect();
     let asked = if options.policies.is_empty() {
         all()
@@ -84,6 +92,36 @@ pub fn run(options: &Sim) -> io::Result<i32> {
         write_whole(path, &plot::page("Miss ratios by cache size", &charts(&cells)))?;
     }
     print(&text(options, &cells)?)?;
+    Ok(0)
+}
+
+/// The same with compressed tiers.
+fn run_squeezed(options: &Sim) -> io::Result<i32> {
+    let policies = if options.policies.is_empty() {
+        vec![NAMES[0].to_owned()]
+    } else {
+        chosen(&options.policies).map_err(io::Error::other)?
+    };
+    if policies.iter().any(|policy| policy == OPT) {
+        return Err(io::Error::other("opt has no compressed tier; leave it out of --policy"));
+    }
+    let mut progress = Progress::default();
+    let mut cells = Vec::new();
+    for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
+        let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
+        let jobs = jobs(&policies, &options.sizes, SAMPLED);
+        cells.extend(squeezed::compute_all(&trace, &jobs, &options.compress, &mut progress)?);
+        progress.clear();
+        warn_of_loss(&trace.name, trace.lost, trace.ids.len());
+    }
+    print(&match (options.output.csv, options.output.json) {
+        (true, _) => squeezed::csv(&cells),
+        (_, true) => {
+            let report = serde_json::json!({ "schema": "terrace.sim-compress.v1", "cells": cells });
+            serde_json::to_string_pretty(&report)? + "\n"
+        }
+        _ => squeezed::table(&cells),
+    })?;
     Ok(0)
 }
 

@@ -25,10 +25,10 @@ impl Random {
 }
 
 /// Zipf with exponent 1 over `n` keys: a table of cumulated integer weights.
-struct Zipf(Vec<u64>);
+pub struct Zipf(Vec<u64>);
 
 impl Zipf {
-    fn new(n: u64) -> Zipf {
+    pub fn new(n: u64) -> Zipf {
         let mut sum = 0;
         Zipf(
             (1..=n)
@@ -40,7 +40,7 @@ impl Zipf {
         )
     }
 
-    fn draw(&self, random: &mut Random) -> u64 {
+    pub fn draw(&self, random: &mut Random) -> u64 {
         let at = random.below(*self.0.last().unwrap());
         self.0.partition_point(|&sum| sum <= at) as u64
     }

@@ -1,0 +1,165 @@
+//! The boundary between DRAM and the compressed tier, on the simulator: it settles after each change of what programs do, stays
+//! where it is then, and never costs memory; what cannot gain by compressing pays nothing for it.
+
+mod common;
+
+use common::{Random, Zipf};
+use terrace_policy::build;
+use terrace_policy::sim::squeeze::{Content, Prices, Setup, Squeezed, Squeezer};
+
+/// Memory, pages; files are twice as large.
+const BUDGET: usize = 8192;
+const FILE: u32 = 2 * BUDGET as u32;
+/// First pages of a file that cannot be compressed, and of what is read once only.
+const NOISE: u32 = FILE;
+const ONCE: u32 = 2 * FILE;
+/// Requests of a phase.
+const PHASE: usize = 80 * BUDGET;
+/// Looks at the boundary in a phase.
+const LOOKS: usize = 64;
+
+/// What programs do for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// Four fifths of the memory, any page as often as another.
+    Fits,
+    /// A file of twice the memory, favourites more often.
+    Zipf,
+    /// A file of twice the memory, any page as often as another.
+    Uniform,
+    /// Each page once.
+    Scan,
+    /// As `Zipf`, in a file that cannot be compressed.
+    Noise,
+}
+
+/// Draws the pages of phases.
+struct Programs {
+    zipf: Zipf,
+    random: Random,
+    scanned: u32,
+}
+
+impl Programs {
+    fn new(seed: u64) -> Programs {
+        Programs { zipf: Zipf::new(u64::from(FILE)), random: Random(seed), scanned: 0 }
+    }
+    fn page(&mut self, phase: Phase) -> u32 {
+        match phase {
+            Phase::Fits => self.random.below(BUDGET as u64 * 4 / 5) as u32,
+            Phase::Uniform => self.random.below(u64::from(FILE)) as u32,
+            Phase::Zipf => self.zipf.draw(&mut self.random) as u32,
+            Phase::Noise => NOISE + self.zipf.draw(&mut self.random) as u32,
+            Phase::Scan => {
+                self.scanned += 1;
+                ONCE + self.scanned
+            }
+        }
+    }
+}
+
+fn content(page: u32) -> Content {
+    let noise = (NOISE..ONCE).contains(&page);
+    Content { file: u8::from(noise), compresses: !noise }
+}
+
+fn setup(percent_max: u32) -> Setup {
+    Setup { budget: BUDGET, ratio: 1.87, percent: 0..=percent_max, prices: Prices::default() }
+}
+
+/// What a phase came to: its counts, and the tier's shares at the looks, pages.
+struct Seen {
+    counts: Squeezed,
+    shares: Vec<usize>,
+    turns_late: u64,
+}
+
+/// Runs a phase; memory is looked at all the time.
+fn run(squeezer: &mut Squeezer<'_>, programs: &mut Programs, phase: Phase) -> Seen {
+    let before = squeezer.outcome();
+    let (mut shares, mut turns_at_half) = (Vec::new(), 0);
+    for look in 0..LOOKS {
+        if look == LOOKS / 2 {
+            turns_at_half = squeezer.outcome().turns;
+        }
+        for _ in 0..PHASE / LOOKS {
+            squeezer.request(programs.page(phase));
+            let (dram, tier) = squeezer.used();
+            assert!(dram + tier <= BUDGET, "{phase:?}: {dram} + {tier} pages, {squeezer:?}");
+        }
+        shares.push(squeezer.share());
+    }
+    let now = squeezer.outcome();
+    let counts = Squeezed {
+        requests: now.requests - before.requests,
+        tier_hits: now.tier_hits - before.tier_hits,
+        misses: now.misses - before.misses,
+        stored: now.stored - before.stored,
+        refused: now.refused - before.refused,
+        refused_by_file: now.refused_by_file - before.refused_by_file,
+        promoted: now.promoted - before.promoted,
+        windows: now.windows - before.windows,
+        moves: now.moves - before.moves,
+        turns: now.turns - before.turns,
+        share_sum: now.share_sum - before.share_sum,
+    };
+    Seen { counts, shares, turns_late: now.turns - turns_at_half }
+}
+
+/// A fresh cache in one phase only, twice: what the second time came to.
+fn alone(phase: Phase, percent_max: u32) -> Seen {
+    let mut policy = build("strata", BUDGET, BUDGET).unwrap();
+    let mut squeezer =
+        Squeezer::new(policy.as_mut(), setup(percent_max), ONCE as usize + 2 * PHASE + 1, &content);
+    let mut programs = Programs::new(7);
+    run(&mut squeezer, &mut programs, phase);
+    run(&mut squeezer, &mut programs, phase)
+}
+
+#[test]
+fn the_boundary_settles_after_every_change_and_rests() {
+    let phases = [
+        Phase::Zipf,
+        Phase::Fits,
+        Phase::Uniform,
+        Phase::Scan,
+        Phase::Zipf,
+        Phase::Uniform,
+        Phase::Fits,
+        Phase::Zipf,
+    ];
+    for seed in 1..=2 {
+        let mut policy = build("strata", BUDGET, BUDGET).unwrap();
+        let mut squeezer = Squeezer::new(policy.as_mut(), setup(90), ONCE as usize + PHASE + 1, &content);
+        let mut programs = Programs::new(seed);
+        for (i, &phase) in phases.iter().enumerate() {
+            let Seen { counts, shares, turns_late } = run(&mut squeezer, &mut programs, phase);
+            let told = format!("seed {seed}, phase {i}, {phase:?}: {shares:?}, {counts:?}");
+            assert!(turns_late <= 2, "{turns_late} turns: {told}");
+            let late = &shares[LOOKS * 3 / 4..];
+            let range = late.iter().max().unwrap() - late.iter().min().unwrap();
+            assert!(range <= BUDGET / 8, "{range} pages: {told}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_gain_pays_nothing() {
+    for phase in [Phase::Fits, Phase::Scan, Phase::Noise] {
+        let (with, without) = (alone(phase, 90).counts, alone(phase, 0).counts);
+        let [with_ns, without_ns] = [with, without].map(|counts| counts.request_ns(&Prices::default()));
+        assert!(with_ns <= without_ns * 1.03, "{phase:?}: {with_ns:.0} ns instead of {without_ns:.0}");
+        let tried = with.stored + with.refused;
+        assert!(tried <= with.misses / 60, "{phase:?}: {tried} pages compressed, {} misses", with.misses);
+        assert!(phase != Phase::Scan || tried == 0, "a scan: {tried} pages compressed");
+    }
+}
+
+#[test]
+fn what_can_gain_does() {
+    for (phase, most) in [(Phase::Uniform, 0.6), (Phase::Zipf, 0.8)] {
+        let [with, without] =
+            [90, 0].map(|percent| alone(phase, percent).counts.request_ns(&Prices::default()));
+        assert!(with < without * most, "{phase:?}: {with:.0} ns instead of {without:.0}");
+    }
+}
