@@ -22,7 +22,7 @@ TIER_TESTS := -p terrace-tests --test crash --test model --test stress
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo)
-PACKAGES_real := $(PACKAGES_demo) postgresql
+PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
 ## build: the command, the preload library and the benchmarks, in target/release
@@ -44,7 +44,7 @@ bench: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
 	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
-## bench-real: real programs against the kernel's page cache, in equal memory; an hour; wants a quiet machine
+## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine
 bench-real: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; mkdir -p "$$out"; \
 	target/release/terrace-bench real --warm 30 --measure 60 --json "$$out/raw.jsonl" | tee "$$out/report.txt"

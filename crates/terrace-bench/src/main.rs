@@ -33,7 +33,7 @@ enum Command {
     Doors(Common),
     /// All of these.
     All(Common),
-    /// Real programs under a memory limit: PostgreSQL.
+    /// Real programs under a memory limit: PostgreSQL, MariaDB, a kernel build.
     Real {
         #[command(flatten)]
         common: Common,

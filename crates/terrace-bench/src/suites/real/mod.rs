@@ -4,6 +4,8 @@
 //! Each run starts from a copy of the same data, made once on the plain directory. What a program says of its data afterwards, and what
 //! its own tools find in the files when terrace is gone, decides whether the run counts.
 
+mod build;
+mod mariadb;
 mod postgres;
 mod shell;
 
@@ -22,11 +24,19 @@ pub struct Options {
     /// Connections to a database, all busy.
     #[arg(long, default_value_t = 8)]
     clients: u32,
+    /// Jobs of the build; may be given again. By default twice, four and eight times the processors, one after the other.
+    #[arg(long)]
+    jobs: Vec<u32>,
+    /// The build's limit: so many MiB above what its compilers hold at their peak.
+    #[arg(long, default_value_t = 128)]
+    build_cache_mib: u64,
 }
 
 /// All loads.
 pub fn run(trial: &mut Trial, scale: Scale, options: &Options) -> io::Result<()> {
-    postgres::run(trial, scale, options)
+    postgres::run(trial, scale, options)?;
+    mariadb::run(trial, scale, options)?;
+    build::run(trial, scale, options)
 }
 
 /// How long a load runs.
@@ -40,6 +50,11 @@ struct Times {
 trait Load {
     /// The data that each run starts from.
     fn tree(&self) -> &Tree;
+
+    /// Bytes that terrace gets while it is found out what the programs hold beside it.
+    fn probe(&self, limit: u64) -> u64 {
+        limit / 4
+    }
 
     /// What is done; the step "measure" is what counts.
     fn steps(&self, times: Times, seed: u64) -> Vec<Step>;
@@ -59,6 +74,9 @@ fn compare(
     judged: &[&'static str],
     load: &dyn Load,
 ) -> io::Result<()> {
+    if system::interrupted() {
+        return Ok(());
+    }
     let memory = match trial.options.self_check {
         true => 0,
         false => memory_for(&trial.places, name, scale, load).map_err(io::Error::other)?,
@@ -86,7 +104,7 @@ fn memory_for(places: &Places, name: &str, scale: Scale, load: &dyn Load) -> Res
     let times = Times { warm_s: scale.warm_s.min(10), measure_s: 2 };
     let _data = load.tree().fresh(places)?;
     let limits = (scale.limit, scale.spare);
-    largest_memory(places, name, limits, scale.limit / 4, |_| load.steps(times, 1))
+    largest_memory(places, name, limits, load.probe(scale.limit), |_| load.steps(times, 1))
         .map_err(|why| format!("{name}: {why}{}", load.last_words()))
 }
 

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 pub struct Tree {
     name: &'static str,
     kept: PathBuf,
+    linked: bool,
 }
 
 impl Tree {
@@ -22,15 +23,27 @@ impl Tree {
         eprintln!("{name}: making the data ...");
         system::run(places, &System::Kernel, None, |_| steps).map_err(|why| format!("{name}: {why}"))?;
         fs::rename(&here.at, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
-        Ok(Tree { name, kept })
+        Ok(Tree { name, kept, linked: false })
     }
 
     /// The copy for one run, removed when dropped.
     pub fn fresh(&self, places: &Places) -> Result<Copy, String> {
         let copy = Copy { at: self.at(places) };
         copy.remove();
-        tool("cp", ["-a".as_ref(), self.kept.as_os_str(), copy.at.as_os_str()])?;
+        let how = if self.linked { "-al" } else { "-a" };
+        tool("cp", [how.as_ref(), self.kept.as_os_str(), copy.at.as_os_str()])?;
         Ok(copy)
+    }
+
+    /// Where the data are kept: what is put there is in each copy.
+    pub fn kept(&self) -> &Path {
+        &self.kept
+    }
+
+    /// Of files that nobody writes, a copy is links.
+    pub fn linked(mut self) -> Tree {
+        self.linked = true;
+        self
     }
 
     /// Where that copy is, as the plain file system has it.
