@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long)]
     jobs: Vec<u32>,
     /// The build's limit: so many MiB above what its compilers hold at their peak.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 192)]
     build_cache_mib: u64,
 }
 
