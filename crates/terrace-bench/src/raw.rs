@@ -211,16 +211,17 @@ impl Writer {
     pub fn append(path: &Path) -> Result<(Writer, Results), Error> {
         let fault = |e: std::io::Error| error(path, None, e.to_string(), "name a file that can be written");
         let file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(fault)?;
-        lock(&file).map_err(|e| match e {
+        file.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => {
                 error(path, None, "another run writes to it", "wait for its end, or name another file")
             }
             TryLockError::Error(e) => fault(e),
         })?;
+        let writer = Writer { path: path.to_owned(), file };
         let bytes = fs::read(path).map_err(fault)?;
         let results = parse(path, &bytes)?;
-        file.set_len(whole_lines(&bytes) as u64).map_err(fault)?;
-        Ok((Writer { path: path.to_owned(), file }, results))
+        writer.file.set_len(whole_lines(&bytes) as u64).map_err(fault)?;
+        Ok((writer, results))
     }
 
     /// Appends a header.
@@ -255,15 +256,11 @@ impl Writer {
     }
 }
 
-/// A lock that was just let go is held on by the children that another thread starts, until they execute their program.
-fn lock(file: &File) -> Result<(), TryLockError> {
-    for _ in 0..50 {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            result => return result,
-        }
+impl Drop for Writer {
+    /// Closing alone would leave the lock to a child that was forked meanwhile, until it executes its program.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
-    file.try_lock()
 }
 
 #[cfg(test)]
@@ -419,7 +416,9 @@ mod tests {
         let first = Writer::append(&path).unwrap();
         let error = Writer::append(&path).unwrap_err().to_string();
         assert!(error.contains("another run writes to it"), "{error}");
+        let inherited = first.0.file.try_clone().unwrap();
         drop(first);
         Writer::append(&path).unwrap();
+        drop(inherited);
     }
 }
