@@ -1,5 +1,6 @@
 //! Curves as one HTML file: inline SVG, no script, nothing fetched, readable in light and dark.
 
+use crate::report::text::escaped;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
@@ -187,10 +188,6 @@ fn short(pages: f64) -> String {
         p if p >= 1e3 => format!("{}k", p / 1e3),
         p => format!("{p}"),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -6,12 +6,18 @@ use super::metric::Metric;
 use super::palette;
 use super::picture::Picture;
 use super::sections::Section;
-use super::text::{count, escaped, number};
+use super::text::{count, escaped, listed, number, rough};
 use super::versus::{self, Row};
 use super::words;
 use crate::compare::Verdict;
 use crate::raw::{Header, Run};
 use std::fmt::Write;
+
+/// A longer name does not head a column of numbers.
+const HEADING_MAX: usize = 20;
+
+/// A longer name may be broken in a table.
+const SHORT_MAX: usize = 28;
 
 /// The whole report.
 pub fn page(book: &Book, title: &str, sections: &[Section]) -> String {
@@ -52,6 +58,7 @@ fn lead(book: &Book, out: &mut String) {
         element("p", all, out);
         return;
     }
+    let mut tested = false;
     for system in &book.systems[1..] {
         let sentences = words::verdicts(book, system, false);
         if sentences.is_empty() {
@@ -62,9 +69,10 @@ fn lead(book: &Book, out: &mut String) {
         } else {
             element("p", &format!("{system} against {}:", book.baseline()), out);
             list(&sentences, out);
+            tested = true;
         }
     }
-    if book.systems.len() > 1 {
+    if tested {
         let note = "Better, worse: the 95 % interval of the difference (Welch's t-test) does not hold zero. Each cell is tested for itself; of \
                     twenty equal cells one will seem to differ.";
         element("p class=\"note\"", note, out);
@@ -76,14 +84,10 @@ fn lead(book: &Book, out: &mut String) {
 fn regressions(book: &Book, out: &mut String) {
     let Some(old) = &book.old else { return };
     element("h2", "Since the old report", out);
-    let machine = |headers: &[Header]| headers.last().map(|header| header.machine.clone());
-    let (then, now) = (machine(&old.headers), machine(&book.headers));
-    if let (Some(mut then), Some(now)) = (then, now) {
-        (then.time, then.commit) = (now.time, now.commit.clone());
-        if then != now {
-            let note = "The machine or its configuration is another one than then: differences need not be the programs'.";
-            element("p", note, out);
-        }
+    let changed = changes(&old.headers, &book.headers);
+    if !changed.is_empty() {
+        let note = format!("Something else has changed since, too: {}.", listed(&changed));
+        element("p", &note, out);
     }
     let metrics = words::judged(book);
     let rows: Vec<Row> = metrics.iter().flat_map(|metric| versus::times(book, metric)).collect();
@@ -98,6 +102,25 @@ fn regressions(book: &Book, out: &mut String) {
     for metric in &metrics {
         comparison(book, metric, &versus::times(book, metric), ("then", "now"), out);
     }
+}
+
+/// What of the machine is not as it was: "kernel 6.1 then, 6.18 now". Time and commit are.
+fn changes(old: &[Header], new: &[Header]) -> Vec<String> {
+    let fields = |headers: &[Header]| headers.last().map(machine).unwrap_or_default();
+    let (then, now) = (fields(old), fields(new));
+    let value = |rows: &[Vec<Field>], name: &str| -> String {
+        let row = rows.iter().find(|row| row[0].1 == name);
+        row.map_or_else(|| "not told".into(), |row| row[1].1.clone())
+    };
+    let mut names: Vec<&String> = then.iter().chain(&now).map(|row| &row[0].1).collect();
+    names.sort();
+    names.dedup();
+    let told = |name: &String| {
+        let (then, now) = (value(&then, name), value(&now, name));
+        let other = then != now && !["time", "commit"].contains(&name.as_str());
+        other.then(|| format!("{name} ({then} then, {now} now)"))
+    };
+    names.into_iter().filter_map(told).collect()
 }
 
 /// How many comparisons of each verdict there are.
@@ -156,14 +179,16 @@ type Field = (&'static str, String);
 
 fn table(head: &[Field], rows: &[Vec<Field>], out: &mut String) {
     let class = |class: &str| if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-    out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
+    out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>");
     for (name, text) in head {
-        let _ = write!(out, "<th{}>{}</th>", class(name), escaped(text));
+        let _ = write!(out, "<th scope=\"col\"{}>{}</th>", class(name), escaped(text));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
         out.push_str("<tr>");
         for (name, text) in row {
+            let short = *name == "name" && text.chars().count() <= SHORT_MAX;
+            let name = if short { "name short" } else { name };
             let _ = write!(out, "<td{}>{}</td>", class(name), escaped(text));
         }
         out.push_str("</tr>\n");
@@ -188,51 +213,41 @@ fn comparisons(book: &Book, out: &mut String) {
         book.baseline()
     );
     element("p class=\"note\"", &note, out);
+    let sides = match &book.systems[..] {
+        [base, other] if base.len().max(other.len()) <= HEADING_MAX => (base.as_str(), other.as_str()),
+        _ => ("baseline", "system"),
+    };
     for metric in &metrics {
-        comparison(book, metric, &versus::systems(book, metric), ("baseline", "system"), out);
+        comparison(book, metric, &versus::systems(book, metric), sides, out);
     }
 }
 
-/// One table: `sides` are the headings of the two means.
+/// One table: `sides` are the headings of the two means. Where one system is all there is, its name needs no column.
 fn comparison(book: &Book, metric: &Metric, rows: &[Row], sides: (&str, &str), out: &mut String) {
-    if rows.is_empty() {
-        return;
-    }
+    let Some(first) = rows.first() else { return };
     element("h3", &metric.titled(), out);
+    let named = rows.iter().any(|row| row.system != first.system);
     let text = |text: &str| ("", text.to_string());
     let num = |text: &str| ("n", text.to_string());
-    let head = [
-        text("cell"),
-        text("system"),
-        text("verdict"),
-        num("difference"),
-        num("95 % interval"),
-        num(sides.0),
-        num(sides.1),
-        num("in units"),
-        num("p"),
-        num("runs"),
-    ];
-    let rows: Vec<Vec<Field>> = rows.iter().map(|row| comparison_row(book, row)).collect();
+    let mut head = vec![text("cell")];
+    head.extend(named.then(|| text("system")));
+    head.push(text("verdict"));
+    head.extend(["difference", "95 % interval", sides.0, sides.1, "in units", "p", "runs"].map(num));
+    let rows: Vec<Vec<Field>> = rows.iter().map(|row| comparison_row(book, row, named)).collect();
     table(&head, &rows, out);
 }
 
-fn comparison_row(book: &Book, row: &Row) -> Vec<Field> {
+fn comparison_row(book: &Book, row: &Row, named: bool) -> Vec<Field> {
     let num = |text: String| ("n", text);
     let mean = |mean: Option<f64>| num(mean.map_or_else(|| "-".into(), number));
     let [difference, percent, units, p] = row.numbers().map(num);
-    vec![
-        ("name", book.name(&row.cell)),
-        ("name", row.system.clone()),
-        (verdict_class(row.verdict), row.verdict.text().to_string()),
-        difference,
-        percent,
-        mean(row.baseline.0),
-        mean(row.candidate.0),
-        units,
-        p,
-        num(format!("{}, {}", row.baseline.1, row.candidate.1)),
-    ]
+    let mut fields = vec![("name", book.name(&row.cell))];
+    fields.extend(named.then(|| ("name", row.system.clone())));
+    fields.push((verdict_class(row.verdict), row.verdict.text().to_string()));
+    let (base, candidate) = (mean(row.baseline.0), mean(row.candidate.0));
+    let runs = num(format!("{}, {}", row.baseline.1, row.candidate.1));
+    fields.extend([difference, percent, base, candidate, units, p, runs]);
+    fields
 }
 
 fn verdict_class(verdict: Verdict) -> &'static str {
@@ -268,7 +283,7 @@ fn values(book: &Book, out: &mut String) {
 fn value(book: &Book, system: &str, cell: &super::book::Cell, metric: &Metric) -> String {
     match book.estimate(system, cell, &metric.key) {
         None => "-".into(),
-        Some(v) if v.low.is_finite() => format!("{} \u{b1} {}", number(v.mean), number(v.high - v.mean)),
+        Some(v) if v.low.is_finite() => format!("{} \u{b1}\u{a0}{}", number(v.mean), rough(v.high - v.mean)),
         Some(v) => number(v.mean),
     }
 }

@@ -130,7 +130,7 @@ fn latency(book: &Book) -> Section {
     }
     missing(&mut section, &empty, "latency percentiles");
     if !section.panels.is_empty() {
-        let note = "Each point is the mean, over the runs, of their percentile, with its 95 % interval; lower is better. The scale of \
+        let note = "Each point is the mean, over the runs, of their percentile, with its 95 % interval where there are two or more; lower is better. The scale of \
                     latency is logarithmic; percentiles stand as far apart as the shares of operations beyond them, and systems \
                     a little beside each other, so that equal ones are all seen.";
         section.notes.insert(0, note.into());

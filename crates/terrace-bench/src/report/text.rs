@@ -125,6 +125,18 @@ pub fn number(v: f64) -> String {
     }
 }
 
+/// The half-width of an interval: two digits say enough.
+pub fn rough(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".into(),
+        a if !(1e-4..1e9).contains(&a) => format!("{v:.1e}"),
+        a => {
+            let decimals = (1 - a.log10().floor() as i32).max(0) as usize;
+            format!("{v:.decimals$}")
+        }
+    }
+}
+
 /// A difference: with its sign.
 pub fn signed(v: f64) -> String {
     format!("{}{}", if v > 0.0 { "+" } else { "" }, number(v))
@@ -186,6 +198,7 @@ mod tests {
     fn numbers_and_lists_for_people() {
         assert_eq!([8467.89, 12.5, 0.123, 0.0].map(number), ["8468", "12.50", "0.123", "0"]);
         assert_eq!(number(1e300), "1.00e300");
+        assert_eq!([66.23, 9.376, 0.0123, 0.0, 16_954.0].map(rough), ["66", "9.4", "0.012", "0", "16954"]);
         assert_eq!(listed(&["a".into(), "b".into(), "c".into()]), "a, b and c");
         assert_eq!((count(1, "run"), count(0, "run")), ("1 run".into(), "0 runs".into()));
     }

@@ -31,7 +31,7 @@ impl Row {
             Outcome::Constant { difference, percent } => (difference, percent),
             Outcome::TooFew => return String::new(),
         };
-        percent.map_or_else(|| signed(difference), |p| format!("{p:+.1} %"))
+        percent.map_or_else(|| signed(difference), |p| format!("{p:+.1}\u{a0}%"))
     }
 
     /// How large the difference is, for an order.
@@ -50,10 +50,12 @@ impl Row {
         };
         [
             self.short(),
-            percent
-                .map_or_else(|| "the baseline is 0".into(), |p| format!("[{:.2}, {:.2}] %", p.low, p.high)),
+            percent.map_or_else(
+                || "the baseline is 0".into(),
+                |p| format!("[{:.2}, {:.2}]\u{a0}%", p.low, p.high),
+            ),
             format!("[{}, {}]", number(d.low), number(d.high)),
-            if p < 1e-4 { "< 0.0001".into() } else { format!("{p:.4}") },
+            if p < 1e-4 { "<\u{a0}0.0001".into() } else { format!("{p:.4}") },
         ]
     }
 }

@@ -125,6 +125,7 @@ fn spanned(book: &Book, mut rows: Vec<&Row>) -> String {
     rows.sort_by(|a, b| a.size().total_cmp(&b.size()));
     let one = |row: &Row| format!("{} ({})", row.short(), book.name(&row.cell));
     match &rows[..] {
+        [least, .., most] if least.short() == most.short() => format!("{} in each", least.short()),
         [least, .., most] => format!("from {} to {}", one(least), one(most)),
         few => named(book, few),
     }
