@@ -245,13 +245,14 @@ impl Core {
     pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
         self.counts.inserted += 1;
         let refault = self.list(frame, shadow, why, why != Why::Readahead);
-        if refault {
-            self.note_near_miss();
+        let came_back = shadow.is_some();
+        if why == Why::Read && came_back {
+            self.note_refault();
         }
         // Of the page before, which may have gone while it was being compressed.
         let flags = self.handles.frame_flags(frame);
         flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
-        if shadow.is_some() {
+        if refault || came_back && self.tier.as_ref().is_some_and(Compressed::has_room) {
             flags.fetch_or(REUSED, Ordering::Relaxed);
         }
         self.counts.refaults += u64::from(refault);

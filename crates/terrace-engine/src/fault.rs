@@ -62,7 +62,7 @@ impl Engine {
         let (mut done, mut missed) = (0, 0);
         let (mut vain, mut calm) = (0, None);
         let traced = self.is_traced();
-        let mut reader = Reader::default();
+        let mut reader = Reader::new(self);
         while done < buf.len() {
             let (at, rest) = (offset + done as u64, &mut buf[done..]);
             // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_shm::compress::Compressor;
 
 /// Frames freed under one core lock.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Chunks whose huge page is tried for again at the next round, at the most: on a machine that gives none we stop asking.
 const RETRIES_MAX: usize = 16;
 
@@ -30,8 +30,11 @@ impl Engine {
             self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
             while self.reclaim_batch(compressor.as_mut()) {
-                if compressor.is_some() && self.judge_tier(&mut judged) {
-                    self.adjust_pool();
+                if let Some(compressor) = &mut compressor {
+                    match self.judge_tier(&mut judged) {
+                        0 => {}
+                        moved => self.follow_boundary(moved, compressor),
+                    }
                 }
             }
             self.back_hasty_chunks();
@@ -54,27 +57,33 @@ impl Engine {
         core.hasty_chunks.extend(again.into_iter().filter(|&c| c < populated));
     }
 
+    /// Evicts some pages, compresses those that are worth it. Frames freed, or used otherwise by now.
+    pub(crate) fn evict_batch(&self, compressor: Option<&mut Compressor>) -> usize {
+        let mut leaving = Vec::new();
+        let freed = {
+            let mut core = self.core.lock();
+            let freed = core.relieve(BATCH, compressor.is_some().then_some(&mut leaving));
+            if freed == 0 && core.dirt.totals.all() > 0 {
+                self.writeback_bell.ring();
+            }
+            freed
+        };
+        if let Some(compressor) = compressor {
+            self.compress(&leaving, compressor);
+        }
+        freed
+    }
+
     /// One step towards the high watermark; false when there, or when nothing can be freed.
     fn reclaim_batch(&self, compressor: Option<&mut Compressor>) -> bool {
-        let mut leaving = Vec::new();
         let grow = {
-            let mut core = self.core.lock();
+            let core = self.core.lock();
             if core.frames.free_count() >= self.free_high() {
                 return false;
             }
-            if !core.frames.can_grow() {
-                let freed = core.relieve(BATCH, compressor.is_some().then_some(&mut leaving));
-                if freed == 0 && core.dirt.totals.all() > 0 {
-                    self.writeback_bell.ring();
-                }
-                drop(core);
-                if let Some(compressor) = compressor {
-                    self.compress(&leaving, compressor);
-                }
-                return freed > 0;
-            }
-            core.frames.populated()
+            core.frames.can_grow().then(|| core.frames.populated())
         };
+        let Some(grow) = grow else { return self.evict_batch(compressor) > 0 };
         // Backing a chunk with memory takes a while: not under the lock.
         let backed = self.back_with_memory(grow);
         let mut core = self.core.lock();

@@ -11,9 +11,10 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome};
-use terrace_shm::codec::Unpack;
+use terrace_shm::codec::{Page, Unpack};
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
+use terrace_shm::unzstd::unzstd;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
@@ -53,10 +54,15 @@ pub struct FromTier<'a>(pub &'a File<'a>);
 
 impl Unpack for FromTier<'_> {
     #[cold]
+    fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
+        unzstd(bytes, out, self.0.local.stripe())
+    }
+    #[cold]
     fn served(&mut self, page: u64, before: u8) {
         let Some(ring) = door::ring() else { return };
         count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
-        if before > 0 {
+        // Once, when it gets there: asking is not free, and promoting takes a while.
+        if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
             miss::ask_for(self.0, ring, page);
         }
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | same | the word that fills the page | all |
 //! | LZ4 block | lz4_flex with its safe features: each read and write is bounds-checked | all |
-//! | zstd, magicless, no content size | libzstd | the daemon, so that clients need not load it |
+//! | zstd, magicless, no content size | libzstd | all; in programs that are not ours, in memory set aside ([`crate::unzstd`]) |
 
 use crate::layout::PAGE_SIZE;
 
@@ -39,7 +39,8 @@ pub trait Unpack {
         false
     }
     /// Page `page` of the object was served from its compressed copy, which had been touched `before` times (up to
-    /// [`crate::map::TOUCH_MAX`]) since it was stored or last looked at by eviction: at 1 or more it is worth a frame.
+    /// [`crate::map::ZTOUCH_MAX`], and halved now and then: [`crate::zpool::ZPool::age`]). Once it is touched
+    /// [`crate::layout::Header::promote_at`] times, it is worth a frame.
     fn served(&mut self, _page: u64, _before: u8) {}
 }
 

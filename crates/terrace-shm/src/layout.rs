@@ -48,7 +48,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// First page of the segment.
 #[repr(C)]
@@ -71,7 +71,9 @@ pub struct Header {
     /// Somebody records a trace: clients tell of their reads in the lanes of their rings (1). On the line that a hit has loaded
     /// anyway, and which hardly ever changes.
     pub tracing: AtomicU32,
-    _pad1: [u32; 13],
+    /// A compressed page that is touched so many times is worth a frame.
+    pub promote_at: AtomicU32,
+    _pad1: [u32; 12],
     /// Event clock: moves with every change of an entry.
     pub clock: AtomicU64,
     /// The drainer sleeps: a client whose ring is half full rings the bell.

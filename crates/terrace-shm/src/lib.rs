@@ -40,6 +40,8 @@ pub mod sync;
 pub mod tier;
 #[cfg(not(loom))]
 pub mod trace;
+#[cfg(all(feature = "unzstd", not(loom)))]
+pub mod unzstd;
 #[cfg(not(loom))]
 pub mod zobject;
 #[cfg(not(loom))]

@@ -368,8 +368,10 @@ pub struct TouchTable {
     zspages_at: usize,
 }
 
-/// Where touch counts stop.
+/// Where touch counts of frames stop.
 pub const TOUCH_MAX: u8 = 3;
+/// Where those of compressed pages stop.
+pub const ZTOUCH_MAX: u8 = 64;
 
 impl TouchTable {
     /// Maps the table.
@@ -409,7 +411,7 @@ impl TouchTable {
     pub fn ztouch(&self, handle: Handle) -> u8 {
         let c = self.zcount(handle);
         let n = c.load(Ordering::Relaxed);
-        if n < TOUCH_MAX {
+        if n < ZTOUCH_MAX {
             c.store(n + 1, Ordering::Relaxed);
         }
         n

@@ -18,10 +18,10 @@
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::index::Place;
-use crate::layout::ZSPAGE_SIZE;
+use crate::layout::{ZSPAGE_SIZE, ZSPAGE_TOUCHES};
 use crate::map::{Segment, TouchTable};
 use crate::sync::Ordering;
-use crate::zobject::{CLASS_MAX, HEAD_BYTES, Handle, Head, class_for, slot_bytes};
+use crate::zobject::{CLASS_MAX, HEAD_BYTES, Handle, Head, class_for, slot_bytes, slots_of};
 use crate::zspages::Zspages;
 use std::io;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub struct ZPool {
     live_bytes: u64,
     slot_bytes: u64,
     counts: Counts,
+    /// Where [`ZPool::age`] goes on.
+    aged: u32,
 }
 
 impl ZPool {
@@ -79,6 +81,7 @@ impl ZPool {
             live_bytes: 0,
             slot_bytes: 0,
             counts: Counts::default(),
+            aged: 0,
         })
     }
 
@@ -243,6 +246,25 @@ impl ZPool {
             } else {
                 out.push((handle, self.place(handle)));
             }
+        }
+    }
+
+    /// Halves the touches of about `pages` pages, each in its turn: so they tell how often a page was asked for of late. One that was
+    /// touched at all stays touched until [`ZPool::coldest`] has looked at it.
+    pub fn age(&mut self, pages: usize) {
+        let mut left = pages.min(self.books.live());
+        while left > 0 {
+            let zspage = self.aged;
+            self.aged = if zspage + 1 < self.books.zspages() { zspage + 1 } else { 0 };
+            let slots = slots_of(self.books.class(zspage)).min(ZSPAGE_TOUCHES as u32);
+            for slot in 0..slots {
+                let count = self.touches.zcount(Handle::new(zspage, slot));
+                let n = count.load(Ordering::Relaxed);
+                if n > 1 {
+                    count.store(n / 2, Ordering::Relaxed);
+                }
+            }
+            left = left.saturating_sub(self.books.live_in(zspage));
         }
     }
 

@@ -102,6 +102,14 @@ impl Zspages {
     pub(crate) fn class(&self, zspage: u32) -> u8 {
         self.pages.get(zspage as usize).map_or(0, |z| z.class)
     }
+    /// Zspages that were ever used.
+    pub(crate) fn zspages(&self) -> u32 {
+        self.pages.len() as u32
+    }
+    /// Objects in a zspage.
+    pub(crate) fn live_in(&self, zspage: u32) -> usize {
+        self.pages.get(zspage as usize).map_or(0, |z| z.live.into())
+    }
     /// True if there is an object at `handle`.
     pub(crate) fn is_live(&self, handle: Handle) -> bool {
         self.slot(handle).is_some_and(|link| link.older != FREE)

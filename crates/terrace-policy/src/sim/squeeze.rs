@@ -7,7 +7,7 @@
 //!   DRAM, policy ─────────► used again? ─┤
 //!     ▲    ▲                              └─ compresses? ─► the tier, by age ► absent, shadow
 //!     │    └────────────── asked for often enough of late ───┘    the untouched oldest
-//!     └──── fault; a recent one is a near miss
+//!     └──── fault: used again if it is a recent refault, or any refault while the tier has room
 //! ```
 //! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
 //! what the requests take ([`Prices`]); compressing goes on beside them.
@@ -28,8 +28,9 @@ const CHUNKS_MIN: usize = 64;
 const JUDGED_EVERY_NS: u64 = 50_000_000;
 /// Pages that leave DRAM at once, and that the tier gives up at once to make room.
 const BATCH: usize = 64;
-/// Touches below that bring a page back to DRAM.
-const PROMOTE_AT: u8 = 2;
+/// Touches below, halved now and then, that bring a page back to DRAM; how far they are counted.
+const PROMOTE_AT: u8 = 8;
+const TOUCHES_MAX: u8 = 64;
 /// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
 const REFUSALS: u32 = 16;
 const REPROBE: u32 = 64;
@@ -49,7 +50,7 @@ pub struct Prices {
 impl Default for Prices {
     /// An NVMe disk, and LZ4.
     fn default() -> Prices {
-        Prices { hit: 500, costs: Costs { miss: 60_000, compress: 8_000, decompress: 3_000 } }
+        Prices { hit: 500, costs: Costs { miss: 60_000, compress: 8_000, decompress: 4_000 } }
     }
 }
 
@@ -136,6 +137,9 @@ struct Below {
     ratio: f64,
     /// Pages that fit.
     room: usize,
+    /// Nodes that were ever used, and which of them was aged last.
+    known: usize,
+    aged: usize,
 }
 
 impl Below {
@@ -150,6 +154,8 @@ impl Below {
             free: (0..nodes as Slot).rev().collect(),
             ratio,
             room: 0,
+            known: 0,
+            aged: 0,
         }
     }
 
@@ -166,6 +172,7 @@ impl Below {
 
     fn store(&mut self, id: u32) -> Slot {
         let node = self.free.pop().expect("there is room");
+        self.known = self.known.max(node as usize + 1);
         (self.ids[node as usize], self.touches[node as usize]) = (id, 0);
         self.slots.push(&mut self.queue, node, USED);
         node
@@ -178,9 +185,22 @@ impl Below {
     /// One hit; true if that makes the page worth a frame.
     fn touch(&mut self, node: Slot) -> bool {
         let touches = &mut self.touches[node as usize];
-        *touches = touches.saturating_add(1);
-        *touches >= PROMOTE_AT
+        *touches = (*touches + 1).min(TOUCHES_MAX);
+        *touches == PROMOTE_AT
     }
+    /// Halves the touches of so many pages, each in its turn; one that was touched at all stays touched.
+    fn age(&mut self, pages: usize) {
+        for _ in 0..pages.min(self.known) {
+            self.aged = (self.aged + 1) % self.known;
+            let touches = &mut self.touches[self.aged];
+            *touches = (*touches / 2).max((*touches).min(1));
+        }
+    }
+    /// Whether it has filled its memory.
+    fn is_full(&self) -> bool {
+        self.len() >= self.room / 16 * 15
+    }
+
     /// Removes up to `want` of the oldest that were not touched since they were last looked at; the others start anew.
     fn coldest(&mut self, want: usize) -> Vec<u32> {
         let mut out = Vec::new();
@@ -236,6 +256,8 @@ pub struct Squeezer<'a> {
     window: Window,
     clock_ns: u64,
     judged_ns: u64,
+    /// Hits of the tier when its touches were aged.
+    aged_at: u64,
     /// Whether the boundary went up or down when it last moved.
     went: i8,
 }
@@ -283,6 +305,7 @@ impl<'a> Squeezer<'a> {
             window: Window::default(),
             clock_ns: 0,
             judged_ns: 0,
+            aged_at: 0,
             went: 0,
             setup,
         };
@@ -343,8 +366,9 @@ impl<'a> Squeezer<'a> {
         let shadow = self.pool.entries[id as usize].shadow();
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
-        self.window.near_misses += u64::from(recent);
-        self.reused[slot as usize].set(shadow.is_some());
+        let came_back = shadow.is_some();
+        self.window.refaults += u64::from(came_back);
+        self.reused[slot as usize].set(recent || came_back && !self.below.is_full());
     }
 
     fn promote(&mut self, id: u32, node: Slot) {
@@ -359,24 +383,25 @@ impl<'a> Squeezer<'a> {
         self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
         self.reused[slot as usize].set(true);
         self.outcome.promoted += 1;
+        self.window.promoted += 1;
     }
 
     /// Makes DRAM ready for one page more.
     fn make_room(&mut self) {
         while self.resident() + self.pool.free_min >= self.dram {
-            self.reclaim(true);
+            self.reclaim();
         }
     }
 
-    /// Has the policy give up a batch, some of which is compressed if that is wanted.
-    fn reclaim(&mut self, compress: bool) {
+    /// Has the policy give up a batch, some of which goes below.
+    fn reclaim(&mut self) {
         let mut victims = std::mem::take(&mut self.pool.victims);
         let mut touches = Noting { counts: &mut self.pool.touches, reused: &self.reused };
         self.pool.policy.victims(self.pool.batch, &mut touches, &mut victims);
         assert!(!victims.is_empty(), "no victim among {} pages", self.resident());
         for victim in victims.drain(..) {
             let id = self.pool.ids[victim.slot as usize];
-            let node = if compress { self.lower(&victim, id) } else { None };
+            let node = self.lower(&victim, id);
             self.pool.entries[id as usize] = node.map_or(Entry::absent(victim.shadow), Entry::below);
             self.pool.free.push(victim.slot);
         }
@@ -392,12 +417,13 @@ impl<'a> Squeezer<'a> {
             self.boundary.passed();
             return None;
         }
-        if self.below.room == 0 {
-            return None;
-        }
         let Content { file, compresses } = (self.content)(id);
         if self.is_incompressible(file) {
             self.outcome.refused_by_file += 1;
+            self.window.untried += 1;
+            return None;
+        }
+        if self.below.room == 0 {
             return None;
         }
         if !compresses {
@@ -434,9 +460,16 @@ impl<'a> Squeezer<'a> {
     }
 
     fn judge(&mut self) {
+        let hits = self.outcome.tier_hits;
+        self.below.age((hits - std::mem::replace(&mut self.aged_at, hits)) as usize);
         let before = self.boundary.chunks();
-        let full = self.below.pages() >= self.share() / 16 * 15;
-        if !self.boundary.judge(Window { full, ..self.window }) {
+        let window = Window {
+            tier_pages: self.below.len() as u64,
+            tier_frames: self.below.pages() as u64,
+            full: self.below.is_full(),
+            ..self.window
+        };
+        if !self.boundary.judge(window) {
             return;
         }
         self.window = Window::default();
@@ -450,17 +483,25 @@ impl<'a> Squeezer<'a> {
         }
     }
 
-    /// Lets both tiers have what the boundary says: first whoever has to give memory up.
+    /// Lets both tiers have what the boundary says: first whoever has to give memory up. What leaves DRAM for it goes below, where
+    /// the oldest make room.
     fn fit(&mut self) {
         let share = (self.boundary.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
-        self.below.set_limit(share);
-        while self.below.len() > self.below.room {
-            self.give_up(BATCH.min(self.below.len() - self.below.room));
+        if share < self.share() {
+            self.limit_below(share);
         }
         self.dram = self.setup.budget - share;
-        self.pool.policy.set_capacity(self.dram);
         while self.resident() > self.dram {
-            self.reclaim(false);
+            self.reclaim();
+        }
+        self.pool.policy.set_capacity(self.dram);
+        self.limit_below(share);
+    }
+
+    fn limit_below(&mut self, pages: usize) {
+        self.below.set_limit(pages);
+        while self.below.len() > self.below.room {
+            self.give_up(BATCH.min(self.below.len() - self.below.room));
         }
     }
 }

@@ -88,7 +88,7 @@ fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {
 }
 
 fn check_compressed(tier: &Compressed) -> std::result::Result<(), Wrong> {
-    within("tier.compressed.max_percent", tier.max_percent.into(), 1, 75)?;
+    within("tier.compressed.max_percent", tier.max_percent.into(), 1, 90)?;
     if tier.min_percent > tier.max_percent {
         let why =
             format!("= {} is above tier.compressed.max_percent = {}", tier.min_percent, tier.max_percent);

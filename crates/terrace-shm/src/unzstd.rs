@@ -1,0 +1,119 @@
+//! Decoding zstd's pages in a program that is not ours: in memory set aside, without a lock, without an allocation.
+//!
+//! A decoder needs some 100 KiB of memory. A few stand in the library's zero pages, which cost nothing until they are used;
+//! whoever finds none free takes the main door. One that a signal handler has interrupted is not free; nor is one, ever after, whose
+//! holder a fork has left behind: whether that is so, or the child goes on with what it was at, nobody knows.
+
+use crate::codec::Page;
+use crate::layout::PAGE_SIZE;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use zstd_safe::zstd_sys::{
+    ZSTD_DCtx, ZSTD_DCtx_setParameter, ZSTD_dParameter, ZSTD_decompressDCtx, ZSTD_format_e,
+    ZSTD_initStaticDCtx, ZSTD_isError,
+};
+
+/// Bytes of a decoder's memory; zstd 1.5 takes 95,968.
+const BYTES: usize = 96 << 10;
+/// Decoders.
+const DECODERS: usize = 8;
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+
+#[repr(C, align(64))]
+struct Memory(UnsafeCell<[u8; BYTES]>);
+
+struct Decoder {
+    state: AtomicU32,
+    memory: Memory,
+}
+
+// SAFETY: the memory belongs to whoever has taken the decoder.
+unsafe impl Sync for Decoder {}
+
+static ALL: [Decoder; DECODERS] =
+    [const { Decoder { state: AtomicU32::new(FREE), memory: Memory(UnsafeCell::new([0; BYTES])) } };
+        DECODERS];
+
+/// Decodes a magicless zstd frame of one page. False: it is none, or no decoder is free. `near`: where to begin looking for one.
+pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
+    let take =
+        |d: &&Decoder| d.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let Some(decoder) = (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]).find(take) else { return false };
+    // SAFETY: we have taken it.
+    let decoded = unsafe { decode(decoder.memory.0.get().cast(), bytes, out) };
+    decoder.state.store(FREE, Ordering::Release);
+    decoded
+}
+
+/// # Safety
+/// `memory` is aligned, has [`BYTES`] bytes and is the caller's.
+unsafe fn decode(memory: *mut u8, bytes: &[u8], out: &mut Page) -> bool {
+    // SAFETY: the caller's promise; zstd keeps to the memory and to both slices.
+    unsafe {
+        // Made anew each time: that is a few stores, and nothing an interrupted or hostile use has left matters.
+        let context: *mut ZSTD_DCtx = ZSTD_initStaticDCtx(memory.cast(), BYTES);
+        if context.is_null() {
+            return false;
+        }
+        let format = ZSTD_dParameter::ZSTD_d_experimentalParam1;
+        let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
+        if ZSTD_isError(ZSTD_DCtx_setParameter(context, format, magicless)) != 0 {
+            return false;
+        }
+        let n = ZSTD_decompressDCtx(
+            context,
+            out.as_mut_ptr().cast(),
+            PAGE_SIZE,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+        );
+        n == PAGE_SIZE
+    }
+}
+
+#[cfg(all(test, feature = "compress"))]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::compress::{Compressor, Mode};
+    use zstd_safe::zstd_sys::ZSTD_estimateDCtxSize;
+
+    /// Letters that LZ4 would make nothing of.
+    fn page(seed: u32) -> Page {
+        std::array::from_fn(|at| b'a' + ((at as u32).wrapping_mul(2 * seed + 40_503) >> 9) as u8 % 13)
+    }
+
+    fn by_many_threads(thread: u32) {
+        let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+        for i in 0..200 {
+            let page = page(1000 * thread + i);
+            let coded = compressor.compress(&page).unwrap();
+            assert_eq!(coded.codec, Codec::Zstd);
+            let mut out = [0; PAGE_SIZE];
+            assert!(unzstd(coded.bytes, &mut out, thread as usize) && out == page);
+            let mut bad = coded.bytes.to_vec();
+            let at = i as usize % bad.len();
+            bad[at] ^= 0x55;
+            unzstd(&bad, &mut out, thread as usize);
+            assert!(!unzstd(&bad[..1], &mut out, thread as usize));
+        }
+    }
+
+    /// One test: the decoders are the process's.
+    #[test]
+    fn pages_come_back_while_a_decoder_is_free() {
+        // SAFETY: tells a number.
+        let needed = unsafe { ZSTD_estimateDCtxSize() };
+        assert!(needed <= BYTES, "{needed}");
+        std::thread::scope(|s| (0..4).for_each(|t| drop(s.spawn(move || by_many_threads(t)))));
+        let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+        let (page, mut out) = (page(7), [0; PAGE_SIZE]);
+        let bytes = compressor.compress(&page).unwrap().bytes;
+        ALL.iter().for_each(|d| d.state.store(TAKEN, Ordering::Relaxed));
+        assert!(!unzstd(bytes, &mut out, 3), "none is free");
+        ALL[1].state.store(FREE, Ordering::Relaxed);
+        assert!(unzstd(bytes, &mut out, 3) && out == page);
+    }
+}
