@@ -355,8 +355,32 @@ fn what_is_missing_has_a_sentence_and_no_plot() {
         speed("terrace", 2, 5.0),
     ];
     says(&equal, 1, &["identical"]);
-    let own = [1, 2].map(|i| run("mine", "-", 1, i, &[("ballots_counted", f64::from(i))]));
-    says(&own, 1, &["ballots_counted", "No run that counts tells its throughput."]);
+    // What the harness tells beside the number that a command of the user's printed has no plot and no test, but a column.
+    let own = [1, 2].map(|i| {
+        let beside =
+            ["wall_s", "cpu_s", "device_read_mib", "foreign_cpu_percent", "memory_max_mib", "limit_hits"];
+        let mut metrics = vec![("ballots_counted", f64::from(i))];
+        metrics.extend(beside.map(|name| (name, 2.0)));
+        metrics.extend(["major_faults", "pinned_max_mib", "ops"].map(|name| (name, 2.0)));
+        run("mine", "-", 1, i, &metrics)
+    });
+    let sentences =
+        ["ballots_counted", "No run that counts tells its throughput.", "most memory of the group, MiB"];
+    says(&own, 1, &sentences);
+}
+
+#[test]
+fn many_numbers_are_in_tables_that_paper_holds() {
+    let names: Vec<String> = (0..20).map(|i| format!("number-{i}")).collect();
+    let metrics: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 1.5)).collect();
+    let made = report(&[&[run("kernel", "random", 1, 1, &metrics)]], &[]);
+    let page = checked(&made.html);
+    let tables: Vec<usize> = page
+        .descendants()
+        .filter(|n| n.has_tag_name("thead"))
+        .map(|head| head.descendants().filter(|n| n.has_tag_name("th")).count())
+        .collect();
+    assert_eq!(tables, [11, 11, 7, 2], "cell, system and runs before the numbers; the machine");
 }
 
 #[test]

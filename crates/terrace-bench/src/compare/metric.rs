@@ -52,12 +52,17 @@ const SHOWN: [&[&str]; 4] = [
     &["miss_ratio", "device_reads_per_op"],
 ];
 
-/// The default choice among the metrics that there are; all of them where none is a usual one.
-pub fn usual(there: &[String]) -> Vec<String> {
+/// The usual ones among the metrics that there are.
+pub fn shown(there: &[String]) -> Vec<String> {
     let first = |names: &&[&str]| {
         names.iter().find(|name| there.iter().any(|t| t == **name)).map(|n| (*n).to_string())
     };
-    let chosen: Vec<String> = SHOWN.iter().filter_map(first).collect();
+    SHOWN.iter().filter_map(first).collect()
+}
+
+/// The default choice: the usual ones; all of them where none is a usual one.
+pub fn usual(there: &[String]) -> Vec<String> {
+    let chosen = shown(there);
     if chosen.is_empty() { there.to_vec() } else { chosen }
 }
 

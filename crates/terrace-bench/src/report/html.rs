@@ -16,6 +16,9 @@ use std::fmt::Write;
 /// A longer name does not head a column of numbers.
 const HEADING_MAX: usize = 20;
 
+/// Numbers beside each other in the table of all of them: what paper holds.
+const COLUMNS_MAX: usize = 8;
+
 /// A longer name may be broken in a table.
 const SHORT_MAX: usize = 28;
 
@@ -266,6 +269,10 @@ fn values(book: &Book, out: &mut String) {
     }
     element("h2", "All numbers", out);
     element("p class=\"note\"", "Means of the runs that count, \u{b1} half of their 95 % intervals.", out);
+    metrics.chunks(COLUMNS_MAX).for_each(|metrics| values_of(book, metrics, out));
+}
+
+fn values_of(book: &Book, metrics: &[Metric], out: &mut String) {
     let mut head = vec![("", "cell".to_string()), ("", "system".into()), ("n", "runs".into())];
     head.extend(metrics.iter().map(|metric| ("n", metric.titled())));
     let mut rows = Vec::new();

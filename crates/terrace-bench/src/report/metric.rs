@@ -15,8 +15,8 @@ pub struct Metric {
     pub better: Better,
 }
 
-/// In the order of a report: key, name, unit.
-const KNOWN: [(&str, &str, &str); 11] = [
+/// What a matrix tells, in the order of a report: key, name, unit.
+const KNOWN: [(&str, &str, &str); 22] = [
     ("throughput_mib_s", "throughput", "MiB/s"),
     ("iops", "operations a second", "1/s"),
     ("mean_us", "mean latency", "\u{b5}s"),
@@ -27,6 +27,17 @@ const KNOWN: [(&str, &str, &str); 11] = [
     ("cpu_us_per_op", "CPU an operation", "\u{b5}s"),
     ("miss_ratio", "miss ratio", ""),
     ("hit_share", "hit share", ""),
+    ("ops", "operations", ""),
+    ("wall_s", "wall time", "s"),
+    ("cpu_s", "CPU time", "s"),
+    ("device_read_mib", "read from the device", "MiB"),
+    ("fio_cpu_us_per_op", "CPU an operation as fio counts it", "\u{b5}s"),
+    ("kernel_threads_us_per_op", "CPU of kernel threads an operation", "\u{b5}s"),
+    ("foreign_cpu_percent", "CPU that others used", "%"),
+    ("terrace_memory_mib", "terrace's --memory", "MiB"),
+    ("memory_max_mib", "most memory of the group", "MiB"),
+    ("pinned_max_mib", "most memory pinned", "MiB"),
+    ("limit_hits", "hits of the memory limit", ""),
     ("major_faults", "major faults", ""),
 ];
 

@@ -7,7 +7,7 @@ use super::picture::{Picture, Point, Swatch};
 use super::plots::{self, Bar, Curve, Dot, Group, Tail};
 use super::text::{count, listed};
 use crate::compare::Better;
-use crate::compare::metric::usual;
+use crate::compare::metric::shown;
 use std::collections::BTreeMap;
 
 /// A heading, what is to be said, and panels.
@@ -39,16 +39,16 @@ pub fn all(book: &Book) -> Vec<Section> {
         bars(book, "cpu", &Metric::of("cpu_us_per_op"), &told),
         over_time(book, &speed),
     ];
-    // Numbers that only the user knows, as those of a command of his own.
-    let own = told.iter().filter(|metric| !metric.known() && metric.key != speed.key);
-    sections.extend(own.map(|metric| bars(book, "other", metric, &told)));
+    let drawn = |metric: &Metric| metric.known() || metric.key == speed.key;
+    let own: Vec<Metric> = super::words::judged(book).into_iter().filter(|metric| !drawn(metric)).collect();
+    sections.extend(own.iter().map(|metric| bars(book, "other", metric, &told)));
     sections
 }
 
 /// Throughput, or what runs tell instead.
 fn speed(told: &[Metric]) -> Metric {
     let keys: Vec<String> = told.iter().map(|metric| metric.key.clone()).collect();
-    let first = usual(&keys).into_iter().next().filter(|key| Better::of(key) == Better::Higher);
+    let first = shown(&keys).into_iter().next().filter(|key| Better::of(key) == Better::Higher);
     Metric::of(first.as_deref().unwrap_or("throughput_mib_s"))
 }
 

@@ -4,16 +4,22 @@ use super::book::Book;
 use super::metric::Metric;
 use super::text::{count, listed};
 use super::versus::{self, Row};
-use crate::compare::metric::usual;
+use crate::compare::metric::shown;
 use crate::compare::{Better, Verdict};
 
 /// Cells on the good side that a sentence names; of more it tells the least and the most.
 const NAMED_MAX: usize = 4;
 
-/// The metrics that headline and tables are about: the usual ones, or, where runs tell none of them, all that they tell.
+/// The metrics that headline and tests are about: the usual ones, and those that a command of the user's told. What the harness tells of
+/// each run beside these is in the table of all numbers.
 pub fn judged(book: &Book) -> Vec<Metric> {
-    let told: Vec<String> = book.metrics().into_iter().map(|metric| metric.key).collect();
-    usual(&told).iter().map(|key| Metric::of(key)).collect()
+    let told = book.metrics();
+    let keys: Vec<String> = told.iter().map(|metric| metric.key.clone()).collect();
+    let mut judged: Vec<Metric> = shown(&keys).iter().map(|key| Metric::of(key)).collect();
+    let own = told.iter().filter(|metric| !metric.known() && !judged.contains(metric)).cloned();
+    let own: Vec<Metric> = own.collect();
+    judged.extend(own);
+    if judged.is_empty() { told } else { judged }
 }
 
 /// What was compared, and how many runs count.
