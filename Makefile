@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak bench bench-real bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak bench bench-suites bench-real bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -21,7 +21,7 @@ TIER_TESTS := -p terrace-tests --test crash --test model --test stress
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
-PACKAGES_bench := $(PACKAGES_demo)
+PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
@@ -39,9 +39,13 @@ soak: packages-test build tools lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --workspace --no-fail-fast -- --include-ignored --nocapture
 	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --no-fail-fast $(TIER_TESTS) -- --nocapture
 
-## bench: the promised numbers against the kernel's page cache; wants a quiet machine
+## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build
-	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n); mkdir -p "$$out"; \
+	target/release/terrace-bench matrix bench/quick.toml --out bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)
+
+## bench-suites: the promised numbers against the kernel's page cache, an hour; wants a quiet machine
+bench-suites: packages-bench build
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; mkdir -p "$$out"; \
 	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine

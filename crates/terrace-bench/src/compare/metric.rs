@@ -1,9 +1,9 @@
 //! What is known of a metric by its name: which way is better, and which metrics a comparison shows if nobody names any.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which way a metric should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
     /// As throughput.

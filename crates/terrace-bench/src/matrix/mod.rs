@@ -8,6 +8,7 @@ pub mod load;
 pub mod plan;
 pub mod rival;
 pub mod spec;
+mod summary;
 pub mod undo;
 
 use crate::machine::{self, Machine};
@@ -99,7 +100,13 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
         runs.len() + harness.done.len(),
         harness.done.len()
     );
-    harness.all(&runs, &mut ledger)
+    let code = harness.all(&runs, &mut ledger)?;
+    let out = harness.out.clone();
+    // Nothing of it is needed for what follows.
+    drop((harness, ledger));
+    let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
+    summary::write(options, &spec, &out, &results)?;
+    Ok(code)
 }
 
 fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {
@@ -128,6 +135,7 @@ struct Harness<'a> {
     device: Device,
     rivals: Rivals<'a>,
     writer: raw::Writer,
+    out: PathBuf,
     /// Ids of good runs.
     done: BTreeSet<String>,
     refused: u64,
@@ -175,6 +183,7 @@ impl<'a> Harness<'a> {
             device,
             rivals: Rivals::new(spec, places),
             writer,
+            out,
             done,
             refused: 0,
             marked: 0,
@@ -245,7 +254,7 @@ impl<'a> Harness<'a> {
             ledger.forget(mark);
         }
         let undone = ledger.undo(mark).map_err(|e| e.to_string());
-        let made = made?;
+        let made = made.map_err(|why| load::told(&why))?;
         undone?;
         let log =
             fs::read_to_string(ready.places.scratch.join("run").join(format!("{}_bw.log", load::MEASURE)));

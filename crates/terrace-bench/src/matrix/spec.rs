@@ -4,6 +4,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 
+use crate::compare::Better;
 use crate::content::Content;
 
 /// A whole matrix.
@@ -192,12 +193,11 @@ pub struct LoadSpec {
     /// command: name of the number in the results.
     #[serde(default = "metric")]
     pub metric: String,
-    /// command: its unit, for people.
+    /// command: its unit, which becomes a part of the name: comparisons know by names which way is better.
     #[serde(default)]
     pub unit: String,
-    /// command: which is better.
-    #[serde(default)]
-    pub better: Better,
+    /// command: which is better, where the name should say so and be checked.
+    pub better: Option<Better>,
     /// What a run must show to be one.
     pub expect: Option<Expect>,
     /// Instead of the matrix's.
@@ -273,17 +273,6 @@ impl Access {
             Access::Write => "write",
         }
     }
-}
-
-/// Which direction of a number is better.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// More.
-    #[default]
-    Higher,
-    /// Less.
-    Lower,
 }
 
 /// What a run must show to be one.
@@ -508,6 +497,15 @@ impl Spec {
         if l.metric.is_empty() || !l.metric.chars().all(plain) {
             return wrong(key("metric"), "letters, digits and _");
         }
+        if l.better.is_some_and(|better| better != Better::of(&l.metric_key())) {
+            let (name, taken) = (l.metric_key(), Better::of(&l.metric_key()).text());
+            return wrong(
+                key("better"),
+                format!(
+                    "of a number called {name:?}, {taken}; name it for its unit, as requests_per_s or load_s"
+                ),
+            );
+        }
         if l.once || !l.options.is_empty() {
             return wrong(key("kind"), "once and options are fio's");
         }
@@ -530,6 +528,16 @@ impl Spec {
         let mut seen = std::collections::BTreeSet::new();
         all.retain(|jobs| seen.insert(*jobs));
         all
+    }
+}
+
+impl LoadSpec {
+    /// What a command's number is called in the results: its name with its unit, "requests" in "1/s" as "requests_per_s".
+    pub fn metric_key(&self) -> String {
+        let unit = self.unit.trim().trim_start_matches('1').replace('/', " per ");
+        let words =
+            [self.metric.as_str()].into_iter().chain(unit.split(|c: char| !c.is_ascii_alphanumeric()));
+        words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }
 }
 
@@ -711,10 +719,30 @@ bs = "4k"
             ("bs = \"4k\"", "regex = \"(\"", "line 20: regex: not for kind = \"fio\""),
             ("kind = \"fio\"", "kind = \"command\"", "line 19: kind: a command load wants its command"),
             ("name = \"x\"", "name = ", "line 1: name: "),
+            (
+                "kind = \"fio\"\nbs = \"4k\"",
+                "kind = \"command\"\ncommand = \"x\"\nbetter = \"lower\"",
+                "line 21: better: of a number called \"value\", which way is better is not known",
+            ),
         ] {
             let why = error(from, to);
             assert!(why.starts_with(said), "{to:?} says {why:?}, not {said:?}");
         }
+    }
+
+    #[test]
+    fn a_number_is_called_by_its_unit() {
+        let text = |more: &str| {
+            GOOD.replace(
+                "kind = \"fio\"\nbs = \"4k\"",
+                &format!("kind = \"command\"\ncommand = \"x\"\n{more}"),
+            )
+        };
+        let key = |more: &str| Spec::parse(&text(more)).unwrap().load[0].metric_key();
+        assert_eq!(key("metric = \"requests\"\nunit = \"1/s\"\nbetter = \"higher\""), "requests_per_s");
+        assert_eq!(key("metric = \"load\"\nunit = \"s\"\nbetter = \"lower\""), "load_s");
+        assert_eq!(key("metric = \"moved\"\nunit = \"MiB/s\""), "moved_MiB_per_s");
+        assert_eq!(key("metric = \"score\""), "score");
     }
 
     #[test]

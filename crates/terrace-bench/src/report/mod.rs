@@ -45,6 +45,13 @@ pub struct Report {
     baseline: Option<String>,
 }
 
+impl Report {
+    /// The page `out` of one file, as it comes without options.
+    pub fn of(raw: PathBuf, out: PathBuf) -> Report {
+        Report { raw: vec![raw], out, plots: None, title: None, baseline: None }
+    }
+}
+
 /// Writes the files and says which.
 ///
 /// # Errors
