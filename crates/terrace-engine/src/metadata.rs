@@ -52,6 +52,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::io::NullIo;
+    use crate::tier::CompressedConfig;
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
@@ -64,6 +65,8 @@ mod tests {
         let config = EngineConfig {
             memory_bytes: 40 << 20,
             memory_max_bytes: Some(40 << 20),
+            // What compressed pages cost is told by itself (`books_bytes`).
+            compressed: CompressedConfig { codec: None, ..CompressedConfig::default() },
             ..EngineConfig::default()
         };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());

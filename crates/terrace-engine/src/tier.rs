@@ -78,9 +78,9 @@ pub struct CompressedConfig {
 impl Default for CompressedConfig {
     fn default() -> CompressedConfig {
         CompressedConfig {
-            codec: None,
+            codec: Some(Mode::Mixed),
             min_percent: 0,
-            max_percent: 50,
+            max_percent: 80,
             admit: Admit::Reused,
             refuse_percent: 75,
             // An NVMe disk.
