@@ -7,7 +7,7 @@ use crate::object::{Object, ObjectId, ObjectRef};
 use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::tier::{Compressed, Leaving};
+use crate::tier::{Compressed, LEFT_TIER, Leaving};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Core {
 
     /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
     pub(crate) fn insert(&mut self, place: Place, frame: u32, why: Why) -> bool {
-        let shadow = NonZeroU32::new(self.index.get(place).shadow()).map(Shadow);
+        let shadow = self.index.get(place).shadow();
         self.own(place, frame);
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::present(frame, clock));
@@ -241,11 +241,12 @@ impl Core {
         self.owner[frame as usize] = place.0 + 1;
         self.claimed -= 1;
     }
-    /// Tells the policy of a page that has become resident.
-    pub(crate) fn enlist(&mut self, frame: u32, shadow: Option<Shadow>, why: Why) -> bool {
+    /// Tells the policy of a page that has become resident, whose entry had this shadow.
+    pub(crate) fn enlist(&mut self, frame: u32, shadow: u32, why: Why) -> bool {
         self.counts.inserted += 1;
+        let came_back = shadow != 0;
+        let shadow = NonZeroU32::new(shadow).filter(|_| shadow != LEFT_TIER).map(Shadow);
         let refault = self.list(frame, shadow, why, why != Why::Readahead);
-        let came_back = shadow.is_some();
         if why == Why::Read && came_back {
             self.note_refault();
         }

@@ -4,7 +4,7 @@
 //! Life of a page in it: the policy gives it up, and it was used more than once (`flag::REUSED`) -> [`Engine::compress`] (reclaim's
 //! thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers decode it into their own buffers
 //! (`terrace-shm/src/tier.rs`); the first time it stays where it is -> the second time they ask for it: [`Core::promote`] -> or nobody
-//! reads it, and [`Core::make_room_below`] gives it up, oldest first, with a shadow.
+//! reads it, and [`Core::make_room_below`] gives it up, oldest first.
 //!
 //! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
@@ -45,6 +45,10 @@ const IDLE_BYTES: u64 = 1 << 20;
 /// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
 const REFUSALS: u32 = 16;
 const REPROBE: u32 = 64;
+/// The shadow of a page that left the tier: that it was there is all that is known, and the policy is not told, for it has been away
+/// longer than anything in DRAM. (With a shadow of the policy's, all pages of a loop came back as recent ones, and circulated.) No policy
+/// makes this one but once in 2^31 evictions.
+pub(crate) const LEFT_TIER: u32 = u32::MAX;
 /// A page is promoted when it is touched so often below: then it has been read so much more than others there that what promoting costs,
 /// a decompression and another page's compression, comes back in decompressions saved.
 const PROMOTE_AT: u32 = 8;
@@ -80,7 +84,7 @@ impl Default for CompressedConfig {
         CompressedConfig {
             codec: Some(Mode::Mixed),
             min_percent: 0,
-            max_percent: 80,
+            max_percent: 75,
             admit: Admit::Reused,
             refuse_percent: 75,
             // An NVMe disk.
@@ -290,8 +294,7 @@ impl Core {
         let mut coldest = Vec::new();
         tier.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
-            let shadow = self.policy.shadow().map_or(0, |s| s.0.get());
-            self.make_absent(place, shadow);
+            self.make_absent(place, LEFT_TIER);
             self.tier.as_mut().expect("as above").pool.evict(handle);
         }
         let Core { tier: Some(tier), index, .. } = self else { return 0 };

@@ -10,10 +10,9 @@ use crate::source::SourceFile;
 use crate::trace::Kind;
 use rustix::io::Errno;
 use std::io;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use terrace_policy::{Shadow, Why};
+use terrace_policy::Why;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::{publish, withdraw};
 use terrace_shm::{Entry, PAGE_SIZE, State};
@@ -223,7 +222,7 @@ impl Engine {
             publish(core.index.entry(c.place), Entry::present(c.frame, clock));
             core.sample_write(c.frame, c.resident);
             if !c.resident {
-                core.enlist(c.frame, NonZeroU32::new(c.shadow).map(Shadow), Why::Write);
+                core.enlist(c.frame, c.shadow, Why::Write);
             }
         }
         if core.dirt.totals.reclaimable() > self.dirty_background() {

@@ -125,6 +125,7 @@ struct Entry(u64);
 impl Entry {
     const RESIDENT: u64 = 1 << 32;
     const BELOW: u64 = 1 << 33;
+    const LEFT_BELOW: u64 = 1 << 34;
 
     fn resident(slot: Slot) -> Entry {
         Entry(Entry::RESIDENT | u64::from(slot))
@@ -132,6 +133,11 @@ impl Entry {
 
     fn below(node: Slot) -> Entry {
         Entry(Entry::BELOW | u64::from(node))
+    }
+
+    /// Left the compressed tier: the policy knows nothing of it.
+    fn left_below() -> Entry {
+        Entry(Entry::LEFT_BELOW)
     }
 
     fn absent(shadow: Option<Shadow>) -> Entry {
@@ -144,6 +150,10 @@ impl Entry {
 
     fn node(self) -> Option<Slot> {
         (self.0 & Entry::BELOW != 0).then_some(self.0 as Slot)
+    }
+
+    fn came_before(self) -> bool {
+        self.0 != 0
     }
 
     fn shadow(self) -> Option<Shadow> {

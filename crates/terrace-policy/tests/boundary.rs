@@ -30,6 +30,8 @@ enum Phase {
     Uniform,
     /// Each page once.
     Scan,
+    /// Twice the memory in order, over and over.
+    Loop,
     /// As `Zipf`, in a file that cannot be compressed.
     Noise,
 }
@@ -51,6 +53,10 @@ impl Programs {
             Phase::Uniform => self.random.below(u64::from(FILE)) as u32,
             Phase::Zipf => self.zipf.draw(&mut self.random) as u32,
             Phase::Noise => NOISE + self.zipf.draw(&mut self.random) as u32,
+            Phase::Loop => {
+                self.scanned += 1;
+                self.scanned % FILE
+            }
             Phase::Scan => {
                 self.scanned += 1;
                 ONCE + self.scanned
@@ -173,9 +179,11 @@ fn what_cannot_gain_pays_nothing() {
 
 #[test]
 fn what_can_gain_does() {
-    for (phase, most) in [(Phase::Uniform, 0.6), (Phase::Zipf, 0.8)] {
+    for (phase, percent, most) in
+        [(Phase::Uniform, 90, 0.6), (Phase::Zipf, 90, 0.8), (Phase::Loop, 50, 0.9), (Phase::Loop, 90, 0.9)]
+    {
         let [with, without] =
-            [90, 0].map(|percent| alone(phase, percent).counts.request_ns(&Prices::default()));
-        assert!(with < without * most, "{phase:?}: {with:.0} ns instead of {without:.0}");
+            [percent, 0].map(|percent| alone(phase, percent).counts.request_ns(&Prices::default()));
+        assert!(with < without * most, "{phase:?}, {percent}: {with:.0} ns instead of {without:.0}");
     }
 }

@@ -230,7 +230,7 @@ impl Default for Fuse {
 
 impl Default for Compressed {
     fn default() -> Compressed {
-        Compressed { codec: Codec::Mixed, min_percent: 0, max_percent: 80, admit: Admit::Reused }
+        Compressed { codec: Codec::Mixed, min_percent: 0, max_percent: 75, admit: Admit::Reused }
     }
 }
 

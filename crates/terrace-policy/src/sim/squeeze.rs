@@ -363,10 +363,10 @@ impl<'a> Squeezer<'a> {
     fn fault(&mut self, id: u32) {
         self.outcome.misses += 1;
         self.make_room();
-        let shadow = self.pool.entries[id as usize].shadow();
+        let entry = self.pool.entries[id as usize];
+        let (shadow, came_back) = (entry.shadow(), entry.came_before());
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
-        let came_back = shadow.is_some();
         self.window.refaults += u64::from(came_back);
         self.reused[slot as usize].set(recent || came_back && !self.below.is_full());
     }
@@ -452,10 +452,11 @@ impl<'a> Squeezer<'a> {
         !vain.is_multiple_of(REPROBE)
     }
 
-    /// Has the tier give pages up.
+    /// Has the tier give pages up. The policy does not know them when they come back: they have been away longer than anything in DRAM.
+    /// (Else all pages of a loop come back as recent refaults, DRAM turns over, and everything circulates.)
     fn give_up(&mut self, want: usize) {
         for id in self.below.coldest(want) {
-            self.pool.entries[id as usize] = Entry::absent(self.pool.policy.shadow());
+            self.pool.entries[id as usize] = Entry::left_below();
         }
     }
 
