@@ -53,7 +53,7 @@ pub struct Clients {
     ring_slots: usize,
     rings: RwLock<Vec<Arc<Client>>>,
     /// Counters of clients that are gone, in the order of [`Clients::totals`].
-    gone: Mutex<[u64; 9]>,
+    gone: Mutex<[u64; 10]>,
     /// The thread that serves the socket, to be told from programs.
     server_tid: std::sync::atomic::AtomicU32,
     warned: AtomicBool,
@@ -131,7 +131,7 @@ impl Client {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
-    fn totals(&self) -> [u64; 9] {
+    fn totals(&self) -> [u64; 10] {
         let r = &self.ring;
         [
             r.sum(|c| &c.hits),
@@ -143,11 +143,12 @@ impl Client {
             r.sum(|c| &c.donations_dropped),
             r.sum(|c| &c.retries),
             r.sum(|c| &c.tier_hits),
+            r.sum(|c| &c.read_ns),
         ]
     }
 }
 
-fn add(a: [u64; 9], b: [u64; 9]) -> [u64; 9] {
+fn add(a: [u64; 10], b: [u64; 10]) -> [u64; 10] {
     std::array::from_fn(|i| a[i].wrapping_add(b[i]))
 }
 
@@ -157,7 +158,7 @@ impl Clients {
             clients_max,
             ring_slots,
             rings: RwLock::new(Vec::new()),
-            gone: Mutex::new([0; 9]),
+            gone: Mutex::new([0; 10]),
             server_tid: std::sync::atomic::AtomicU32::new(0),
             warned: AtomicBool::new(false),
         }
@@ -172,8 +173,13 @@ impl Clients {
     pub(crate) fn tier_hits(&self) -> u64 {
         self.totals()[8]
     }
-    /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries, hits of compressed pages.
-    pub(crate) fn totals(&self) -> [u64; 9] {
+    /// Pages that clients have read from the source, and the time that took, ns.
+    pub(crate) fn reads(&self) -> [u64; 2] {
+        let totals = self.totals();
+        [totals[2], totals[9]]
+    }
+    /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries, hits of compressed pages, time of reads.
+    pub(crate) fn totals(&self) -> [u64; 10] {
         self.rings.read().iter().map(|c| c.totals()).fold(*self.gone.lock(), add)
     }
     fn join(&self, client: Arc<Client>) -> Result<(), Errno> {

@@ -34,6 +34,10 @@ use terrace_shm::{Entry, PAGE_SIZE, State};
 /// What compressing and decompressing a page cost, ns, until something better is known: LZ4.
 const COMPRESS_NS: u64 = 8_000;
 const DECOMPRESS_NS: u64 = 4_000;
+/// What a miss takes of the processors beside the read of the device, ns: it is donated, listed, and another page evicted.
+const MISS_WORK_NS: u64 = 10_000;
+/// Reads of the device that tell what one takes.
+const READS_MIN: u64 = 64;
 /// How often the boundary is looked at.
 const JUDGED_EVERY: Duration = Duration::from_millis(50);
 /// Objects given up under one lock to make room.
@@ -122,6 +126,8 @@ pub(crate) struct Compressed {
     began: [u64; 5],
     /// Reads answered when touches were aged.
     aged_at: u64,
+    /// Pages that clients had read from the source, and the time that took, when their cost was last looked at.
+    read_at: [u64; 2],
 }
 
 /// A page on its way out of DRAM. Until it has arrived it is resident as before.
@@ -166,6 +172,7 @@ impl Compressed {
             refaults: 0,
             began: [0; 5],
             aged_at: 0,
+            read_at: [0; 2],
         }))
     }
 
@@ -184,6 +191,20 @@ impl Compressed {
     /// Whether it has filled so many bytes.
     fn fills(&self, bytes: u64) -> bool {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
+    }
+
+    /// Learns what a miss costs from what reads of the source took.
+    fn note_reads(&mut self, now: [u64; 2]) {
+        let [pages, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
+        if pages < READS_MIN {
+            return;
+        }
+        self.read_at = now;
+        // Clients count, and may count nonsense.
+        let seen = (ns / pages).clamp(1_000, 1_000_000_000) + MISS_WORK_NS;
+        let known = &mut self.boundary.costs.miss;
+        *known += seen / 8;
+        *known -= *known / 9;
     }
 
     /// What `terrace stat` shows; `hits` are counted at the doors.
@@ -418,9 +439,10 @@ impl Engine {
             return 0;
         }
         *last = now;
-        let hits = self.tier_hits();
+        let (hits, reads) = (self.tier_hits(), self.clients.reads());
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
+        tier.note_reads(reads);
         let (c, pool) = (tier.counts, &tier.pool);
         let ends = [pool.counts().stored_pages, c.reject_compress_poor, c.reject_by_file, c.promoted, hits];
         let [stored, refused, untried, promoted, tier_hits] =
@@ -765,6 +787,23 @@ mod tests {
         let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.core.lock().claim()).collect();
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         claimed.iter().for_each(|&frame| s.engine.core.lock().unclaim(frame));
+    }
+
+    #[test]
+    fn what_reads_take_is_what_a_miss_costs() {
+        let s = Squeezed::new(Mode::Lz4);
+        let mut core = s.engine.core.lock();
+        let tier = core.tier.as_mut().unwrap();
+        tier.note_reads([10, 1]);
+        assert_eq!(tier.boundary.costs.miss, 60_000, "too few to tell");
+        (1..200).for_each(|i| tier.note_reads([i * READS_MIN, i * READS_MIN * 5_000]));
+        let miss = tier.boundary.costs.miss;
+        assert!((14_900..=15_100).contains(&miss), "{miss}");
+        // What a client makes up has bounds, and is forgotten.
+        tier.note_reads([u64::MAX / 2, u64::MAX]);
+        tier.note_reads([1, 0]);
+        tier.note_reads([u64::MAX, u64::MAX]);
+        assert!(tier.boundary.costs.miss < 200_000_000);
     }
 
     #[test]

@@ -105,8 +105,11 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     if batch.len == 0 {
         return 0;
     }
+    let began = sys::now_ns();
     // SAFETY: every vector is a page of the ring or of the caller's buffer.
     let read = unsafe { batch.read() };
+    let took = sys::now_ns().saturating_sub(began);
+    count(&ring.counters(file.local.stripe()).read_ns, took);
     // SAFETY: as above.
     unsafe { batch.hand_over(read, size) }
 }

@@ -44,6 +44,8 @@ pub struct Counters {
     pub retries: AtomicU64,
     /// Pages decoded from the compressed pool; they count as hits, too.
     pub tier_hits: AtomicU64,
+    /// Time that reads of the source took, ns.
+    pub read_ns: AtomicU64,
 }
 
 /// One donation.
