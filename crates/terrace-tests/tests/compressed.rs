@@ -1,0 +1,64 @@
+//! The compressed tier at work on programs: what they read of it, and who decodes.
+
+use std::fs;
+use terrace_tests::rig::{Rig, Side};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 8192;
+
+/// Every other page repeats itself, as LZ4 likes it; of the others LZ4 makes nothing, and zstd a half.
+fn content(page: u64) -> Vec<u8> {
+    let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut letters = std::iter::repeat_with(move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        b'a' + (x >> 33) as u8 % 13
+    });
+    if page % 2 == 0 {
+        return letters.by_ref().take(PAGE).collect();
+    }
+    let word: Vec<u8> = letters.by_ref().take(512).collect();
+    let mut bytes = format!("page {page} ").repeat(200).into_bytes();
+    bytes.splice(..0, word);
+    bytes.truncate(PAGE);
+    bytes
+}
+
+/// A file of twice the memory, which half of that holds when it is compressed, read in random order and compared with the source.
+const READ: &str = r#"
+import os, random, sys
+pages, source = int(sys.argv[1]), sys.argv[2]
+mine, theirs = os.open('f', os.O_RDONLY), os.open(source, os.O_RDONLY)
+random.seed(7)
+for _ in range(6 * pages):
+    at, skip, n = 4096 * random.randrange(pages), random.choice((0, 0, 100)), random.choice((4096, 4096, 1000))
+    if os.pread(mine, n, at + skip) != os.pread(theirs, n, at + skip):
+        sys.exit(f'page {at // 4096} is another')
+"#;
+
+#[test]
+fn programs_read_compressed_pages_without_the_daemon() {
+    let config = std::env::temp_dir().join(format!("terrace-compressed-{}.toml", std::process::id()));
+    let share = "min_percent = 60\nmax_percent = 60\n";
+    fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
+    let named = config.to_str().unwrap();
+    let rig = Rig::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);
+    fs::remove_file(&config).unwrap();
+    let all: Vec<u8> = (0..PAGES).flat_map(content).collect();
+    fs::write(rig.src().join("f"), all).unwrap();
+    fs::write(rig.aside().join("read.py"), READ).unwrap();
+    let (script, source) = (rig.aside().join("read.py"), rig.src().join("f"));
+    let read = format!("python3 {} {PAGES} {}", script.display(), source.display());
+    rig.shell(&read, 120);
+    let stat = rig.stat();
+    rig.check();
+    let number =
+        |at: &str| stat.pointer(at).and_then(|n| n.as_u64()).unwrap_or_else(|| panic!("{at}: {stat}"));
+    let hits = number("/compressed/hits");
+    assert!(hits > PAGES, "{stat}");
+    assert!(number("/memory/used_bytes") <= number("/memory/limit_bytes"), "{stat}");
+    // What the fast door cannot decode is read through the main door.
+    assert!(number("/main_door/reads") < hits / 20, "{stat}");
+    rig.finish();
+}
