@@ -304,7 +304,7 @@ fn work_dirs(dir: &Path, ledger: &mut Ledger) -> io::Result<(PathBuf, PathBuf)> 
     fs::create_dir_all(dir).map_err(named)?;
     let dir = dir.canonicalize().map_err(named)?;
     if made {
-        ledger.note(Setup::Path(dir.clone()))?;
+        ledger.note(Setup::Directory(dir.clone()))?;
     }
     let work = dir.join(format!("terrace-bench-{}", std::process::id()));
     ledger.note(Setup::Path(work.clone()))?;

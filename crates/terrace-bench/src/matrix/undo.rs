@@ -36,6 +36,8 @@ pub enum Setup {
     Group(String),
     /// A file or directory; never one below which something is mounted.
     Path(PathBuf),
+    /// A directory of the user's choice: it goes if nothing is in it.
+    Directory(PathBuf),
     /// A kernel's setting that had this value.
     Value {
         /// Its file.
@@ -62,6 +64,15 @@ impl Setup {
             Setup::Mapper(_) => Ok(()),
             Setup::Group(name) => cgroup::remove(name),
             Setup::Path(path) => remove(path),
+            Setup::Directory(path) => match fs::remove_dir(path) {
+                Err(e)
+                    if e.kind() != io::ErrorKind::NotFound
+                        && e.kind() != io::ErrorKind::DirectoryNotEmpty =>
+                {
+                    Err(e)
+                }
+                _ => Ok(()),
+            },
             Setup::Value { file, was } => fs::write(file, was),
             Setup::Zram(name) => fs::write(format!("/sys/block/{name}/reset"), "1"),
             Setup::Teardown(lines) => lines.iter().try_for_each(|line| tool("sh", &["-c", line]).map(drop)),
@@ -355,6 +366,18 @@ mod tests {
     }
 
     #[test]
+    fn what_the_user_put_into_a_directory_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
+        fs::create_dir(&empty).unwrap();
+        fs::create_dir_all(full.join("results")).unwrap();
+        for path in [&empty, &full] {
+            Setup::Directory(path.clone()).undo().unwrap();
+        }
+        assert!(!empty.exists() && full.join("results").exists());
+    }
+
+    #[test]
     fn what_was_never_made_is_undone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
@@ -362,7 +385,8 @@ mod tests {
             Setup::Mount(path.clone()),
             Setup::Fuse(path.clone()),
             Setup::Loop(path.clone()),
-            Setup::Path(path),
+            Setup::Path(path.clone()),
+            Setup::Directory(path),
             Setup::Mapper("terrace-bench-never-made".into()),
             Setup::Group("terrace-bench-never-made".into()),
         ] {
