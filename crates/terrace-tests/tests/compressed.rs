@@ -15,7 +15,7 @@ fn content(page: u64) -> Vec<u8> {
         x ^= x << 17;
         b'a' + (x >> 33) as u8 % 13
     });
-    if page % 2 == 0 {
+    if page.is_multiple_of(2) {
         return letters.by_ref().take(PAGE).collect();
     }
     let word: Vec<u8> = letters.by_ref().take(512).collect();
@@ -60,5 +60,15 @@ fn programs_read_compressed_pages_without_the_daemon() {
     assert!(number("/memory/used_bytes") <= number("/memory/limit_bytes"), "{stat}");
     // What the fast door cannot decode is read through the main door.
     assert!(number("/main_door/reads") < hits / 20, "{stat}");
+    rig.finish();
+}
+
+/// A program may have a zstd of its own, of another version.
+#[test]
+fn programs_see_nothing_of_the_librarys_zstd() {
+    let rig = Rig::new("symbols", Side::Fast, "16MiB");
+    let look = "import ctypes; seen = ctypes.CDLL(None); print(hasattr(seen, 'pread64'), \
+                any(hasattr(seen, 'ZSTD_' + name) for name in ('decompressDCtx', 'isError', 'compress2')))";
+    assert_eq!(rig.shell(&format!("python3 -c \"{look}\""), 60), "True False\n");
     rig.finish();
 }

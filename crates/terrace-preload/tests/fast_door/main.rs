@@ -80,15 +80,6 @@ fn publish(d: &Daemon, name: &str, content: &[u8], keep: impl Fn(u64) -> bool) -
     (object, d.dir.join(name).to_str().unwrap().to_owned())
 }
 
-/// zstd is the daemon's: a library that every program loads must not carry it, whatever else was built with it.
-#[test]
-fn the_library_carries_no_zstd() {
-    let binary = std::fs::read(library()).unwrap();
-    let holds = |name: &[u8]| binary.windows(name.len()).any(|w| w == name);
-    assert!(holds(b"pread64"), "the names of functions can be found");
-    assert!(!holds(b"ZSTD_decompressDCtx") && !holds(b"ZSTD_compress2"));
-}
-
 #[test]
 fn hits_come_from_the_frames() {
     let d = Running::start(1024);
