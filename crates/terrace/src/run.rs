@@ -109,7 +109,7 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
 /// Ends the instance and its directory: everything written back, unmounted.
 fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
     let finished = match instance.is_alive() {
-        true => stop(instance, info, stats),
+        true => stop(instance, info, stats, keeper),
         false => ended_before(instance, info, stats, keeper),
     };
     if instance.has_ended() {
@@ -140,10 +140,14 @@ fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: 
 }
 
 /// Stops an instance that lives. Statistics are taken when all is written.
-fn stop(instance: &Instance, info: &Info, stats: Option<&Path>) -> Result<()> {
+fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
     let flushed = flush(instance);
     let final_stats = stats.map(|path| (path, stat::read(instance, info)));
     let stopped = running::ask(instance, &Request::Stop { lazy: true, lose: true });
+    // It may have died when it was about to be asked.
+    if stopped.is_err() && running::has_died(instance) {
+        return ended_before(instance, info, stats, keeper);
+    }
     // With users left, the daemon stays for them until they close what they have open.
     let in_use = stopped.as_ref().is_ok_and(|answer| answer["in_use"] == true);
     if !in_use {

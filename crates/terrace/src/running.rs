@@ -20,6 +20,8 @@ use crate::place;
 const TRIES: usize = 4;
 /// How long a daemon may take to end after it has unmounted.
 const END_WITHIN: Duration = Duration::from_secs(60);
+/// How long one may take to be gone that was killed.
+const DIES_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often, and after which pause, a mount that is busy without visible holders is tried again.
 const BUSY_TRIES: u32 = 10;
@@ -129,6 +131,15 @@ pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// Whether an instance that did not answer is dead, or dying: its sockets are closed before its processes are gone.
+pub fn has_died(instance: &Instance) -> bool {
+    let start = Instant::now();
+    while instance.is_alive() && start.elapsed() < DIES_WITHIN {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    !instance.is_alive()
 }
 
 /// The instance that serves `mnt`.
