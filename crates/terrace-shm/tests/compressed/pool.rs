@@ -8,6 +8,7 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::codec::{Codec, Coded, Plain};
 use terrace_shm::index::Place;
 use terrace_shm::layout::ZSPAGE_SIZE;
+use terrace_shm::map::ZTOUCH_MAX;
 use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
 
@@ -259,6 +260,33 @@ fn coldest_looks_at_a_bounded_number() {
     }
     assert!((2000 / 72..=2000 / 72 + 1).contains(&rounds), "{rounds} rounds");
     assert_eq!(victims, [(handles[0], Place(0))]);
+}
+
+#[test]
+fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
+    let mut rig = rig(64, 64);
+    let page = Coded { codec: Codec::Lz4, bytes: &[7; 900] };
+    let handles: Vec<Handle> = (0..2000).map(|i| rig.pool.store(page, Place(i)).unwrap()).collect();
+    for (i, &h) in handles.iter().enumerate() {
+        (0..i % 101).for_each(|_| assert!(rig.touches.ztouch(h) <= ZTOUCH_MAX));
+    }
+    let counts = |rig: &Rig| -> Vec<u8> {
+        handles.iter().map(|&h| rig.touches.zcount(h).load(Ordering::Relaxed)).collect()
+    };
+    let before = counts(&rig);
+    assert!((0..2000).all(|i| before[i] as usize == (i % 101).min(ZTOUCH_MAX.into())));
+    let halved = |n: u8| if n > 1 { n / 2 } else { n };
+    rig.pool.age(700);
+    let after = counts(&rig);
+    let aged = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == halved(b)).count();
+    let kept = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == b).count();
+    assert!((650..=850).contains(&(aged * 101 / 99)) && kept > 1000, "{aged} aged, {kept} kept");
+    // The rest of the round, and no more than one however many are asked for.
+    (0..3).for_each(|_| rig.pool.age(430));
+    assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a <= halved(b) && (b == 0) == (a == 0)));
+    let before = counts(&rig);
+    rig.pool.age(usize::MAX);
+    assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a == halved(b)));
 }
 
 /// Sizes as real files give them (LZ4 on programs, libraries and texts: few small, most between a quarter and three quarters of
