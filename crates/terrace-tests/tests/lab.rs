@@ -20,6 +20,15 @@ fn data(rig: &Rig) -> u64 {
     fs::metadata(rig.src().join("data")).unwrap().ino()
 }
 
+/// A mount of 16 MiB without a compressed tier: the simulator and the estimates tell of DRAM. And the place of its configuration.
+fn dram_alone(test: &str) -> (Rig, TestDir) {
+    let aside = TestDir::new(&format!("{test}-config"));
+    let config = aside.path().join("terrace.toml");
+    fs::write(&config, "[tier.compressed]\ncodec = \"none\"\n").unwrap();
+    let rig = Rig::with(test, Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    (rig, aside)
+}
+
 /// A program behind the fast door that reads these pages one by one.
 fn reader(rig: &Rig, pages: &[u64]) -> Command {
     let list = rig.aside().join("pages");
@@ -81,7 +90,7 @@ fn a_trace_holds_the_hits_of_the_fast_door() {
     let lost: u64 =
         ["fast_door", "main_door", "unclear"].iter().map(|door| lost[door].as_u64().unwrap()).sum();
     let hits = told["fast_door"]["hits"].as_u64().unwrap();
-    assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 2000, "{told}");
+    assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 10_000, "{told}");
     // In order: what is there is the sequence with gaps.
     let mut rest = wanted.iter();
     for (at, key) in got.iter().enumerate() {
@@ -139,7 +148,7 @@ fn processor_time(rig: &Rig, thread: &str) -> f64 {
 /// Hits of the fast door are in the estimate, which meets what was measured, and takes less than 1 % of a processor.
 #[test]
 fn the_sample_is_cheap_and_right() {
-    let rig = Rig::new("lab-mrc", Side::Fast, "16MiB");
+    let (rig, _config) = dram_alone("lab-mrc");
     fs::write(rig.src().join("data"), vec![7; 12_000 * 4096]).unwrap();
     // Twelve thousand pages, the lower ones more often.
     let script = "import os,random,time\nf=os.open('data',os.O_RDONLY)\nr=random.Random(5)\nend=time.time()+4\n\
@@ -163,7 +172,7 @@ fn the_sample_is_cheap_and_right() {
 /// What the simulator makes of a recording is what the mount did meanwhile.
 #[test]
 fn a_trace_replayed_does_what_the_mount_did() {
-    let rig = Rig::new("lab-replay", Side::Fast, "16MiB");
+    let (rig, _config) = dram_alone("lab-replay");
     let pages = 8000;
     fs::write(rig.src().join("data"), vec![7; pages as usize * 4096]).unwrap();
     let mut rng = Rng::new(seed("lab-replay"));
