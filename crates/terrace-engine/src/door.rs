@@ -53,7 +53,7 @@ pub struct Clients {
     ring_slots: usize,
     rings: RwLock<Vec<Arc<Client>>>,
     /// Counters of clients that are gone, in the order of [`Clients::totals`].
-    gone: Mutex<[u64; 10]>,
+    gone: Mutex<Totals>,
     /// The thread that serves the socket, to be told from programs.
     server_tid: std::sync::atomic::AtomicU32,
     warned: AtomicBool,
@@ -131,25 +131,54 @@ impl Client {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
-    fn totals(&self) -> [u64; 10] {
+    fn totals(&self) -> Totals {
         let r = &self.ring;
-        [
-            r.sum(|c| &c.hits),
-            r.sum(|c| &c.hit_bytes),
-            r.sum(|c| &c.misses),
-            r.sum(|c| &c.miss_bytes),
-            r.sum(|c| &c.fallbacks),
-            r.sum(|c| &c.donations),
-            r.sum(|c| &c.donations_dropped),
-            r.sum(|c| &c.retries),
-            r.sum(|c| &c.tier_hits),
-            r.sum(|c| &c.read_ns),
-        ]
+        Totals {
+            hits: r.sum(|c| &c.hits),
+            hit_bytes: r.sum(|c| &c.hit_bytes),
+            misses: r.sum(|c| &c.misses),
+            miss_bytes: r.sum(|c| &c.miss_bytes),
+            fallbacks: r.sum(|c| &c.fallbacks),
+            donations: r.sum(|c| &c.donations),
+            donations_dropped: r.sum(|c| &c.donations_dropped),
+            retries: r.sum(|c| &c.retries),
+            tier_hits: r.sum(|c| &c.tier_hits),
+            read_ns: r.sum(|c| &c.read_ns),
+        }
     }
 }
 
-fn add(a: [u64; 10], b: [u64; 10]) -> [u64; 10] {
-    std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+/// What clients have counted in all: see [`terrace_shm::ring::Counters`].
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Totals {
+    pub hits: u64,
+    pub hit_bytes: u64,
+    pub misses: u64,
+    pub miss_bytes: u64,
+    pub fallbacks: u64,
+    pub donations: u64,
+    pub donations_dropped: u64,
+    pub retries: u64,
+    pub tier_hits: u64,
+    pub read_ns: u64,
+}
+
+impl Totals {
+    /// Clients count, and may count nonsense: sums wrap.
+    fn plus(self, more: Totals) -> Totals {
+        Totals {
+            hits: self.hits.wrapping_add(more.hits),
+            hit_bytes: self.hit_bytes.wrapping_add(more.hit_bytes),
+            misses: self.misses.wrapping_add(more.misses),
+            miss_bytes: self.miss_bytes.wrapping_add(more.miss_bytes),
+            fallbacks: self.fallbacks.wrapping_add(more.fallbacks),
+            donations: self.donations.wrapping_add(more.donations),
+            donations_dropped: self.donations_dropped.wrapping_add(more.donations_dropped),
+            retries: self.retries.wrapping_add(more.retries),
+            tier_hits: self.tier_hits.wrapping_add(more.tier_hits),
+            read_ns: self.read_ns.wrapping_add(more.read_ns),
+        }
+    }
 }
 
 impl Clients {
@@ -158,7 +187,7 @@ impl Clients {
             clients_max,
             ring_slots,
             rings: RwLock::new(Vec::new()),
-            gone: Mutex::new([0; 10]),
+            gone: Mutex::default(),
             server_tid: std::sync::atomic::AtomicU32::new(0),
             warned: AtomicBool::new(false),
         }
@@ -169,18 +198,9 @@ impl Clients {
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.rings.read().clone()
     }
-    /// Reads that compressed pages have answered.
-    pub(crate) fn tier_hits(&self) -> u64 {
-        self.totals()[8]
-    }
-    /// Pages that clients have read from the source, and the time that took, ns.
-    pub(crate) fn reads(&self) -> [u64; 2] {
-        let totals = self.totals();
-        [totals[2], totals[9]]
-    }
-    /// hits, hit bytes, misses, miss bytes, fallbacks, donations, donations dropped, retries, hits of compressed pages, time of reads.
-    pub(crate) fn totals(&self) -> [u64; 10] {
-        self.rings.read().iter().map(|c| c.totals()).fold(*self.gone.lock(), add)
+    /// What all clients have counted, those that are gone among them.
+    pub(crate) fn totals(&self) -> Totals {
+        self.rings.read().iter().map(|c| c.totals()).fold(*self.gone.lock(), Totals::plus)
     }
     fn join(&self, client: Arc<Client>) -> Result<(), Errno> {
         let mut rings = self.rings.write();
@@ -194,7 +214,7 @@ impl Clients {
         let mut rings = self.rings.write();
         rings.retain(|c| !Arc::ptr_eq(c, client));
         let mut gone = self.gone.lock();
-        *gone = add(*gone, client.totals());
+        *gone = gone.plus(client.totals());
     }
 }
 

@@ -483,11 +483,11 @@ impl Engine {
         let (c, fast) = (&self.counts, self.clients.totals());
         let (main_misses, donated) = (get(&c.miss_pages), get(&c.donations_taken) + get(&c.donations_read));
         // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
-        let below = self.tier_hits();
+        let below = self.tier_hits(&fast);
         let promoted = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.promoted);
         Counted {
-            hits: (get(&c.hit_pages) + fast[0]).saturating_sub(below),
-            misses: main_misses + fast[2] + below,
+            hits: (get(&c.hit_pages) + fast.hits).saturating_sub(below),
+            misses: main_misses + fast.misses + below,
             known_misses: main_misses + donated + promoted,
             written,
         }

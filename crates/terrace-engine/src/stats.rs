@@ -150,7 +150,7 @@ impl Engine {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let now_ms = self.uptime_ms();
         let fast = self.clients.totals();
-        let tier_hits = self.tier_hits();
+        let tier_hits = self.tier_hits(&fast);
         let core = self.core.lock();
         let tier_bytes = core.tier.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.books_bytes());
         let (books, tables) = (core.metadata(), self.tables_bytes(&core));
@@ -176,14 +176,14 @@ impl Engine {
             },
             fast_door: FastDoor {
                 clients: self.clients.count(),
-                hits: fast[0],
-                hit_bytes: fast[1],
-                misses: fast[2],
-                miss_bytes: fast[3],
-                fallbacks: fast[4],
-                donations: fast[5],
-                donations_dropped: fast[6],
-                retries: fast[7],
+                hits: fast.hits,
+                hit_bytes: fast.hit_bytes,
+                misses: fast.misses,
+                miss_bytes: fast.miss_bytes,
+                fallbacks: fast.fallbacks,
+                donations: fast.donations,
+                donations_dropped: fast.donations_dropped,
+                retries: fast.retries,
                 donations_taken: get(&d.donations_taken),
                 donations_refused: get(&d.donations_refused),
                 donations_read: get(&d.donations_read),

@@ -10,6 +10,7 @@
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
 
 use crate::core::Core;
+use crate::door::Totals;
 use crate::engine::Engine;
 use crate::object::Object;
 use crate::reclaim::BATCH;
@@ -439,10 +440,11 @@ impl Engine {
             return 0;
         }
         *last = now;
-        let (hits, reads) = (self.tier_hits(), self.clients.reads());
+        let fast = self.clients.totals();
+        let hits = self.tier_hits(&fast);
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
-        tier.note_reads(reads);
+        tier.note_reads([fast.misses, fast.read_ns]);
         let (c, pool) = (tier.counts, &tier.pool);
         let ends = [pool.counts().stored_pages, c.reject_compress_poor, c.reject_by_file, c.promoted, hits];
         let [stored, refused, untried, promoted, tier_hits] =
@@ -553,8 +555,8 @@ impl Engine {
     }
 
     /// Reads that compressed pages have answered, through both doors.
-    pub(crate) fn tier_hits(&self) -> u64 {
-        self.counts.tier_hits.load(Ordering::Relaxed) + self.clients.tier_hits()
+    pub(crate) fn tier_hits(&self, fast: &Totals) -> u64 {
+        self.counts.tier_hits.load(Ordering::Relaxed) + fast.tier_hits
     }
 }
 

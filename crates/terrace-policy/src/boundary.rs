@@ -118,7 +118,7 @@ impl Boundary {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window; the chunks for the tier from now on. False: too little happened to tell, so the window should go on.
+    /// Judges a window, and moves the boundary by a step if need be. False: too little happened to tell, so the window should go on.
     pub fn judge(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
