@@ -1,19 +1,14 @@
 //! `terrace-bench probe` as a user runs it: what it prints and writes, what it refuses, that it leaves nothing behind.
 
+mod command;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use command::{bench, done, refused};
 use tempfile::TempDir;
 use terrace_probe::{Kind, Op, Probe, RAM};
-
-/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
-fn probe(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-bench"), "probe"]);
-    command.current_dir(dir).args(args);
-    command
-}
 
 /// A directory on a disk: /tmp may be memory.
 fn place() -> TempDir {
@@ -31,10 +26,7 @@ fn files(dir: &Path) -> Vec<String> {
 fn a_directory_and_the_memory() {
     let dir = place();
     std::fs::create_dir(dir.path().join("data")).unwrap();
-    let quick = ["data", "--ram", "--quick", "--data-mib", "4", "--millis", "20", "--out", "p.toml"];
-    let Output { status, stdout, stderr } = probe(dir.path(), &quick).output().unwrap();
-    let (text, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8_lossy(&stderr).into_owned());
-    assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
+    let text = done(dir.path(), "probe data --ram --quick --data-mib 4 --millis 20 --out p.toml");
     assert_eq!(files(dir.path()), ["data", "p.toml"]);
     assert_eq!(files(&dir.path().join("data")), Vec::<String>::new());
 
@@ -62,12 +54,8 @@ fn a_directory_and_the_memory() {
 #[test]
 fn json_is_the_same_without_a_table() {
     let dir = place();
-    let Output { status, stdout, .. } =
-        probe(dir.path(), &["--ram", "--quick", "--data-mib", "4", "--millis", "10", "--json"])
-            .output()
-            .unwrap();
-    assert!(status.success());
-    let json: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+    let text = done(dir.path(), "probe --ram --quick --data-mib 4 --millis 10 --json");
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["schema"], "terrace.probe.v1");
     assert_eq!(json["device"]["ram"]["kind"], "ram");
     assert!(json["device"]["ram"]["cells"][0]["mib_s"].as_f64().unwrap() > 0.0);
@@ -77,22 +65,15 @@ fn json_is_the_same_without_a_table() {
 fn what_cannot_be_done_is_one_line() {
     let dir = place();
     std::fs::write(dir.path().join("file"), "").unwrap();
-    let cases: [(&[&str], &str); 6] = [
-        (&[], "name a directory, or give --ram"),
-        (&["missing"], "name a directory that exists"),
-        (&["file"], "not a directory"),
-        (&[".", "--out", "missing/p.toml"], "name a file in a directory of yours"),
-        (&[".", "--data-mib", "0"], "--data-mib"),
-        (&["/proc"], "/proc: "),
-    ];
-    for (args, what) in cases {
-        let Output { status, stdout, stderr } = probe(dir.path(), args).output().unwrap();
-        let stderr = String::from_utf8_lossy(&stderr);
-        assert_eq!(status.code(), Some(2), "{args:?}: {stderr}");
-        assert!(
-            stdout.is_empty() && stderr.lines().count() == 1 && stderr.contains(what),
-            "{args:?}: {stderr}"
-        );
+    for (args, what) in [
+        ("probe", "name a directory, or give --ram"),
+        ("probe missing", "name a directory that exists"),
+        ("probe file", "not a directory"),
+        ("probe . --out missing/p.toml", "name a file in a directory of yours"),
+        ("probe . --data-mib 0", "--data-mib"),
+        ("probe /proc", "/proc: "),
+    ] {
+        refused(dir.path(), args, what);
     }
     assert_eq!(files(dir.path()), ["file"]);
 }
@@ -102,7 +83,7 @@ fn what_cannot_be_done_is_one_line() {
 fn signals_leave_nothing() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let dir = place();
-        let mut command = probe(dir.path(), &[".", "--data-mib", "8", "--millis", "400", "--out", "p.toml"]);
+        let mut command = bench(dir.path(), "probe . --data-mib 8 --millis 400 --out p.toml");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(900));
         // `env` has become the program. SAFETY: plain integers; the child was not waited for yet.

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 /// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
 pub fn bench(dir: &Path, args: &str) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT", env!("CARGO_BIN_EXE_terrace-bench")]);
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-bench")]);
     command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
     command
 }
