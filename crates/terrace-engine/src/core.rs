@@ -253,7 +253,7 @@ impl Core {
         // Of the page before, which may have gone while it was being compressed.
         let flags = self.handles.frame_flags(frame);
         flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
-        if refault || came_back && self.tier.as_ref().is_some_and(Compressed::has_room) {
+        if refault {
             flags.fetch_or(REUSED, Ordering::Relaxed);
         }
         self.counts.refaults += u64::from(refault);

@@ -1,8 +1,8 @@
 //! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
 //! instead of a read of the device.
 //!
-//! Life of a page in it: the policy gives it up, and it was used more than once (`flag::REUSED`) -> [`Engine::compress`] (reclaim's
-//! thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers decode it into their own buffers
+//! Life of a page in it: the policy gives it up, and the tier has room, or the page was used more than once (`flag::REUSED`) ->
+//! [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers decode it into their own buffers
 //! (`terrace-shm/src/tier.rs`); the first time it stays where it is -> the second time they ask for it: [`Core::promote`] -> or nobody
 //! reads it, and [`Core::make_room_below`] gives it up, oldest first.
 //!
@@ -61,7 +61,7 @@ const PROMOTE_AT: u32 = 8;
 /// Which pages go to the compressed tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {
-    /// Those that were read again after they came, or that came back.
+    /// Those that were read again after they came, or that came back; any while there is room.
     Reused,
     /// All.
     All,
@@ -248,7 +248,7 @@ impl Core {
     pub(crate) fn leaves_for_tier(&mut self, v: &Victim, place: Place) -> Option<Leaving> {
         let tier = self.tier.as_mut()?;
         let flags = self.handles.frame_flags(v.slot).load(Ordering::Relaxed);
-        if tier.admit == Admit::Reused && flags & REUSED == 0 {
+        if tier.admit == Admit::Reused && flags & REUSED == 0 && !tier.has_room() {
             return None;
         }
         if !tier.boundary.compresses() {
@@ -457,7 +457,7 @@ impl Engine {
             refused,
             untried,
             tier_pages: pool.stored_pages(),
-            tier_frames: pool.bytes() / PAGE_SIZE as u64,
+            tier_frames: pool.slot_bytes() / PAGE_SIZE as u64,
             full: tier.fills(tier.target()),
         };
         tier.pool.age(hits.saturating_sub(std::mem::replace(&mut tier.aged_at, hits)) as usize);

@@ -15,7 +15,8 @@
 //! are read less often than those of the tier on average.
 //!
 //! The same windows say whether compressing pays at all: hits per compression under c / (Td - d) mean that the processor is paid
-//! for nothing. The tier then *bypasses* itself, and probes now and then whether times have changed.
+//! for nothing. The tier then *bypasses* itself, and probes now and then whether times have changed. A tier that is still growing is
+//! not judged: pages rush through a small one before they can be hit.
 
 use std::ops::RangeInclusive;
 
@@ -69,8 +70,8 @@ const STEP_DIVISOR: u32 = 64;
 /// or its pages have had no time to be hit.
 const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 2048;
-/// Pages not compressed before a bypassed tier probes again.
-const PROBE_AFTER: u64 = 65536;
+/// A bypassed tier lets so many pages pass for each one that was tried in vain: what a probe costs stays below a tenth.
+const PASSED_A_TRY: u64 = 12;
 
 /// How many chunks the compressed tier should have.
 #[derive(Debug)]
@@ -84,6 +85,8 @@ pub struct Boundary {
     /// Since the last judgement of the bypass.
     compressed: u64,
     hits: u64,
+    /// Compressions since then, those in growing included.
+    tried: u64,
     /// Pages that may pass by before the next probe; 0: not bypassed.
     passing: u64,
 }
@@ -91,7 +94,16 @@ pub struct Boundary {
 impl Boundary {
     /// A tier that may have no memory yet.
     pub fn new(costs: Costs) -> Boundary {
-        Boundary { costs, chunks_may: 0..=0, chunks_all: 0, chunks: 0, compressed: 0, hits: 0, passing: 0 }
+        Boundary {
+            costs,
+            chunks_may: 0..=0,
+            chunks_all: 0,
+            chunks: 0,
+            compressed: 0,
+            hits: 0,
+            tried: 0,
+            passing: 0,
+        }
     }
 
     /// The budget is another: from now on the tier has so many chunks of `chunks_all`.
@@ -123,15 +135,16 @@ impl Boundary {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
         }
-        self.judge_bypass(window);
         let step = (self.chunks_all / STEP_DIVISOR).max(1);
         let (more, less) = (self.chunks + step, self.chunks.saturating_sub(step));
         let (saved, spent) = self.weigh(window);
+        let before = self.chunks;
         if !self.compresses() || spent > saved * DEAD_BAND {
             self.set(less);
         } else if window.full && saved > spent * DEAD_BAND {
             self.set(more);
         }
+        self.judge_bypass(window, self.chunks > before);
         true
     }
 
@@ -153,17 +166,24 @@ impl Boundary {
         (saved, lost + (hits + w.promoted * (compress + decompress)) as f64)
     }
 
-    fn judge_bypass(&mut self, window: Window) {
-        self.compressed += window.stored + window.refused;
+    /// While the tier grows nothing is judged: a small one has few hits for what goes through it, and is on its way to be a larger one.
+    fn judge_bypass(&mut self, window: Window, grows: bool) {
+        let compressed = window.stored + window.refused;
+        self.tried += compressed;
+        if grows {
+            (self.compressed, self.hits) = (0, 0);
+            return;
+        }
+        self.compressed += compressed;
         self.hits += window.tier_hits;
         if self.compressed < COMPRESSIONS_MIN + u64::from(self.chunks) * COMPRESSIONS_A_CHUNK {
             return;
         }
         let gain = self.hits * self.costs.miss.saturating_sub(self.costs.decompress);
         if gain < self.compressed * self.costs.compress {
-            self.passing = PROBE_AFTER;
+            self.passing = self.tried * PASSED_A_TRY;
         }
-        (self.compressed, self.hits) = (0, 0);
+        (self.compressed, self.hits, self.tried) = (0, 0, 0);
     }
 }
 
@@ -219,19 +239,34 @@ mod tests {
     }
 
     #[test]
+    fn a_tier_that_grows_has_time_to_earn_hits() {
+        let mut boundary = boundary();
+        let rush = Window { stored: 5000, ..window(1000, 10, 0) };
+        while boundary.chunks() < 100 {
+            boundary.judge(rush);
+            assert!(boundary.compresses(), "at {} chunks", boundary.chunks());
+        }
+        for _ in 0..100 {
+            boundary.judge(rush);
+        }
+        assert!(!boundary.compresses(), "it cannot grow any more, and has no hits");
+    }
+
+    #[test]
     fn a_tier_without_hits_bypasses_itself_and_probes() {
         let mut boundary = boundary();
-        let mut windows = 0;
+        let (mut windows, mut tried) = (0, 0);
         let vain = Window { stored: 1000, ..window(1000, 100, 0) };
         while boundary.compresses() {
             boundary.judge(vain);
             windows += 1;
+            tried += vain.stored;
         }
         assert!(windows > 20, "{windows}: it had time to fill");
         let chunks = boundary.chunks();
         boundary.judge(vain);
         assert!(boundary.chunks() < chunks, "its memory goes back to DRAM");
-        (0..PROBE_AFTER).for_each(|_| boundary.passed());
+        (0..tried * PASSED_A_TRY).for_each(|_| boundary.passed());
         assert!(boundary.compresses());
     }
 }

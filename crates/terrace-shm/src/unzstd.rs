@@ -18,8 +18,10 @@ const BYTES: usize = 96 << 10;
 /// Decoders.
 const DECODERS: usize = 8;
 
-const FREE: u32 = 0;
-const TAKEN: u32 = 1;
+/// Not made yet: making one asks the processor what it can do, which takes microseconds in a virtual machine.
+const NEW: u32 = 0;
+const FREE: u32 = 1;
+const TAKEN: u32 = 2;
 
 #[repr(C, align(64))]
 struct Memory(UnsafeCell<[u8; BYTES]>);
@@ -33,44 +35,53 @@ struct Decoder {
 unsafe impl Sync for Decoder {}
 
 static ALL: [Decoder; DECODERS] =
-    [const { Decoder { state: AtomicU32::new(FREE), memory: Memory(UnsafeCell::new([0; BYTES])) } };
-        DECODERS];
+    [const { Decoder { state: AtomicU32::new(NEW), memory: Memory(UnsafeCell::new([0; BYTES])) } }; DECODERS];
+
+impl Decoder {
+    /// Takes it from `state`; false: it is another's, or in another state.
+    fn take(&self, state: u32) -> bool {
+        self.state.compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
 
 /// Decodes a magicless zstd frame of one page. False: it is none, or no decoder is free. `near`: where to begin looking for one.
 pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
-    let take =
-        |d: &&Decoder| d.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
-    let Some(decoder) = (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]).find(take) else { return false };
-    // SAFETY: we have taken it.
-    let decoded = unsafe { decode(decoder.memory.0.get().cast(), bytes, out) };
-    decoder.state.store(FREE, Ordering::Release);
+    let all = || (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]);
+    let (decoder, made) = match all().find(|d| d.take(FREE)) {
+        Some(decoder) => (decoder, true),
+        None => match all().find(|d| d.take(NEW)) {
+            Some(decoder) => (decoder, false),
+            None => return false,
+        },
+    };
+    let memory = decoder.memory.0.get().cast();
+    // SAFETY: we have taken it, and it is in the state that it says.
+    let decoded = unsafe { (made || make(memory)) && decode(memory, bytes, out) };
+    // Bad bytes leave nothing to those after them.
+    decoder.state.store(if decoded { FREE } else { NEW }, Ordering::Release);
     decoded
 }
 
 /// # Safety
 /// `memory` is aligned, has [`BYTES`] bytes and is the caller's.
-unsafe fn decode(memory: *mut u8, bytes: &[u8], out: &mut Page) -> bool {
-    // SAFETY: the caller's promise; zstd keeps to the memory and to both slices.
+unsafe fn make(memory: *mut u8) -> bool {
+    let format = ZSTD_dParameter::ZSTD_d_experimentalParam1;
+    let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
+    // SAFETY: the caller's promise; zstd keeps to the memory.
     unsafe {
-        // Made anew each time: that is a few stores, and nothing an interrupted or hostile use has left matters.
         let context: *mut ZSTD_DCtx = ZSTD_initStaticDCtx(memory.cast(), BYTES);
-        if context.is_null() {
-            return false;
-        }
-        let format = ZSTD_dParameter::ZSTD_d_experimentalParam1;
-        let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
-        if ZSTD_isError(ZSTD_DCtx_setParameter(context, format, magicless)) != 0 {
-            return false;
-        }
-        let n = ZSTD_decompressDCtx(
-            context,
-            out.as_mut_ptr().cast(),
-            PAGE_SIZE,
-            bytes.as_ptr().cast(),
-            bytes.len(),
-        );
-        n == PAGE_SIZE
+        // zstd makes it where the memory begins.
+        std::ptr::eq(context.cast(), memory)
+            && ZSTD_isError(ZSTD_DCtx_setParameter(context, format, magicless)) == 0
     }
+}
+
+/// # Safety
+/// A decoder was made in `memory`, and it is the caller's.
+unsafe fn decode(memory: *mut u8, bytes: &[u8], out: &mut Page) -> bool {
+    let (to, from) = (out.as_mut_ptr().cast(), bytes.as_ptr().cast());
+    // SAFETY: the caller's promise; zstd keeps to the memory and to both slices.
+    unsafe { ZSTD_decompressDCtx(memory.cast(), to, PAGE_SIZE, from, bytes.len()) == PAGE_SIZE }
 }
 
 #[cfg(all(test, feature = "compress"))]

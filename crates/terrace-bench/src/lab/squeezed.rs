@@ -29,7 +29,7 @@ pub struct Compress {
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]
     pub compress_refused: f64,
     /// What of the memory the tier may have, per cent; with one number, it always has that.
-    #[arg(long, value_name = "MIN-MAX", requires = "compress", default_value = "0-50")]
+    #[arg(long, value_name = "MIN-MAX", requires = "compress", default_value = "0-75")]
     pub compress_share: Share,
 }
 

@@ -3,11 +3,11 @@
 //! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`Boundary`] how much memory the tier has.
 //!
 //! ```text
-//!                 victims                 not used again since it came ──────► absent, shadow
-//!   DRAM, policy ─────────► used again? ─┤
-//!     ▲    ▲                              └─ compresses? ─► the tier, by age ► absent, shadow
-//!     │    └────────────── asked for often enough of late ───┘    the untouched oldest
-//!     └──── fault: used again if it is a recent refault, or any refault while the tier has room
+//!                 victims                            neither ────────────────► absent, shadow
+//!   DRAM, policy ─────────► used again, or room below? ─┤
+//!     ▲    ▲                                             └─ compresses? ─► the tier, by age ► absent, shadow
+//!     │    └────────────────────────────── asked for often enough of late ───┘    the untouched oldest
+//!     └──── fault: used again if it is a recent refault
 //! ```
 //! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
 //! what the requests take ([`Prices`]); compressing goes on beside them.
@@ -245,7 +245,7 @@ pub struct Squeezer<'a> {
     boundary: Boundary,
     setup: Setup,
     content: &'a dyn Fn(u32) -> Content,
-    /// Slots whose page was used again, or came back.
+    /// Slots whose page was used again, or came back soon.
     reused: Vec<Cell<bool>>,
     /// Pages refused in a row, by file.
     refused: Vec<u32>,
@@ -368,7 +368,7 @@ impl<'a> Squeezer<'a> {
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
         self.window.refaults += u64::from(came_back);
-        self.reused[slot as usize].set(recent || came_back && !self.below.is_full());
+        self.reused[slot as usize].set(recent);
     }
 
     fn promote(&mut self, id: u32, node: Slot) {
@@ -410,7 +410,7 @@ impl<'a> Squeezer<'a> {
 
     /// Where a page that DRAM gives up stands in the tier, if it goes there.
     fn lower(&mut self, victim: &Victim, id: u32) -> Option<Slot> {
-        if !self.reused[victim.slot as usize].get() {
+        if !self.reused[victim.slot as usize].get() && self.below.is_full() {
             return None;
         }
         if !self.boundary.compresses() {
