@@ -15,6 +15,8 @@ pub struct Holder {
     pub how: &'static str,
     /// Of what.
     pub path: PathBuf,
+    /// It was forked and has not begun its program: until then it holds what its parent had open.
+    pub starting: bool,
 }
 
 impl fmt::Display for Holder {
@@ -58,7 +60,17 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
     let found = found.or_else(|| open().map(|path| ("open file", path)));
     let (how, path) = found.or_else(|| mapped(dir, mnt).map(|path| ("mapping", path)))?;
     let name = fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
-    Some(Holder { pid, name, how, path })
+    Some(Holder { pid, name, how, path, starting: is_starting(dir) })
+}
+
+/// PF_FORKNOEXEC of include/linux/sched.h.
+const FORKED_NOT_BEGUN: u32 = 0x40;
+
+/// `pid (name) state ppid pgrp session tty tpgid flags ...`, and the name may hold anything.
+fn is_starting(dir: &Path) -> bool {
+    let stat = fs::read_to_string(dir.join("stat")).unwrap_or_default();
+    let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & FORKED_NOT_BEGUN != 0)
 }
 
 /// `7f00-7f10 r--p 00000000 00:2a 17    /path`
@@ -71,6 +83,9 @@ fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -87,8 +102,34 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_not_begun_is_told_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let file = fs::File::create(path.join("file")).unwrap();
+        let (go, mut begin) = std::io::pipe().unwrap();
+        let mut command = std::process::Command::new("true");
+        // SAFETY: between fork and exec; a read is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                let _ = rustix::io::read(&go, &mut [0u8; 1]);
+                Ok(())
+            })
+        };
+        let child = std::thread::spawn(move || command.spawn().unwrap().wait().unwrap());
+        let others = || of(&path).into_iter().filter(|holder| holder.pid != std::process::id() as i32);
+        while others().count() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(others().all(|holder| holder.starting));
+        assert!(of(&path).iter().any(|holder| !holder.starting), "we have begun");
+        begin.write_all(b"g").unwrap();
+        assert!(child.join().unwrap().success());
+        drop(file);
+    }
+
+    #[test]
     fn many_are_counted() {
-        let one = Holder { pid: 1, name: "x".to_owned(), how: "cwd", path: "/m".into() };
+        let one = Holder { pid: 1, name: "x".to_owned(), how: "cwd", path: "/m".into(), starting: false };
         assert!(told(&vec![one; 9]).ends_with(", 5 more"));
     }
 }

@@ -23,7 +23,8 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 /// How long one may take to be gone that was killed.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often, and after which pause, a mount that is busy without visible holders is tried again.
+/// How often, and after which pause, a mount is tried again that is busy without visible holders, or with some that are
+/// only just being started.
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
@@ -90,7 +91,9 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         tries -= 1;
         match no.code.as_str() {
             // A process that is just being forked or is just ending holds files for a moment.
-            "busy" if tries > 0 && holders::of(mnt).is_empty() => std::thread::sleep(BUSY_PAUSE),
+            "busy" if tries > 0 && holders::of(mnt).iter().all(|holder| holder.starting) => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
             "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
             // Somebody else has stopped it.
             "silent" if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,

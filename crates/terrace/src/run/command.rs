@@ -36,20 +36,25 @@ pub fn run(
     keeper: &mut Keeper,
 ) -> Result<Outcome> {
     let before = sys::block(SIGNALS);
-    let signals = sys::signal_fd(SIGNALS)
-        .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
+    let too_many = |err| Failure::new("run", reason(err), "raise the limit on open files");
+    let signals = sys::signal_fd(SIGNALS).map_err(too_many)?;
+    let line = keeper.line.try_clone().map_err(too_many)?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).envs(environment.iter().cloned());
     if let Some(cwd) = cwd {
         // The directory we stand in is below the mount; the command's is the same one as terrace serves it.
         command.current_dir(cwd);
     }
-    // SAFETY: between fork and exec; setting the signal mask is async-signal-safe and touches no memory of ours.
-    unsafe { command.pre_exec(move || sys::restore_mask(&before)) };
+    // The keeper hears which process it is before that begins the command: whenever we are killed, it knows what to wait for.
+    let begin = move || {
+        line.say_pid();
+        sys::restore_mask(&before)
+    };
+    // SAFETY: between fork and exec; a send of bytes on the stack and setting the signal mask are async-signal-safe and touch
+    // no memory of ours.
+    unsafe { command.pre_exec(begin) };
     let child = command.spawn().map_err(|err| not_run(&words[0], err))?;
-    let pid = Pid::from_child(&child);
-    keeper.line.say(&format!("pid {}", pid.as_raw_pid()));
-    Ok(wait(pid, &signals, keeper))
+    Ok(wait(Pid::from_child(&child), &signals, keeper))
 }
 
 /// As a shell would say it.

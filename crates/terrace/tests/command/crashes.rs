@@ -3,8 +3,10 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
 
@@ -93,7 +95,7 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     stage.mount(&[]).fine();
     let (keeper, _) = stage.processes();
     // Five in ten seconds; on a busy machine some come too late to count.
-    let info = || -> serde_json::Value {
+    let info = || -> Value {
         let info = stage.instances().first().and_then(|dir| fs::read(dir.join("info.json")).ok());
         serde_json::from_slice(&info.unwrap()).unwrap()
     };
@@ -141,7 +143,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     fs::write(dir.join("info.json"), info.to_string()).unwrap();
     fs::write(dir.join("lock"), "").unwrap();
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "10", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
+    command.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
     command.arg(&stage.src).arg(format!("{}/", text(&stage.mnt))).env("XDG_CONFIG_HOME", "/nonexistent");
     let cleared = told(command);
     let _ = fs::remove_dir_all(&dir);
@@ -157,6 +159,14 @@ fn kill_all(stage: &Stage) {
     kill(keeper, Signal::KILL);
     kill(terraced, Signal::KILL);
     wait_until("both are dead", || !runs(keeper) && !runs(terraced));
+}
+
+/// Until when the instance's record of what is unwritten held, and the record.
+fn record(stage: &Stage) -> (SystemTime, Value) {
+    let path = stage.instances()[0].join("dirty.json");
+    let held_until = fs::metadata(&path).and_then(|meta| meta.modified());
+    let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    (held_until.unwrap_or(SystemTime::UNIX_EPOCH), record.unwrap_or_default())
 }
 
 #[test]
@@ -175,7 +185,7 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     wait_until("written", || {
         fs::metadata(stage.mnt.join("unwritten file")).is_ok_and(|meta| meta.len() == 50_000)
     });
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    wait_until("recorded", || record(&stage).1["bytes"] == 53_248);
     kill_all(&stage);
     let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
     wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
@@ -203,7 +213,11 @@ fn a_dead_mount_with_everything_written_is_told_so() {
     stage.mount(&[]).fine();
     fs::write(stage.mnt.join("a"), "b").unwrap();
     stage.ask("flush", &[]).fine();
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    let flushed = SystemTime::now();
+    wait_until("recorded", || {
+        let (held_until, record) = record(&stage);
+        held_until > flushed && record["bytes"] == 0
+    });
     kill_all(&stage);
     let told = stage.ask("umount", &[]);
     assert_eq!(told.code, Some(0));
@@ -239,10 +253,10 @@ fn a_dead_run_is_swept_by_the_next_command() {
     }
     let stage = Stage::new();
     let ready = stage.file("ready");
-    let mut child = stage.run(&format!("touch {}; exec sleep 20", text(&ready))).spawn().unwrap();
+    let mut child = stage.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
     wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);
     let info = fs::read(stage.instances()[0].join("info.json")).unwrap();
-    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    let info: Value = serde_json::from_slice(&info).unwrap();
     let id = |name: &str| info[name].as_i64().unwrap() as i32;
     // The command is in our hands: it is the child of `run`.
     let sleep = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{Stage, Told, kill, possible, runs, sleeps, terrace, text, told, wait_until, write_apart};
 
 #[test]
 fn all_commands_on_one_mount() {
@@ -105,7 +105,7 @@ fn umount_of_the_system_ends_it_too() {
     }
     let stage = Stage::new();
     stage.mount(&[]).fine();
-    fs::write(stage.mnt.join("a"), "b").unwrap();
+    assert!(write_apart(&stage.mnt.join("a"), b"b"));
     told({
         let mut command = Command::new("umount");
         command.arg(&stage.mnt);
@@ -126,7 +126,7 @@ fn what_the_source_refuses_after_the_unmount_is_told_by_the_next_mount() {
     stage.mount(&[]).fine();
     let (keeper, terraced) = stage.processes();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
-    write_unchecked(&stage.mnt.join("f"));
+    assert!(!write_apart(&stage.mnt.join("f"), &[7; 3_000_000]), "the close fails");
     let mut command = Command::new("umount");
     command.arg(&stage.mnt);
     told(command).fine();
@@ -144,12 +144,6 @@ fn what_the_source_refuses_after_the_unmount_is_told_by_the_next_mount() {
     stage.nothing_is_left();
 }
 
-/// More than a small source takes. It is the close that fails, which a shell's redirection does not look at.
-fn write_unchecked(path: &std::path::Path) {
-    let mut file = fs::File::create(path).unwrap();
-    file.write_all(&vec![7; 3_000_000]).unwrap();
-}
-
 #[test]
 fn a_source_that_has_room_again_gets_the_last_writes() {
     if !possible() {
@@ -158,7 +152,7 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
     let stage = Stage::with_small_source();
     stage.mount(&[]).fine();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
-    fs::write(stage.mnt.join("f"), vec![7; 600_000]).unwrap();
+    assert!(!write_apart(&stage.mnt.join("f"), &[7; 600_000]), "the close fails");
     let mut command = Command::new("umount");
     command.arg(&stage.mnt);
     told(command).fine();
@@ -183,11 +177,12 @@ fn umount_fails_when_the_last_writes_are_refused() {
     wait_until("unmounted", || !stage.is_mounted());
     let mut command = terrace(["umount"]);
     let umount = command.arg(&stage.mnt).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    // It has asked when it waits; should it not have, it is refused for the same reason.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // It has asked and been answered: it sleeps only between looks whether the instance has ended.
+    wait_until("it waits for the end", || sleeps(umount.id()));
     file.write_all(&vec![7; 3_000_000]).unwrap();
     drop(file);
-    Told::from(umount.wait_with_output().unwrap()).refused(&["No space left"]);
+    let told = Told::from(umount.wait_with_output().unwrap());
+    told.refused(&["unmounted, but", "unwritten in f", "No space left"]);
     wait_until("the keeper ends", || !runs(keeper));
     assert!(stage.mount(&[]).err.contains("unwritten in f: lost"));
     stage.ask("umount", &[]).fine();
@@ -208,7 +203,7 @@ fn only_its_own_mount_is_taken_away() {
     kill(keeper, Signal::TERM);
     let log = || fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
     wait_until("the signal is refused too", || log().contains("tmpfs is mounted over it"));
-    fs::write(stage.mnt.join("a"), "b").unwrap();
+    assert!(write_apart(&stage.mnt.join("a"), b"b"));
     assert!(!stage.src.join("a").exists(), "the tmpfs is still there");
     rustix::mount::unmount(&stage.mnt, rustix::mount::UnmountFlags::empty()).unwrap();
     stage.ask("umount", &[]).fine();

@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -190,12 +191,26 @@ impl Drop for Stage {
     }
 }
 
-/// Panics if it takes longer than anything here may.
+/// Writes a file in a process of its own, which is over when this returns: what this process opens is held a little longer by
+/// each child that another test is just starting, and a mount that is held cannot be unmounted. False: it failed.
+pub fn write_apart(path: &Path, content: &[u8]) -> bool {
+    let mut writer = Command::new("dd");
+    writer.arg(format!("of={}", text(path))).args(["bs=64K", "status=none"]);
+    let mut writer = writer.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let given = writer.stdin.take().unwrap().write_all(content);
+    writer.wait().unwrap().success() && given.is_ok()
+}
+
+/// No longer than this may anything take that is waited for, on the busiest machine. An instance alone tries for ten seconds to
+/// write what is refused; and where mounts are private, each mount namespace that another test makes keeps ours until it ends.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// Waits; panics if it is in vain.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -211,6 +226,12 @@ pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 pub fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Whether a process of one thread sleeps, for a time that it has chosen.
+pub fn sleeps(pid: u32) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
 }
 
 /// A path as an argument.
