@@ -113,6 +113,9 @@ pub struct CompressedTier {
     pub alloc_failures: u64,
     /// Pages that were used otherwise while they were compressed.
     pub changed: u64,
+    /// Pages that were in the pool already when they came (zcache: replaced; here what is there stays). 0 while one thread compresses: a
+    /// page is in DRAM or below, and what is compressed is looked at again before it is stored.
+    pub duplicates: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
     /// Mean time to compress a page and put it away, ns.

@@ -108,6 +108,8 @@ pub(crate) struct TierCounts {
     pub promoted: u64,
     /// Pages whose content or state changed while they were compressed.
     pub changed: u64,
+    /// Pages that the pool had already when they came.
+    pub duplicates: u64,
     /// Time spent on compressing, ns.
     pub compress_ns: u64,
 }
@@ -231,8 +233,9 @@ impl Compressed {
             reject_by_file: c.reject_by_file,
             alloc_failures: counts.alloc_failures,
             changed: c.changed,
+            duplicates: c.duplicates,
             moved_bytes: counts.moved_bytes,
-            compress_ns: c.compress_ns / (compressed + c.changed).max(1),
+            compress_ns: c.compress_ns / (compressed + c.changed + c.duplicates).max(1),
             miss_ns: self.boundary.costs.miss,
         }
     }
@@ -274,8 +277,12 @@ impl Core {
     fn stow(&mut self, leaving: &Leaving, coded: Result<Coded<'_>, Refusal>) -> bool {
         let Leaving { place, frame, entry, shadow } = *leaving;
         let flags = self.handles.frame_flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
-        if self.index.get(place) != entry || flags & HELD != 0 || !self.policy.contains(frame) {
-            self.tier.as_mut().expect("pages leave for it").counts.changed += 1;
+        let now = self.index.get(place);
+        if now != entry || flags & HELD != 0 || !self.policy.contains(frame) {
+            let counts = &mut self.tier.as_mut().expect("pages leave for it").counts;
+            // What is there stays: it is not older than what we bring.
+            let count = if now.state() == State::Tier { &mut counts.duplicates } else { &mut counts.changed };
+            *count += 1;
             return false;
         }
         self.policy.remove(frame);
@@ -740,6 +747,29 @@ mod tests {
         // Nothing is left of the mark.
         s.engine.drop_clean();
         assert_eq!((s.stats().pages, s.engine.stats().memory.pages), (0, 0));
+        s.agrees();
+    }
+
+    /// Two threads that compress would do that; there is one, so it takes a batch that is kept back.
+    #[test]
+    fn a_page_that_the_tier_has_already_is_counted_and_stays_as_it_is() {
+        let mut s = Squeezed::new(Mode::Lz4);
+        s.engine.drop_clean();
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        let mut late = Vec::new();
+        s.engine.core.lock().relieve(PAGES as usize, Some(&mut late));
+        assert_eq!(late.len() as u64, PAGES);
+        // As truncation does, and read again: in other frames, without the mark of what is being compressed.
+        (0..PAGES).for_each(|page| s.engine.core.lock().drop_pages(&s.o, page, page));
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        s.squeeze();
+        let before = s.stats();
+        assert_eq!((before.pages, before.duplicates), (PAGES, 0));
+        s.engine.compress(&late, &mut s.compressor);
+        let after = s.stats();
+        assert_eq!((after.duplicates, after.changed), (PAGES, before.changed));
+        assert_eq!((after.pages, after.stored_pages), (PAGES, before.stored_pages));
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         s.agrees();
     }
 

@@ -140,11 +140,12 @@ fn compressed(page: &mut String, tier: &Value) {
         page,
         "",
         format_args!(
-            "{} stored, {} promoted, {} evicted, {} refused; {} ns to compress",
+            "{} stored, {} promoted, {} evicted, {} refused, {} duplicates; {} ns to compress",
             number(&tier["stored_pages"]),
             number(&tier["pgpromote"]),
             number(&tier["evicted_pages"]),
             number(&tier["reject_compress_poor"]) + number(&tier["reject_by_file"]),
+            number(&tier["duplicates"]),
             number(&tier["compress_ns"]),
         ),
     );
