@@ -4,8 +4,9 @@
 //!
 //! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long, `TERRACE_KEEP=1` keeps the
 //! directories of tests, `TERRACE_TEST_DIR` says where they are made, `TERRACE_BIN_DIR` where the product lies,
-//! `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
+//! `TERRACE_BUSY_TIER=1` keeps the compressed tier of every mount busy (`busy`), `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
 
+pub mod busy;
 pub mod compare;
 pub mod exec;
 pub mod gen_ops;

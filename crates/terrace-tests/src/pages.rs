@@ -17,16 +17,17 @@ const SECTOR: usize = 512;
 const MAGIC: u64 = 0x7465_7272_6163_6531;
 const HEADER: usize = 4096;
 
-/// Writes version `version` of page `page` into `buf`.
+/// Writes version `version` of page `page` into `buf`. Three pages of four repeat themselves and can be compressed, the others cannot.
 pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
     assert_eq!(buf.len(), PAGE, "one page");
     for (s, sector) in buf.chunks_mut(SECTOR).enumerate() {
         let words = [MAGIC, page, version, s as u64];
+        let period = if page.is_multiple_of(4) { SECTOR } else { 8 };
         for (i, word) in sector[..SECTOR - 8].chunks_mut(8).enumerate() {
             let value = words
                 .get(i)
                 .copied()
-                .unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ i as u64));
+                .unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ (i % period) as u64));
             word.copy_from_slice(&value.to_le_bytes());
         }
         let sum = hash(&sector[..SECTOR - 8]);

@@ -204,7 +204,8 @@ pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
     wait_asking_every(Duration::from_micros(200), seconds, so)
 }
 
-fn wait_asking_every(pause: Duration, seconds: u64, mut so: impl FnMut() -> bool) -> bool {
+/// [`wait_until`] with a pause of one's own between two questions.
+pub fn wait_asking_every(pause: Duration, seconds: u64, mut so: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
         if so() {

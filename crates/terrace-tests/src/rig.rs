@@ -1,9 +1,11 @@
 //! A place to test in: a fresh directory, and on two of the three sides a terrace mount of it.
 
+use crate::busy::{self, Pressure, Work};
 use crate::process::{self, Outcome};
 use crate::{leftovers, rng};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Through which door the programs of a test reach their files.
@@ -113,14 +115,17 @@ pub struct Rig {
     at: PathBuf,
     options: Vec<String>,
     finished: bool,
+    /// What keeps the compressed tier of the mount busy, if it is to be.
+    pressure: Mutex<Option<Pressure>>,
     // Last, so that it is removed after the mount is gone.
     dir: TestDir,
 }
 
 impl Rig {
-    /// A rig with so much memory (`16MiB`) for the cache.
+    /// A rig with so much memory (`16MiB`) for the cache; the least where the compressed tier is to be busy.
     #[track_caller]
     pub fn new(test: &str, side: Side, memory: &str) -> Rig {
+        let memory = if busy::wanted() { busy::MEMORY } else { memory };
         Rig::with(test, side, &["--memory", memory])
     }
 
@@ -133,7 +138,10 @@ impl Rig {
         let src = dir.sub("src");
         let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
         let options = options.iter().map(|o| o.to_string()).collect();
-        let rig = Rig { side, src, at, options, finished: false, dir };
+        if busy::wanted() {
+            busy::prepare(&src);
+        }
+        let rig = Rig { side, src, at, options, finished: false, pressure: Mutex::new(None), dir };
         if side.has_mount() {
             rig.mount();
         }
@@ -176,6 +184,11 @@ impl Rig {
             "terrace mount said it is done, but nothing is mounted on {}",
             self.at.display()
         );
+        if busy::wanted() {
+            *self.pressure.lock().expect("held for moments only") = None;
+            let pressure = Pressure::start(self);
+            *self.pressure.lock().expect("held for moments only") = Some(pressure);
+        }
     }
 
     /// True while the mount is there.
@@ -196,7 +209,16 @@ impl Rig {
         let mut command = match self.side {
             Side::Run => {
                 let mut run = Command::new(product("terrace"));
-                run.args(["run", "--on"]).arg(&self.src).args(&self.options).arg("--").arg(program);
+                run.args(["run", "--on"]).arg(&self.src).args(&self.options);
+                if busy::wanted() {
+                    static COUNT: AtomicU32 = AtomicU32::new(0);
+                    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+                    run.arg("--stats").arg(self.stats_of_runs().join(n.to_string())).arg("--");
+                    busy::beside(&mut run, &self.src);
+                } else {
+                    run.arg("--");
+                }
+                run.arg(program);
                 run
             }
             _ => Command::new(program),
@@ -285,9 +307,30 @@ impl Rig {
         }
     }
 
+    /// Where commands under `terrace run` leave their statistics.
+    fn stats_of_runs(&self) -> PathBuf {
+        self.dir.sub("stats")
+    }
+
+    /// The compressed tier must have been busy, if it was to be.
+    #[track_caller]
+    fn judge_tier(&self) {
+        if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
+            pressure.stop(self);
+        }
+        if self.side == Side::Run && busy::wanted() {
+            let list = std::fs::read_dir(self.stats_of_runs()).expect("our own directory");
+            let texts = list.filter_map(|entry| std::fs::read(entry.ok()?.path()).ok());
+            // Of a command that was killed there are none.
+            let stats = texts.filter_map(|text| serde_json::from_slice(&text).ok());
+            stats.map(|stat| Work::of(&stat)).fold(Work::default(), Work::and).judge();
+        }
+    }
+
     /// Unmounts: afterwards the source holds everything and nothing of the instance is left.
     #[track_caller]
     pub fn umount(&self) {
+        self.judge_tier();
         if self.side.has_mount() {
             self.terrace("umount", &[]).expect_success();
             assert!(!self.mounted(), "still mounted after terrace umount");
@@ -309,6 +352,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        drop(self.pressure.lock().map(|mut pressure| pressure.take()));
         if !self.finished && self.side != Side::Plain {
             if std::thread::panicking() {
                 self.tell();

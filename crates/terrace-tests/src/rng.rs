@@ -53,11 +53,14 @@ pub fn seed(test: &str) -> u64 {
 }
 
 /// Fills `buf` with bytes that depend on `pattern` and on the position in the pattern, none of them zero in the first
-/// byte of each word, so that written data never look like a hole.
+/// byte of each word, so that written data never look like a hole. Of 8 words in a row 1 to 8 are noise, as the pattern will have it,
+/// the others are the pattern's own: some of it compresses well, some a little, some not at all.
 pub fn fill(buf: &mut [u8], pattern: u64) {
-    for (i, word) in buf.chunks_mut(8).enumerate() {
-        let bytes = (mix(pattern.wrapping_mul(0x1000_0001).wrapping_add(i as u64)) | 1).to_le_bytes();
-        word.copy_from_slice(&bytes[..word.len()]);
+    let (from, noisy) = (pattern.wrapping_mul(0x1000_0001), 1 + pattern % 8);
+    let own = mix(pattern) | 1;
+    for (i, word) in (0_u64..).zip(buf.chunks_mut(8)) {
+        let value = if i % 8 < noisy { mix(from.wrapping_add(i)) | 1 } else { own };
+        word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
     }
 }
 

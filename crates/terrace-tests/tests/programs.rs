@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
 use terrace_tests::rng::{Rng, seed};
@@ -31,13 +32,16 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
         "--randrepeat=0",
         "--group_reporting",
     ];
-    let mut command = rig.command("fio");
-    command.args(common).args(verify).args(more).args([size, seed, format!("--ioengine={engine}")]);
-    process::run(&mut command, 900).expect_success();
+    let content = if busy::wanted() { &["--buffer_compress_percentage=50"][..] } else { &[] };
+    let run = |also: &[&str]| {
+        let mut command = rig.command("fio");
+        command.args(common).args(verify).args(content).args(more).args([&size, &seed]);
+        process::run(command.arg(format!("--ioengine={engine}")).args(also), 900).expect_success();
+    };
+    run(&[]);
     // Once more, cold.
     rig.drop_cache();
-    command.arg("--verify_only=1");
-    process::run(&mut command, 900).expect_success();
+    run(&["--verify_only=1"]);
     rig.finish();
 }
 

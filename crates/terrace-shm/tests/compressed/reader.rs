@@ -12,7 +12,7 @@ use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::zobject::{Handle, STORED_MAX};
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
-const OBJECT: u32 = 3;
+pub const OBJECT: u32 = 3;
 
 /// What a reader was told of pages from the pool.
 #[derive(Default)]
@@ -35,13 +35,13 @@ fn encode(page: &Page) -> Option<(Codec, Vec<u8>)> {
 }
 
 /// The writer: an object of some pages.
-struct Writer {
-    rig: Rig,
+pub struct Writer {
+    pub rig: Rig,
     index: Index,
 }
 
 impl Writer {
-    fn new(pages: u64, zspages: u32) -> Writer {
+    pub fn new(pages: u64, zspages: u32) -> Writer {
         let rig = rig(zspages, zspages);
         let mut index = Index::new(rig.seg.clone());
         (0..pages).for_each(|page| {
@@ -55,14 +55,14 @@ impl Writer {
     fn place(&self, page: u64) -> Place {
         self.index.find(OBJECT, page).unwrap()
     }
-    fn put(&mut self, page: u64, codec: Codec, bytes: &[u8]) -> Option<Handle> {
+    pub fn put(&mut self, page: u64, codec: Codec, bytes: &[u8]) -> Option<Handle> {
         let place = self.place(page);
         let handle = self.rig.pool.store(Coded { codec, bytes }, place)?;
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::tier(handle.0, clock));
         Some(handle)
     }
-    fn drop_page(&mut self, page: u64) -> Option<Handle> {
+    pub fn drop_page(&mut self, page: u64) -> Option<Handle> {
         let place = self.place(page);
         let entry = self.index.get(place);
         if entry.state() != State::Tier {
@@ -80,7 +80,7 @@ impl Writer {
             replace(index.entry(place), Entry::tier(new.0, index.tick()));
         });
     }
-    fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
+    pub fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
         let (seg, touches) = (&self.rig.seg, &self.rig.touches);
         // SAFETY: `out` is valid for its length; the object stays.
         unsafe { read(seg, touches, seg.object(OBJECT), offset, out.as_mut_ptr(), out.len(), unpack) }

@@ -1,0 +1,306 @@
+//! What a program reads of the pool when somebody hostile has written it: frames of zstd and whole objects, made up, mangled, changed
+//! while they are read. The library may refuse all of it. It may not fall, touch a byte beside the page, or hand out a page whose
+//! check does not fit.
+//!
+//! `TERRACE_SEED` repeats a run, `TERRACE_FUZZ_ROUNDS` says how long it is, `TERRACE_SOAK=1` makes it long.
+
+use crate::reader::{OBJECT, Writer};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use terrace_shm::client::{Outcome, read};
+use terrace_shm::codec::{Codec, Page, Unpack};
+use terrace_shm::compress::{Compressor, Mode, Unzstd};
+use terrace_shm::unzstd::unzstd;
+use terrace_shm::zobject::{HEAD_BYTES, Head, OBJECT_MAX, STORED_MAX};
+use terrace_shm::{PAGE_SIZE, Segment};
+
+/// SplitMix64.
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+    /// In `0..n`; 0 when `n` is 0.
+    fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
+    }
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn seed() -> u64 {
+    let told = std::env::var("TERRACE_SEED").ok().map(|s| s.parse().expect("TERRACE_SEED is a number"));
+    let seed = told.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+    });
+    println!("TERRACE_SEED={seed}");
+    seed
+}
+
+fn is_soak() -> bool {
+    std::env::var("TERRACE_SOAK").is_ok_and(|v| v != "0")
+}
+
+fn rounds() -> u64 {
+    let told = std::env::var("TERRACE_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok());
+    told.unwrap_or(if is_soak() { 3_000_000 } else { 20_000 })
+}
+
+/// Memory between two pages that nobody may touch: who reads or writes beside it falls.
+struct Fenced(*mut u8);
+impl Fenced {
+    fn new() -> Fenced {
+        let rw = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, whose first and last page are closed at once.
+        unsafe {
+            let at = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE_SIZE, rw, MapFlags::PRIVATE).unwrap();
+            for fence in [0, 2 * PAGE_SIZE] {
+                mprotect(at.byte_add(fence), PAGE_SIZE, MprotectFlags::empty()).unwrap();
+            }
+            Fenced(at.cast::<u8>().add(PAGE_SIZE))
+        }
+    }
+    fn page(&mut self) -> &mut Page {
+        // SAFETY: the page between the fences, borrowed with self; any bytes are a page.
+        unsafe { &mut *self.0.cast::<Page>() }
+    }
+    /// These bytes, so placed that they end at the fence.
+    fn hold(&mut self, bytes: &[u8]) -> &[u8] {
+        let at = PAGE_SIZE - bytes.len();
+        self.page()[at..].copy_from_slice(bytes);
+        &self.page()[at..]
+    }
+}
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, with this length; nothing borrows it.
+        unsafe { munmap(self.0.sub(PAGE_SIZE).cast::<c_void>(), 3 * PAGE_SIZE).unwrap() };
+    }
+}
+
+/// A page of text and noise in random measure: zstd writes it with other kinds of blocks and tables each time.
+fn page(rng: &mut Rng) -> Page {
+    let (kinds, of) = (1 + rng.below(200), 1 + rng.below(300));
+    let noisy = rng.below(of);
+    let length = 1 + rng.below(60);
+    let word = rng.bytes(length);
+    std::array::from_fn(
+        |i| {
+            if i % of < noisy { rng.below(kinds) as u8 } else { word[(i + i / of) % word.len()] }
+        },
+    )
+}
+
+/// A sound frame and the page in it.
+fn frame(rng: &mut Rng, compressor: &mut Compressor) -> (Page, Vec<u8>) {
+    loop {
+        let page = page(rng);
+        if let Ok(coded) = compressor.compress(&page)
+            && coded.codec == Codec::Zstd
+        {
+            return (page, coded.bytes.to_vec());
+        }
+    }
+}
+
+/// A few things wrong, most of them near the start, where lengths, modes and tables stand.
+fn mangled(sound: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut out = sound.to_vec();
+    for _ in 0..1 + rng.below(4) {
+        let near = if rng.below(2) == 0 { 24 } else { usize::MAX };
+        let at = rng.below(out.len().min(near));
+        let to = (at + rng.below(40)).min(out.len());
+        match rng.below(8) {
+            _ if out.is_empty() => out = rng.bytes(1),
+            0 | 1 => out[at] ^= 1 << rng.below(8),
+            2 => out[at] = rng.next() as u8,
+            3 => out.truncate(at),
+            4 => drop(out.drain(at..to)),
+            5 => drop(out.splice(at..at, out[at..to].to_vec())),
+            6 => drop(out.splice(to.., other[to.min(other.len())..].to_vec())),
+            _ => {
+                let run = rng.below(200);
+                let byte = rng.next() as u8;
+                drop(out.splice(at..to, std::iter::repeat_n(byte, run)));
+            }
+        }
+    }
+    out.truncate(STORED_MAX);
+    out
+}
+
+/// The library's decoder and the daemon's are the same code on other memory: they must agree about every frame.
+#[test]
+fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
+    let seed = seed();
+    let mut rng = Rng(seed);
+    let (mut input, mut ours, mut theirs) = (Fenced::new(), Fenced::new(), Fenced::new());
+    let mut daemon = Unzstd::new().unwrap();
+    let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+    let (mut decoded, mut refused) = (0, 0);
+    let (mut wanted, mut sound) = frame(&mut rng, &mut compressor);
+    let mut other = Vec::new();
+    for round in 0..rounds() {
+        if round % 16 == 0 {
+            let (page, bytes) = frame(&mut rng, &mut compressor);
+            (wanted, other) = (page, std::mem::replace(&mut sound, bytes));
+        }
+        let bytes = match rng.below(8) {
+            0 => {
+                let n = rng.below(STORED_MAX + 1);
+                rng.bytes(n)
+            }
+            _ => mangled(&sound, &other, &mut rng),
+        };
+        let bytes = input.hold(&bytes);
+        ours.page().fill(0x11);
+        theirs.page().fill(0x11);
+        let is_page = unzstd(bytes, ours.page(), round as usize);
+        assert_eq!(
+            is_page,
+            daemon.zstd(bytes, theirs.page()),
+            "round {round}, TERRACE_SEED={seed}: {bytes:x?}"
+        );
+        if is_page {
+            assert!(ours.page() == theirs.page(), "round {round}, TERRACE_SEED={seed}: {bytes:x?}");
+            decoded += 1;
+        } else {
+            refused += 1;
+        }
+        // Nothing of it is left in the decoder.
+        let bytes = input.hold(&sound);
+        let again = unzstd(bytes, ours.page(), round as usize) && *ours.page() == wanted;
+        assert!(again, "round {round}, TERRACE_SEED={seed}: a sound frame after {refused} others");
+    }
+    println!("{decoded} decoded, {refused} refused");
+    assert!(decoded > 0 && refused > 0, "all of them went one way");
+}
+
+/// A program's reader: zstd as the preload library decodes it.
+struct Library;
+impl Unpack for Library {
+    fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
+        unzstd(bytes, out, 0)
+    }
+}
+
+/// Where the object of page 0 stands: the first slot of its zspage.
+fn object(seg: &Segment) -> *mut u8 {
+    seg.zspage(0)
+}
+
+/// Objects changed under their heads are never a page; those with heads that fit are the writer's word, and do no harm.
+#[test]
+fn mangled_objects_are_no_pages() {
+    let seed = seed();
+    let mut rng = Rng(seed);
+    let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+    let mut out = Fenced::new();
+    let (mut damaged, mut passed, mut forged) = (0_u64, 0, 0);
+    let (mut wanted, mut sound) = frame(&mut rng, &mut compressor);
+    for round in 0..rounds() / 4 {
+        if round % 16 == 0 {
+            (wanted, sound) = frame(&mut rng, &mut compressor);
+        }
+        let mut w = Writer::new(2, 2);
+        w.put(0, Codec::Zstd, &sound).unwrap();
+        assert_eq!(w.read(0, &mut out.page()[..], &mut Library), Outcome::Done(PAGE_SIZE));
+        assert!(*out.page() == wanted, "round {round}, TERRACE_SEED={seed}");
+        let at = object(&w.rig.seg);
+        // SAFETY: a slot has room for the largest object it may hold; no other thread reads it.
+        let (head, slot) = unsafe {
+            let slot = std::slice::from_raw_parts_mut(at, HEAD_BYTES + sound.len());
+            (Head(at.cast::<u64>().read()), slot)
+        };
+        assert!(head.fits(&slot[HEAD_BYTES..]), "the object stands where we look for it");
+        let is_forged = rng.below(4) == 0;
+        if is_forged {
+            let mut bytes = mangled(&sound, &[], &mut rng);
+            bytes.resize(sound.len(), 0);
+            let codec = [Codec::Same, Codec::Lz4, Codec::Zstd, Codec::Zstd][rng.below(4)];
+            slot[..HEAD_BYTES].copy_from_slice(&Head::new(codec, head.place(), &bytes).0.to_le_bytes());
+            slot[HEAD_BYTES..].copy_from_slice(&bytes);
+        } else {
+            for _ in 0..1 + rng.below(3) {
+                let near = if rng.below(2) == 0 { HEAD_BYTES } else { slot.len() };
+                slot[rng.below(near)] ^= 1 << rng.below(8);
+            }
+        }
+        let (from, n) = [(0, PAGE_SIZE), (0, 100), (1000, 3096)][rng.below(3)];
+        let outcome = w.read(from as u64, &mut out.page()[from..from + n], &mut Library);
+        let same = out.page()[from..from + n] == wanted[from..from + n];
+        match outcome {
+            Outcome::MainDoor { done: 0 } => damaged += 1,
+            Outcome::Done(k) if k == n && is_forged => forged += 1,
+            // Changes that undid each other; else 1 in 260,000 passes the check, and then zstd has to like it.
+            Outcome::Done(k) if k == n && same => {}
+            Outcome::Done(k) if k == n => passed += 1,
+            other => panic!("round {round}, TERRACE_SEED={seed}: {other:?}"),
+        }
+    }
+    println!("{damaged} refused, {forged} forged, {passed} damaged ones passed for pages");
+    assert!(damaged > 0 && forged > 0, "all of them went one way");
+    assert!(passed <= 2 + damaged / 50_000, "TERRACE_SEED={seed}: {passed} of {damaged} passed");
+}
+
+/// Scribbles over the object of page 0 until told to stop: sound, mangled, with heads that fit and others.
+fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &AtomicBool) {
+    let at = object(seg);
+    while !stop.load(Ordering::Relaxed) {
+        let bytes = if rng.below(3) == 0 { sound.to_vec() } else { mangled(sound, &[], &mut rng) };
+        let head = match rng.below(4) {
+            0 => Head(rng.next()),
+            _ => Head::new([Codec::Lz4, Codec::Zstd][rng.below(2)], place, &bytes),
+        };
+        let object = [&head.0.to_le_bytes()[..], &bytes].concat();
+        for (i, byte) in object.iter().enumerate().take(OBJECT_MAX) {
+            // SAFETY: inside the zspage. The readers race with it as with a hostile daemon: they must bear any mixture.
+            unsafe { at.add(i).write_volatile(*byte) };
+        }
+        if rng.below(8) == 0 {
+            seg.zclass(0).store(rng.next() as u8, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is decoded is what was checked, though the pool changes all the time: the reader decodes a copy.
+#[test]
+fn objects_that_change_while_they_are_read_do_no_harm() {
+    let seed = seed();
+    let mut rng = Rng(seed);
+    let (page, sound) = frame(&mut rng, &mut Compressor::new(Mode::Dense, 75).unwrap());
+    let mut w = Writer::new(2, 2);
+    let handle = w.put(0, Codec::Zstd, &sound).unwrap();
+    let place = w.rig.pool.place(handle).0;
+    let class = w.rig.seg.zclass(0).load(Ordering::Relaxed);
+    let (seg, touches, stop) = (w.rig.seg.clone(), w.rig.touches.clone(), AtomicBool::new(false));
+    let end = Instant::now() + Duration::from_secs(if is_soak() { 300 } else { 3 });
+    let (mut whole, mut other, mut refused) = (0_u64, 0_u64, 0_u64);
+    std::thread::scope(|s| {
+        s.spawn(|| scribble(&seg, &sound, place, Rng(rng.next()), &stop));
+        let mut out = Fenced::new();
+        while Instant::now() < end {
+            // Else no slot would be where it was for long.
+            seg.zclass(0).store(class, Ordering::Relaxed);
+            let to = out.page().as_mut_ptr();
+            // SAFETY: `out` takes a page; the object stays.
+            let outcome = unsafe { read(&seg, &touches, seg.object(OBJECT), 0, to, PAGE_SIZE, &mut Library) };
+            match outcome {
+                Outcome::Done(PAGE_SIZE) if *out.page() == page => whole += 1,
+                Outcome::Done(PAGE_SIZE) => other += 1,
+                Outcome::MainDoor { done: 0 } => refused += 1,
+                odd => panic!("TERRACE_SEED={seed}: {odd:?}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{whole} whole, {other} forged, {refused} refused");
+    assert!(whole > 0 && refused > 0, "TERRACE_SEED={seed}: the reader met no object, or nobody changed it");
+}

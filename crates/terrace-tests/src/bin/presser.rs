@@ -1,0 +1,77 @@
+//! Reads a file of `terrace_tests::exec::write_big` in random order, again and again, and ends at the first page that is not as it was
+//! written: pressure on a cache that is smaller than the file.
+//!
+//! `presser FILE` until it is killed. `presser FILE -- COMMAND...` becomes the command, and presses as its child, which ends with it;
+//! a wrong page then ends the command.
+
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::time::Duration;
+use terrace_tests::exec::BIG_PAGES;
+use terrace_tests::rng::{Rng, fill, seed};
+
+const PAGE: usize = 4096;
+/// Reads at full speed to begin with, so that the cache is full soon.
+const HASTY: u64 = BIG_PAGES;
+/// Then so many in a row, and a pause: the test needs the processors, too.
+const BATCH: u64 = 32;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A buffer for direct reads.
+#[repr(C, align(4096))]
+struct Buffer([u8; PAGE]);
+
+fn main() {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let wrong = match &args[..] {
+        [file] => press(file.as_ref()),
+        [file, dashes, command, rest @ ..] if dashes == "--" => {
+            // SAFETY: this program has one thread; the child goes on with a copy of all it has.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+            if pid > 0 {
+                let why = std::process::Command::new(command).args(rest).exec();
+                panic!("{}: {why}", command.display());
+            }
+            // SAFETY: plain integers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            press(file.as_ref())
+        }
+        _ => panic!("presser FILE [-- COMMAND...]"),
+    };
+    eprintln!("{wrong}");
+    if args.len() > 1 {
+        // SAFETY: plain integers. The parent is the command: had it ended, so had we.
+        unsafe { libc::kill(libc::getppid(), libc::SIGKILL) };
+    }
+    std::process::exit(1);
+}
+
+/// Reads until something is wrong, and tells what.
+fn press(path: &Path) -> String {
+    let mut rng = Rng::new(seed("presser"));
+    let (mut buffer, mut wanted) = (Box::new(Buffer([0; PAGE])), vec![0; PAGE]);
+    // Without the fast door, past the kernel's page cache, which stands before the cache that is meant.
+    let flags = if std::env::var_os("TERRACE_SOCKET").is_some() { 0 } else { libc::O_DIRECT };
+    let mut file: Option<std::fs::File> = None;
+    for n in 0_u64.. {
+        file = file.or_else(|| std::fs::File::options().read(true).custom_flags(flags).open(path).ok());
+        let page = rng.below(BIG_PAGES);
+        let read = file.as_ref().map(|f| f.read_exact_at(&mut buffer.0, page * PAGE as u64));
+        if !matches!(read, Some(Ok(()))) {
+            // A mount whose daemon was killed for good: another one may come.
+            file = None;
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        }
+        fill(&mut wanted, page);
+        if buffer.0[..] != wanted[..] {
+            return format!("presser: page {page} of {} is wrong", path.display());
+        }
+        if n >= HASTY && n.is_multiple_of(BATCH) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    unreachable!("it reads for ever")
+}

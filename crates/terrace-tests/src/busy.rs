@@ -1,0 +1,131 @@
+//! Tests beside a compressed tier that is always busy: `TERRACE_BUSY_TIER=1`, with a `TERRACE_CONFIG` that gives the tier a part of the
+//! memory and all pages (`data/compressed.toml`).
+//!
+//! Most programs that tests run touch less than the least memory an instance can have, so nothing of theirs would ever be compressed.
+//! Here every mount has the least memory, and a program beside the test (`presser`) that reads a file larger than DRAM and tier together:
+//! pages go down, come back and are given up all the time, the test's among them. That they did is judged by the instance's counters.
+
+use crate::exec::write_big;
+use crate::process::{self, Background};
+use crate::rig::{Rig, Side, helper};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The least memory of an instance: what every rig gets.
+pub const MEMORY: &str = "16MiB";
+/// An instance has this long to get busy.
+const SECONDS: u64 = 30;
+
+/// True if tests are to run so.
+pub fn wanted() -> bool {
+    let wanted = std::env::var("TERRACE_BUSY_TIER").is_ok_and(|v| v != "0");
+    assert!(
+        !wanted || std::env::var_os("TERRACE_CONFIG").is_some(),
+        "TERRACE_BUSY_TIER needs a TERRACE_CONFIG"
+    );
+    wanted
+}
+
+/// The file that is read beside a test, last in its directory.
+fn file(dir: &Path) -> PathBuf {
+    dir.join("~press")
+}
+
+/// Puts that file into a directory.
+pub fn prepare(dir: &Path) {
+    write_big(&file(dir)).expect("the file to press with can be written");
+}
+
+/// Puts the presser before a command under `terrace run`: it goes with the command.
+pub fn beside(command: &mut Command, dir: &Path) {
+    command.arg(helper("presser")).arg(file(dir)).arg("--");
+}
+
+/// What an instance's tier has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    hits: u64,
+    stored: u64,
+    evicted: u64,
+    duplicates: u64,
+}
+
+impl Work {
+    /// From the statistics of an instance.
+    #[track_caller]
+    pub fn of(stat: &Value) -> Work {
+        let tier = &stat["compressed"];
+        let number = |name: &str| tier[name].as_u64().unwrap_or_else(|| panic!("{name}: {stat}"));
+        let [hits, stored, evicted, duplicates] =
+            ["hits", "stored_pages", "evicted_pages", "duplicates"].map(number);
+        Work { hits, stored, evicted, duplicates }
+    }
+
+    /// Both.
+    pub fn and(self, other: Work) -> Work {
+        Work {
+            hits: self.hits + other.hits,
+            stored: self.stored + other.stored,
+            evicted: self.evicted + other.evicted,
+            duplicates: self.duplicates + other.duplicates,
+        }
+    }
+
+    fn is_more_than(self, before: Work) -> bool {
+        self.hits > before.hits && self.stored > before.stored && self.evicted > before.evicted
+    }
+
+    /// There must be some of each kind, and none that cannot be.
+    #[track_caller]
+    pub fn judge(self) {
+        println!("the tier has been busy: {self:?}");
+        assert!(self.is_more_than(Work::default()), "the tier was not busy: {self:?}");
+        assert_eq!(self.duplicates, 0, "{self:?}");
+    }
+}
+
+/// The presser of a mount.
+#[derive(Debug)]
+pub struct Pressure {
+    process: Background,
+    terraced: i32,
+    before: Work,
+}
+
+impl Pressure {
+    /// Starts it, and waits until the tier has its hands full.
+    #[track_caller]
+    pub fn start(rig: &Rig) -> Pressure {
+        let mut command = Command::new(helper("presser"));
+        if rig.side() == Side::Fast {
+            rig.through_fast_door(&mut command);
+        }
+        command.arg(file(rig.at())).stdin(Stdio::null());
+        let process = Background::new(&mut command);
+        let mut before = Work::default();
+        let busy = process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
+            before = Work::of(&rig.stat());
+            before.is_more_than(Work::default())
+        });
+        assert!(busy, "the tier does not get busy: {before:?}, {}", rig.stat());
+        Pressure { process, terraced: rig.terraced(), before }
+    }
+
+    /// Ends it. It must have found nothing wrong, and the tier must have been busy until now: a terraced that has followed one that
+    /// was killed has to get so again.
+    #[track_caller]
+    pub fn stop(mut self, rig: &Rig) {
+        let before = if rig.terraced() == self.terraced { self.before } else { Work::default() };
+        let mut now = before;
+        process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
+            now = Work::of(&rig.stat());
+            now.is_more_than(before)
+        });
+        assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {}", rig.stat());
+        now.judge();
+        let ended = self.process.wait(std::time::Duration::ZERO);
+        assert!(ended.is_none(), "the presser ended: {ended:?}");
+        self.process.kill();
+    }
+}
