@@ -79,7 +79,7 @@ impl Work {
     /// There must be some of each kind, and none that cannot be.
     #[track_caller]
     pub fn judge(self) {
-        println!("the tier has been busy: {self:?}");
+        println!("the tier: {self:?}");
         assert!(self.is_more_than(Work::default()), "the tier was not busy: {self:?}");
         assert_eq!(self.duplicates, 0, "{self:?}");
     }
