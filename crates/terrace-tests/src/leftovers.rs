@@ -30,7 +30,7 @@ pub fn instances() -> Vec<(PathBuf, serde_json::Value)> {
 /// All that is still there of work below `dir`, one line each; waits a little for what is just ending.
 pub fn find(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    process::wait_until(5, || {
+    process::wait_until(30, || {
         found = look(dir);
         found.is_empty()
     });

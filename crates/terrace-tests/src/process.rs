@@ -159,6 +159,17 @@ impl Drop for Background {
     }
 }
 
+/// A command of another user, to be completed with the program: on a machine, made of a mount namespace, whose /dev/fuse is open
+/// to everybody, as udev makes it. `device` is where the node of it is made.
+pub fn as_user(user: &str, device: &std::path::Path) -> Command {
+    let script = "[ -e \"$0\" ] || mknod -m 666 \"$0\" c 10 229; mount --bind \"$0\" /dev/fuse; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-euc", script]).arg(device).arg("setpriv");
+    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
+    command.current_dir("/");
+    command
+}
+
 /// Sends a signal; true when the process was there.
 pub fn kill(pid: i32, signal: i32) -> bool {
     assert!(pid.abs() > 1, "a process of a test");
