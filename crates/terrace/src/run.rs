@@ -142,7 +142,9 @@ fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: 
 /// Stops an instance that lives. Statistics are taken when all is written.
 fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
     let flushed = flush(instance);
-    let final_stats = stats.map(|path| (path, stat::read(instance, info)));
+    // Its daemon may be another by now than the one that it began with.
+    let now = instance.info();
+    let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
     let stopped = running::ask(instance, &Request::Stop { lazy: true, lose: true });
     // It may have died when it was about to be asked.
     if stopped.is_err() && running::has_died(instance) {

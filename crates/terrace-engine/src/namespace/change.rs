@@ -89,9 +89,11 @@ impl<C: PageCache> Namespace<C> {
     fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
         let object = inode.life.lock().object.clone();
         let Some(object) = object else { return Ok(()) };
-        if set.mtime.is_some() {
-            let stat = inode.stat()?;
-            object.set_mtime(Attr::from_stat(inode.nodeid, &stat).mtime);
+        match set.mtime {
+            // Not the source's: a writeback under way may have changed that since.
+            Some(SetTime::At(mtime)) => object.set_mtime(mtime),
+            Some(SetTime::Now) => object.set_mtime(Attr::from_stat(inode.nodeid, &inode.stat()?).mtime),
+            None => {}
         }
         object.metadata_changed();
         Ok(())

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -427,4 +428,35 @@ fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
     rested.world.ask(|ns, op| ns.unlink(op, ROOT, name("f"))).unwrap();
     rested.world.namespace.forget(ino, 1);
     assert_eq!((rested.known(), rested.world.cache.stats().memory.pages), (1, 0));
+}
+
+#[test]
+fn a_time_that_was_set_is_the_one_that_is_told_whatever_a_writeback_does_to_the_source() {
+    let mut rested = Rested::new();
+    let opened = rested.world.ask(|ns, op| {
+        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
+        ns.open(op, ino, libc::O_RDWR as u32)
+    });
+    let (ino, fh) = (rested.ino, opened.unwrap().fh);
+    rested.world.namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
+    // As a writeback does, which moves the source's times until it has put them back.
+    let (path, done) = (rested.world.path("f"), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let source = std::fs::File::options().write(true).open(&path).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                source.set_modified(std::time::SystemTime::now()).unwrap();
+            }
+        });
+        let caller = caller(1);
+        let told = (0..2000).find_map(|sec| {
+            let at = Time { sec, nsec: 7 };
+            let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
+            let (told, _) = rested.world.namespace.setattr(&caller, ino, &set).unwrap();
+            (told.mtime != at).then_some((at, told.mtime))
+        });
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(told, None, "set, told");
+    });
+    rested.world.namespace.release(fh);
 }
