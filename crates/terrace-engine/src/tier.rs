@@ -2,9 +2,9 @@
 //! instead of a read of the device.
 //!
 //! Life of a page in it: the policy gives it up, and the tier has room, or the page was used more than once (`flag::REUSED`) ->
-//! [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers decode it into their own buffers
-//! (`terrace-shm/src/tier.rs`); the first time it stays where it is -> the second time they ask for it: [`Core::promote`] -> or nobody
-//! reads it, and [`Core::make_room_below`] gives it up, oldest first.
+//! [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers
+//! decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for often enough of late
+//! ([`PROMOTE_AT`]): [`Core::promote`] -> or nobody reads it, and [`Core::make_room_below`] gives it up, oldest first.
 //!
 //! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
@@ -366,7 +366,7 @@ impl Core {
         let tier = self.tier.as_mut().expect("an entry names its pool");
         tier.pool.remove(Handle(e.payload()));
         tier.counts.promoted += 1;
-        // Whoever is read twice below has earned its place above.
+        // Whoever is read so often below has earned its place above.
         let shadow = self.policy.shadow();
         self.list(frame, shadow, Why::Read, true);
         self.handles.frame_flags(frame).store(REUSED, Ordering::Relaxed);
@@ -601,7 +601,7 @@ impl Reader {
         let promote_at = engine.handles.segment.header().promote_at.load(Ordering::Relaxed);
         Reader { served: 0, promote_at, worthy: Vec::new() }
     }
-    /// After a read: counts what came from the tier, and promotes what was read there before.
+    /// After a read: counts what came from the tier, and promotes what has been read there often enough.
     pub(crate) fn settle(self, engine: &Engine, o: &Object) {
         if self.served == 0 {
             return;

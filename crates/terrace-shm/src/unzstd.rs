@@ -47,13 +47,8 @@ impl Decoder {
 /// Decodes a magicless zstd frame of one page. False: it is none, or no decoder is free. `near`: where to begin looking for one.
 pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
     let all = || (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]);
-    let (decoder, made) = match all().find(|d| d.take(FREE)) {
-        Some(decoder) => (decoder, true),
-        None => match all().find(|d| d.take(NEW)) {
-            Some(decoder) => (decoder, false),
-            None => return false,
-        },
-    };
+    let taken = |state| all().find(|d| d.take(state)).map(|d| (d, state == FREE));
+    let Some((decoder, made)) = taken(FREE).or_else(|| taken(NEW)) else { return false };
     let memory = decoder.memory.0.get().cast();
     // SAFETY: we have taken it, and it is in the state that it says.
     let decoded = unsafe { (made || make(memory)) && decode(memory, bytes, out) };
