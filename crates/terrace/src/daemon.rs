@@ -106,11 +106,13 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 
 /// From start to unmount.
 fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
-    let strays = if recovering { Strays::found() } else { Strays::default() };
+    let strays = match recovering {
+        true => Strays::left_by_the_dead(shared).map_err(|err| cannot("tables", err))?,
+        false => Strays::default(),
+    };
     // 1. The engine and the namespace over what is inherited.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
     let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
-    let strays = strays.but(&shared.kept, &door.descriptors());
     // 2. Everybody who asks something.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());

@@ -424,6 +424,21 @@ fn more_files_than_descriptors() {
     }
 }
 
+/// The kernel remembers names that are not there, and their directories with them.
+#[test]
+fn more_directories_with_names_looked_for_in_vain_than_descriptors() {
+    if !possible() {
+        return;
+    }
+    let mount = Mount::with_descriptors(Cache::Direct, 1500);
+    for i in 0..5000 {
+        let dir = mount.path(&format!("d{i}"));
+        fs::create_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
+        assert!(!dir.join("in vain").try_exists().unwrap());
+    }
+    assert!(mount.descriptors() < 1500, "{} descriptors", mount.descriptors());
+}
+
 /// Runs `act` in a process of user and group 4242.
 fn as_other_user(act: impl FnOnce() -> bool) {
     // SAFETY: the child runs only `act`, which makes files, and leaves.

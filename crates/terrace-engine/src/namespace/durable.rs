@@ -7,7 +7,9 @@
 //! instructions therefore leaves either the record before or the record after, never a mixture. Releasing is the
 //! reverse: the word first, then the descriptor is closed, so that no record ever names a closed descriptor.
 
+use std::collections::HashSet;
 use std::mem::size_of;
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -170,6 +172,22 @@ impl std::fmt::Debug for Durable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Durable").field("inodes", &self.inodes.len()).finish_non_exhaustive()
     }
+}
+
+/// Every descriptor that the tables of a region name: what a dead daemon's namespace had open. To be asked before a namespace recovers
+/// them, for that may close some, and their numbers are soon those of something else.
+pub fn descriptors_named(region: DurableRegion, layout: DurableLayout) -> Result<HashSet<RawFd>> {
+    let durable = Durable::open(region, layout)?;
+    let is_used = |state: &AtomicU32| state.load(Ordering::Acquire) == USED;
+    let inodes = durable.inodes_used().iter().filter(|record| is_used(&record.state));
+    // A writer is taken over with its object.
+    let inodes = inodes.flat_map(|record| {
+        let writer = if record.has_object.load(Ordering::Acquire) != 0 { &record.writer } else { &record.fd };
+        [record.fd.load(Ordering::Relaxed), writer.load(Ordering::Acquire)]
+    });
+    let handles = durable.handles_used().iter().filter(|record| is_used(&record.state));
+    let handles = handles.map(|record| record.fd.load(Ordering::Relaxed));
+    Ok(inodes.chain(handles).filter(|&fd| fd >= 0).collect())
 }
 
 impl Durable {

@@ -1,7 +1,7 @@
 //! Open files and directories.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -165,15 +165,6 @@ impl<C: PageCache> HandleTable<C> {
     /// Bytes on the heap, as those of the inode table.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * (size_of::<Handle<C>>() + 16 + 32)
-    }
-
-    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        let mut found = Vec::new();
-        for shard in &self.shards {
-            found
-                .extend(shard.read().values().filter_map(|handle| Some(handle.dir().ok()?.fd().as_raw_fd())));
-        }
-        found
     }
 
     pub(crate) fn get(&self, fh: u64) -> Result<Arc<Handle<C>>> {

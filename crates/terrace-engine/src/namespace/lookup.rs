@@ -70,7 +70,8 @@ impl<C: PageCache> Namespace<C> {
             Some(inode) => inode,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let fd = self.with_room(|| rustix::fs::openat(dir, name, flags, Mode::empty()))?;
+                let open = || self.pressure.admit(rustix::fs::openat(dir, name, flags, Mode::empty())?);
+                let fd = self.with_room(open)?;
                 self.pressure.opened(fd.as_raw_fd());
                 stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
                 self.inodes.insert(&stat, fd, &counts)?

@@ -124,6 +124,7 @@ impl<C: PageCache> Namespace<C> {
         if !replayed && stat_name(dir, name).is_ok() {
             return Err(Errno::EXIST.into());
         }
+        self.make_room(dir)?;
         op.intend(0);
         match act(dir) {
             Ok(()) => {}

@@ -40,7 +40,6 @@ mod shrink;
 mod tests;
 mod xattr;
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -55,7 +54,7 @@ use parking_lot::MutexGuard;
 pub use attr::{Attr, Kind, Time};
 pub use change::{SetAttr, SetTime};
 pub use dir::{Listed, ListedPlus};
-pub use durable::{DurableLayout, DurableRegion};
+pub use durable::{DurableLayout, DurableRegion, descriptors_named};
 pub use error::{Error, Result};
 pub use file::{Opened, WriteKind};
 pub use inode::ROOT;
@@ -348,12 +347,6 @@ impl<C: PageCache> Namespace<C> {
     /// Handles that are open.
     pub fn handles_open(&self) -> usize {
         self.handles.len()
-    }
-
-    /// Every descriptor that the durable tables name. A restarted daemon closes what else its predecessor had open.
-    pub fn descriptors(&self) -> HashSet<RawFd> {
-        let inodes = self.inodes.all().into_iter().flat_map(|inode| [inode.raw_fd(), inode.noted_writer()]);
-        inodes.chain(self.handles.descriptors()).filter(|&fd| fd >= 0).collect()
     }
 
     /// Calls `act` with the O_PATH descriptor of the source directory.

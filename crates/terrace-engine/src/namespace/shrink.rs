@@ -9,7 +9,8 @@
 //! of which something is cached then *rests*: it stays in the table as if it were known. The same thread drops resting inodes when there is
 //! nothing left to keep, and, the longest unused first, when the tables become crowded.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,6 +29,10 @@ const WAITS_MAX: usize = 500;
 
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
+/// Names looked for in vain that are written down at the most, until the kernel is told to forget them.
+const VAIN_MAX: usize = 2048;
+/// Descriptors that inodes leave to everything else: connections, open files, records.
+const RESERVE_MAX: u64 = 64;
 /// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
 const SWEEP_MAX: usize = 4096;
 /// Inodes of any kind that are looked at in one round to find those, while there is no hurry.
@@ -39,6 +44,8 @@ pub(crate) struct Pressure {
     /// Number of the descriptor opened last; as good as a count, since the kernel gives the lowest that is free.
     newest: AtomicU64,
     descriptors_mark: u64,
+    /// From this number on descriptors are not for inodes.
+    reserve: u64,
     inodes_mark: usize,
     /// Inodes that have an object.
     objects: AtomicUsize,
@@ -49,6 +56,8 @@ pub(crate) struct Pressure {
     /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
     waiters: AtomicUsize,
     waiters_max: AtomicUsize,
+    /// Directories and names in them that were looked for in vain.
+    vain: Mutex<Vec<(u64, OsString)>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
     bell: Condvar,
@@ -60,6 +69,7 @@ impl Pressure {
         Self {
             newest: AtomicU64::new(0),
             descriptors_mark: descriptors_max / 4 * 3,
+            reserve: descriptors_max - RESERVE_MAX.min(descriptors_max / 16),
             inodes_mark: inodes_max / 4 * 3,
             objects: AtomicUsize::new(0),
             objects_mark: objects_max / 2,
@@ -67,6 +77,7 @@ impl Pressure {
             swept: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
+            vain: Mutex::default(),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
             bell: Condvar::new(),
@@ -78,6 +89,14 @@ impl Pressure {
         self.newest.store(number as u64, Ordering::Relaxed);
         if number as u64 >= self.descriptors_mark {
             self.bell.notify_one();
+        }
+    }
+
+    /// An inode's descriptor that was just opened, unless it is one of the last, which are for others.
+    pub(crate) fn admit(&self, fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
+        match fd.as_raw_fd() as u64 >= self.reserve {
+            true => Err(Errno::MFILE),
+            false => Ok(fd),
         }
     }
 
@@ -105,12 +124,16 @@ impl Pressure {
     /// cause what [`Pressure::is_high`] does. An inode is a descriptor; the number of the newest one tells too little here, for
     /// inodes that go leave holes, and then it is low.
     pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
-        let inodes_mark = self.inodes_mark.min(usize::try_from(self.descriptors_mark).unwrap_or(usize::MAX));
-        let crowded = inodes >= inodes_mark / 2 || self.objects() >= self.objects_mark / 2;
+        let crowded = self.is_half_full(inodes);
         if crowded {
             self.bell.notify_one();
         }
         crowded
+    }
+
+    fn is_half_full(&self, inodes: usize) -> bool {
+        let inodes_mark = self.inodes_mark.min(usize::try_from(self.descriptors_mark).unwrap_or(usize::MAX));
+        inodes >= inodes_mark / 2 || self.objects() >= self.objects_mark / 2
     }
 
     /// Inodes that have an object.
@@ -156,6 +179,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         while !pressure.ended.load(Ordering::Acquire) {
+            self.forget_vain();
             let high = pressure.is_high(self.inodes.len());
             let crowded = high || pressure.is_crowded(self.inodes.len());
             if self.sweep(crowded) && crowded || high && self.shrink() {
@@ -222,6 +246,38 @@ impl<C: PageCache> Namespace<C> {
         true
     }
 
+    /// A name was looked for in vain. The kernel keeps that, and the name's directory with it, which pruning then spares. It drops it when it
+    /// is told to, name by name: so, once the tables are half full, each is written down, for the thread that tells it.
+    pub fn note_vain(&self, parent: u64, name: &OsStr) {
+        if !self.pressure.is_half_full(self.inodes.len()) {
+            return;
+        }
+        let mut vain = self.pressure.vain.lock();
+        if vain.len() < VAIN_MAX {
+            vain.push((parent, name.to_owned()));
+        }
+        if vain.len() >= VAIN_MAX / 16 {
+            self.pressure.bell.notify_one();
+        }
+    }
+
+    fn forget_vain(&self) {
+        let vain = std::mem::take(&mut *self.pressure.vain.lock());
+        if let Some(kernel) = self.kernel.get() {
+            vain.iter().for_each(|(parent, name)| kernel.invalidate_name(*parent, name));
+        }
+    }
+
+    /// Waits until an inode that is about to be made can be opened. Once it is made, it is too late to refuse.
+    pub(crate) fn make_room(&self, any: BorrowedFd<'_>) -> Result<()> {
+        match self.pressure.is_high(self.inodes.len()) {
+            true => {
+                self.with_room(|| self.pressure.admit(rustix::io::fcntl_dupfd_cloexec(any, 0)?)).map(drop)
+            }
+            false => Ok(()),
+        }
+    }
+
     /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
     pub(super) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
         let path = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
@@ -265,6 +321,17 @@ mod tests {
         // Whatever number was the last: the inodes below it may have gone.
         pressure.opened(3);
         assert!(pressure.is_crowded(375));
+    }
+
+    #[test]
+    fn the_last_descriptors_are_not_for_inodes() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let fd = || rustix::io::fcntl_dupfd_cloexec(&null, 100).unwrap();
+        let admits = |fd: OwnedFd, beyond: u64| {
+            Pressure::new(100, 100, fd.as_raw_fd() as u64 + beyond).admit(fd).is_ok()
+        };
+        assert!(!admits(fd(), 1), "the last of all");
+        assert!(admits(fd(), 1000));
     }
 
     #[test]

@@ -112,6 +112,22 @@ fn references_are_counted_and_forgotten() {
 }
 
 #[test]
+fn what_a_recovery_closes_was_named_before_it() {
+    let mut world = World::new();
+    std::fs::write(world.path("a"), "a").unwrap();
+    let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+    let inode = world.namespace.inodes.release(a, 1).unwrap();
+    let named = descriptors_named(world.region, LAYOUT).unwrap();
+    assert!(named.contains(&inode.raw_fd()), "killed between the last reference and the end of the inode");
+    world.kill();
+    assert_eq!(world.namespace.inodes_known(), 1);
+    let left = descriptors_named(world.region, LAYOUT).unwrap();
+    assert!(!left.contains(&inode.raw_fd()) && left.is_subset(&named), "its number may be used again");
+    // Closed by the recovery.
+    std::mem::forget(inode);
+}
+
+#[test]
 fn what_was_made_and_not_answered_is_made_once() {
     let mut world = World::new();
     let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;

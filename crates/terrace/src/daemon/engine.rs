@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use terrace_engine::io::{BlockingIo, Io, UringIo};
-use terrace_engine::namespace::{DurableLayout, DurableRegion, Namespace, NamespaceConfig};
+use terrace_engine::namespace::{self, DurableLayout, DurableRegion, Namespace, NamespaceConfig};
 use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 
 use crate::config::{Admit, Codec, Config, IoEngine, Tier};
@@ -61,9 +61,7 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
         tracing::warn!("{}: {err}; files are made stable one by one", shared.place.src.display());
     }
     let config = namespace_config(&shared.config);
-    let (base, bytes) = shared.memory.0.namespace_region();
-    // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
-    let region = unsafe { DurableRegion::new(base, bytes) };
+    let region = namespace_region(shared);
     let namespace = if recovering {
         let namespace = Namespace::recover(engine.clone(), region, config).map_err(failed)?;
         tracing::warn!("taken over: {:?}", engine.recover_pages());
@@ -81,12 +79,19 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
     Ok(MainDoor { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
 }
 
-impl MainDoor {
-    /// Descriptors that the tables name.
-    pub fn descriptors(&self) -> HashSet<RawFd> {
-        self.namespace.descriptors()
-    }
+fn namespace_region(shared: &Shared) -> DurableRegion {
+    let (base, bytes) = shared.memory.0.namespace_region();
+    // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
+    unsafe { DurableRegion::new(base, bytes) }
+}
 
+/// Descriptors that the tables of a dead terraced name.
+pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
+    let layout = namespace_config(&shared.config).layout;
+    namespace::descriptors_named(namespace_region(shared), layout).map_err(failed)
+}
+
+impl MainDoor {
     /// Answers the kernel until the mount is gone. The namespace stays: the engine still writes through its descriptors.
     pub fn run(&self) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;

@@ -118,6 +118,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
             Err(error) if error.errno() == libc::ENOENT => {
                 let ttl = self.namespace.config().negative_ttl;
                 reply.entry(&ttl, &no_entry(), GENERATION);
+                self.namespace.note_vain(parent.0, name);
             }
             result => answer_entry(reply, result),
         }
