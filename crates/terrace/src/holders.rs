@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::mounts;
+
 /// A process with something below the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
@@ -11,7 +13,7 @@ pub struct Holder {
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// How: `cwd`, `root`, `open file` or `mapping`.
+    /// How: `cwd`, `root`, `open file`, `mapping` or `own mount namespace`.
     pub how: &'static str,
     /// Of what.
     pub path: PathBuf,
@@ -27,12 +29,42 @@ impl fmt::Display for Holder {
 
 /// Processes that hold something at or below `mnt`, each once. Only links of /proc are read: nothing asks the mount.
 pub fn of(mnt: &Path) -> Vec<Holder> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok().map(|pid| (pid, entry.path())))
-        .filter_map(|(pid, dir)| holder(pid, &dir, mnt))
-        .collect()
+    processes().filter_map(|(pid, dir)| holder(pid, &dir, mnt)).collect()
+}
+
+/// Processes that see the mount of device `dev`, one of each mount namespace.
+pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
+    let mut known = Vec::new();
+    let mut seen = Vec::new();
+    for (pid, dir) in processes() {
+        let Ok(namespace) = fs::read_link(dir.join("ns/mnt")) else { continue };
+        if known.contains(&namespace) {
+            continue;
+        }
+        let table = mounts::table_of(&dir);
+        if !table.is_empty() {
+            known.push(namespace);
+        }
+        // The number of a device that is gone may be another's by now.
+        let ours = |entry: &mounts::Entry| entry.dev == dev && entry.fstype == mounts::FSTYPE;
+        if let Some(entry) = table.into_iter().find(ours) {
+            seen.push(Holder::new(pid, &dir, "own mount namespace", entry.point));
+        }
+    }
+    seen
+}
+
+/// All processes, with their directories in /proc.
+fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
+impl Holder {
+    fn new(pid: i32, dir: &Path, how: &'static str, path: PathBuf) -> Holder {
+        let name = fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
+        Holder { pid, name, how, path, starting: is_starting(dir) }
+    }
 }
 
 /// The holders as part of a line, a few of them by name.
@@ -59,8 +91,7 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
     let found = found.or_else(|| link("root").map(|path| ("root", path)));
     let found = found.or_else(|| open().map(|path| ("open file", path)));
     let (how, path) = found.or_else(|| mapped(dir, mnt).map(|path| ("mapping", path)))?;
-    let name = fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
-    Some(Holder { pid, name, how, path, starting: is_starting(dir) })
+    Some(Holder::new(pid, dir, how, path))
 }
 
 /// PF_FORKNOEXEC of include/linux/sched.h.

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-pub use table::{Entry, Layer, at, below, layer, table};
+pub use table::{Entry, Layer, at, below, layer, table, table_of};
 
 /// The type a terrace mount has in /proc/mounts.
 pub const FSTYPE: &str = "fuse.terrace";

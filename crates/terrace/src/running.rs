@@ -18,8 +18,9 @@ use crate::place;
 
 /// How often a request is sent again when the daemon died over it.
 const TRIES: usize = 4;
-/// How long a daemon may take to end after it has unmounted.
+/// How long a daemon may take to end after it has unmounted, and after which of it somebody is looked for who keeps it.
 const END_WITHIN: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(2);
 /// How long one may take to be gone that was killed.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -86,6 +87,7 @@ pub fn umount(mnt: &Path) -> Result<ExitCode> {
 }
 
 fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
+    let dev = mounts::at(mnt).filter(|entry| entry.fstype == mounts::FSTYPE).map(|entry| entry.dev);
     let mut tries = BUSY_TRIES;
     while let Err(no) = ask(instance, &Request::Stop { lazy: false, lose: false }) {
         tries -= 1;
@@ -106,6 +108,13 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
             }
         }
     }
+    let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
+    if !wait_for_end(instance, SOON)
+        && let Some(seen) = seen()
+    {
+        let who = holders::told(&seen);
+        eprintln!("terrace: {}: unmounted here; waiting for {who}, which still sees it", mnt.display());
+    }
     if wait_for_end(instance, END_WITHIN) {
         // Its directory stays, to tell the next `terrace mount` as well.
         return lost::by(instance).map_or(Ok(()), |lost| {
@@ -113,8 +122,17 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
             Err(Failure::new(mnt.display(), format!("unmounted, but {lost}"), cure))
         });
     }
-    let why = "it is unmounted, but its daemon still writes back";
-    Err(Failure::new(mnt.display(), why, format!("see {}", instance.log().display())))
+    let (why, cure) = match seen() {
+        Some(seen) => (
+            format!("it is unmounted here, but still seen by {}", holders::told(&seen)),
+            "its daemon serves them, and ends when they have".to_owned(),
+        ),
+        None => (
+            "it is unmounted, but its daemon still writes back".to_owned(),
+            format!("see {}", instance.log().display()),
+        ),
+    };
+    Err(Failure::new(mnt.display(), why, cure))
 }
 
 fn not_unmounted(mnt: &Path, why: &str) -> Failure {

@@ -1,4 +1,4 @@
-//! /proc/self/mountinfo: what is mounted where, as proc(5) describes it.
+//! /proc/PID/mountinfo: what is mounted where, as proc(5) describes it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,12 @@ pub struct Entry {
 
 /// All mounts this process sees, oldest first; a later one at the same point covers an earlier.
 pub fn table() -> Vec<Entry> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table_of(Path::new("/proc/self"))
+}
+
+/// All mounts that the process of this directory of /proc sees, as [`table`]; none if it may not be looked into.
+pub fn table_of(process: &Path) -> Vec<Entry> {
+    let text = std::fs::read(process.join("mountinfo")).unwrap_or_default();
     text.split(|b| *b == b'\n').filter_map(parse).collect()
 }
 

@@ -1,9 +1,9 @@
 //! A mount from its beginning to its orderly end, by each way it can end.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -308,6 +308,36 @@ fn options_of_an_ordinary_user() {
     assert!(told.out.starts_with("2\n"), "{}", told.out);
     assert!(told.err.lines().count() == 1 && told.err.contains("lazytime"), "{}", told.err);
     assert!(told.out.contains("noexec") && told.out.contains("noatime"), "{}", told.out);
+    stage.nothing_is_left();
+}
+
+/// A mount namespace that was made while the mount was there keeps it, and its daemon, until it ends.
+#[test]
+fn umount_tells_who_else_sees_the_mount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let mut other = Command::new("unshare");
+    // Without the mounts of tests beside this one; and not for ever, should this one fail.
+    let script = "grep ' fuse.terrace ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF \"$0\" | xargs -r umount -l; \
+                  echo there; exec sleep 20";
+    other.args(["-m", "--propagation", "private", "sh", "-c", script]).arg(&stage.mnt);
+    let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "there\n");
+    let mut umount = terrace(["umount", text(&stage.mnt)]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(umount.stderr.take().unwrap());
+    line.clear();
+    told.read_line(&mut line).unwrap();
+    let pid = format!("(pid {}, own mount namespace {})", other.id(), stage.mnt.display());
+    assert!(line.contains("unmounted here") && line.contains(&pid), "{line}");
+    assert!(umount.try_wait().unwrap().is_none(), "it waits");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(umount.wait().unwrap().success());
     stage.nothing_is_left();
 }
 
