@@ -7,7 +7,7 @@ use crate::object::{Object, ObjectId, ObjectRef};
 use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::tier::{Compressed, LEFT_TIER, Leaving};
+use crate::tier::{Compressed, Leaving, WAS_HERE};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ impl Core {
     pub(crate) fn enlist(&mut self, frame: u32, shadow: u32, why: Why) -> bool {
         self.counts.inserted += 1;
         let came_back = shadow != 0;
-        let shadow = NonZeroU32::new(shadow).filter(|_| shadow != LEFT_TIER).map(Shadow);
+        let shadow = NonZeroU32::new(shadow).filter(|_| shadow != WAS_HERE).map(Shadow);
         let refault = self.list(frame, shadow, why, why != Why::Readahead);
         if why == Why::Read && came_back {
             self.note_refault();
@@ -351,7 +351,7 @@ impl Core {
             leaving.push(page);
             return true;
         }
-        self.release(place, v.slot, v.shadow.map_or(0, |s| s.0.get()));
+        self.release(place, v.slot, self.trace_of(v.shadow));
         self.counts.pgsteal += 1;
         true
     }

@@ -143,6 +143,7 @@ impl Client {
             donations_dropped: r.sum(|c| &c.donations_dropped),
             retries: r.sum(|c| &c.retries),
             tier_hits: r.sum(|c| &c.tier_hits),
+            reads: r.sum(|c| &c.reads),
             read_ns: r.sum(|c| &c.read_ns),
         }
     }
@@ -160,6 +161,7 @@ pub(crate) struct Totals {
     pub donations_dropped: u64,
     pub retries: u64,
     pub tier_hits: u64,
+    pub reads: u64,
     pub read_ns: u64,
 }
 
@@ -176,6 +178,7 @@ impl Totals {
             donations_dropped: self.donations_dropped.wrapping_add(more.donations_dropped),
             retries: self.retries.wrapping_add(more.retries),
             tier_hits: self.tier_hits.wrapping_add(more.tier_hits),
+            reads: self.reads.wrapping_add(more.reads),
             read_ns: self.read_ns.wrapping_add(more.read_ns),
         }
     }

@@ -153,7 +153,8 @@ impl Engine {
         let limit = &handles.segment.header().limit_bytes;
         let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
         let mut core = Core::new(handles.clone(), policy, min_ttl);
-        core.tier = Compressed::new(config.compressed, &handles)?;
+        let has_ghost = terrace_policy::has_ghost(&config.policy);
+        core.tier = Compressed::new(config.compressed, has_ghost, &handles)?;
         let engine = Arc::new(Engine {
             memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
             core: Mutex::new(core),

@@ -11,6 +11,7 @@
 //! | [`pool`] | frames, budget, resize |
 //! | `metadata` | what pages cost beside their frames |
 //! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
+//! | [`tier`] | compressed pages; `vain`, what is not tried for them; `idle`, whether there are processors for it |
 //! | [`lru`] | the policy's lists from outside: shown, aged, evicted by command; `min_ttl` |
 //! | [`sample`] | what other sizes of memory would do, from a sample of live accesses |
 //! | [`trace`] | records what programs access, for the simulator |
@@ -30,6 +31,7 @@ mod dirt;
 pub mod door;
 pub mod fault;
 mod frames;
+mod idle;
 pub mod io;
 pub mod lru;
 mod metadata;
@@ -46,6 +48,7 @@ pub mod stats;
 mod throttle;
 pub mod tier;
 pub mod trace;
+mod vain;
 pub mod write;
 pub mod writeback;
 

@@ -2,10 +2,11 @@
 
 use crate::dirt::Dirt;
 use crate::source::SourceFile;
+use crate::vain::Vain;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_shm::layout::{TIMES_KNOWN, TIMES_RESTORE};
 use terrace_shm::{ObjectSlot, RUN_PAGES, Segment};
 
@@ -40,8 +41,9 @@ pub struct Object {
     pub(crate) unsynced: AtomicBool,
     /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
     pub(crate) doomed: AtomicBool,
-    /// Pages of it in a row that could not be compressed, and those not tried since.
-    pub(crate) refused: AtomicU32,
+    /// Tries to compress a page of it, and to do so with LZ4.
+    pub(crate) compressing: Vain,
+    pub(crate) lz4: Vain,
     /// Taken out of the books, its slot and descriptors may be another's. Set under the writeback lock.
     pub(crate) gone: AtomicBool,
 }
@@ -101,7 +103,8 @@ impl Object {
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
             doomed: AtomicBool::new(false),
-            refused: AtomicU32::new(0),
+            compressing: Vain::default(),
+            lz4: Vain::default(),
             gone: AtomicBool::new(false),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::pool::Backed;
+use crate::tier::Judge;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;
@@ -24,14 +25,14 @@ impl Engine {
     /// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
     pub(crate) fn reclaim_loop(&self) {
         let mut compressor = self.compressor();
-        let mut judged = 0;
+        let mut judge = Judge::default();
         while !self.stopping.load(Ordering::Acquire) {
             self.reclaim_bell.wait(Duration::from_millis(500));
             self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
             while self.reclaim_batch(compressor.as_mut()) {
                 if let Some(compressor) = &mut compressor {
-                    match self.judge_tier(&mut judged) {
+                    match self.judge_tier(&mut judge) {
                         0 => {}
                         moved => self.follow_boundary(moved, compressor),
                     }

@@ -12,6 +12,7 @@
 use crate::core::Core;
 use crate::door::Totals;
 use crate::engine::Engine;
+use crate::idle::Idle;
 use crate::object::Object;
 use crate::reclaim::BATCH;
 use crate::segment::SegmentHandles;
@@ -23,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::boundary::{Boundary, Costs, Window};
 use terrace_policy::{Shadow, Victim, Why};
-use terrace_shm::codec::{Coded, Page, Unpack};
+use terrace_shm::codec::{Codec, Coded, Page, Unpack};
 use terrace_shm::compress::{Compressor, Mode, Refusal, Unzstd};
 use terrace_shm::index::Place;
 use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
@@ -32,11 +33,16 @@ use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::{Corrupt, ZPool};
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
-/// What compressing and decompressing a page cost, ns, until something better is known: LZ4.
+/// What compressing a page costs, ns, until something better is known: LZ4.
 const COMPRESS_NS: u64 = 8_000;
-const DECOMPRESS_NS: u64 = 4_000;
-/// What a miss takes of the processors beside the read of the device, ns: it is donated, listed, and another page evicted.
-const MISS_WORK_NS: u64 = 10_000;
+/// What a hit costs with each codec, ns: decompressing, copying, checking.
+const DECOMPRESS_NS: u64 = 3_500;
+const DECOMPRESS_ZSTD_NS: u64 = 8_000;
+/// What a miss takes of the processors beyond a hit, ns: for each read of the device, which is begun and ended, with two changes of thread;
+/// and for each page, which is donated and listed, and another one evicted. fio, nearly all of whose reads missed, took 24 us for a read of
+/// one page, 30 for four, 62 for sixteen, its own calls included.
+const READ_WORK_NS: u64 = 14_500;
+const PAGE_WORK_NS: u64 = 2_500;
 /// Reads of the device that tell what one takes.
 const READS_MIN: u64 = 64;
 /// How often the boundary is looked at.
@@ -47,13 +53,14 @@ const GIVE_UP: usize = 64;
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
-const REFUSALS: u32 = 16;
-const REPROBE: u32 = 64;
-/// The shadow of a page that left the tier: that it was there is all that is known, and the policy is not told, for it has been away
-/// longer than anything in DRAM. (With a shadow of the policy's, all pages of a loop came back as recent ones, and circulated.) No policy
-/// makes this one but once in 2^31 evictions.
-pub(crate) const LEFT_TIER: u32 = u32::MAX;
+/// What a page that can be compressed says against so many of its file that cannot; and one that LZ4 can, against those left to zstd: a
+/// vain try of LZ4 costs half of what zstd does.
+const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
+const LZ4_OUTWEIGHS: u16 = 4;
+/// The shadow of a page that was in memory, which is all that is known; the policy is not told. So of a page that left the tier: it has been
+/// away longer than anything in DRAM. (With a shadow of the policy's, all pages of a loop came back as recent ones, and circulated.) And where
+/// the policy makes none at all: the tier wants to know what comes back. No policy makes this one but once in 2^31 evictions.
+pub(crate) const WAS_HERE: u32 = u32::MAX;
 /// A page is promoted when it is touched so often below: then it has been read so much more than others there that what promoting costs,
 /// a decompression and another page's compression, comes back in decompressions saved.
 const PROMOTE_AT: u32 = 8;
@@ -112,6 +119,8 @@ pub(crate) struct TierCounts {
     pub duplicates: u64,
     /// Time spent on compressing, ns.
     pub compress_ns: u64,
+    /// Pages stored as zstd's.
+    pub zstd: u64,
 }
 
 /// The tier's books. Behind the core lock.
@@ -121,6 +130,8 @@ pub(crate) struct Compressed {
     pub boundary: Boundary,
     pub counts: TierCounts,
     admit: Admit,
+    /// The policy keeps shadows: those it wants.
+    has_ghost: bool,
     unzstd: Unzstd,
     compressor_bytes: usize,
     /// Of the window under way.
@@ -129,8 +140,8 @@ pub(crate) struct Compressed {
     began: [u64; 5],
     /// Reads answered when touches were aged.
     aged_at: u64,
-    /// Pages that clients had read from the source, and the time that took, when their cost was last looked at.
-    read_at: [u64; 2],
+    /// What clients had read from the source when its cost was last looked at: pages, in how many reads, ns.
+    read_at: [u64; 3],
 }
 
 /// A page on its way out of DRAM. Until it has arrived it is resident as before.
@@ -140,17 +151,15 @@ pub(crate) struct Leaving {
     frame: u32,
     entry: Entry,
     shadow: Option<Shadow>,
+    /// LZ4 need not be tried.
+    beyond_lz4: bool,
 }
 
-/// Whether a page is not worth trying, after so many of its file were refused. What is not tried is counted, too, so that one in
-/// so many is.
-fn is_incompressible(o: &Object) -> bool {
-    let refused = o.refused.load(Ordering::Relaxed);
-    if refused < REFUSALS {
-        return false;
-    }
-    o.refused.fetch_add(1, Ordering::Relaxed);
-    !(refused - REFUSALS).is_multiple_of(REPROBE)
+/// When the reclaim thread last judged the tier, and what it keeps for that.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    at_ns: u64,
+    idle: Idle,
 }
 
 impl Compressed {
@@ -158,24 +167,30 @@ impl Compressed {
     ///
     /// # Errors
     /// Out of memory; what a predecessor left in the pool cannot be given back.
-    pub(crate) fn new(config: CompressedConfig, handles: &SegmentHandles) -> io::Result<Option<Compressed>> {
+    pub(crate) fn new(
+        config: CompressedConfig,
+        has_ghost: bool,
+        handles: &SegmentHandles,
+    ) -> io::Result<Option<Compressed>> {
         let pool = ZPool::new(handles.segment.clone(), handles.touches.clone())?;
         if config.codec.is_none() || config.max_percent == 0 {
             return Ok(None);
         }
-        let costs = Costs { miss: config.miss_ns, compress: COMPRESS_NS, decompress: DECOMPRESS_NS };
+        let (read, work) = (config.miss_ns, READ_WORK_NS + PAGE_WORK_NS);
+        let costs = Costs { read, work, compress: COMPRESS_NS, decompress: DECOMPRESS_NS };
         handles.segment.header().promote_at.store(PROMOTE_AT, Ordering::Relaxed);
         Ok(Some(Compressed {
             pool,
             boundary: Boundary::new(costs),
             counts: TierCounts::default(),
             admit: config.admit,
+            has_ghost,
             unzstd: Unzstd::new()?,
             compressor_bytes: 0,
             refaults: 0,
             began: [0; 5],
             aged_at: 0,
-            read_at: [0; 2],
+            read_at: [0; 3],
         }))
     }
 
@@ -196,18 +211,18 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Learns what a miss costs from what reads of the source took.
-    fn note_reads(&mut self, now: [u64; 2]) {
-        let [pages, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
+    /// Learns what a missing page costs from reads of the source: what one read takes, its pages share.
+    fn note_reads(&mut self, now: [u64; 3]) {
+        let [pages, reads, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
         if pages < READS_MIN {
             return;
         }
         self.read_at = now;
         // Clients count, and may count nonsense.
-        let seen = (ns / pages).clamp(1_000, 1_000_000_000) + MISS_WORK_NS;
-        let known = &mut self.boundary.costs.miss;
-        *known += seen / 8;
-        *known -= *known / 9;
+        let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
+        let costs = &mut self.boundary.costs;
+        learn(&mut costs.read, ns);
+        learn(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
     }
 
     /// What `terrace stat` shows; `hits` are counted at the doors.
@@ -236,15 +251,27 @@ impl Compressed {
             duplicates: c.duplicates,
             moved_bytes: counts.moved_bytes,
             compress_ns: c.compress_ns / (compressed + c.changed + c.duplicates).max(1),
-            miss_ns: self.boundary.costs.miss,
+            miss_ns: self.boundary.costs.read,
         }
     }
+}
+
+/// A moving mean: what was `seen` last is a ninth of it.
+fn learn(known: &mut u64, seen: u64) {
+    *known += seen / 8;
+    *known -= *known / 9;
 }
 
 impl Core {
     /// A page was read from the source that had been here before.
     pub(crate) fn note_refault(&mut self) {
         self.tier.iter_mut().for_each(|tier| tier.refaults += 1);
+    }
+
+    /// What the entry of a page that leaves memory keeps, given what the policy wants to be told when it comes back.
+    pub(crate) fn trace_of(&self, shadow: Option<Shadow>) -> u32 {
+        let untold = if self.tier.as_ref().is_some_and(|tier| !tier.has_ghost) { WAS_HERE } else { 0 };
+        shadow.map_or(untold, |shadow| shadow.0.get())
     }
 
     /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
@@ -260,22 +287,24 @@ impl Core {
         }
         let has_memory = tier.pool.limit() > 0;
         let (slot, _) = self.index.whose(place);
+        let object = self.object_in_slot(slot);
         // Also while there is no memory: the boundary should know what it would be for.
-        if self.object_in_slot(slot).is_some_and(|o| is_incompressible(o)) {
+        if object.is_some_and(|o| o.compressing.spares()) {
             self.tier.as_mut()?.counts.reject_by_file += 1;
             return None;
         }
+        let beyond_lz4 = object.is_some_and(|o| o.lz4.spares());
         if !has_memory {
             return None;
         }
         self.policy.restore(v.slot);
         self.handles.frame_flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
-        Some(Leaving { place, frame: v.slot, entry: self.index.get(place), shadow: v.shadow })
+        Some(Leaving { place, frame: v.slot, entry: self.index.get(place), shadow: v.shadow, beyond_lz4 })
     }
 
     /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
     fn stow(&mut self, leaving: &Leaving, coded: Result<Coded<'_>, Refusal>) -> bool {
-        let Leaving { place, frame, entry, shadow } = *leaving;
+        let Leaving { place, frame, entry, shadow, beyond_lz4 } = *leaving;
         let flags = self.handles.frame_flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
         let now = self.index.get(place);
         if now != entry || flags & HELD != 0 || !self.policy.contains(frame) {
@@ -287,20 +316,23 @@ impl Core {
         }
         self.policy.remove(frame);
         let (slot, _) = self.index.whose(place);
-        let refused = self.object_in_slot(slot).map(|o| &o.refused);
+        let codec = coded.as_ref().ok().map(|coded| coded.codec);
+        if let Some(o) = self.object_in_slot(slot) {
+            o.compressing.note(codec.is_some(), REFUSALS_OUTWEIGHED);
+            if !beyond_lz4 && codec != Some(Codec::Same) {
+                o.lz4.note(codec == Some(Codec::Lz4), LZ4_OUTWEIGHS);
+            }
+        }
         let handle = match coded {
             Ok(coded) => {
-                refused.inspect(|n| n.store(0, Ordering::Relaxed));
                 let tier = self.tier.as_mut().expect("as above");
+                tier.counts.zstd += u64::from(coded.codec == Codec::Zstd);
                 tier.pool.store(coded, place).or_else(|| {
                     self.make_room_below(GIVE_UP);
                     self.tier.as_mut()?.pool.store(coded, place)
                 })
             }
             Err(_) => {
-                if let Some(n) = refused {
-                    n.fetch_add(1, Ordering::Relaxed);
-                }
                 self.tier.as_mut().expect("as above").counts.reject_compress_poor += 1;
                 None
             }
@@ -311,7 +343,7 @@ impl Core {
                 replace(self.index.entry(place), Entry::tier(handle.0, clock));
                 self.free_owned(frame);
             }
-            None => self.release(place, frame, shadow.map_or(0, |s| s.0.get())),
+            None => self.release(place, frame, self.trace_of(shadow)),
         }
         self.counts.pgsteal += 1;
         true
@@ -323,7 +355,7 @@ impl Core {
         let mut coldest = Vec::new();
         tier.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
-            self.make_absent(place, LEFT_TIER);
+            self.make_absent(place, WAS_HERE);
             self.tier.as_mut().expect("as above").pool.evict(handle);
         }
         let Core { tier: Some(tier), index, .. } = self else { return 0 };
@@ -430,7 +462,10 @@ impl Engine {
             }
             // What it costs decides whether it pays: how long we wait for the lock does not belong to that.
             let began = self.clock.now_ns();
-            let coded = compressor.compress(&page);
+            let coded = match l.beyond_lz4 {
+                true => compressor.compress_beyond_lz4(&page),
+                false => compressor.compress(&page),
+            };
             spent += self.clock.now_ns().saturating_sub(began);
             freed += usize::from(self.core.lock().stow(l, coded));
         }
@@ -441,17 +476,19 @@ impl Engine {
     }
 
     /// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.
-    pub(crate) fn judge_tier(&self, last: &mut u64) -> i64 {
+    pub(crate) fn judge_tier(&self, judge: &mut Judge) -> i64 {
         let now = self.clock.now_ns();
-        if now.saturating_sub(*last) < JUDGED_EVERY.as_nanos() as u64 {
+        if now.saturating_sub(judge.at_ns) < JUDGED_EVERY.as_nanos() as u64 {
             return 0;
         }
-        *last = now;
+        judge.at_ns = now;
+        let idle = judge.idle.share(now);
         let fast = self.clients.totals();
         let hits = self.tier_hits(&fast);
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
-        tier.note_reads([fast.misses, fast.read_ns]);
+        tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
+        tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
         let (c, pool) = (tier.counts, &tier.pool);
         let ends = [pool.counts().stored_pages, c.reject_compress_poor, c.reject_by_file, c.promoted, hits];
         let [stored, refused, untried, promoted, tier_hits] =
@@ -471,6 +508,10 @@ impl Engine {
         let before = tier.boundary.chunks();
         if let Some(each) = c.compress_ns.checked_div(ends[0] + ends[1]) {
             tier.boundary.costs.compress = each;
+        }
+        if let Some(per_mille) = (c.zstd * 1000).checked_div(ends[0]) {
+            let more = DECOMPRESS_ZSTD_NS - DECOMPRESS_NS;
+            tier.boundary.costs.decompress = DECOMPRESS_NS + more * per_mille.min(1000) / 1000;
         }
         if tier.boundary.judge(window) {
             (tier.refaults, tier.began) = (0, ends);
@@ -647,13 +688,18 @@ mod tests {
 
     impl Squeezed {
         fn new(codec: Mode) -> Squeezed {
+            Squeezed::under("strata", codec)
+        }
+        fn under(policy: &str, codec: Mode) -> Squeezed {
             let compressed = CompressedConfig {
                 codec: Some(codec),
                 min_percent: 25,
                 admit: Admit::All,
                 ..CompressedConfig::default()
             };
-            let config = EngineConfig { memory_bytes: 32 << 20, compressed, ..EngineConfig::default() };
+            let policy = policy.to_owned();
+            let config =
+                EngineConfig { memory_bytes: 32 << 20, policy, compressed, ..EngineConfig::default() };
             let handles = Arc::new(SegmentHandles::create(&config).unwrap());
             let engine =
                 Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
@@ -826,16 +872,36 @@ mod tests {
         let s = Squeezed::new(Mode::Lz4);
         let mut core = s.engine.core.lock();
         let tier = core.tier.as_mut().unwrap();
-        tier.note_reads([10, 1]);
-        assert_eq!(tier.boundary.costs.miss, 60_000, "too few to tell");
-        (1..200).for_each(|i| tier.note_reads([i * READS_MIN, i * READS_MIN * 5_000]));
-        let miss = tier.boundary.costs.miss;
-        assert!((14_900..=15_100).contains(&miss), "{miss}");
+        tier.note_reads([10, 10, 1]);
+        assert_eq!(tier.boundary.costs.read, 60_000, "too few to tell");
+        // Four pages a read: 20 us, and the work of one read, which they share.
+        (1..200).for_each(|i| tier.note_reads([4, 1, 20_000].map(|each| i * READS_MIN * each)));
+        let Costs { read, work, .. } = tier.boundary.costs;
+        assert!((4_900..=5_100).contains(&read), "{read}");
+        assert!((6_000..=6_200).contains(&work), "{work}");
         // What a client makes up has bounds, and is forgotten.
-        tier.note_reads([u64::MAX / 2, u64::MAX]);
-        tier.note_reads([1, 0]);
-        tier.note_reads([u64::MAX, u64::MAX]);
-        assert!(tier.boundary.costs.miss < 200_000_000);
+        tier.note_reads([u64::MAX / 2, u64::MAX, u64::MAX]);
+        tier.note_reads([1, 1, 0]);
+        tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
+        assert!(tier.boundary.costs.work <= READ_WORK_NS + PAGE_WORK_NS);
+        assert!(tier.boundary.costs.read < 200_000_000);
+    }
+
+    #[test]
+    fn what_comes_back_is_known_where_the_policy_keeps_no_shadows() {
+        for policy in ["lru", "strata"] {
+            let s = Squeezed::under(policy, Mode::Lz4);
+            assert!(s.engine.empty_tier() > 0);
+            (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+            s.engine.core.lock().relieve(PAGES as usize, None);
+            let before = s.engine.core.lock().tier.as_ref().unwrap().refaults;
+            // In no order: what is read ahead does not count, nor what it saves.
+            let jump = |i| i * 37 % PAGES;
+            (0..PAGES).map(jump).for_each(|page| assert_eq!(s.read(page), content(page)));
+            let refaults = s.engine.core.lock().tier.as_ref().unwrap().refaults - before;
+            assert!((PAGES / 2..=PAGES).contains(&refaults), "{policy}: {refaults}");
+            s.agrees();
+        }
     }
 
     #[test]

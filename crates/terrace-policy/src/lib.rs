@@ -294,6 +294,11 @@ pub fn canonical(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|known| **known == meant).copied()
 }
 
+/// Whether the policy called `name` gives pages that leave a shadow ([`Evict::shadow`]).
+pub fn has_ghost(name: &str) -> bool {
+    build(name, 64, 64).is_some_and(|mut policy| policy.shadow().is_some())
+}
+
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
 pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {

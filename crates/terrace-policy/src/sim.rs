@@ -125,7 +125,7 @@ struct Entry(u64);
 impl Entry {
     const RESIDENT: u64 = 1 << 32;
     const BELOW: u64 = 1 << 33;
-    const LEFT_BELOW: u64 = 1 << 34;
+    const WAS_HERE: u64 = 1 << 34;
 
     fn resident(slot: Slot) -> Entry {
         Entry(Entry::RESIDENT | u64::from(slot))
@@ -135,9 +135,9 @@ impl Entry {
         Entry(Entry::BELOW | u64::from(node))
     }
 
-    /// Left the compressed tier: the policy knows nothing of it.
-    fn left_below() -> Entry {
-        Entry(Entry::LEFT_BELOW)
+    /// Was in memory: the policy knows nothing of it.
+    fn was_here() -> Entry {
+        Entry(Entry::WAS_HERE)
     }
 
     fn absent(shadow: Option<Shadow>) -> Entry {

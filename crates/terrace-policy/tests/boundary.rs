@@ -124,7 +124,11 @@ fn since(now: Squeezed, before: Squeezed) -> Squeezed {
 
 /// A fresh cache in one phase only, twice: what the second time came to.
 fn alone(phase: Phase, percent_max: u32) -> Seen {
-    let mut policy = build("strata", BUDGET, BUDGET).unwrap();
+    alone_under("strata", phase, percent_max)
+}
+
+fn alone_under(policy: &str, phase: Phase, percent_max: u32) -> Seen {
+    let mut policy = build(policy, BUDGET, BUDGET).unwrap();
     let mut squeezer =
         Squeezer::new(policy.as_mut(), setup(percent_max), ONCE as usize + 2 * PHASE + 1, &content);
     let mut programs = Programs::new(7);
@@ -186,4 +190,12 @@ fn what_can_gain_does() {
             [percent, 0].map(|percent| alone(phase, percent).counts.request_ns(&Prices::default()));
         assert!(with < without * most, "{phase:?}, {percent}: {with:.0} ns instead of {without:.0}");
     }
+}
+
+/// `lru` keeps no shadows: what comes back is known from the entries.
+#[test]
+fn a_policy_without_shadows_gains_as_well() {
+    let [with, without] =
+        [90, 0].map(|percent| alone_under("lru", Phase::Zipf, percent).counts.request_ns(&Prices::default()));
+    assert!(with < without * 0.8, "{with:.0} ns instead of {without:.0}");
 }

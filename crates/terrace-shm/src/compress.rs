@@ -91,13 +91,25 @@ impl Compressor {
     /// # Errors
     /// It is not worth keeping.
     pub fn compress(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
+        self.compress_as(self.mode, page)
+    }
+    /// As [`Compressor::compress`], for a page whose like LZ4 has failed at.
+    ///
+    /// # Errors
+    /// It is not worth keeping.
+    pub fn compress_beyond_lz4(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
+        let mode = if self.mode == Mode::Mixed { Mode::Dense } else { self.mode };
+        self.compress_as(mode, page)
+    }
+
+    fn compress_as(&mut self, mode: Mode, page: &Page) -> Result<Coded<'_>, Refusal> {
         if let Some(word) = same_word(page) {
             let len = self.put(word);
             return self.coded(Codec::Same, len);
         }
-        if self.mode != Mode::Dense {
+        if mode != Mode::Dense {
             let len = self.lz4(page);
-            if len <= self.stored_max || self.mode == Mode::Lz4 {
+            if len <= self.stored_max || mode == Mode::Lz4 {
                 return self.coded(Codec::Lz4, len);
             }
         }
@@ -217,6 +229,9 @@ mod tests {
         ] {
             let found = [Mode::Lz4, Mode::Mixed, Mode::Dense].map(|mode| codec(mode, &page));
             assert_eq!(found, wanted);
+            let beyond = [Mode::Lz4, Mode::Mixed, Mode::Dense]
+                .map(|mode| compressor(mode).compress_beyond_lz4(&page).map(|c| c.codec));
+            assert_eq!(beyond, [wanted[0], wanted[2], wanted[2]]);
         }
     }
 

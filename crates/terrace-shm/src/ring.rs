@@ -44,7 +44,9 @@ pub struct Counters {
     pub retries: AtomicU64,
     /// Pages decoded from the compressed pool; they count as hits, too.
     pub tier_hits: AtomicU64,
-    /// Time that reads of the source took, ns.
+    /// Reads of the source: each one of adjacent pages.
+    pub reads: AtomicU64,
+    /// Time that they took, ns.
     pub read_ns: AtomicU64,
 }
 

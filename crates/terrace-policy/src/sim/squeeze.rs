@@ -50,7 +50,7 @@ pub struct Prices {
 impl Default for Prices {
     /// An NVMe disk, and LZ4.
     fn default() -> Prices {
-        Prices { hit: 500, costs: Costs { miss: 60_000, compress: 8_000, decompress: 4_000 } }
+        Prices { hit: 500, costs: Costs { read: 50_000, work: 10_000, compress: 8_000, decompress: 4_000 } }
     }
 }
 
@@ -108,7 +108,7 @@ impl Squeezed {
     pub fn request_ns(&self, prices: &Prices) -> f64 {
         let Prices { hit, costs } = *prices;
         let hits = self.requests - self.misses - self.tier_hits;
-        let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss;
+        let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss();
         ns as f64 / self.requests.max(1) as f64
     }
     /// What the tier costs the processor for each request on average, ns: compressing, and decompressing for readers and for DRAM.
@@ -260,6 +260,8 @@ pub struct Squeezer<'a> {
     aged_at: u64,
     /// Whether the boundary went up or down when it last moved.
     went: i8,
+    /// The policy keeps shadows.
+    has_ghost: bool,
 }
 
 impl fmt::Debug for Squeezer<'_> {
@@ -288,6 +290,7 @@ impl<'a> Squeezer<'a> {
         let chunk_pages = (setup.budget / CHUNKS_MIN).clamp(1, CHUNK_PAGES);
         let chunks = (setup.budget / chunk_pages) as u32;
         let share = |percent: u32| (u64::from(chunks) * u64::from(percent) / 100) as u32;
+        let has_ghost = policy.shadow().is_some();
         let mut boundary = Boundary::new(setup.prices.costs);
         boundary.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
         let mut pool = Pool::new(policy, setup.budget, Mode::Sampled { batch: BATCH });
@@ -297,6 +300,7 @@ impl<'a> Squeezer<'a> {
             below: Below::new(setup.budget, setup.ratio),
             boundary,
             content,
+            has_ghost,
             reused: vec![Cell::new(false); setup.budget],
             refused: vec![0; 1 << u8::BITS],
             chunk_pages,
@@ -352,7 +356,7 @@ impl<'a> Squeezer<'a> {
             costs.decompress
         } else {
             self.fault(id);
-            costs.miss
+            costs.miss()
         };
         if self.clock_ns - self.judged_ns >= JUDGED_EVERY_NS {
             self.judged_ns = self.clock_ns;
@@ -402,7 +406,9 @@ impl<'a> Squeezer<'a> {
         for victim in victims.drain(..) {
             let id = self.pool.ids[victim.slot as usize];
             let node = self.lower(&victim, id);
-            self.pool.entries[id as usize] = node.map_or(Entry::absent(victim.shadow), Entry::below);
+            // Also where the policy keeps no shadows, the boundary wants to know what comes back.
+            let absent = if self.has_ghost { Entry::absent(victim.shadow) } else { Entry::was_here() };
+            self.pool.entries[id as usize] = node.map_or(absent, Entry::below);
             self.pool.free.push(victim.slot);
         }
         self.pool.victims = victims;
@@ -456,7 +462,7 @@ impl<'a> Squeezer<'a> {
     /// (Else all pages of a loop come back as recent refaults, DRAM turns over, and everything circulates.)
     fn give_up(&mut self, want: usize) {
         for id in self.below.coldest(want) {
-            self.pool.entries[id as usize] = Entry::left_below();
+            self.pool.entries[id as usize] = Entry::was_here();
         }
     }
 
