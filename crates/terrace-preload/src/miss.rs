@@ -103,13 +103,17 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     let size = file.slot.size.load(Ordering::Acquire);
     batch.land(size);
     if batch.len == 0 {
+        // Perhaps for want of a slot: somebody has to look why.
+        batch.look_at_ring();
         return 0;
     }
     let began = sys::now_ns();
     // SAFETY: every vector is a page of the ring or of the caller's buffer.
     let read = unsafe { batch.read() };
     let took = sys::now_ns().saturating_sub(began);
-    count(&ring.counters(file.local.stripe()).read_ns, took);
+    let counters = ring.counters(file.local.stripe());
+    count(&counters.reads, 1);
+    count(&counters.read_ns, took);
     // SAFETY: as above.
     unsafe { batch.hand_over(read, size) }
 }
@@ -131,7 +135,7 @@ struct Batch<'a> {
     /// Where each page lands: slot of the ring, or NO_SLOT: the caller's buffer.
     slots: [u8; BATCH_MAX],
     len: usize,
-    /// The ring had no slot for a page that was to be donated.
+    /// The ring had no slot for a page.
     full: bool,
 }
 
@@ -171,7 +175,7 @@ impl Batch<'_> {
 
     /// Phase 2. Ends the batch at the first page that has no place to land.
     fn land(&mut self, size: u64) {
-        let serving = self.file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
+        let serving = is_serving(self.file);
         let observed = std::mem::replace(&mut self.len, 0);
         for i in 0..observed {
             if self.start(i) >= size {
@@ -179,8 +183,7 @@ impl Batch<'_> {
             }
             let direct = self.direct(i, size).is_some();
             let donate = serving && self.source.may_write && !self.full;
-            let slot = (donate || !direct).then(|| claim(self.ring, self.file)).flatten();
-            self.full |= donate && slot.is_none();
+            let slot = (donate || !direct).then(|| self.claim()).flatten();
             if slot.is_none() && !direct {
                 return;
             }
@@ -217,9 +220,9 @@ impl Batch<'_> {
     }
 
     /// Phases 4 and 5. Bytes delivered to the caller.
-    unsafe fn hand_over(&self, read: usize, size: u64) -> usize {
+    unsafe fn hand_over(&mut self, read: usize, size: u64) -> usize {
         let (world, c) = (self.file.world, self.ring.counters(self.file.local.stripe()));
-        let serving = world.segment.header().serving.load(Ordering::Relaxed) != 0;
+        let serving = is_serving(self.file);
         let (mut delivered, mut good) = (0, 0);
         for i in 0..self.len {
             // The source has the object's size; a read that ends before it met something else (an error, another daemon
@@ -247,9 +250,7 @@ impl Batch<'_> {
         if good > 0 && self.file.is_traced() {
             self.file.trace(self.ring, self.base, good * PAGE_SIZE, true);
         }
-        if serving {
-            self.after_donations();
-        }
+        self.look_at_ring();
         delivered
     }
 
@@ -267,10 +268,10 @@ impl Batch<'_> {
     }
 
     /// Content from a process that may write the file, the key alone from others.
-    fn donate(&self, i: usize, valid: usize) {
+    fn donate(&mut self, i: usize, valid: usize) {
         let slot = match self.slots[i] {
             NO_SLOT if self.source.may_write => None,
-            NO_SLOT => claim(self.ring, self.file),
+            NO_SLOT => self.claim(),
             slot => Some(slot),
         };
         let c = self.ring.counters(self.file.local.stripe());
@@ -284,6 +285,12 @@ impl Batch<'_> {
         count(&c.donations, 1);
     }
 
+    fn claim(&mut self) -> Option<u8> {
+        let slot = claim(self.ring, self.file);
+        self.full |= slot.is_none();
+        slot
+    }
+
     fn give_up(&self, i: usize) {
         if self.slots[i] != NO_SLOT {
             slot::free(&self.ring.donation(self.slots[i].into()).state);
@@ -291,7 +298,10 @@ impl Batch<'_> {
     }
 
     /// Wakes the daemon if it sleeps over a ring that is half full; looks for the reason if the ring is full.
-    fn after_donations(&self) {
+    fn look_at_ring(&self) {
+        if !is_serving(self.file) {
+            return;
+        }
         let sleeps = self.file.world.segment.header().drainer_sleeps.load(Ordering::Relaxed) != 0;
         if !sleeps && !self.full {
             return;
@@ -301,15 +311,16 @@ impl Batch<'_> {
             door::ring_bell();
         }
         if self.full {
-            door::check_ring(states().all(|s| s == slot::CLAIMED));
+            // Left behind are slots that are held after a read as before it: at one moment others may just have all of them.
+            let has_read = self.len > 0 && self.source.may_write;
+            door::check_ring(has_read && states().all(|s| s == slot::CLAIMED));
         }
     }
 }
 
 /// Asks the daemon for a frame for a page: a donation without content.
 pub fn ask_for(file: &File, ring: &Ring, page: u64) {
-    let serving = file.world.segment.header().serving.load(Ordering::Relaxed) != 0;
-    let Some(slot) = serving.then(|| claim(ring, file)).flatten() else { return };
+    let Some(slot) = is_serving(file).then(|| claim(ring, file)).flatten() else { return };
     // Of a page that is not absent nothing was seen that the daemon would look at.
     offer(ring.donation(slot.into()), file, page, Seen { identity: 0, clock: 0 }, 0);
 }
@@ -322,6 +333,11 @@ fn offer(d: &Donation, file: &File, page: u64, seen: Seen, len: usize) {
     d.clock.store(seen.clock, Ordering::Relaxed);
     d.len.store(len as u64, Ordering::Relaxed);
     slot::ready(&d.state);
+}
+
+/// False while the daemon stops: nobody takes donations then.
+fn is_serving(file: &File) -> bool {
+    file.world.segment.header().serving.load(Ordering::Relaxed) != 0
 }
 
 /// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that

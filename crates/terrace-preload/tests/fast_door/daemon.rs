@@ -40,6 +40,8 @@ pub struct Manners {
     pub mute: AtomicBool,
     /// Leave donations where they are.
     pub lazy: AtomicBool,
+    /// Hang up after a SOURCE, as if another daemon followed.
+    pub hangs_up: AtomicBool,
     /// Errno of the answer to MAPPED.
     pub map_errno: AtomicU32,
     /// FLUSH is answered once so many came and a mapping was told. (Zero: at once.)
@@ -122,6 +124,7 @@ impl Running {
                 align: AtomicU32::new(PAGE_SIZE as u32),
                 mute: AtomicBool::new(false),
                 lazy: AtomicBool::new(false),
+                hangs_up: AtomicBool::new(false),
                 map_errno: AtomicU32::new(0),
                 flush_waits: AtomicU32::new(0),
             },
@@ -368,7 +371,8 @@ impl Daemon {
             control.push(SendAncillaryMessage::ScmRights(&fds));
         }
         sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut control, SendFlags::NOSIGNAL).ok()?;
-        Some(())
+        let goes_on = request.op != proto::SOURCE || !self.manners.hangs_up.load(Ordering::SeqCst);
+        goes_on.then_some(())
     }
     fn wait_for_company(&self) {
         let wanted = self.manners.flush_waits.load(Ordering::SeqCst);

@@ -182,6 +182,22 @@ fn nobody_drains() {
     assert_eq!(d.total(|c| &c.donations), 2 * 16, "nothing is donated to a daemon that is away");
 }
 
+/// Whatever a miss wants of the ring: that nobody drains it any more is noticed.
+#[test]
+fn a_new_daemon_gets_to_know_its_clients() {
+    let d = Running::start(256);
+    d.manners.lazy.store(true, SeqCst);
+    d.manners.hangs_up.store(true, SeqCst);
+    let (_, path) = publish(&d, "a", &bytes(90 * PAGE_SIZE, 8), |page| page % 5 == 0);
+    for (may_write, shift) in [(true, "0"), (true, "9"), (false, "0"), (false, "9")] {
+        d.manners.may_write.store(may_write, SeqCst);
+        let before = d.clients();
+        let args = ["backwards", &path, "4096", shift, "2"];
+        assert_eq!(fast(&d, &args), plain(&args));
+        assert_eq!(d.clients() - before, 2, "may write: {may_write}, shifted by {shift}");
+    }
+}
+
 #[test]
 fn a_daemon_that_does_not_answer() {
     let d = Running::start(256);
