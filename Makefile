@@ -36,10 +36,14 @@ test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 
-## soak: every test in its long form, hours
+## soak: every test in its long form, hours; with those on the traces in TERRACE_TRACES, if it is set
 soak: packages-test build tools lint loom
-	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --workspace --no-fail-fast -- --include-ignored --nocapture
-	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --no-fail-fast $(TIER_TESTS) -- --nocapture
+	failed=; \
+	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --locked --workspace --no-fail-fast -- --nocapture || failed=1; \
+	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --locked --no-fail-fast $(TIER_TESTS) -- --nocapture || failed=1; \
+	[ -z "$${TERRACE_TRACES:-}" ] || \
+		$(CARGO) test --release --locked -p terrace-bench --test real_traces -- --ignored --nocapture || failed=1; \
+	[ -z "$$failed" ]
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build
@@ -53,7 +57,7 @@ bench-suites: packages-bench build
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine
 bench-real: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; mkdir -p "$$out"; \
-	target/release/terrace-bench real --warm 30 --measure 60 --json "$$out/raw.jsonl" | tee "$$out/report.txt"
+	target/release/terrace-bench real --spare-mib 48 --warm 30 --measure 60 --json "$$out/raw.jsonl" | tee "$$out/report.txt"
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

@@ -54,6 +54,18 @@ pub enum Break {
 struct Map {
     address: *mut c_void,
     len: usize,
+    /// Where in the file it begins.
+    at: u64,
+}
+
+impl Map {
+    /// Bytes of it that lie in the file, as far as the kernel tells.
+    fn in_file(&self) -> usize {
+        let (start, pages) = (self.address as usize, self.len.next_multiple_of(4096));
+        let size = std::fs::metadata(format!("/proc/self/map_files/{start:x}-{:x}", start + pages));
+        let bytes = size.map_or(u64::MAX, |file| file.len().saturating_sub(self.at));
+        usize::try_from(bytes).unwrap_or(usize::MAX).min(self.len)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -789,9 +801,12 @@ impl Executor {
         self.got(got as i64)
     }
 
+    /// Writes a mapping likewise, in the file: what is stored in the rest of its last page a local file system cuts off before the file
+    /// grows, and the kernel's FUSE does not.
     fn poke(&mut self, map: &Map, at: usize, len: usize, pattern: u64) -> String {
-        let at = at.min(map.len);
-        let len = len.min(map.len - at);
+        let in_file = map.in_file();
+        let at = at.min(in_file);
+        let len = len.min(in_file - at);
         let buf = self.content(len, pattern).as_mut_ptr();
         let local = libc::iovec { iov_base: buf.cast(), iov_len: len };
         let remote = libc::iovec { iov_base: map.address.wrapping_byte_add(at), iov_len: len };
@@ -909,7 +924,7 @@ fn reap(child: libc::pid_t) -> String {
 fn map(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, at) };
-    (address != libc::MAP_FAILED).then_some(Map { address, len })
+    (address != libc::MAP_FAILED).then_some(Map { address, len, at: at as u64 })
 }
 
 fn vectors(buf: &mut [u8], lens: &[usize]) -> Vec<libc::iovec> {

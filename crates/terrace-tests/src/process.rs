@@ -170,6 +170,18 @@ pub fn as_user(user: &str, device: &std::path::Path) -> Command {
     command
 }
 
+/// True where the kernel lets a user have namespaces, in which their `terrace run` mounts. Where it does not, tests are left out, with
+/// a word. `device` as for [`as_user`].
+#[track_caller]
+pub fn may_unshare(user: &str, device: &std::path::Path) -> bool {
+    run(as_user(user, device).arg("true"), 60).expect_success();
+    let tried = run(as_user(user, device).args(["unshare", "-Urm", "true"]), 60);
+    if !tried.status.success() {
+        println!("left out: {}", tried.stderr.trim());
+    }
+    tried.status.success()
+}
+
 /// Sends a signal; true when the process was there.
 pub fn kill(pid: i32, signal: i32) -> bool {
     assert!(pid.abs() > 1, "a process of a test");

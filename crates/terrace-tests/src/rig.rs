@@ -8,6 +8,9 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Where, in a test's directory, commands under `terrace run` leave their statistics.
+const STATS: &str = "stats";
+
 /// Through which door the programs of a test reach their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -209,14 +212,16 @@ impl Rig {
         let mut command = match self.side {
             Side::Run => {
                 let mut run = Command::new(product("terrace"));
-                run.args(["run", "--on"]).arg(&self.src).args(&self.options);
+                static COUNT: AtomicU32 = AtomicU32::new(0);
+                let stats = self.dir.sub(STATS).join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
+                run.args(["run", "--on"])
+                    .arg(&self.src)
+                    .args(&self.options)
+                    .arg("--stats")
+                    .arg(stats)
+                    .arg("--");
                 if busy::wanted() {
-                    static COUNT: AtomicU32 = AtomicU32::new(0);
-                    let n = COUNT.fetch_add(1, Ordering::Relaxed);
-                    run.arg("--stats").arg(self.stats_of_runs().join(n.to_string())).arg("--");
                     busy::beside(&mut run, &self.src);
-                } else {
-                    run.arg("--");
                 }
                 run.arg(program);
                 run
@@ -228,6 +233,20 @@ impl Rig {
             self.through_fast_door(&mut command);
         }
         command
+    }
+
+    /// The same as another user, whose `terrace run` it is then; none where the kernel gives users no namespaces.
+    pub fn command_of(&self, user: &str, program: impl AsRef<std::ffi::OsStr>) -> Option<Command> {
+        assert_eq!(self.side, Side::Run, "elsewhere root serves");
+        let device = self.dir.path().join("fuse");
+        if !process::may_unshare(user, &device) {
+            return None;
+        }
+        let chown = Command::new("chown").arg(user).arg(&self.src).arg(self.dir.sub(STATS)).status();
+        assert!(chown.is_ok_and(|status| status.success()), "the user {user} exists");
+        let (mut command, run) = (process::as_user(user, &device), self.command(program));
+        command.arg(run.get_program()).args(run.get_args());
+        Some(command)
     }
 
     /// Gives a program the environment that `terrace run` would give it.
@@ -307,9 +326,12 @@ impl Rig {
         }
     }
 
-    /// Where commands under `terrace run` leave their statistics.
-    fn stats_of_runs(&self) -> PathBuf {
-        self.dir.sub("stats")
+    /// The statistics that commands under `terrace run` have left. Of one that was killed there are none.
+    #[track_caller]
+    pub fn stats_of_runs(&self) -> Vec<serde_json::Value> {
+        let list = std::fs::read_dir(self.dir.sub(STATS)).expect("our own directory");
+        let texts = list.filter_map(|entry| std::fs::read(entry.ok()?.path()).ok());
+        texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect()
     }
 
     /// The compressed tier must have been busy, if it was to be.
@@ -319,11 +341,7 @@ impl Rig {
             pressure.stop(self);
         }
         if self.side == Side::Run && busy::wanted() {
-            let list = std::fs::read_dir(self.stats_of_runs()).expect("our own directory");
-            let texts = list.filter_map(|entry| std::fs::read(entry.ok()?.path()).ok());
-            // Of a command that was killed there are none.
-            let stats = texts.filter_map(|text| serde_json::from_slice(&text).ok());
-            stats.map(|stat| Work::of(&stat)).fold(Work::default(), Work::and).judge();
+            self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).judge();
         }
     }
 

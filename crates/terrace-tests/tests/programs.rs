@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{cargo_tool, need};
 use terrace_tests::{amount, is_root, soak};
@@ -448,84 +448,75 @@ fn sqlite_wal_with_killed_clients_and_terraced() {
 
 // ---- PostgreSQL ----
 
+/// What the scripts of a test share.
 const POSTGRES: &str = r#"
 bin=$(dirname "$1"); data=$2; sock=$3
 export PATH=$bin:$PATH PGHOST=$sock PGUSER=postgres LC_ALL=C
+start() {
+    pg_ctl -s -w -D "$data" -l "$sock/log" -o "-c listen_addresses='' -c unix_socket_directories=$sock \
+        -c shared_buffers=8MB -c max_wal_size=64MB -c checkpoint_timeout=30s" start
+}
+stop() { pg_ctl -s -w -D "$data" "$@" stop; }
+fill() {
+    initdb -k -A trust -D "$data" > /dev/null
+    start
+    createdb bench
+    pgbench -q -i -s 3 bench 2> /dev/null
+    psql -qAt bench -c 'create extension amcheck'
+}
+sums() {
+    psql -qAt bench -c 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history),
+        (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)'
+}
+verify() { pg_amcheck --heapallindexed --rootdescend bench; }
 "#;
 
-/// A server as user postgres; terraced is killed while pgbench runs; then every page and index is checked.
-#[track_caller]
-fn postgres(side: Side) {
-    if !is_root() {
-        return;
-    }
-    let initdb = need("initdb", "postgresql");
-    let rig = Rig::new("postgres", side, "32MiB");
-    let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{side:?}", std::process::id()));
-    std::fs::create_dir_all(&sock).expect("a directory for the socket");
-    let data = rig.at().join("data");
-    std::fs::create_dir(&data).expect("a directory for the server");
-    let shell = |script: &str, seconds: u64| {
-        let mut command = rig.command("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "/bin/bash", "-euc"]);
-        command
-            .arg(format!("{POSTGRES}\n{script}"))
-            .arg("script")
-            .arg(&initdb)
-            .arg(&data)
-            .arg(&sock)
-            .current_dir("/");
-        command.env_remove("PGDATA");
-        process::run(&mut command, seconds)
-    };
-    let chown = Command::new("chown").args(["-R", "postgres"]).arg(&data).arg(&sock).status().expect("chown");
-    assert!(chown.success(), "the user postgres exists");
-    let server = PostgresGuard { data: data.clone(), sock: sock.clone() };
-    shell("initdb -k -A trust -D \"$data\" >/dev/null", 120).expect_success();
-    let start = "pg_ctl -s -w -D \"$data\" -l \"$sock/log\" -o \"-c listen_addresses='' -c unix_socket_directories=$sock \
-                 -c shared_buffers=8MB -c max_wal_size=64MB -c checkpoint_timeout=30s\" start";
-    shell(start, 60).expect_success();
-    shell("createdb bench && pgbench -q -i -s 3 bench 2>/dev/null", 120).expect_success();
-    let chaos =
-        (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
-    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
-    let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120).expect_success();
-    println!(
-        "{side:?}: {}",
-        bench.lines().filter(|l| l.contains("tps") || l.contains("failed")).collect::<Vec<_>>().join(", ")
-    );
-    println!("terraced killed {} times", chaos.map_or(0, Chaos::stop));
-    assert!(bench.contains("number of failed transactions: 0"), "{bench}");
-    let sums = "psql -qAt bench -c 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history), \
-                (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)'";
-    assert_eq!(shell(sums, 60).expect_success().trim(), "t|t", "balances agree");
-    shell(
-        "psql -qAt bench -c 'create extension amcheck' && pg_amcheck --heapallindexed --rootdescend bench",
-        120,
-    )
-    .expect_success();
-    // The server itself dies too, recovers, and stops in peace.
-    shell("pg_ctl -s -w -D \"$data\" -m immediate stop", 60).expect_success();
-    shell(start, 120).expect_success();
-    assert_eq!(shell(sums, 60).expect_success().trim(), "t|t", "balances agree after recovery");
-    shell("pg_amcheck --heapallindexed bench && pg_ctl -s -w -D \"$data\" stop && pg_checksums --check -D \"$data\"", 120).expect_success();
-    rig.check();
-    rig.umount();
-    let source = rig.src().join("data");
-    let mut check = Command::new("setpriv");
-    check.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-    process::run(check.arg(need("pg_checksums", "postgresql")).args(["--check", "-D"]).arg(source), 120)
-        .expect_success();
-    drop(server);
-}
-
-/// Ends the server of a test that failed.
-struct PostgresGuard {
+/// A server of user postgres; ended when dropped.
+struct Postgres {
+    initdb: PathBuf,
     data: PathBuf,
+    /// The directory of its socket, at a short path, and of its log.
     sock: PathBuf,
 }
 
-impl Drop for PostgresGuard {
+impl Postgres {
+    #[track_caller]
+    fn new(rig: &Rig) -> Postgres {
+        let initdb = need("initdb", "postgresql");
+        let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{:?}", std::process::id(), rig.side()));
+        let server = Postgres { initdb, data: rig.at().join("data"), sock };
+        for dir in [&server.sock, &server.data] {
+            std::fs::create_dir(dir).expect("a directory for the server");
+            let chown = Command::new("chown").arg("postgres:postgres").arg(dir).status().expect("chown");
+            assert!(chown.success(), "the user postgres exists");
+        }
+        server
+    }
+
+    /// Completes `setpriv` with its user and a program.
+    fn user(mut setpriv: Command, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        setpriv.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+        setpriv
+    }
+
+    /// Completes `bash` of that user with a script, and runs it.
+    #[track_caller]
+    fn script(&self, mut bash: Command, script: &str, seconds: u64) -> String {
+        bash.arg("-euc").arg(format!("{POSTGRES}\n{script}")).arg("script");
+        bash.args([&self.initdb, &self.data, &self.sock]).current_dir("/").env_remove("PGDATA");
+        process::run(&mut bash, seconds).expect_success()
+    }
+
+    /// The pages as the source has them, with nothing before it.
+    #[track_caller]
+    fn check_source(&self, rig: &Rig) {
+        let program = self.initdb.with_file_name("pg_checksums");
+        let mut check = Postgres::user(Command::new("setpriv"), program);
+        process::run(check.args(["--check", "-D"]).arg(rig.src().join("data")), 120).expect_success();
+    }
+}
+
+impl Drop for Postgres {
     fn drop(&mut self) {
         let pid = std::fs::read_to_string(self.data.join("postmaster.pid")).ok();
         if let Some(pid) = pid.and_then(|t| t.lines().next()?.parse().ok()) {
@@ -540,6 +531,39 @@ impl Drop for PostgresGuard {
     }
 }
 
+/// terraced is killed while pgbench runs; then every page and index is checked.
+#[track_caller]
+fn postgres(side: Side) {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new("postgres", side, "32MiB");
+    let server = Postgres::new(&rig);
+    let bash = || Postgres::user(rig.command("setpriv"), "/bin/bash");
+    let shell = |script: &str, seconds: u64| server.script(bash(), script, seconds);
+    shell("fill", 240);
+    let chaos =
+        (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
+    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
+    let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120);
+    println!(
+        "{side:?}: {}",
+        bench.lines().filter(|l| l.contains("tps") || l.contains("failed")).collect::<Vec<_>>().join(", ")
+    );
+    println!("terraced killed {} times", chaos.map_or(0, Chaos::stop));
+    assert!(bench.contains("number of failed transactions: 0"), "{bench}");
+    assert_eq!(shell("sums", 60).trim(), "t|t", "balances agree");
+    shell("verify", 120);
+    // The server itself dies too, recovers, and stops in peace.
+    shell("stop -m immediate", 60);
+    shell("start", 120);
+    assert_eq!(shell("sums", 60).trim(), "t|t", "balances agree after recovery");
+    shell("verify; stop; pg_checksums --check -D \"$data\"", 240);
+    rig.check();
+    rig.umount();
+    server.check_source(&rig);
+}
+
 #[test]
 fn postgres_on_a_plain_directory() {
     if soak() {
@@ -552,7 +576,67 @@ fn postgres_through_the_mount() {
     postgres(Side::Mount);
 }
 
+/// What becomes of a server under one `terrace run`. Its statistics are taken while only the server reads.
+const POSTGRES_UNDER_RUN: &str = r#"
+door() {
+    "$TERRACE" stat --json "$(dirname "$data")" | python3 -c 'import json, sys
+stat = json.load(sys.stdin)
+print(stat["instance"]["terraced"], stat["fast_door"]["hits"])'
+}
+fill
+pgbench -n -c 4 -j 2 -T "$SECONDS_OF_WRITES" bench & bench=$!
+while sleep 1.5; kill -0 $bench 2> /dev/null; do
+    if read -r pid hits < <(door) && kill -9 "$pid"; then echo "killed after hits: $hits"; fi
+done
+wait $bench
+sums
+verify
+stop -m immediate
+start
+sums
+verify
+read -r _ before < <(door)
+pgbench -n -S -c 4 -j 2 -T 2 bench
+read -r _ after < <(door)
+echo "reads with hits: $((after - before))"
+stop
+pg_checksums --check -D "$data"
+"#;
+
+/// The fast door is open to the user of the instance alone, and a server does not run as root: here both are user postgres.
 #[test]
 fn postgres_through_the_fast_door() {
-    postgres(Side::Fast);
+    if !is_root() {
+        return;
+    }
+    need("python3", "python3");
+    let rig = Rig::new("postgres", Side::Run, "32MiB");
+    let Some(mut bash) = rig.command_of("postgres", "/bin/bash") else { return };
+    let server = Postgres::new(&rig);
+    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
+    bash.env("XDG_RUNTIME_DIR", &server.sock).env("HOME", &server.sock).env("TERRACE", product("terrace"));
+    bash.env("SECONDS_OF_WRITES", seconds.to_string());
+    let said = server.script(bash, POSTGRES_UNDER_RUN, seconds + 600);
+
+    let lines = |start: &str| said.lines().filter_map(|line| line.strip_prefix(start)).collect::<Vec<_>>();
+    let hits = |start: &str| lines(start).iter().map(|n| n.parse().expect("a number")).collect::<Vec<u64>>();
+    let (killed, reads) = (hits("killed after hits: "), hits("reads with hits: "));
+    println!(
+        "terraced killed after hits {killed:?}, then reads with hits {reads:?}; tps {:?}",
+        lines("tps = ")
+    );
+    assert_eq!(lines("number of failed transactions: 0").len(), 2, "{said}");
+    assert_eq!(lines("t|t").len(), 2, "balances agree, also after recovery: {said}");
+    // In between, the hits of backends that miss little are counted in rings of which the next terraced does not know yet.
+    assert!(killed.first().is_some_and(|hits| *hits > 0), "{said}");
+    // The least memory has no rings for all of them.
+    assert!(reads[0] > 0 || busy::wanted(), "{said}");
+    let stats = rig.stats_of_runs();
+    let restarts: Vec<_> = stats.iter().map(|stat| stat["instance"]["restarts"].as_u64()).collect();
+    assert_eq!(restarts, [Some(killed.len() as u64)], "one instance served to the end");
+
+    rig.umount();
+    let instances = std::fs::read_dir(server.sock.join("terrace")).expect("where they were").count();
+    assert_eq!(instances, 0, "left behind in {}", server.sock.display());
+    server.check_source(&rig);
 }
