@@ -20,6 +20,8 @@ pub struct Stress<'a> {
     writers: u64,
     seed: u64,
     workers: Vec<Worker>,
+    /// A writer through mappings that was killed.
+    killed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl<'a> Stress<'a> {
             let file = std::fs::File::create(rig.at().join(format!("f{n}"))).expect("a file on the rig");
             file.set_len(pages * 4096).expect("a file on the rig");
         }
-        Stress { rig, ledger, ledger_path, files, pages, writers, seed, workers: Vec::new() }
+        Stress { rig, ledger, ledger_path, files, pages, writers, seed, workers: Vec::new(), killed: None }
     }
 
     fn command(&self, role: &str, fast: bool) -> Command {
@@ -84,6 +86,9 @@ impl<'a> Stress<'a> {
     pub fn replace(&mut self, n: usize, more: &[&str]) {
         let mut worker = self.workers.remove(n);
         worker.process.kill();
+        if worker.role == "mapwrite" {
+            self.killed = Some(worker.id);
+        }
         self.seed = self.seed.wrapping_add(1);
         self.start(&worker.role.clone(), worker.id, worker.fast, more);
     }
@@ -136,7 +141,8 @@ impl<'a> Stress<'a> {
         if door.is_none() {
             command.arg(format!("dir={}", self.rig.src().display()));
         }
-        command.arg(format!("require={require}"));
+        command.args([format!("require={require}"), format!("writers={}", self.writers)]);
+        command.args(self.killed.map(|id| format!("killed={id}")));
         let outcome = crate::process::run(&mut command, 120);
         assert!(outcome.status.success(), "door {door:?}, seed {}: {outcome}", self.seed);
     }

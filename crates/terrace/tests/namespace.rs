@@ -323,6 +323,57 @@ fn mappings_are_shared_with_readers() {
     });
 }
 
+/// The kernel unlocks the pages of a write before it asks us to write them. A mapping of the same file, opened past the page cache, empties that,
+/// and what reads the page then may be served before the write.
+#[test]
+fn a_read_that_overtakes_a_write_leaves_nothing_old_behind() {
+    each(|mount| {
+        const PAGES: u64 = 64;
+        let path = mount.path("m");
+        let file = open(&path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        file.set_len(PAGES * 4096).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let past = open(&path, OFlags::RDONLY | OFlags::DIRECT).unwrap();
+                        touch_mapped(&past, PAGES as usize * 4096);
+                    }
+                });
+            }
+            let end = Instant::now() + Duration::from_secs(2);
+            for version in 1_u64.. {
+                if Instant::now() > end {
+                    break;
+                }
+                let at = version % PAGES * 4096;
+                file.write_all_at(&[version as u8; 4096], at).unwrap();
+                let mut read = [0; 4096];
+                file.read_exact_at(&mut read, at).unwrap();
+                if read != [version as u8; 4096] {
+                    done.store(true, Ordering::Relaxed);
+                    panic!("write {version} to page {}: {} was read", at / 4096, read[0]);
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Maps a file and reads a byte of each page.
+fn touch_mapped(file: &File, len: usize) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    // SAFETY: a fresh mapping of a file of this length, read byte by byte, and unmapped.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0).unwrap();
+        for at in (0..len).step_by(4096) {
+            map.cast::<u8>().add(at).read_volatile();
+        }
+        munmap(map, len).unwrap();
+    }
+}
+
 #[test]
 fn attributes_are_set_and_kept() {
     each(|mount| {

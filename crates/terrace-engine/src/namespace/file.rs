@@ -1,6 +1,7 @@
 //! Content: open, read, write, and what works on the source's extents.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use super::attr::Attr;
 use super::error::Result;
 use super::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
 use super::inode::{Inode, Look};
+use super::journal::RESENT;
 use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
 
 /// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
@@ -30,9 +32,20 @@ pub struct Opened {
     pub no_flush: bool,
 }
 
+/// A write that is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Bytes written.
+    pub bytes: usize,
+    /// What the kernel's page cache has of the range may be older ([`Namespace::invalidate_content`]).
+    pub stale: bool,
+}
+
 /// What the kernel says about a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteKind {
+    /// The request's number, as in [`Caller`].
+    pub unique: u64,
     /// The writer's file flags: O_SYNC and O_DSYNC count.
     pub flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
@@ -107,22 +120,23 @@ impl<C: PageCache> Namespace<C> {
         Ok((changed, stat))
     }
 
-    /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache.
-    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: bool) -> Result<usize> {
+    /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache, by the request of this number.
+    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: Option<u64>) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         // The load spares all reads but the first a locked instruction on a line that they share.
         if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
             move_atime(&handle.inode);
         }
-        if paged {
+        if let Some(unique) = paged {
             note_paged::<C>(&handle.inode, &file.object);
+            self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.door))
     }
 
     /// Writes `data`.
-    pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+    pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<Written> {
         let handle = match self.handles.get(fh) {
             Err(_) if kind.from_cache => return self.write_unopened(nodeid, offset, data),
             handle => handle?,
@@ -135,21 +149,39 @@ impl<C: PageCache> Namespace<C> {
         if !kind.from_cache {
             self.strip_known(inode, !kind.kill_set_id)?;
         }
-        let written = self.with_room(|| self.cache.write(&file.object, offset, data))?;
+        let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
         if file.door == Door::MainDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
             self.cache.fsync(&file.object, data_only, &file.cursor)?;
         }
-        Ok(written)
+        // What it writes back from its page cache, the kernel keeps others from reading meanwhile.
+        let stale = !kind.from_cache && self.is_stale(inode, offset..offset + bytes as u64, kind.unique);
+        Ok(Written { bytes, stale })
+    }
+
+    fn is_stale(&self, inode: &Inode<C::Object>, range: Range<u64>, unique: u64) -> bool {
+        let bypassed = inode.bypassing.load(Ordering::Relaxed) > 0;
+        // Who read before a crash, nobody knows any more.
+        unique & RESENT != 0 || self.paging.overtook(inode.nodeid, range, unique, bypassed)
+    }
+
+    /// Drops what the kernel's page cache has of this range. Waits for reads of it that are under way, and for its unwritten pages to be written:
+    /// not to be called by a thread that these may need.
+    pub fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
+        if let Some(kernel) = self.kernel.get()
+            && !range.is_empty()
+        {
+            kernel.invalidate_content(nodeid, range);
+        }
     }
 
     /// The kernel writes back a mapping whose handle is gone.
-    fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<Written> {
         let inode = self.inode(nodeid)?;
         inode.touch();
         let object = self.object_of(&inode, &mut inode.life.lock())?;
-        Ok(self.cache.write(&object, offset, data)?)
+        Ok(Written { bytes: self.cache.write(&object, offset, data)?, stale: false })
     }
 
     /// A descriptor is closed: writes back, so that programs beside the mount see the content.

@@ -231,9 +231,11 @@ fn file_handle(slot: usize, generation: u32) -> u64 {
 /// pages of shared mappings may be there unknown to us: the fast door steps aside.
 fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
-    if let What::File(file) = what
-        && file.writes()
-    {
+    let What::File(file) = what else { return };
+    if file.door == Door::MainDirect {
+        inode.bypassing.fetch_add(1, Ordering::Relaxed);
+    }
+    if file.writes() {
         life.writers += 1;
         if file.may_map_unseen() {
             life.unseen_writers += 1;
@@ -250,6 +252,9 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
     let mut life = inode.life.lock();
     life.handles -= 1;
     let What::File(file) = &handle.what else { return };
+    if file.door == Door::MainDirect {
+        inode.bypassing.fetch_sub(1, Ordering::Relaxed);
+    }
     if file.writes() {
         life.writers -= 1;
         life.unseen_writers -= u32::from(file.may_map_unseen());

@@ -20,7 +20,7 @@ use super::Caller;
 use super::durable::{Durable, JOURNAL_MAX};
 
 /// The mark of a resent request.
-const RESENT: u64 = 1 << 63;
+pub(crate) const RESENT: u64 = 1 << 63;
 
 /// Resent requests come first; this long after they were asked for none can be left unread.
 const RESEND_MAX: Duration = Duration::from_secs(10);

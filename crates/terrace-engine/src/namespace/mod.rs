@@ -16,6 +16,7 @@
 //! | `make`, `remove` | operations that change names |
 //! | `file`, `dir`, `xattr` | content, listings, extended attributes |
 //! | `creds`, `path`, `limits` | acting for the caller, through descriptors |
+//! | `paging` | writes that the kernel's own page cache may not show |
 //! | `shrink` | when descriptors become few |
 //! | `direct` | a page cache that caches nothing |
 
@@ -33,6 +34,7 @@ mod journal;
 pub mod limits;
 mod lookup;
 mod make;
+mod paging;
 mod path;
 mod remove;
 mod shrink;
@@ -56,7 +58,7 @@ pub use change::{SetAttr, SetTime};
 pub use dir::{Listed, ListedPlus};
 pub use durable::{DurableLayout, DurableRegion, descriptors_named};
 pub use error::{Error, Result};
-pub use file::{Opened, WriteKind};
+pub use file::{Opened, WriteKind, Written};
 pub use inode::ROOT;
 pub use journal::Op;
 pub use lookup::Entry;
@@ -65,6 +67,7 @@ use durable::Durable;
 use handle::HandleTable;
 use inode::{Inode, InodeTable};
 use journal::Journal;
+use paging::Paging;
 use shrink::Pressure;
 
 use crate::source::SourceFile;
@@ -177,6 +180,8 @@ pub trait Kernel: Send + Sync + 'static {
     fn invalidate_attributes(&self, nodeid: u64);
     /// Drops the kernel's names of these inodes where nobody uses them; false if this kernel cannot.
     fn prune(&self, nodeids: &[u64]) -> bool;
+    /// Drops what is cached of this range of a file's content.
+    fn invalidate_content(&self, nodeid: u64, range: Range<u64>);
     /// Drops one name.
     fn invalidate_name(&self, parent: u64, name: &OsStr);
 }
@@ -219,6 +224,7 @@ pub struct Namespace<C: PageCache> {
     durable: Arc<Durable>,
     kernel: OnceLock<Box<dyn Kernel>>,
     pressure: Pressure,
+    paging: Paging,
     /// Do the modes of source files hold for this daemon?
     bound_by_modes: bool,
 }
@@ -298,6 +304,7 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
+            paging: Paging::new(),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),

@@ -103,7 +103,7 @@ fn references_are_counted_and_forgotten() {
     assert_eq!(world.namespace.pressure.objects(), 1);
     world.namespace.forget(a, 1);
     let mut buf = [0; 4];
-    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, false).unwrap(), 1);
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, None).unwrap(), 1);
     world.namespace.release(opened.fh);
     assert_eq!((world.namespace.inodes_known(), world.namespace.handles_open()), (1, 0));
     assert_eq!(world.namespace.pressure.objects(), 0);
@@ -223,7 +223,7 @@ fn handles_and_listings_go_on_after_a_kill() {
     world.ask(|ns, op| ns.unlink(op, ROOT, name("f0"))).unwrap();
     world.kill();
     let mut buf = [0; 16];
-    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, false).unwrap(), 7);
+    assert_eq!(world.namespace.read(opened.fh, 0, &mut buf, None).unwrap(), 7);
     world.namespace.release(opened.fh);
     world.namespace.release(dir);
     world.namespace.forget(f0, 1);
@@ -369,7 +369,7 @@ impl Rested {
         let opened =
             self.world.ask(|ns, op| ns.open(op, self.ino, (libc::O_RDONLY | libc::O_DIRECT) as u32)).unwrap();
         let mut content = vec![0; 1 << 20];
-        let n = self.world.namespace.read(opened.fh, 0, &mut content, false).unwrap();
+        let n = self.world.namespace.read(opened.fh, 0, &mut content, None).unwrap();
         content.truncate(n);
         self.world.namespace.release(opened.fh);
         self.world.namespace.forget(self.ino, 1);

@@ -14,9 +14,10 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use terrace_engine::io::AlignedBuf;
-use terrace_engine::namespace::{Entry, Namespace, PageCache, Result, SetAttr, WriteKind};
+use terrace_engine::namespace::{Entry, Namespace, PageCache, Result, SetAttr, WriteKind, Written};
 
 use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
+use super::late;
 
 /// Largest read or write in one request.
 const IO_BYTES_MAX: u32 = 1 << 20;
@@ -255,7 +256,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn read(
         &self,
-        _: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -265,7 +266,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyData,
     ) {
         // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
-        let paged = lock_owner.is_none();
+        let paged = lock_owner.is_none().then(|| req.unique().0);
         with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf, paged) {
             Ok(len) => reply.data(&buf[..len]),
             Err(error) => reply.error(errno(&error)),
@@ -274,7 +275,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn write(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -285,12 +286,16 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyWrite,
     ) {
         let kind = WriteKind {
+            unique: req.unique().0,
             flags: flags.0 as u32,
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             kill_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         match self.namespace.write(ino.0, fh.0, offset, data, kind) {
-            Ok(written) => reply.written(written as u32),
+            Ok(Written { bytes, stale: false }) => reply.written(bytes as u32),
+            Ok(Written { bytes, .. }) => {
+                late::answer(&self.namespace, ino.0, offset..offset + bytes as u64, reply);
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }

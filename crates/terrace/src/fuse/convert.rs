@@ -1,6 +1,7 @@
 //! The namespace's types and those of `fuser`.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -134,6 +135,13 @@ impl Kernel for KernelCaches {
 
     fn prune(&self, nodeids: &[u64]) -> bool {
         rustix::io::write(&self.device, &prune_message(nodeids)).is_ok()
+    }
+
+    fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
+        let len = range.end - range.start;
+        if let Err(err) = self.notifier.inval_inode(INodeNo(nodeid), range.start as i64, len as i64) {
+            tracing::debug!("inode {nodeid}: content not invalidated: {err}");
+        }
     }
 
     fn invalidate_name(&self, parent: u64, name: &OsStr) {
