@@ -334,6 +334,7 @@ fn a_read_that_overtakes_a_write_leaves_nothing_old_behind() {
         file.set_len(PAGES * 4096).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _done = Defer(|| done.store(true, Ordering::Relaxed));
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
@@ -351,14 +352,24 @@ fn a_read_that_overtakes_a_write_leaves_nothing_old_behind() {
                 file.write_all_at(&[version as u8; 4096], at).unwrap();
                 let mut read = [0; 4096];
                 file.read_exact_at(&mut read, at).unwrap();
-                if read != [version as u8; 4096] {
-                    done.store(true, Ordering::Relaxed);
-                    panic!("write {version} to page {}: {} was read", at / 4096, read[0]);
-                }
+                assert!(
+                    read == [version as u8; 4096],
+                    "write {version} to page {}: {} was read",
+                    at / 4096,
+                    read[0]
+                );
             }
-            done.store(true, Ordering::Relaxed);
         });
     });
+}
+
+/// Does something at the end, also that by a panic.
+struct Defer<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Defer<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// Maps a file and reads a byte of each page.

@@ -14,7 +14,7 @@ use super::error::Result;
 use super::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
 use super::inode::{Inode, Look};
 use super::journal::RESENT;
-use super::{CachedFile, Caller, Door, Namespace, Op, PageCache};
+use super::{CachedFile, Caller, Door, Namespace, Op, PageCache, paging};
 
 /// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -72,6 +72,7 @@ impl<C: PageCache> Namespace<C> {
         if op.is_resent()
             && let Some((fh, handle)) = self.handles.reopened(op.unique())
         {
+            inode.emptied.note();
             return Ok(opened(fh, handle.file()?, false));
         }
         let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
@@ -86,6 +87,9 @@ impl<C: PageCache> Namespace<C> {
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let (changed, stat) = self.changed_behind(&inode, &object)?;
+        if changed {
+            inode.emptied.note();
+        }
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(0, &file, !changed);
@@ -130,13 +134,16 @@ impl<C: PageCache> Namespace<C> {
         }
         if let Some(unique) = paged {
             note_paged::<C>(&handle.inode, &file.object);
-            self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
+            if handle.inode.emptied.of_late(paging::now()) {
+                self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
+            }
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.door))
     }
 
     /// Writes `data`.
     pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<Written> {
+        let came = paging::now();
         let handle = match self.handles.get(fh) {
             Err(_) if kind.from_cache => return self.write_unopened(nodeid, offset, data),
             handle => handle?,
@@ -155,23 +162,21 @@ impl<C: PageCache> Namespace<C> {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
             self.cache.fsync(&file.object, data_only, &file.cursor)?;
         }
-        // What it writes back from its page cache, the kernel keeps others from reading meanwhile.
-        let stale = !kind.from_cache && self.is_stale(inode, offset..offset + bytes as u64, kind.unique);
+        let range = offset..offset + bytes as u64;
+        // What the kernel writes back from its page cache, it keeps others from reading meanwhile.
+        let stale = !kind.from_cache
+            && (self.paging.is_blind(came)
+                || inode.emptied.of_late(came)
+                    && self.paging.overtook(inode.nodeid, range, kind.unique & !RESENT, came));
         Ok(Written { bytes, stale })
-    }
-
-    fn is_stale(&self, inode: &Inode<C::Object>, range: Range<u64>, unique: u64) -> bool {
-        let bypassed = inode.bypassing.load(Ordering::Relaxed) > 0;
-        // Who read before a crash, nobody knows any more.
-        unique & RESENT != 0 || self.paging.overtook(inode.nodeid, range, unique, bypassed)
     }
 
     /// Drops what the kernel's page cache has of this range. Waits for reads of it that are under way, and for its unwritten pages to be written:
     /// not to be called by a thread that these may need.
     pub fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
-        if let Some(kernel) = self.kernel.get()
-            && !range.is_empty()
-        {
+        let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
+        if !range.is_empty() {
+            inode.emptied.note();
             kernel.invalidate_content(nodeid, range);
         }
     }

@@ -233,7 +233,7 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
     life.handles += 1;
     let What::File(file) = what else { return };
     if file.door == Door::MainDirect {
-        inode.bypassing.fetch_add(1, Ordering::Relaxed);
+        inode.emptied.begin_bypass();
     }
     if file.writes() {
         life.writers += 1;
@@ -253,7 +253,7 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
     life.handles -= 1;
     let What::File(file) = &handle.what else { return };
     if file.door == Door::MainDirect {
-        inode.bypassing.fetch_sub(1, Ordering::Relaxed);
+        inode.emptied.end_bypass();
     }
     if file.writes() {
         life.writers -= 1;

@@ -20,6 +20,7 @@ use super::CachedFile;
 use super::attr::{Attr, Kind};
 use super::durable::{Durable, FREE, InodeRecord, USED};
 use super::error::{Error, Result};
+use super::paging::Emptied;
 use super::path::ProcPath;
 use crate::source::SourceFile;
 
@@ -75,8 +76,8 @@ pub(crate) struct Inode<O> {
     pub(crate) life: Mutex<Life<O>>,
     /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
-    /// Handles that are open past the kernel's page cache. Changed under `life`.
-    pub(crate) bypassing: AtomicU32,
+    /// Whether the kernel may have dropped what it had of the file.
+    pub(crate) emptied: Emptied,
     /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
     pub(crate) unprivileged: AtomicBool,
     /// Looked up or opened since the shrinker came by.
@@ -109,7 +110,7 @@ impl<O> Inode<O> {
             record,
             life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0 }),
             announcing_writers: AtomicU32::new(0),
-            bypassing: AtomicU32::new(0),
+            emptied: Emptied::default(),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }

@@ -241,7 +241,7 @@ impl<C: PageCache> Namespace<C> {
         let durable = Arc::new(Durable::create(region, config.layout)?);
         let inodes = InodeTable::create(durable.clone(), root)?;
         let handles = HandleTable::new(durable.clone());
-        Ok(Self::assemble(cache, config, inodes, handles, durable))
+        Ok(Self::assemble(cache, config, inodes, handles, durable, false))
     }
 
     /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
@@ -266,7 +266,7 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
-        let namespace = Self::assemble(cache, config, inodes, handles, durable);
+        let namespace = Self::assemble(cache, config, inodes, handles, durable, true);
         for inode in namespace.inodes.all() {
             let life = inode.life.lock();
             if let Some(object) = &life.object {
@@ -295,6 +295,7 @@ impl<C: PageCache> Namespace<C> {
         inodes: InodeTable<C::Object>,
         handles: HandleTable<C>,
         durable: Arc<Durable>,
+        recovering: bool,
     ) -> Self {
         let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
         Self {
@@ -304,7 +305,7 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
-            paging: Paging::new(),
+            paging: Paging::new(recovering),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),

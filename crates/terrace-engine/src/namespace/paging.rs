@@ -1,35 +1,68 @@
 //! What was read for the kernel's page cache of late, and which writes that may have made wrong there.
 //!
 //! The kernel copies a write into its page cache, unlocks each page that is whole then, and asks us only after that (fs/fuse/file.c,
-//! `fuse_fill_write_pages`). If the page cache loses the page in between, as by a shared mapping of a file that is open past the page cache,
-//! by a file opened anew, or under pressure, then a read that fills it again is asked for after the write, and may be answered before it: by
-//! another thread of ours. What it brings would stay in the kernel's page cache for good, older than the write. So a write looks,
-//! when it is done, whether such a read has overtaken it; what the page cache has of its range is dropped then.
+//! `fuse_fill_write_pages`). If the page cache is emptied in between, a read that fills it again may be answered before the write is done, and what it
+//! brings would stay there for good, older than the write. So a write looks, when it is done, whether there was such a read; what the
+//! page cache has of its range is dropped then.
 //!
-//! Requests have numbers in the order in which the kernel queues them, so that a read with a larger number than the write's is suspect, however long ago
-//! it was answered. The moment between unlocking and queueing shows in no number. Where the page cache is emptied by design,
-//! because the file is open past it, any read of the last second is suspect: also that which a kernel before 6.18 lets into its page cache while
-//! it writes past it.
+//! Pages of a write that is under way are held, so that nothing drops them but what empties a whole file, and we know when that may be: while somebody has it
+//! open past the page cache (each mapping he makes does it), and when we tell the kernel not to keep what it has ([`Emptied`]). Elsewhere
+//! nothing is noted, and no write looks.
 //!
-//! The books are a table of fixed size, hashed by file and place: two that share a slot cost a needless drop.
+//! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the write's is suspect. The moment between
+//! unlocking and queueing shows in no number: so is any read of the last seconds.
+//!
+//! The books of reads are a table of fixed size, hashed by file and place: two that share a slot cost a needless drop.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 /// Slots of the table: 64 KiB.
 const SLOTS: u64 = 4096;
 /// Bytes of a file that share a slot.
 const BLOCK: u64 = 64 << 10;
-/// How long a thread of the kernel's may stand between unlocking the pages of a write and queueing it, on a machine that is very busy.
-const LINGERS: Duration = Duration::from_secs(1);
+/// How long a write may take from the unlocking of its pages until it reaches us, on a machine that is very busy.
+const LINGERS_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
+
+/// Whether the kernel's page cache of a file may have been emptied of late.
+#[derive(Debug, Default)]
+pub(crate) struct Emptied {
+    /// Handles that are open past the page cache.
+    bypassing: AtomicU32,
+    /// When it was emptied last, as [`now`].
+    at: AtomicU64,
+}
+
+impl Emptied {
+    /// A handle is opened that bypasses the page cache.
+    pub(crate) fn begin_bypass(&self) {
+        self.bypassing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One is closed.
+    pub(crate) fn end_bypass(&self) {
+        self.note();
+        self.bypassing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The kernel is about to drop what it has of the file.
+    pub(crate) fn note(&self) {
+        self.at.fetch_max(now(), Ordering::Relaxed);
+    }
+
+    /// Up to `now`, or a little before.
+    pub(crate) fn of_late(&self, now: u64) -> bool {
+        self.bypassing.load(Ordering::Relaxed) > 0 || self.at.load(Ordering::Relaxed) + LINGERS_NS > now
+    }
+}
 
 /// The last read of a block.
 #[derive(Debug, Default)]
 struct Slot {
     /// The largest number of a request.
     unique: AtomicU64,
-    /// When the last one came, ns of the coarse monotonic clock.
+    /// When the last one came, as [`now`].
     at: AtomicU64,
 }
 
@@ -37,11 +70,15 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Paging {
     slots: Box<[Slot]>,
+    /// Until then it is not known who read before.
+    blind_until: u64,
 }
 
 impl Paging {
-    pub(crate) fn new() -> Paging {
-        Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
+    /// `recovering`: there were reads that nobody has noted.
+    pub(crate) fn new(recovering: bool) -> Paging {
+        let blind_until = if recovering { now() + LINGERS_NS } else { 0 };
+        Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until }
     }
 
     /// Request `unique` is about to read this range of a file for the kernel's page cache.
@@ -49,21 +86,24 @@ impl Paging {
         let now = now();
         for slot in self.slots(nodeid, range) {
             slot.unique.fetch_max(unique, Ordering::Relaxed);
-            slot.at.store(now, Ordering::Relaxed);
+            slot.at.fetch_max(now, Ordering::Relaxed);
         }
         // With that of `overtook`: either the read sees what was written, or the write sees the note.
         fence(Ordering::SeqCst);
     }
 
-    /// Request `unique` has written this range: may the kernel's page cache have what was there before? `bypassed`: somebody has the file
-    /// open past it.
-    pub(crate) fn overtook(&self, nodeid: u64, range: Range<u64>, unique: u64, bypassed: bool) -> bool {
+    /// Request `unique`, which came at `came`, has written this range: may the kernel's page cache have what was there before?
+    pub(crate) fn overtook(&self, nodeid: u64, range: Range<u64>, unique: u64, came: u64) -> bool {
         fence(Ordering::SeqCst);
-        let since = now().saturating_sub(LINGERS.as_nanos() as u64);
         self.slots(nodeid, range).any(|slot| {
             slot.unique.load(Ordering::Relaxed) > unique
-                || bypassed && slot.at.load(Ordering::Relaxed) > since
+                || slot.at.load(Ordering::Relaxed) + LINGERS_NS > came
         })
+    }
+
+    /// After a crash every write is suspect for a while.
+    pub(crate) fn is_blind(&self, came: u64) -> bool {
+        came < self.blind_until
     }
 
     fn slots(&self, nodeid: u64, range: Range<u64>) -> impl Iterator<Item = &Slot> {
@@ -75,10 +115,10 @@ impl Paging {
     }
 }
 
-/// Never 0, so that an unused slot is older than any.
-fn now() -> u64 {
+/// Nanoseconds of the coarse monotonic clock, from so late on that nothing unset is of late.
+pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + LINGERS.as_nanos() as u64
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + LINGERS_NS
 }
 
 #[cfg(test)]
@@ -87,22 +127,41 @@ mod tests {
 
     #[test]
     fn a_read_that_was_asked_for_after_the_write_and_answered_before_it_is_suspect() {
-        let paging = Paging::new();
-        assert!(!paging.overtook(7, 0..4096, 10, true), "nothing was read");
+        let paging = Paging::new(false);
+        assert!(!paging.overtook(7, 0..4096, 10, now()), "nothing was read");
         paging.note(7, 0..1 << 20, 12);
-        assert!(paging.overtook(7, 4096..8192, 10, false));
-        assert!(paging.overtook(7, (1 << 20) - 1..1 << 20, 10, false));
-        assert!(!paging.overtook(7, 4096..8192, 14, false), "an answer that was there before the write");
-        assert!(!paging.overtook(7, 1 << 30..(1 << 30) + 1, 10, false), "elsewhere");
-        assert!(!paging.overtook(8, 4096..8192, 10, false), "another file");
+        let much_later = now() + 2 * LINGERS_NS;
+        assert!(paging.overtook(7, 4096..8192, 10, much_later));
+        assert!(paging.overtook(7, (1 << 20) - 1..1 << 20, 10, much_later));
+        assert!(!paging.overtook(7, 4096..8192, 14, much_later), "an answer that was there before the write");
+        assert!(!paging.overtook(7, 1 << 30..(1 << 30) + 1, 10, much_later), "elsewhere");
+        assert!(!paging.overtook(8, 4096..8192, 10, much_later), "another file");
     }
 
     #[test]
-    fn where_the_page_cache_is_emptied_by_design_any_read_of_late_is_suspect() {
-        let paging = Paging::new();
+    fn so_is_any_read_of_the_last_seconds() {
+        let paging = Paging::new(false);
         paging.note(7, 0..4096, 12);
-        assert!(paging.overtook(7, 0..100, 14, true));
-        std::thread::sleep(LINGERS + Duration::from_millis(100));
-        assert!(!paging.overtook(7, 0..100, 14, true));
+        assert!(paging.overtook(7, 0..100, 14, now()));
+        assert!(!paging.overtook(7, 0..100, 14, now() + LINGERS_NS + 1_000_000_000));
+    }
+
+    #[test]
+    fn after_a_crash_every_write_is_suspect_for_a_while() {
+        let paging = Paging::new(true);
+        assert!(paging.is_blind(now()));
+        assert!(!paging.is_blind(now() + LINGERS_NS));
+        assert!(!Paging::new(false).is_blind(now()));
+    }
+
+    #[test]
+    fn a_page_cache_is_emptied_of_late_while_somebody_bypasses_it_and_a_while_after() {
+        let emptied = Emptied::default();
+        assert!(!emptied.of_late(now()));
+        emptied.begin_bypass();
+        assert!(emptied.of_late(now() + 2 * LINGERS_NS));
+        emptied.end_bypass();
+        assert!(emptied.of_late(now()));
+        assert!(!emptied.of_late(now() + LINGERS_NS));
     }
 }

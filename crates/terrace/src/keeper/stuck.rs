@@ -3,15 +3,18 @@
 //! Its door thread looks at descriptors that clients show it, which are files of its own mount; closing one, or asking for its
 //! attributes, can be a request to itself. The kernel lets a thread wait for the answer to a request that was read, whatever
 //! kills it: with the answering threads dead it waits for ever, the process with it, and nobody is told of its end.
+//! So it is with a thread that makes the kernel forget pages (`fuse/late.rs`): it writes to /dev/fuse, and waits for reads that others had taken.
 //! So the keeper also watches one thread that never asks the mount and dies when it is killed. If the others do not follow
 //! within a moment, and all that remain are in calls that write nothing to the source, the next terraced may be started
 //! beside them: it has the kernel send the request again, answers it, and they end.
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags};
 
+const FUSE: &str = "/dev/fuse";
 /// Calls in which a dead terraced may wait for itself. None of them writes to the source.
 const HARMLESS: &[i64] = &[
     libc::SYS_close,
@@ -38,7 +41,8 @@ pub fn waits_for_itself(pid: Pid) -> bool {
     let mut count = 0;
     for task in others {
         let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
-        if !is_harmless(&call) {
+        let file = |fd: &str| fs::read_link(task.path().join("fd").join(fd)).ok();
+        if !is_harmless(&call, file) {
             return false;
         }
         count += 1;
@@ -46,12 +50,16 @@ pub fn waits_for_itself(pid: Pid) -> bool {
     count > 0
 }
 
-/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one.
-fn is_harmless(call: &str) -> bool {
-    call.split(' ')
-        .next()
-        .and_then(|number| number.parse().ok())
-        .is_some_and(|number| HARMLESS.contains(&number))
+/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `file` tells what a descriptor is.
+fn is_harmless(call: &str, file: impl Fn(&str) -> Option<PathBuf>) -> bool {
+    let mut words = call.split(' ');
+    let number = words.next().and_then(|number| number.parse().ok());
+    let first = words.next().and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let to_fuse = || first.and_then(|fd| file(&fd.to_string())).is_some_and(|path| path == Path::new(FUSE));
+    match number {
+        Some(libc::SYS_write | libc::SYS_writev) => to_fuse(),
+        number => number.is_some_and(|number| HARMLESS.contains(&number)),
+    }
 }
 
 #[cfg(test)]
@@ -79,9 +87,13 @@ mod tests {
 
     #[test]
     fn only_calls_that_write_nothing_are_harmless() {
-        assert!(is_harmless(&format!("{} 0x1f 0x0", libc::SYS_close)));
-        for call in ["", "running", "-1 0x7ffd 0x7f", &format!("{} 0x3", libc::SYS_pwrite64)] {
-            assert!(!is_harmless(call), "{call}");
+        let file = |fd: &str| (fd == "31").then(|| PathBuf::from(FUSE));
+        for call in [libc::SYS_close, libc::SYS_writev].map(|number| format!("{number} 0x1f 0x0")) {
+            assert!(is_harmless(&call, file), "{call}");
+        }
+        let elsewhere = format!("{} 0x1e 0x0", libc::SYS_writev);
+        for call in ["", "running", "-1 0x7ffd 0x7f", &elsewhere, &format!("{} 0x3", libc::SYS_pwrite64)] {
+            assert!(!is_harmless(call, file), "{call}");
         }
     }
 
