@@ -409,8 +409,11 @@ fn sqlite(side: Side, trouble: Option<Trouble>) {
         let mut command = rig.command("python3");
         command.args(["-c", SQLITE_WRITER, "db"]).arg(&acked).arg((seed + round).to_string());
         command.stderr(std::fs::File::create(&log).expect("a log"));
+        let length = || std::fs::metadata(&acked).expect("a file").len();
+        let before = length();
         let mut writer = Background::new(&mut command);
-        std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
+        process::wait_until(60, || length() > before);
+        std::thread::sleep(Duration::from_millis(rng.below(800)));
         let early = writer.wait(Duration::ZERO);
         assert!(
             early.is_none(),

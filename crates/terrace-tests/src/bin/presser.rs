@@ -1,9 +1,10 @@
 //! Reads a file of `terrace_tests::exec::write_big` in random order, again and again, and ends at the first page that is not as it was
 //! written: pressure on a cache that is smaller than the file.
 //!
-//! `presser FILE` until it is killed. `presser FILE -- COMMAND...` becomes the command, and presses as its child, which ends with it;
-//! a wrong page then ends the command.
+//! `presser FILE` until it is killed. `presser FILE -- COMMAND...` becomes the command when the cache is full, and presses as its child, which
+//! ends with it; a wrong page then ends the command.
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -12,8 +13,8 @@ use terrace_tests::exec::BIG_PAGES;
 use terrace_tests::rng::{Rng, fill, seed};
 
 const PAGE: usize = 4096;
-/// Reads at full speed to begin with, so that the cache is full soon.
-const HASTY: u64 = BIG_PAGES;
+/// Reads at full speed to begin with, so that the cache is full soon: nine pages of ten.
+const HASTY: u64 = 2 * BIG_PAGES;
 /// Then so many in a row, and a pause: the test needs the processors, too.
 const BATCH: u64 = 32;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -25,18 +26,26 @@ struct Buffer([u8; PAGE]);
 fn main() {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let wrong = match &args[..] {
-        [file] => press(file.as_ref()),
+        [file] => press(file.as_ref(), || ()),
         [file, dashes, command, rest @ ..] if dashes == "--" => {
+            let (mut full, told) = std::io::pipe().expect("a pipe");
             // SAFETY: this program has one thread; the child goes on with a copy of all it has.
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
             if pid > 0 {
+                drop(told);
+                full.read_exact(&mut [0]).expect("the child tells that the cache is full");
                 let why = std::process::Command::new(command).args(rest).exec();
                 panic!("{}: {why}", command.display());
             }
             // SAFETY: plain integers.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            press(file.as_ref())
+            drop(full);
+            let mut told = Some(told);
+            press(file.as_ref(), || {
+                let written = told.take().map(|mut told| told.write_all(b"."));
+                assert!(matches!(written, Some(Ok(()))), "the command waits for it");
+            })
         }
         _ => panic!("presser FILE [-- COMMAND...]"),
     };
@@ -48,8 +57,8 @@ fn main() {
     std::process::exit(1);
 }
 
-/// Reads until something is wrong, and tells what.
-fn press(path: &Path) -> String {
+/// Reads until something is wrong, and tells what. Calls `full` once, when the cache must be full.
+fn press(path: &Path, mut full: impl FnMut()) -> String {
     let mut rng = Rng::new(seed("presser"));
     let (mut buffer, mut wanted) = (Box::new(Buffer([0; PAGE])), vec![0; PAGE]);
     // Without the fast door, past the kernel's page cache, which stands before the cache that is meant.
@@ -68,6 +77,9 @@ fn press(path: &Path) -> String {
         fill(&mut wanted, page);
         if buffer.0[..] != wanted[..] {
             return format!("presser: page {page} of {} is wrong", path.display());
+        }
+        if n == HASTY {
+            full();
         }
         if n >= HASTY && n.is_multiple_of(BATCH) {
             std::thread::sleep(PAUSE);
