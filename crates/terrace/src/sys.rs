@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use rustix::process::Pid;
 
@@ -149,6 +150,11 @@ pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Whether a descriptor of the process or thread of this directory of /proc is a connection of FUSE.
+pub fn is_fuse(task: &Path, fd: RawFd) -> bool {
+    std::fs::read_link(task.join(format!("fd/{fd}"))).is_ok_and(|path| path == Path::new("/dev/fuse"))
 }
 
 /// The descriptors open now.

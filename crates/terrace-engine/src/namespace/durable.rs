@@ -182,8 +182,9 @@ pub fn descriptors_named(region: DurableRegion, layout: DurableLayout) -> Result
     let inodes = durable.inodes_used().iter().filter(|record| is_used(&record.state));
     // A writer is taken over with its object.
     let inodes = inodes.flat_map(|record| {
-        let writer = if record.has_object.load(Ordering::Acquire) != 0 { &record.writer } else { &record.fd };
-        [record.fd.load(Ordering::Relaxed), writer.load(Ordering::Acquire)]
+        let has_object = record.has_object.load(Ordering::Acquire) != 0;
+        let writer = if has_object { record.writer.load(Ordering::Acquire) } else { -1 };
+        [record.fd.load(Ordering::Relaxed), writer]
     });
     let handles = durable.handles_used().iter().filter(|record| is_used(&record.state));
     let handles = handles.map(|record| record.fd.load(Ordering::Relaxed));

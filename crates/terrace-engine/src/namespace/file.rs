@@ -72,8 +72,7 @@ impl<C: PageCache> Namespace<C> {
         if op.is_resent()
             && let Some((fh, handle)) = self.handles.reopened(op.unique())
         {
-            inode.emptied.note();
-            return Ok(opened(fh, handle.file()?, false));
+            return Ok(opened(&inode, fh, handle.file()?, false));
         }
         let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
         let door = if direct { Door::MainDirect } else { Door::MainCached };
@@ -87,12 +86,9 @@ impl<C: PageCache> Namespace<C> {
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let (changed, stat) = self.changed_behind(&inode, &object)?;
-        if changed {
-            inode.emptied.note();
-        }
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
-        let mut answer = opened(0, &file, !changed);
+        let mut answer = opened(&inode, 0, &file, !changed);
         answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
         Ok(answer)
     }
@@ -271,7 +267,11 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-fn opened<C: PageCache>(fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
+/// The answer to an open. Not `fresh`: the kernel drops what it has of the file.
+fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
+    if !fresh {
+        inode.emptied.note();
+    }
     let direct = file.door == Door::MainDirect;
     Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
 }

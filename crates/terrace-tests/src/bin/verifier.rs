@@ -123,11 +123,16 @@ impl Verifier {
         if self.rng.chance(50) { self.rng.below((all / 8).max(1)) } else { self.rng.below(all) }
     }
 
+    /// Whether a page is one of this writer's.
+    fn is_of(&self, page: u64, writer: u64) -> bool {
+        (page / CHUNK) % self.writers == writer % self.writers
+    }
+
     /// A run of pages that this writer owns.
     fn own_run(&mut self) -> (u64, u64) {
         loop {
             let page = self.page();
-            if (page / CHUNK) % self.writers == self.id % self.writers {
+            if self.is_of(page, self.id) {
                 let left = CHUNK - page % CHUNK;
                 let len = if self.rng.chance(60) { 1 } else { 1 + self.rng.below(left) };
                 return (page, len.min(self.pages - page % self.pages));
@@ -185,7 +190,7 @@ impl Verifier {
 
     /// Fsyncs a file and notes which versions of this writer's pages it covered.
     fn sync(&mut self, file: u64, fd: i32) -> Done {
-        let mine = |p: &u64| (p / CHUNK) % self.writers == self.id % self.writers;
+        let mine = |p: &u64| self.is_of(*p, self.id);
         let pages = file * self.pages..(file + 1) * self.pages;
         let covered: Vec<(u64, u64)> =
             pages.filter(mine).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
@@ -361,7 +366,6 @@ impl Verifier {
         let require = self.options.get("require").cloned().unwrap_or_else(|| "acked".into());
         let killed: Option<u64> =
             self.options.get("killed").map(|id| id.parse().expect("the number of a writer"));
-        let torn_ok = |page: u64| killed.is_some_and(|id| (page / CHUNK) % self.writers == id % self.writers);
         let mut wrong = Vec::new();
         for page in 0..self.files * self.pages {
             let path = self.dir.join(format!("f{}", page / self.pages));
@@ -376,11 +380,12 @@ impl Verifier {
                 "synced" => self.ledger.synced(page).load(SeqCst),
                 _ => 0,
             };
+            let torn_ok = killed.is_some_and(|id| self.is_of(page, id));
             match version(&buf, page) {
                 Ok(seen) if (low..=high).contains(&seen) => {}
                 // Its writer was killed between two stores, and nobody was told that they are done.
-                Err(Bad::Torn(seen)) if torn_ok(page) && seen.iter().all(|v| (low..=high).contains(v)) => {}
-                Err(Bad::Garbage(_)) if torn_ok(page) && high > self.ledger.acked(page).load(SeqCst) => {}
+                Err(Bad::Torn(seen)) if torn_ok && seen.iter().all(|v| (low..=high).contains(v)) => {}
+                Err(Bad::Garbage(_)) if torn_ok && high > self.ledger.acked(page).load(SeqCst) => {}
                 other => wrong.push(format!("page {page}: {other:?}, must be {low}..={high}")),
             }
         }

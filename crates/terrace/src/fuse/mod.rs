@@ -2,7 +2,8 @@
 //!
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
-//! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget; [`readahead`] lets the kernel read ahead as far as on the source.
+//! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
+//! [`readahead`] lets the kernel read ahead as far as on the source.
 
 mod adapter;
 mod convert;

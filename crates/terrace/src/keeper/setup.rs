@@ -166,9 +166,7 @@ fn start_log(level: Level) {
 /// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes
 /// only when somebody answers, or when the connection is gone.
 pub fn close_all_but(kept: &[RawFd]) {
-    let is_fuse = |fd: &RawFd| {
-        std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|path| path == Path::new("/dev/fuse"))
-    };
+    let is_fuse = |fd: &RawFd| sys::is_fuse(Path::new("/proc/self"), *fd);
     let left: Vec<RawFd> =
         sys::open_descriptors().into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
     let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);

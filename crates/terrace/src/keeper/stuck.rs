@@ -9,12 +9,12 @@
 //! beside them: it has the kernel send the request again, answers it, and they end.
 
 use std::fs;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags};
 
-const FUSE: &str = "/dev/fuse";
+use crate::sys;
+
 /// Calls in which a dead terraced may wait for itself. None of them writes to the source.
 const HARMLESS: &[i64] = &[
     libc::SYS_close,
@@ -41,8 +41,7 @@ pub fn waits_for_itself(pid: Pid) -> bool {
     let mut count = 0;
     for task in others {
         let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
-        let file = |fd: &str| fs::read_link(task.path().join("fd").join(fd)).ok();
-        if !is_harmless(&call, file) {
+        if !is_harmless(&call, |fd| sys::is_fuse(&task.path(), fd)) {
             return false;
         }
         count += 1;
@@ -50,14 +49,13 @@ pub fn waits_for_itself(pid: Pid) -> bool {
     count > 0
 }
 
-/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `file` tells what a descriptor is.
-fn is_harmless(call: &str, file: impl Fn(&str) -> Option<PathBuf>) -> bool {
+/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is a connection of FUSE.
+fn is_harmless(call: &str, is_fuse: impl Fn(RawFd) -> bool) -> bool {
     let mut words = call.split(' ');
     let number = words.next().and_then(|number| number.parse().ok());
-    let first = words.next().and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
-    let to_fuse = || first.and_then(|fd| file(&fd.to_string())).is_some_and(|path| path == Path::new(FUSE));
+    let first = words.next().and_then(|word| RawFd::from_str_radix(word.trim_start_matches("0x"), 16).ok());
     match number {
-        Some(libc::SYS_write | libc::SYS_writev) => to_fuse(),
+        Some(libc::SYS_write | libc::SYS_writev) => first.is_some_and(is_fuse),
         number => number.is_some_and(|number| HARMLESS.contains(&number)),
     }
 }
@@ -87,13 +85,13 @@ mod tests {
 
     #[test]
     fn only_calls_that_write_nothing_are_harmless() {
-        let file = |fd: &str| (fd == "31").then(|| PathBuf::from(FUSE));
+        let is_fuse = |fd| fd == 31;
         for call in [libc::SYS_close, libc::SYS_writev].map(|number| format!("{number} 0x1f 0x0")) {
-            assert!(is_harmless(&call, file), "{call}");
+            assert!(is_harmless(&call, is_fuse), "{call}");
         }
         let elsewhere = format!("{} 0x1e 0x0", libc::SYS_writev);
         for call in ["", "running", "-1 0x7ffd 0x7f", &elsewhere, &format!("{} 0x3", libc::SYS_pwrite64)] {
-            assert!(!is_harmless(call, file), "{call}");
+            assert!(!is_harmless(call, is_fuse), "{call}");
         }
     }
 
@@ -102,7 +100,7 @@ mod tests {
         let child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
         let pid = Pid::from_child(&child);
         assert!(!waits_for_itself(pid), "it has no other thread");
-        crate::sys::send(pid, libc::SIGKILL);
+        sys::send(pid, libc::SIGKILL);
         let mut child = child;
         child.wait().unwrap();
     }
