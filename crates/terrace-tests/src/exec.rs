@@ -59,6 +59,37 @@ struct Map {
 }
 
 impl Map {
+    /// A page that nobody may touch follows it: the kernel would make one of two mappings that touch, of parts of a file that touch, and
+    /// `/proc` would not tell of either.
+    fn new(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
+        let guarded = Map::guarded(len);
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), guarded, libc::PROT_NONE, anonymous, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED, "room for {guarded} bytes");
+        // SAFETY: in the place that was just taken, of which the last page stays.
+        let mapped = unsafe { libc::mmap(address, len, protection, flags | libc::MAP_FIXED, fd, at) };
+        if mapped == libc::MAP_FAILED {
+            let why = std::io::Error::last_os_error().raw_os_error().expect("mmap failed");
+            // SAFETY: ours, and nothing knows of it; the error of interest is the one before.
+            unsafe {
+                libc::munmap(address, guarded);
+                *libc::__errno_location() = why;
+            }
+            return None;
+        }
+        Some(Map { address, len, at: at as u64 })
+    }
+
+    fn unmap(self) -> c_int {
+        // SAFETY: made by `new` with this length, and gone with this call.
+        unsafe { libc::munmap(self.address, Map::guarded(self.len)) }
+    }
+
+    fn guarded(len: usize) -> usize {
+        len.next_multiple_of(4096) + 4096
+    }
+
     /// Bytes of it that lie in the file, as far as the kernel tells.
     fn in_file(&self) -> usize {
         let (start, pages) = (self.address as usize, self.len.next_multiple_of(4096));
@@ -254,8 +285,7 @@ impl Executor {
 
     fn unmap(&mut self, m: usize) -> String {
         match self.sequence().maps[m].take() {
-            // SAFETY: the mapping was made by `mapkeep` with this length and is used nowhere else.
-            Some(map) => outcome(i64::from(unsafe { libc::munmap(map.address, map.len) })),
+            Some(map) => outcome(i64::from(map.unmap())),
             None => "empty".into(),
         }
     }
@@ -750,19 +780,18 @@ impl Executor {
                 let (fd, at, len) = (self.fd(a[0]), n(1), n(2) as usize);
                 let start = at & !4095;
                 let Some(map) =
-                    map(fd, start, len + (at - start) as usize, libc::PROT_READ, libc::MAP_PRIVATE)
+                    Map::new(fd, start, len + (at - start) as usize, libc::PROT_READ, libc::MAP_PRIVATE)
                 else {
                     return Some(outcome(-1));
                 };
                 let result = self.peek(&map, (at - start) as usize, len);
-                // SAFETY: made above, used nowhere else.
-                unsafe { libc::munmap(map.address, map.len) };
+                map.unmap();
                 result
             }
             "mapkeep" => {
                 self.unmap(n(1) as usize);
                 let protection = libc::PROT_READ | libc::PROT_WRITE;
-                match map(self.fd(a[0]), n(2) & !4095, n(3) as usize, protection, libc::MAP_SHARED) {
+                match Map::new(self.fd(a[0]), n(2) & !4095, n(3) as usize, protection, libc::MAP_SHARED) {
                     Some(map) => {
                         self.sequence().maps[n(1) as usize] = Some(map);
                         "mapped".into()
@@ -919,12 +948,6 @@ fn reap(child: libc::pid_t) -> String {
     } else {
         format!("exit {}", libc::WEXITSTATUS(status))
     }
-}
-
-fn map(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, at) };
-    (address != libc::MAP_FAILED).then_some(Map { address, len, at: at as u64 })
 }
 
 fn vectors(buf: &mut [u8], lens: &[usize]) -> Vec<libc::iovec> {

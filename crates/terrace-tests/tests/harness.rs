@@ -1,6 +1,6 @@
 //! The harness itself: a plain directory agrees with a plain directory, and a deliberate fault is found.
 
-use terrace_tests::compare::{Driver, Pair, prepare};
+use terrace_tests::compare::{Driver, Pair, prepare, run_script};
 use terrace_tests::gen_ops::sequence;
 use terrace_tests::rig::{Rig, Side};
 use terrace_tests::rng::{Rng, seed};
@@ -35,4 +35,19 @@ fn a_wrong_byte_in_a_read_is_found() {
 fn a_wrong_byte_in_a_write_is_found() {
     let driver = Driver { fault: Some("write:40".into()), ..Driver::default() };
     assert!(pair_of_plains("broken-write", driver, 40, 60).is_err());
+}
+
+/// Too large for a gap, so that the second mapping lands right before the first, as the part of the file before it.
+#[test]
+fn mappings_that_could_be_one_stay_two() {
+    let rig = Rig::new("neighbours", Side::Plain, "");
+    prepare(&rig);
+    let script = "@0\nopen 3 a 0x42 0x1a4\nmapkeep 3 1 40960000 40960000\nmapkeep 3 0 0 40960000\n\
+                  mappoke 1 27240 5645 1\nmappoke 0 27240 5645 2\n";
+    let log = run_script(&rig, &Driver::default(), script).log;
+    let poked: Vec<&str> = log.lines().filter(|line| line.contains("mappoke")).collect();
+    assert!(
+        poked.len() == 2 && poked.iter().all(|line| line.ends_with("=> 0")),
+        "beyond the end of the file: {log}"
+    );
 }
