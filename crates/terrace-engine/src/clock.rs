@@ -11,6 +11,11 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     fn wall_ns(&self) -> i64;
 }
 
+/// What the calling thread has taken of the processors so far, ns.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    ns(rustix::time::ClockId::ThreadCPUTime).unsigned_abs()
+}
+
 /// The kernel's clocks.
 #[derive(Debug, Default)]
 pub struct SystemClock;

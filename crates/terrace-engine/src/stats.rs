@@ -118,7 +118,7 @@ pub struct CompressedTier {
     pub duplicates: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
-    /// Mean time to compress a page and put it away, ns.
+    /// Mean processor time to compress a page and put it away, ns.
     pub compress_ns: u64,
     /// What a read of the device is taken to cost, ns.
     pub miss_ns: u64,

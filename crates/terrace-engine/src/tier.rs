@@ -9,6 +9,7 @@
 //! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
 
+use crate::clock::thread_cpu_ns;
 use crate::core::Core;
 use crate::door::Totals;
 use crate::engine::Engine;
@@ -117,7 +118,9 @@ pub(crate) struct TierCounts {
     pub changed: u64,
     /// Pages that the pool had already when they came.
     pub duplicates: u64,
-    /// Time spent on compressing, ns.
+    /// Pages compressed that were taken for no reason but that there was room.
+    pub filling: u64,
+    /// Processor time spent on compressing, and on putting away what came of it, ns.
     pub compress_ns: u64,
     /// Pages stored as zstd's.
     pub zstd: u64,
@@ -136,8 +139,8 @@ pub(crate) struct Compressed {
     compressor_bytes: usize,
     /// Of the window under way.
     refaults: u64,
-    /// Counters when it began: pages stored, refused, not tried and promoted, reads answered.
-    began: [u64; 5],
+    /// Counters when it began: pages stored, refused, not tried and promoted, reads answered, pages compressed for there was room.
+    began: [u64; 6],
     /// Reads answered when touches were aged.
     aged_at: u64,
     /// What clients had read from the source when its cost was last looked at: pages, in how many reads, ns.
@@ -151,6 +154,8 @@ pub(crate) struct Leaving {
     frame: u32,
     entry: Entry,
     shadow: Option<Shadow>,
+    /// A full tier would not have taken it.
+    filling: bool,
     /// LZ4 need not be tried.
     beyond_lz4: bool,
 }
@@ -188,7 +193,7 @@ impl Compressed {
             unzstd: Unzstd::new()?,
             compressor_bytes: 0,
             refaults: 0,
-            began: [0; 5],
+            began: [0; 6],
             aged_at: 0,
             read_at: [0; 3],
         }))
@@ -278,7 +283,8 @@ impl Core {
     pub(crate) fn leaves_for_tier(&mut self, v: &Victim, place: Place) -> Option<Leaving> {
         let tier = self.tier.as_mut()?;
         let flags = self.handles.frame_flags(v.slot).load(Ordering::Relaxed);
-        if tier.admit == Admit::Reused && flags & REUSED == 0 && !tier.has_room() {
+        let filling = tier.admit == Admit::Reused && flags & REUSED == 0;
+        if filling && !tier.has_room() {
             return None;
         }
         if !tier.boundary.compresses() {
@@ -299,12 +305,13 @@ impl Core {
         }
         self.policy.restore(v.slot);
         self.handles.frame_flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
-        Some(Leaving { place, frame: v.slot, entry: self.index.get(place), shadow: v.shadow, beyond_lz4 })
+        let entry = self.index.get(place);
+        Some(Leaving { place, frame: v.slot, entry, shadow: v.shadow, filling, beyond_lz4 })
     }
 
     /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
     fn stow(&mut self, leaving: &Leaving, coded: Result<Coded<'_>, Refusal>) -> bool {
-        let Leaving { place, frame, entry, shadow, beyond_lz4 } = *leaving;
+        let Leaving { place, frame, entry, shadow, filling, beyond_lz4 } = *leaving;
         let flags = self.handles.frame_flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
         let now = self.index.get(place);
         if now != entry || flags & HELD != 0 || !self.policy.contains(frame) {
@@ -315,6 +322,7 @@ impl Core {
             return false;
         }
         self.policy.remove(frame);
+        self.tier.as_mut().expect("pages leave for it").counts.filling += u64::from(filling);
         let (slot, _) = self.index.whose(place);
         let codec = coded.as_ref().ok().map(|coded| coded.codec);
         if let Some(o) = self.object_in_slot(slot) {
@@ -452,23 +460,23 @@ impl Core {
 impl Engine {
     /// Compresses pages that leave DRAM, and frees their frames. Frames freed.
     pub(crate) fn compress(&self, leaving: &[Leaving], compressor: &mut Compressor) -> usize {
-        let (mut freed, mut spent) = (0, 0);
+        let mut freed = 0;
         let mut page: Page = [0; PAGE_SIZE];
+        // What it costs decides whether it pays: how long we wait for a lock or a processor does not belong to that.
+        let began = thread_cpu_ns();
         for l in leaving {
             // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `stow` refuses it.
             unsafe {
                 let frame = self.handles.segment.frame(l.frame);
                 std::ptr::copy_nonoverlapping(frame, page.as_mut_ptr(), PAGE_SIZE);
             }
-            // What it costs decides whether it pays: how long we wait for the lock does not belong to that.
-            let began = self.clock.now_ns();
             let coded = match l.beyond_lz4 {
                 true => compressor.compress_beyond_lz4(&page),
                 false => compressor.compress(&page),
             };
-            spent += self.clock.now_ns().saturating_sub(began);
             freed += usize::from(self.core.lock().stow(l, coded));
         }
+        let spent = thread_cpu_ns().saturating_sub(began);
         if let Some(tier) = &mut self.core.lock().tier {
             tier.counts.compress_ns += spent;
         }
@@ -482,16 +490,18 @@ impl Engine {
             return 0;
         }
         judge.at_ns = now;
-        let idle = judge.idle.share(now);
+        let own = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.compress_ns);
+        let idle = judge.idle.share(now, own);
         let fast = self.clients.totals();
         let hits = self.tier_hits(&fast);
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
-        tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
         let (c, pool) = (tier.counts, &tier.pool);
-        let ends = [pool.counts().stored_pages, c.reject_compress_poor, c.reject_by_file, c.promoted, hits];
-        let [stored, refused, untried, promoted, tier_hits] =
+        tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
+        let stored = pool.counts().stored_pages;
+        let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
+        let [stored, refused, untried, promoted, tier_hits, filling] =
             std::array::from_fn(|i| ends[i].saturating_sub(tier.began[i]));
         let window = Window {
             refaults: tier.refaults,
@@ -499,6 +509,7 @@ impl Engine {
             promoted,
             stored,
             refused,
+            filling,
             untried,
             tier_pages: pool.stored_pages(),
             tier_frames: pool.slot_bytes() / PAGE_SIZE as u64,

@@ -22,7 +22,8 @@
 //! had, with n pages to a page of memory at the most 1 - 1/n of all. Against that stand all compressions and all decompressions. A
 //! tier that does not pay *bypasses* itself, and probes now and then whether times have changed. One that is still growing is not
 //! judged: pages rush through a small one before they can be hit. But on a busy machine it is, soon, as if it were as large as it may be and
-//! had hits in proportion: there compressing takes time from programs for as long as it takes to fill.
+//! had hits in proportion: there compressing takes time from programs for as long as it takes to fill. What fills it, which is much more than
+//! a full one takes, is paid once, and not held against it; only a tier that is filled again and again without coming to rest pays for that.
 
 use std::ops::RangeInclusive;
 
@@ -39,6 +40,8 @@ pub struct Window {
     pub stored: u64,
     /// Pages that were compressed in vain: the result was too long.
     pub refused: u64,
+    /// Of both, those that a full tier would not have taken.
+    pub filling: u64,
     /// Pages that were not tried, because others of their file were refused.
     pub untried: u64,
     /// Pages in the tier.
@@ -92,6 +95,8 @@ const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 512;
 /// Likewise of one that grows while the machine is busy.
 const COMPRESSIONS_BUSY: u64 = 8192;
+/// Compressions that fill a chunk: two pages to one of memory, and each third refused.
+const FILLING_A_CHUNK: u64 = 1536;
 /// Share of the processors that is idle from which on a wait counts in full; below, in proportion to its square. With two jobs of fio a
 /// processor 35 to 45 per cent are idle, and every wait saved is seen in the throughput.
 const IDLE_ENOUGH: f64 = 1.0 / 3.0;
@@ -114,8 +119,12 @@ pub struct Boundary {
     /// Since the last judgement of the bypass.
     compressed: u64,
     hits: u64,
+    /// Of the compressed, those that it pays for: not what fills it.
+    paid: u64,
     /// It has grown since then.
     grown: bool,
+    /// Pages compressed to fill it, since it last proved its worth or gave itself up.
+    filled: u64,
     /// Compressions since then, those in growing included.
     tried: u64,
     /// Pages that may pass by before the next probe; 0: not bypassed.
@@ -133,7 +142,9 @@ impl Boundary {
             chunks: 0,
             compressed: 0,
             hits: 0,
+            paid: 0,
             grown: false,
+            filled: 0,
             tried: 0,
             passing: 0,
         }
@@ -207,14 +218,17 @@ impl Boundary {
     /// to be a larger one.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         let compressed = window.stored + window.refused;
+        let free = window.filling.min(self.filling_left());
+        self.filled += window.filling;
         self.tried += compressed;
         let busy = self.idle < IDLE_BUSY;
         if grows && !busy {
-            (self.compressed, self.hits, self.grown) = (0, 0, false);
+            (self.compressed, self.paid, self.hits, self.grown) = (0, 0, 0, false);
             return;
         }
         self.grown |= grows;
         self.compressed += compressed;
+        self.paid += compressed - free;
         self.hits += window.tier_hits;
         let (enough, hits) = match self.grown {
             true => (COMPRESSIONS_BUSY, self.hits as f64 * self.growth_left()),
@@ -224,11 +238,19 @@ impl Boundary {
             return;
         }
         let gain = hits * (1.0 - density.recip()) * self.miss();
-        let cost = (self.compressed * self.costs.compress) as f64 + hits * self.costs.unpacking() as f64;
+        let cost = (self.paid * self.costs.compress) as f64 + hits * self.costs.unpacking() as f64;
         if gain < cost {
             self.passing = self.tried * PASSED_A_TRY;
         }
-        (self.compressed, self.hits, self.tried, self.grown) = (0, 0, 0, false);
+        if gain < cost || !self.grown {
+            self.filled = 0;
+        }
+        (self.compressed, self.paid, self.hits, self.tried, self.grown) = (0, 0, 0, 0, false);
+    }
+
+    /// Compressions that may still fill it without being held against it.
+    fn filling_left(&self) -> u64 {
+        (u64::from(*self.chunks_may.end()) * FILLING_A_CHUNK).saturating_sub(self.filled)
     }
 
     /// How many times as large the tier may still become.
@@ -339,6 +361,23 @@ mod tests {
         };
         assert_eq!(pays(2000), (true, 46));
         assert_eq!(pays(1700), (false, 46));
+    }
+
+    #[test]
+    fn what_fills_it_is_not_held_against_it_but_once() {
+        let mut boundary = boundary();
+        boundary.idle = 0.0;
+        let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };
+        let mut filled = 0;
+        while boundary.compresses() && filled < 1 << 20 {
+            // It never comes to rest.
+            boundary.chunks = 50;
+            boundary.judge(filling);
+            filled += filling.filling;
+        }
+        let once = 100 * FILLING_A_CHUNK;
+        assert!((once..once + 2 * COMPRESSIONS_BUSY + 2000).contains(&filled), "{filled}, once: {once}");
+        assert_eq!(boundary.filled, 0, "the next probe may fill it again");
     }
 
     #[test]

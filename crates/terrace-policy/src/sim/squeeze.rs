@@ -416,7 +416,8 @@ impl<'a> Squeezer<'a> {
 
     /// Where a page that DRAM gives up stands in the tier, if it goes there.
     fn lower(&mut self, victim: &Victim, id: u32) -> Option<Slot> {
-        if !self.reused[victim.slot as usize].get() && self.below.is_full() {
+        let filling = !self.reused[victim.slot as usize].get();
+        if filling && self.below.is_full() {
             return None;
         }
         if !self.boundary.compresses() {
@@ -436,6 +437,7 @@ impl<'a> Squeezer<'a> {
             self.refused[file as usize] += 1;
             self.outcome.refused += 1;
             self.window.refused += 1;
+            self.window.filling += u64::from(filling);
             return None;
         }
         self.refused[file as usize] = 0;
@@ -447,6 +449,7 @@ impl<'a> Squeezer<'a> {
         }
         self.outcome.stored += 1;
         self.window.stored += 1;
+        self.window.filling += u64::from(filling);
         Some(self.below.store(id))
     }
 
