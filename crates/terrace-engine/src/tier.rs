@@ -46,8 +46,12 @@ const READ_WORK_NS: u64 = 14_500;
 const PAGE_WORK_NS: u64 = 2_500;
 /// Reads of the device that tell what one takes.
 const READS_MIN: u64 = 64;
+/// Share of the processors that may go into filling the tier while they are busy: more would be felt before it can pay.
+const FILLING_BUSY: f64 = 0.02;
 /// How often the boundary is looked at.
 const JUDGED_EVERY: Duration = Duration::from_millis(50);
+/// A longer while without a look does not count in full.
+const JUDGED_AT_LEAST: Duration = Duration::from_millis(500);
 /// Objects given up under one lock to make room.
 const GIVE_UP: usize = 64;
 /// Bytes that compaction moves under one lock.
@@ -137,6 +141,8 @@ pub(crate) struct Compressed {
     has_ghost: bool,
     unzstd: Unzstd,
     compressor_bytes: usize,
+    /// Pages that may be compressed for no reason but that there is room, until the tier is judged again.
+    filling_may: u64,
     /// Of the window under way.
     refaults: u64,
     /// Counters when it began: pages stored, refused, not tried and promoted, reads answered, pages compressed for there was room.
@@ -192,6 +198,7 @@ impl Compressed {
             has_ghost,
             unzstd: Unzstd::new()?,
             compressor_bytes: 0,
+            filling_may: u64::MAX,
             refaults: 0,
             began: [0; 6],
             aged_at: 0,
@@ -214,6 +221,13 @@ impl Compressed {
     /// Whether it has filled so many bytes.
     fn fills(&self, bytes: u64) -> bool {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
+    }
+
+    /// Sets what may be compressed to fill it in the next while, if it is like the last `past` ns.
+    fn allow_filling(&mut self, past: u64) {
+        let processors = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+        let may = past as f64 * processors * FILLING_BUSY / self.boundary.costs.compress.max(1) as f64;
+        self.filling_may = if self.boundary.is_busy() { may as u64 } else { u64::MAX };
     }
 
     /// Learns what a missing page costs from reads of the source: what one read takes, its pages share.
@@ -284,7 +298,7 @@ impl Core {
         let tier = self.tier.as_mut()?;
         let flags = self.handles.frame_flags(v.slot).load(Ordering::Relaxed);
         let filling = tier.admit == Admit::Reused && flags & REUSED == 0;
-        if filling && !tier.has_room() {
+        if filling && (tier.filling_may == 0 || !tier.has_room()) {
             return None;
         }
         if !tier.boundary.compresses() {
@@ -303,6 +317,8 @@ impl Core {
         if !has_memory {
             return None;
         }
+        let tier = self.tier.as_mut()?;
+        tier.filling_may -= u64::from(filling);
         self.policy.restore(v.slot);
         self.handles.frame_flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
         let entry = self.index.get(place);
@@ -486,7 +502,8 @@ impl Engine {
     /// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.
     pub(crate) fn judge_tier(&self, judge: &mut Judge) -> i64 {
         let now = self.clock.now_ns();
-        if now.saturating_sub(judge.at_ns) < JUDGED_EVERY.as_nanos() as u64 {
+        let past = now.saturating_sub(judge.at_ns);
+        if past < JUDGED_EVERY.as_nanos() as u64 {
             return 0;
         }
         judge.at_ns = now;
@@ -497,8 +514,9 @@ impl Engine {
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
-        let (c, pool) = (tier.counts, &tier.pool);
         tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
+        tier.allow_filling(past.min(JUDGED_AT_LEAST.as_nanos() as u64));
+        let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
         let [stored, refused, untried, promoted, tier_hits, filling] =
@@ -702,6 +720,11 @@ mod tests {
             Squeezed::under("strata", codec)
         }
         fn under(policy: &str, codec: Mode) -> Squeezed {
+            let mut s = Squeezed::not_yet(policy, codec);
+            s.squeeze();
+            s
+        }
+        fn not_yet(policy: &str, codec: Mode) -> Squeezed {
             let compressed = CompressedConfig {
                 codec: Some(codec),
                 min_percent: 25,
@@ -719,9 +742,8 @@ mod tests {
             std::fs::write(&file, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
             let o = engine.object(7, file.as_raw_fd(), PAGES * PAGE_SIZE as u64).unwrap();
             let compressor = engine.compressor().unwrap();
-            let mut s = Squeezed { engine, compressor, o, _file: file };
+            let s = Squeezed { engine, compressor, o, _file: file };
             (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
-            s.squeeze();
             s
         }
         fn squeeze(&mut self) {
@@ -758,6 +780,26 @@ mod tests {
         }
         fn agrees(&self) {
             assert_eq!(self.engine.check(), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn while_processors_are_busy_the_tier_fills_slowly() {
+        let may = 50;
+        for idle in [1.0, 0.0] {
+            let mut s = Squeezed::not_yet("strata", Mode::Lz4);
+            {
+                let mut core = s.engine.core.lock();
+                let tier = core.tier.as_mut().unwrap();
+                (tier.admit, tier.boundary.idle) = (Admit::Reused, idle);
+                let processors = std::thread::available_parallelism().unwrap().get() as f64;
+                let each = tier.boundary.costs.compress as f64 / processors / FILLING_BUSY;
+                tier.allow_filling((each * (may as f64 + 0.5)) as u64);
+            }
+            s.squeeze();
+            let filled = s.engine.core.lock().tier.as_ref().unwrap().counts.filling;
+            assert!(if idle > 0.0 { filled > may } else { filled == may }, "idle: {idle}, {filled}");
+            s.agrees();
         }
     }
 

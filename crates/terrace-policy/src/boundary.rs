@@ -193,6 +193,11 @@ impl Boundary {
         true
     }
 
+    /// Whether what compressing takes is taken from programs.
+    pub fn is_busy(&self) -> bool {
+        self.idle < IDLE_BUSY
+    }
+
     /// What a miss costs the whole machine, ns.
     fn miss(&self) -> f64 {
         let waits = (self.idle / IDLE_ENOUGH).min(1.0).powi(2);
@@ -221,8 +226,7 @@ impl Boundary {
         let free = window.filling.min(self.filling_left());
         self.filled += window.filling;
         self.tried += compressed;
-        let busy = self.idle < IDLE_BUSY;
-        if grows && !busy {
+        if grows && !self.is_busy() {
             (self.compressed, self.paid, self.hits, self.grown) = (0, 0, 0, false);
             return;
         }
