@@ -11,6 +11,7 @@ pub mod compare;
 pub mod exec;
 pub mod gen_ops;
 pub mod leftovers;
+mod map;
 pub mod pages;
 pub mod process;
 pub mod rig;
