@@ -34,7 +34,8 @@ impl Idle {
     }
 }
 
-/// Idle and all ticks. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. A processor that only waits for a device is idle.
+/// Idle and all ticks. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. A processor that only waits for a
+/// device is idle.
 fn ticks(stat: &str) -> Option<[u64; 2]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let all: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;

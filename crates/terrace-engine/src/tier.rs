@@ -48,10 +48,10 @@ const PAGE_WORK_NS: u64 = 2_500;
 const READS_MIN: u64 = 64;
 /// Share of the processors that may go into filling the tier while they are busy: more would be felt before it can pay.
 const FILLING_BUSY: f64 = 0.02;
+/// A longer while in which nothing was judged does not count in full for that.
+const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
 /// How often the boundary is looked at.
 const JUDGED_EVERY: Duration = Duration::from_millis(50);
-/// A longer while without a look does not count in full.
-const JUDGED_AT_LEAST: Duration = Duration::from_millis(500);
 /// Objects given up under one lock to make room.
 const GIVE_UP: usize = 64;
 /// Bytes that compaction moves under one lock.
@@ -515,7 +515,7 @@ impl Engine {
         let Some(tier) = &mut core.tier else { return 0 };
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
         tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
-        tier.allow_filling(past.min(JUDGED_AT_LEAST.as_nanos() as u64));
+        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64));
         let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];

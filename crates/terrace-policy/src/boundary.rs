@@ -40,7 +40,7 @@ pub struct Window {
     pub stored: u64,
     /// Pages that were compressed in vain: the result was too long.
     pub refused: u64,
-    /// Of both, those that a full tier would not have taken.
+    /// Pages compressed that a full tier would not have taken.
     pub filling: u64,
     /// Pages that were not tried, because others of their file were refused.
     pub untried: u64,
@@ -223,7 +223,8 @@ impl Boundary {
     /// to be a larger one.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         let compressed = window.stored + window.refused;
-        let free = window.filling.min(self.filling_left());
+        // Those for which the pool then had no place are neither stored nor refused.
+        let free = window.filling.min(compressed).min(self.filling_left());
         self.filled += window.filling;
         self.tried += compressed;
         if grows && !self.is_busy() {
@@ -382,6 +383,8 @@ mod tests {
         let once = 100 * FILLING_A_CHUNK;
         assert!((once..once + 2 * COMPRESSIONS_BUSY + 2000).contains(&filled), "{filled}, once: {once}");
         assert_eq!(boundary.filled, 0, "the next probe may fill it again");
+        boundary.judge(Window { filling: 2000, ..filling });
+        assert_eq!(boundary.paid, 0, "some found no place");
     }
 
     #[test]
