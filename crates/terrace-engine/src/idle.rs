@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How often a look is worth its while.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Idle and all time of the processors since the machine started, and what the tier took of it, ns.
+/// Idle and all time of the processors since the machine started, ticks, and what the tier took of it, ns.
 type Times = [u64; 3];
 
 /// Looks at the kernel's account from time to time.
@@ -26,10 +26,10 @@ impl Idle {
         }
         self.at_ns = now_ns;
         let [idle, all] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
-        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-        let now = [idle * tick_ns, all * tick_ns, own_ns];
+        let now = [idle, all, own_ns];
         let last = self.last.replace(now)?;
-        let [idle, all, own] = std::array::from_fn(|i| now[i].saturating_sub(last[i]) as f64);
+        let [idle, all, own_ns] = std::array::from_fn(|i| now[i].saturating_sub(last[i]) as f64);
+        let own = own_ns * rustix::param::clock_ticks_per_second() as f64 / 1e9;
         (all > 0.0).then(|| ((idle + own) / all).clamp(0.0, 1.0))
     }
 }

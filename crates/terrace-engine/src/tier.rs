@@ -1,7 +1,7 @@
 //! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
 //! instead of a read of the device.
 //!
-//! Life of a page in it: the policy gives it up, and the tier has room, or the page was used more than once (`flag::REUSED`) ->
+//! Life of a page in it: the policy gives it up, and the tier has room (and may fill it: slowly, where processors are busy), or the page was used more than once (`flag::REUSED`) ->
 //! [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers
 //! decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for often enough of late
 //! ([`PROMOTE_AT`]): [`Core::promote`] -> or nobody reads it, and [`Core::make_room_below`] gives it up, oldest first.
@@ -21,6 +21,7 @@ use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::stats::CompressedTier;
 use std::cell::RefCell;
 use std::io;
+use std::num::NonZero;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::boundary::{Boundary, Costs, Window};
@@ -171,6 +172,17 @@ pub(crate) struct Leaving {
 pub(crate) struct Judge {
     at_ns: u64,
     idle: Idle,
+    /// 0: nobody has asked yet.
+    processors: usize,
+}
+
+impl Judge {
+    fn processors(&mut self) -> usize {
+        if self.processors == 0 {
+            self.processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        }
+        self.processors
+    }
 }
 
 impl Compressed {
@@ -223,11 +235,19 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets what may be compressed to fill it in the next while, if it is like the last `past` ns.
-    fn allow_filling(&mut self, past: u64) {
-        let processors = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-        let may = past as f64 * processors * FILLING_BUSY / self.boundary.costs.compress.max(1) as f64;
-        self.filling_may = if self.boundary.is_busy() { may as u64 } else { u64::MAX };
+    /// Sets what may be compressed to fill it in the next while, if it is like the last `past` ns of so many processors.
+    fn allow_filling(&mut self, past: u64, processors: usize) {
+        let ns = past as f64 * processors as f64 * FILLING_BUSY;
+        let slowly = self.boundary.is_busy() && !self.boundary.is_least();
+        self.filling_may = if slowly { ns as u64 / self.costs_each() } else { u64::MAX };
+    }
+    /// To compress a page, ns; not 0.
+    fn costs_each(&self) -> u64 {
+        self.boundary.costs.compress.max(1)
+    }
+    /// Whether it has not filled what it had before its last step, and may not do so now.
+    fn is_starved(&self) -> bool {
+        self.filling_may == 0 && !self.fills(u64::from(self.boundary.chunks_before()) * HUGE as u64)
     }
 
     /// Learns what a missing page costs from reads of the source: what one read takes, its pages share.
@@ -478,7 +498,7 @@ impl Engine {
     pub(crate) fn compress(&self, leaving: &[Leaving], compressor: &mut Compressor) -> usize {
         let mut freed = 0;
         let mut page: Page = [0; PAGE_SIZE];
-        // What it costs decides whether it pays: how long we wait for a lock or a processor does not belong to that.
+        // What it costs decides whether it pays: how long we sleep for a lock or wait for a processor does not belong to that.
         let began = thread_cpu_ns();
         for l in leaving {
             // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `stow` refuses it.
@@ -515,7 +535,8 @@ impl Engine {
         let Some(tier) = &mut core.tier else { return 0 };
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
         tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
-        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64));
+        let starved = tier.is_starved();
+        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors());
         let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
@@ -532,6 +553,7 @@ impl Engine {
             tier_pages: pool.stored_pages(),
             tier_frames: pool.slot_bytes() / PAGE_SIZE as u64,
             full: tier.fills(tier.target()),
+            starved,
         };
         tier.pool.age(hits.saturating_sub(std::mem::replace(&mut tier.aged_at, hits)) as usize);
         let before = tier.boundary.chunks();
@@ -792,13 +814,15 @@ mod tests {
                 let mut core = s.engine.core.lock();
                 let tier = core.tier.as_mut().unwrap();
                 (tier.admit, tier.boundary.idle) = (Admit::Reused, idle);
-                let processors = std::thread::available_parallelism().unwrap().get() as f64;
-                let each = tier.boundary.costs.compress as f64 / processors / FILLING_BUSY;
-                tier.allow_filling((each * (may as f64 + 0.5)) as u64);
+                tier.boundary.set_limits(0..=8, 16);
+                let each = tier.boundary.costs.compress as f64 / 2.0 / FILLING_BUSY;
+                tier.allow_filling((each * (may as f64 + 0.5)) as u64, 2);
             }
             s.squeeze();
             let filled = s.engine.core.lock().tier.as_ref().unwrap().counts.filling;
             assert!(if idle > 0.0 { filled > may } else { filled == may }, "idle: {idle}, {filled}");
+            let starved = s.engine.core.lock().tier.as_ref().unwrap().is_starved();
+            assert_eq!(starved, idle == 0.0, "the rest of its memory is no use to anybody");
             s.agrees();
         }
     }

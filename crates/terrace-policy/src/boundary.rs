@@ -23,7 +23,8 @@
 //! tier that does not pay *bypasses* itself, and probes now and then whether times have changed. One that is still growing is not
 //! judged: pages rush through a small one before they can be hit. But on a busy machine it is, soon, as if it were as large as it may be and
 //! had hits in proportion: there compressing takes time from programs for as long as it takes to fill. What fills it, which is much more than
-//! a full one takes, is paid once, and not held against it; only a tier that is filled again and again without coming to rest pays for that.
+//! a full one takes, is paid once, and not held against it, until it is full and has come to rest; a tier that is filled again and again pays
+//! for that.
 
 use std::ops::RangeInclusive;
 
@@ -50,6 +51,8 @@ pub struct Window {
     pub tier_frames: u64,
     /// The tier has filled the memory that it has.
     pub full: bool,
+    /// It has not filled what it had before its last step, and may not do so faster.
+    pub starved: bool,
 }
 
 /// What things cost, ns.
@@ -95,8 +98,8 @@ const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 512;
 /// Likewise of one that grows while the machine is busy.
 const COMPRESSIONS_BUSY: u64 = 8192;
-/// Compressions that fill a chunk: two pages to one of memory, and each third refused.
-const FILLING_A_CHUNK: u64 = 1536;
+/// Compressions that fill a chunk with a page to one of memory: each third is refused.
+const FILLING_A_CHUNK: f64 = 768.0;
 /// Share of the processors that is idle from which on a wait counts in full; below, in proportion to its square. With two jobs of fio a
 /// processor 35 to 45 per cent are idle, and every wait saved is seen in the throughput.
 const IDLE_ENOUGH: f64 = 1.0 / 3.0;
@@ -123,10 +126,12 @@ pub struct Boundary {
     paid: u64,
     /// It has grown since then.
     grown: bool,
-    /// Pages compressed to fill it, since it last proved its worth or gave itself up.
-    filled: u64,
     /// Compressions since then, those in growing included.
     tried: u64,
+    /// It has not been full and at rest since it began, or gave itself up.
+    settling: bool,
+    /// Pages compressed to fill it meanwhile.
+    filled: u64,
     /// Pages that may pass by before the next probe; 0: not bypassed.
     passing: u64,
 }
@@ -144,8 +149,9 @@ impl Boundary {
             hits: 0,
             paid: 0,
             grown: false,
-            filled: 0,
             tried: 0,
+            settling: true,
+            filled: 0,
             passing: 0,
         }
     }
@@ -157,6 +163,20 @@ impl Boundary {
     }
     fn set(&mut self, chunks: u32) {
         self.chunks = chunks.clamp(*self.chunks_may.start(), *self.chunks_may.end());
+    }
+
+    fn step(&self) -> u32 {
+        (self.chunks_all / STEP_DIVISOR).max(1)
+    }
+
+    /// Chunks that it may have filled if it has just grown by a step.
+    pub fn chunks_before(&self) -> u32 {
+        self.chunks.saturating_sub(self.step())
+    }
+
+    /// Whether the tier has no more than it has in any case.
+    pub fn is_least(&self) -> bool {
+        self.chunks <= *self.chunks_may.start()
     }
 
     /// Chunks for the tier now.
@@ -179,12 +199,11 @@ impl Boundary {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
         }
-        let step = (self.chunks_all / STEP_DIVISOR).max(1);
-        let (more, less) = (self.chunks + step, self.chunks.saturating_sub(step));
+        let (more, less) = (self.chunks + self.step(), self.chunks_before());
         let density = density(window);
         let (saved, spent) = self.weigh(window, density);
         let before = self.chunks;
-        if !self.compresses() || spent > saved * DEAD_BAND {
+        if !self.compresses() || window.starved || spent > saved * DEAD_BAND {
             self.set(less);
         } else if window.full && saved > spent * DEAD_BAND {
             self.set(more);
@@ -224,7 +243,9 @@ impl Boundary {
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         let compressed = window.stored + window.refused;
         // Those for which the pool then had no place are neither stored nor refused.
-        let free = window.filling.min(compressed).min(self.filling_left());
+        self.settling = grows || (self.settling && !window.full);
+        let allowed = if self.settling { self.filling_left(density) } else { 0 };
+        let free = window.filling.min(compressed).min(allowed);
         self.filled += window.filling;
         self.tried += compressed;
         if grows && !self.is_busy() {
@@ -245,17 +266,19 @@ impl Boundary {
         let gain = hits * (1.0 - density.recip()) * self.miss();
         let cost = (self.paid * self.costs.compress) as f64 + hits * self.costs.unpacking() as f64;
         if gain < cost {
-            self.passing = self.tried * PASSED_A_TRY;
+            self.passing = self.tried.max(self.filled) * PASSED_A_TRY;
+            self.settling = true;
         }
-        if gain < cost || !self.grown {
+        if gain < cost || !(self.grown || self.settling) {
             self.filled = 0;
         }
         (self.compressed, self.paid, self.hits, self.tried, self.grown) = (0, 0, 0, 0, false);
     }
 
     /// Compressions that may still fill it without being held against it.
-    fn filling_left(&self) -> u64 {
-        (u64::from(*self.chunks_may.end()) * FILLING_A_CHUNK).saturating_sub(self.filled)
+    fn filling_left(&self, density: f64) -> u64 {
+        let once = f64::from(*self.chunks_may.end()) * FILLING_A_CHUNK * density;
+        (once as u64).saturating_sub(self.filled)
     }
 
     /// How many times as large the tier may still become.
@@ -373,18 +396,37 @@ mod tests {
         let mut boundary = boundary();
         boundary.idle = 0.0;
         let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };
-        let mut filled = 0;
+        boundary.judge(Window { filling: 2000, ..filling });
+        assert_eq!(boundary.paid, 0, "some found no place");
+        let mut filled = 2000;
         while boundary.compresses() && filled < 1 << 20 {
             // It never comes to rest.
             boundary.chunks = 50;
             boundary.judge(filling);
             filled += filling.filling;
         }
-        let once = 100 * FILLING_A_CHUNK;
+        let once = (100.0 * FILLING_A_CHUNK * 2.0) as u64;
         assert!((once..once + 2 * COMPRESSIONS_BUSY + 2000).contains(&filled), "{filled}, once: {once}");
         assert_eq!(boundary.filled, 0, "the next probe may fill it again");
-        boundary.judge(Window { filling: 2000, ..filling });
-        assert_eq!(boundary.paid, 0, "some found no place");
+    }
+
+    #[test]
+    fn a_tier_at_rest_pays_for_what_fills_it_anew() {
+        let mut boundary = boundary();
+        boundary.judge(window(1000, 0, 0));
+        boundary.judge(window(0, 100, 0));
+        let refilled = Window { stored: 1000, filling: 1000, full: false, ..window(0, 70, 0) };
+        (0..100).for_each(|_| _ = boundary.judge(refilled));
+        assert!(!boundary.compresses(), "its pages leave again and again before they are hit");
+    }
+
+    #[test]
+    fn a_tier_that_may_not_fill_gives_memory_back() {
+        let mut boundary = boundary();
+        (0..50).for_each(|_| _ = boundary.judge(window(1000, 1000, 0)));
+        assert_eq!(boundary.chunks(), 100);
+        (0..50).for_each(|_| _ = boundary.judge(Window { starved: true, full: false, ..window(1000, 0, 0) }));
+        assert_eq!(boundary.chunks(), 10);
     }
 
     #[test]
