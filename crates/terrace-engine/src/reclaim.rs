@@ -25,7 +25,7 @@ impl Engine {
     /// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
     pub(crate) fn reclaim_loop(&self) {
         let mut compressor = self.compressor();
-        let mut judge = Judge::default();
+        let mut judge = Judge::new();
         while !self.stopping.load(Ordering::Acquire) {
             self.reclaim_bell.wait(Duration::from_millis(500));
             self.core.lock().policy.set_time(self.uptime_ms());

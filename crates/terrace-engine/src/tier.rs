@@ -1,10 +1,10 @@
 //! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
 //! instead of a read of the device.
 //!
-//! Life of a page in it: the policy gives it up, and the tier has room (and may fill it: slowly, where processors are busy), or the page was used more than once (`flag::REUSED`) ->
-//! [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's object, the frame is free -> readers
-//! decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for often enough of late
-//! ([`PROMOTE_AT`]): [`Core::promote`] -> or nobody reads it, and [`Core::make_room_below`] gives it up, oldest first.
+//! Life of a page in it: the policy gives it up, and the tier has room (which it fills slowly where processors are busy), or the page was
+//! used more than once (`flag::REUSED`) -> [`Engine::compress`] (reclaim's thread, no lock) -> [`Core::stow`]: the entry names the pool's
+//! object, the frame is free -> readers decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for
+//! often enough of late ([`PROMOTE_AT`]): [`Core::promote`] -> or nobody reads it, and [`Core::make_room_below`] gives it up, oldest first.
 //!
 //! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
@@ -168,20 +168,18 @@ pub(crate) struct Leaving {
 }
 
 /// When the reclaim thread last judged the tier, and what it keeps for that.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Judge {
     at_ns: u64,
     idle: Idle,
-    /// 0: nobody has asked yet.
+    /// Asked once: the answer takes several files of /proc and the control group.
     processors: usize,
 }
 
 impl Judge {
-    fn processors(&mut self) -> usize {
-        if self.processors == 0 {
-            self.processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        }
-        self.processors
+    pub(crate) fn new() -> Judge {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Judge { at_ns: 0, idle: Idle::default(), processors }
     }
 }
 
@@ -239,11 +237,7 @@ impl Compressed {
     fn allow_filling(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.boundary.is_busy() && !self.boundary.is_least();
-        self.filling_may = if slowly { ns as u64 / self.costs_each() } else { u64::MAX };
-    }
-    /// To compress a page, ns; not 0.
-    fn costs_each(&self) -> u64 {
-        self.boundary.costs.compress.max(1)
+        self.filling_may = if slowly { ns as u64 / self.boundary.costs.compress.max(1) } else { u64::MAX };
     }
     /// Whether it has not filled what it had before its last step, and may not do so now.
     fn is_starved(&self) -> bool {
@@ -536,7 +530,7 @@ impl Engine {
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
         tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
         let starved = tier.is_starved();
-        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors());
+        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors);
         let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];

@@ -242,9 +242,9 @@ impl Boundary {
     /// to be a larger one.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         let compressed = window.stored + window.refused;
-        // Those for which the pool then had no place are neither stored nor refused.
         self.settling = grows || (self.settling && !window.full);
         let allowed = if self.settling { self.filling_left(density) } else { 0 };
+        // Those for which the pool then had no place are neither stored nor refused.
         let free = window.filling.min(compressed).min(allowed);
         self.filled += window.filling;
         self.tried += compressed;

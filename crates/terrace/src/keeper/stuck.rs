@@ -49,7 +49,8 @@ pub fn waits_for_itself(pid: Pid) -> bool {
     count > 0
 }
 
-/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is a connection of FUSE.
+/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is
+/// a connection of FUSE.
 fn is_harmless(call: &str, is_fuse: impl Fn(RawFd) -> bool) -> bool {
     let mut words = call.split(' ');
     let number = words.next().and_then(|number| number.parse().ok());
