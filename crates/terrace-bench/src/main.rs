@@ -33,6 +33,8 @@ enum Command {
     Doors(Common),
     /// All of these.
     All(Common),
+    /// What the compressed tier costs where it cannot gain, in many short turns with and without it (--runs 60).
+    Harm(Common),
     /// Real programs under a memory limit: PostgreSQL, MariaDB, a kernel build.
     Real {
         #[command(flatten)]
@@ -191,6 +193,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Misses(c) => session(&c, suites::misses::run),
         Command::Fio(c) => session(&c, |t| suites::fio::run(t, scale(&c))),
         Command::Doors(c) => session(&c, |t| suites::doors::run(t, c.pass_through_threads)),
+        Command::Harm(c) => session(&c, suites::harm::run),
         Command::Real { common: c, options } => session(&c, |t| suites::real::run(t, scale(&c), &options)),
         Command::All(c) => session(&c, |t| {
             suites::hits::run(t)?;

@@ -37,6 +37,11 @@ pub enum System {
         /// What it serves.
         dir: PathBuf,
     },
+    /// One that a suite has brought up and measures itself: not for [`run`].
+    Standing {
+        /// Its name.
+        name: &'static str,
+    },
 }
 
 impl System {
@@ -48,6 +53,7 @@ impl System {
             System::Terrace { fast_door: false, .. } => "terrace-main-door",
             System::PassThrough { .. } => "pass-through",
             System::Command { .. } => "command",
+            System::Standing { name } => name,
         }
     }
 }
@@ -125,6 +131,9 @@ pub fn run(
     limit: Option<u64>,
     steps: impl FnOnce(Option<&Group>) -> Vec<Step>,
 ) -> Result<Run, String> {
+    if let System::Standing { name } = system {
+        return Err(format!("{name} is not brought up for a single run"));
+    }
     let group = make_group(places, limit)?;
     let group = group.as_ref();
     let out = places.scratch.join("run");
@@ -265,7 +274,8 @@ fn tell(child: &Child, told_at: &mut Option<Instant>) {
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
-fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Result<Child, String> {
+/// Starts `command` inside the group.
+pub(crate) fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Result<Child, String> {
     let files: Vec<std::ffi::CString> = group
         .map_or_else(Vec::new, |g| g.procs_files())
         .into_iter()

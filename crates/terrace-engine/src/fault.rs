@@ -189,7 +189,9 @@ impl Engine {
     ) -> io::Result<usize> {
         let at = miss.at;
         let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+        let began = self.clock.now_ns();
         let read = self.read_frames(o, plan[0].page, &frames);
+        let took = self.clock.now_ns().saturating_sub(began);
         let mut good = plan.len();
         if read.is_ok() {
             // The frames are still ours alone: copy before anybody can evict them.
@@ -198,6 +200,7 @@ impl Engine {
             good = 0;
         }
         let mut core = self.core.lock();
+        let refaults = core.refaults();
         for (i, p) in plan.iter().enumerate() {
             core.in_flight.remove(&(o.slot_index(), p.page));
             let valid = read.is_ok() && core.untouched_since(o, p.page, p.before);
@@ -212,6 +215,9 @@ impl Engine {
             if !valid && !miss.calm {
                 good = good.min(i);
             }
+        }
+        if read.is_ok() {
+            core.note_source_read(plan.len(), took, refaults);
         }
         drop(core);
         self.fault_done.notify_all();

@@ -37,9 +37,9 @@ use terrace_shm::{Entry, PAGE_SIZE, State};
 
 /// What compressing a page costs, ns, until something better is known: LZ4.
 const COMPRESS_NS: u64 = 8_000;
-/// What a hit costs with each codec, ns: decompressing, copying, checking.
+/// What a hit costs, ns, until something better is known; and of that what is not decompressing: finding, copying, checking.
 const DECOMPRESS_NS: u64 = 3_500;
-const DECOMPRESS_ZSTD_NS: u64 = 8_000;
+const HIT_NS: u64 = 1_500;
 /// What a miss takes of the processors beyond a hit, ns: for each read of the device, which is begun and ended, with two changes of thread;
 /// and for each page, which is donated and listed, and another one evicted. fio, nearly all of whose reads missed, took 24 us for a read of
 /// one page, 30 for four, 62 for sixteen, its own calls included.
@@ -125,10 +125,9 @@ pub(crate) struct TierCounts {
     pub duplicates: u64,
     /// Pages compressed that were taken for no reason but that there was room.
     pub filling: u64,
-    /// Processor time spent on compressing, and on putting away what came of it, ns.
+    /// Pages compressed, whatever came of it, and the processor time that it took, putting away included, ns.
+    pub compressed: u64,
     pub compress_ns: u64,
-    /// Pages stored as zstd's.
-    pub zstd: u64,
 }
 
 /// The tier's books. Behind the core lock.
@@ -150,7 +149,9 @@ pub(crate) struct Compressed {
     began: [u64; 6],
     /// Reads answered when touches were aged.
     aged_at: u64,
-    /// What clients had read from the source when its cost was last looked at: pages, in how many reads, ns.
+    /// What the daemon has read of the source, where most pages came back: pages, in how many reads, ns.
+    source_read: [u64; 3],
+    /// This, and what clients had read, when its cost was last looked at.
     read_at: [u64; 3],
 }
 
@@ -212,6 +213,7 @@ impl Compressed {
             refaults: 0,
             began: [0; 6],
             aged_at: 0,
+            source_read: [0; 3],
             read_at: [0; 3],
         }))
     }
@@ -244,8 +246,9 @@ impl Compressed {
         self.filling_may == 0 && !self.fills(u64::from(self.boundary.chunks_before()) * HUGE as u64)
     }
 
-    /// Learns what a missing page costs from reads of the source: what one read takes, its pages share.
-    fn note_reads(&mut self, now: [u64; 3]) {
+    /// Learns what a missing page costs from reads of the source, those of clients being given: what one read takes, its pages share.
+    fn note_reads(&mut self, clients: [u64; 3]) {
+        let now: [u64; 3] = std::array::from_fn(|i| clients[i].wrapping_add(self.source_read[i]));
         let [pages, reads, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
         if pages < READS_MIN {
             return;
@@ -283,7 +286,7 @@ impl Compressed {
             changed: c.changed,
             duplicates: c.duplicates,
             moved_bytes: counts.moved_bytes,
-            compress_ns: c.compress_ns / (compressed + c.changed + c.duplicates).max(1),
+            compress_ns: c.compress_ns / c.compressed.max(1),
             miss_ns: self.boundary.costs.read,
         }
     }
@@ -299,6 +302,20 @@ impl Core {
     /// A page was read from the source that had been here before.
     pub(crate) fn note_refault(&mut self) {
         self.tier.iter_mut().for_each(|tier| tier.refaults += 1);
+    }
+
+    /// Pages that came back so far.
+    pub(crate) fn refaults(&self) -> u64 {
+        self.tier.as_ref().map_or(0, |tier| tier.refaults)
+    }
+    /// The daemon has read so many pages at once, and there had been so many refaults. What comes for the first time no tier would have
+    /// saved: a scan is not to make misses look cheap.
+    pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64, refaults: u64) {
+        let Some(tier) = &mut self.tier else { return };
+        let pages = pages as u64;
+        if (tier.refaults - refaults) * 2 >= pages {
+            [pages, 1, ns].iter().zip(&mut tier.source_read).for_each(|(more, sum)| *sum += more);
+        }
     }
 
     /// What the entry of a page that leaves memory keeps, given what the policy wants to be told when it comes back.
@@ -364,7 +381,6 @@ impl Core {
         let handle = match coded {
             Ok(coded) => {
                 let tier = self.tier.as_mut().expect("as above");
-                tier.counts.zstd += u64::from(coded.codec == Codec::Zstd);
                 tier.pool.store(coded, place).or_else(|| {
                     self.make_room_below(GIVE_UP);
                     self.tier.as_mut()?.pool.store(coded, place)
@@ -490,10 +506,14 @@ impl Core {
 impl Engine {
     /// Compresses pages that leave DRAM, and frees their frames. Frames freed.
     pub(crate) fn compress(&self, leaving: &[Leaving], compressor: &mut Compressor) -> usize {
+        if leaving.is_empty() {
+            return 0;
+        }
         let mut freed = 0;
         let mut page: Page = [0; PAGE_SIZE];
         // What it costs decides whether it pays: how long we sleep for a lock or wait for a processor does not belong to that.
         let began = thread_cpu_ns();
+        let mut unpacking = None;
         for l in leaving {
             // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `stow` refuses it.
             unsafe {
@@ -504,11 +524,23 @@ impl Engine {
                 true => compressor.compress_beyond_lz4(&page),
                 false => compressor.compress(&page),
             };
+            // And one of each batch tells what it will cost to have it back.
+            if unpacking.is_none()
+                && let Ok(coded) = coded
+            {
+                let before = thread_cpu_ns();
+                coded.decode(&mut page, &mut Reader::new(self));
+                unpacking = Some(thread_cpu_ns().saturating_sub(before));
+            }
             freed += usize::from(self.core.lock().stow(l, coded));
         }
         let spent = thread_cpu_ns().saturating_sub(began);
         if let Some(tier) = &mut self.core.lock().tier {
-            tier.counts.compress_ns += spent;
+            if let Some(ns) = unpacking {
+                learn(&mut tier.boundary.costs.decompress, HIT_NS + ns);
+            }
+            tier.counts.compress_ns += spent.saturating_sub(unpacking.unwrap_or(0));
+            tier.counts.compressed += leaving.len() as u64;
         }
         freed
     }
@@ -521,8 +553,7 @@ impl Engine {
             return 0;
         }
         judge.at_ns = now;
-        let own = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.compress_ns);
-        let idle = judge.idle.share(now, own);
+        let idle = judge.idle.share(now);
         let fast = self.clients.totals();
         let hits = self.tier_hits(&fast);
         let mut core = self.core.lock();
@@ -530,7 +561,6 @@ impl Engine {
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
         tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
         let starved = tier.is_starved();
-        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors);
         let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
@@ -551,13 +581,10 @@ impl Engine {
         };
         tier.pool.age(hits.saturating_sub(std::mem::replace(&mut tier.aged_at, hits)) as usize);
         let before = tier.boundary.chunks();
-        if let Some(each) = c.compress_ns.checked_div(ends[0] + ends[1]) {
+        if let Some(each) = c.compress_ns.checked_div(c.compressed) {
             tier.boundary.costs.compress = each;
         }
-        if let Some(per_mille) = (c.zstd * 1000).checked_div(ends[0]) {
-            let more = DECOMPRESS_ZSTD_NS - DECOMPRESS_NS;
-            tier.boundary.costs.decompress = DECOMPRESS_NS + more * per_mille.min(1000) / 1000;
-        }
+        tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors);
         if tier.boundary.judge(window) {
             (tier.refaults, tier.began) = (0, ends);
         }
@@ -822,6 +849,24 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_machine_is_judged_so_from_the_first_look_on() {
+        for idle in [1.0, 0.0] {
+            let s = Squeezed::new(Mode::Lz4);
+            s.engine.core.lock().tier.as_mut().unwrap().boundary.idle = idle;
+            let mut judge = Judge { processors: 2, ..Judge::new() };
+            s.engine.core.lock().tier.as_mut().unwrap().boundary.set_limits(0..=8, 16);
+            s.engine.judge_tier(&mut judge);
+            let core = s.engine.core.lock();
+            let tier = core.tier.as_ref().unwrap();
+            assert_eq!(tier.boundary.idle, idle, "the first look tells nothing yet");
+            let slowly = FILLING_PAST_MAX.as_nanos() as f64 * 2.0 * FILLING_BUSY;
+            let may = slowly as u64 / tier.boundary.costs.compress;
+            assert_eq!(tier.filling_may, if idle > 0.0 { u64::MAX } else { may }, "idle: {idle}");
+            assert_ne!(tier.boundary.costs.compress, COMPRESS_NS, "the pages here have told");
+        }
+    }
+
+    #[test]
     fn what_leaves_dram_is_read_from_less_of_it() {
         for codec in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
             let s = Squeezed::new(codec);
@@ -956,6 +1001,31 @@ mod tests {
         tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
         assert!(tier.boundary.costs.work <= READ_WORK_NS + PAGE_WORK_NS);
         assert!(tier.boundary.costs.read < 200_000_000);
+    }
+
+    #[test]
+    fn what_comes_back_through_the_main_door_tells_what_a_miss_costs_and_what_is_new_does_not() {
+        let s = Squeezed::under("strata", Mode::Lz4);
+        let read = |s: &Squeezed| s.engine.core.lock().tier.as_ref().unwrap().source_read;
+        assert_eq!(read(&s), [0; 3], "all was new");
+        assert!(s.engine.empty_tier() > 0);
+        let mut buf = vec![0; 16 * PAGE_SIZE];
+        for page in (0..PAGES).step_by(16) {
+            s.engine.read(&s.o, page * PAGE_SIZE as u64, &mut buf, Door::MainCached).unwrap();
+            assert_eq!(buf[..PAGE_SIZE], content(page));
+        }
+        let [pages, reads, ns] = read(&s);
+        assert_eq!((pages, reads), (PAGES, PAGES / 16));
+        assert!(ns > 0);
+        let mut core = s.engine.core.lock();
+        let tier = core.tier.as_mut().unwrap();
+        (tier.read_at, tier.source_read) = ([0; 3], [1000, 10, 4_000_000]);
+        (0..100).for_each(|i| tier.note_reads([i * 1000, i * 10, i * 4_000_000]));
+        let Costs { read, work, .. } = tier.boundary.costs;
+        assert!(
+            (3_900..=4_100).contains(&read) && work < 3_000,
+            "read in pieces of 100 pages: {read}, {work}"
+        );
     }
 
     #[test]

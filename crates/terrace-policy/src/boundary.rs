@@ -232,7 +232,9 @@ impl Boundary {
         let Costs { compress, decompress, .. } = self.costs;
         let miss = self.miss();
         let refaults = w.refaults as f64;
-        let saved = refaults * gain.max(0.0) * (miss + compress as f64 - decompress as f64).max(0.0);
+        // Not each page that comes back pushes another one into the tier.
+        let pushed = w.refaults.min(w.stored + w.refused) * compress;
+        let saved = gain.max(0.0) * (refaults * (miss - decompress as f64) + pushed as f64).max(0.0);
         let lost = refaults * (-gain).max(0.0) * miss;
         let hits = w.tier_hits * self.costs.unpacking();
         (saved, lost + (hits + w.promoted * (compress + decompress)) as f64)
@@ -307,6 +309,7 @@ mod tests {
             refaults,
             tier_hits,
             promoted,
+            stored: refaults,
             tier_pages: 20_000,
             tier_frames: 10_000,
             full: true,
@@ -342,6 +345,10 @@ mod tests {
         assert_eq!(boundary.chunks(), 92, "what does not get smaller saves nothing");
         boundary.judge(Window { stored: 10, untried: 1000, ..window(1000, 0, 0) });
         assert_eq!(boundary.chunks(), 88, "what is not taken is saved by DRAM alone");
+        // Cheaper to read than to decompress, and nothing is compressed for it.
+        boundary.costs = Costs { read: 2_000, work: 500, ..COSTS };
+        boundary.judge(Window { stored: 0, ..window(1000, 100, 0) });
+        assert_eq!(boundary.chunks(), 84, "a scan that comes again and again");
         boundary.set_limits(0..=50, 128);
         assert_eq!(boundary.chunks(), 50);
     }

@@ -2,6 +2,7 @@
 
 pub mod doors;
 pub mod fio;
+pub mod harm;
 pub mod hits;
 pub mod misses;
 pub mod real;
