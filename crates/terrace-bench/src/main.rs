@@ -33,7 +33,7 @@ enum Command {
     Doors(Common),
     /// All of these.
     All(Common),
-    /// What the compressed tier costs where it cannot gain, in many short turns with and without it (--runs 60).
+    /// What the compressed tier costs where it cannot gain, in short turns with and without it: `--runs 20` or more.
     Harm(Common),
     /// Real programs under a memory limit: PostgreSQL, MariaDB, a kernel build.
     Real {

@@ -46,8 +46,8 @@ struct Miss {
 enum Plan {
     /// Somebody was faster, or reads them now: look again.
     Again,
-    /// Read into these frames and publish.
-    Fill(Vec<Planned>),
+    /// Read into these frames and publish. Most of them have been here before, or not.
+    Fill(Vec<Planned>, bool),
     /// Pass on what the source says, and only remember it in the ghost.
     PassOn(Vec<(u64, Before)>),
 }
@@ -131,7 +131,7 @@ impl Engine {
         }
         match self.plan(o, first, pages, door) {
             Plan::Again => Ok(0),
-            Plan::Fill(plan) => self.fill(o, miss, end, buf, plan),
+            Plan::Fill(plan, known) => self.fill(o, miss, end, buf, plan, known),
             Plan::PassOn(plan) => self.pass_on(o, miss, end, buf, &plan),
         }
     }
@@ -152,7 +152,7 @@ impl Engine {
         }
         let Some((_, shadow)) = core.observe(o, first) else { return Plan::Again };
         let admit = door != Door::MainCached || shadow != 0;
-        let mut absent = Vec::new();
+        let (mut absent, mut known) = (Vec::new(), 0);
         for page in first..first + pages {
             match core.observe(o, page) {
                 Some((before, shadow))
@@ -160,6 +160,7 @@ impl Engine {
                         && !core.in_flight.contains(&(slot, page)) =>
                 {
                     absent.push((page, before));
+                    known += usize::from(shadow != 0);
                 }
                 _ => break,
             }
@@ -176,7 +177,7 @@ impl Engine {
         if core.frames.free_count() < self.free_low() {
             self.reclaim_bell.ring();
         }
-        Plan::Fill(plan)
+        Plan::Fill(plan, known * 2 >= absent.len())
     }
 
     fn fill(
@@ -186,6 +187,7 @@ impl Engine {
         end: u64,
         buf: &mut [u8],
         plan: Vec<Planned>,
+        known: bool,
     ) -> io::Result<usize> {
         let at = miss.at;
         let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
@@ -200,7 +202,6 @@ impl Engine {
             good = 0;
         }
         let mut core = self.core.lock();
-        let refaults = core.refaults();
         for (i, p) in plan.iter().enumerate() {
             core.in_flight.remove(&(o.slot_index(), p.page));
             let valid = read.is_ok() && core.untouched_since(o, p.page, p.before);
@@ -216,8 +217,8 @@ impl Engine {
                 good = good.min(i);
             }
         }
-        if read.is_ok() {
-            core.note_source_read(plan.len(), took, refaults);
+        if read.is_ok() && known {
+            core.note_source_read(plan.len(), took);
         }
         drop(core);
         self.fault_done.notify_all();

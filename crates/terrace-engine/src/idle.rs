@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// How often a look is worth its while.
 const EVERY: Duration = Duration::from_secs(1);
-/// The first time, or after a pause, which tells nothing of what is now.
+/// The second look comes sooner: until then nothing is known.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Idle and all time of the processors since the machine started, and what the calling thread had of it that nobody else wanted, ns.
-type Times = [u64; 3];
+/// Since the machine started: idle and all time of the processors, what the tier took of it, and how long its thread waited for one, ns.
+type Times = [u64; 4];
 
 /// Looks at the kernel's account from time to time.
 #[derive(Debug, Default)]
@@ -20,31 +20,31 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// The share of the processors that was idle since the last look, 0 to 1, at `now_ns` of a monotonic clock. What the calling thread used is
-    /// idle too, for it is the one that compresses: a tier that fills what was idle is not to think that it disturbs others. But while it
-    /// waited for a processor, others had use for them all: so long, what it used it took from them. None: the last look was just now, it is
-    /// the first one after a pause, or the kernel does not tell.
-    pub(crate) fn share(&mut self, now_ns: u64) -> Option<f64> {
-        let past = Duration::from_nanos(now_ns.saturating_sub(self.at_ns));
-        if past < self.again {
+    /// The share of the processors that was idle since the last look, 0 to 1, at `now_ns` of a monotonic clock. What the tier used is idle too,
+    /// which is `own_ns` so far: a tier that fills what was idle is not to think that it disturbs others. But while the calling thread, the one
+    /// that compresses, waited for a processor, others had use for them all: for so long, it took from them what it used. None: the last look
+    /// was just now, it is the first one, or the kernel does not tell.
+    pub(crate) fn share(&mut self, now_ns: u64, own_ns: u64) -> Option<f64> {
+        if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
+        (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
         let [idle, all] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
-        let own = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| unopposed(&stat));
-        let now = [idle, all, own.unwrap_or(0)];
-        let last = self.last.replace(now).filter(|_| past < 2 * EVERY);
-        (self.at_ns, self.again) = (now_ns, if last.is_some() { EVERY } else { SOON });
-        share(last?, now)
+        // A kernel without this account says nothing of waiting.
+        let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
+        let now = [idle, all, own_ns, waited.unwrap_or(0)];
+        share(self.last.replace(now)?, now)
     }
 }
 
 fn share(last: Times, now: Times) -> Option<f64> {
-    let [idle, all, own] = std::array::from_fn(|i| now[i].saturating_sub(last[i]) as f64);
-    (all > 0.0).then(|| ((idle + own) / all).clamp(0.0, 1.0))
+    let [idle, all, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
+    let unused = idle + own.saturating_sub(waited);
+    (all > 0).then(|| (unused as f64 / all as f64).min(1.0))
 }
 
-/// Idle and all time. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only waits
-/// for a device is idle; what the hypervisor gave to others (steal) nobody here had.
+/// Idle and all time, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
+/// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
 fn ticks(stat: &str) -> Option<[u64; 2]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let all: Vec<u64> = line.split_whitespace().take(7).map(|n| n.parse().ok()).collect::<Option<_>>()?;
@@ -52,11 +52,9 @@ fn ticks(stat: &str) -> Option<[u64; 2]> {
     (all.len() == 7).then(|| [(all[3] + all[4]) * tick, all.iter().sum::<u64>() * tick])
 }
 
-/// What a thread had of the processors beyond the time that it waited for one. Its schedstat: both, in ns, and how often it ran.
-fn unopposed(schedstat: &str) -> Option<u64> {
-    let mut words = schedstat.split_whitespace().map(|n| n.parse::<u64>().ok());
-    let (ran, waited) = (words.next()??, words.next()??);
-    Some(ran.saturating_sub(waited))
+/// How long a thread has waited for a processor, ns. Its schedstat: time it ran, time it waited, how often it ran.
+fn waited(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -67,36 +65,37 @@ mod tests {
     fn the_kernels_account() {
         let stat = "cpu  10 1 5 70 8 1 2 3000 0 0\ncpu0 1 2 3\n";
         let [idle, all] = ticks(stat).unwrap();
-        assert_eq!(
-            (idle * 97, all * 78),
-            (idle * 97, idle * 97),
-            "78 of 97: nothing is stolen from somebody here"
-        );
+        assert_eq!(idle * 97, all * 78, "nobody here had what was stolen");
         for bad in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
             assert_eq!(ticks(bad), None, "{bad}");
         }
-        assert_eq!((unopposed("900 200 7\n"), unopposed("900 1000 7")), (Some(700), Some(0)));
-        assert_eq!((unopposed("900"), unopposed("x 1 1")), (None, None));
-        assert_eq!(share([100, 1000, 50], [150, 1200, 100]), Some(0.5));
-        assert_eq!(share([100, 1000, 50], [300, 1200, 100]), Some(1.0));
-        assert_eq!(share([100, 1000, 50], [100, 1000, 50]), None);
+        assert_eq!((waited("900 200 7\n"), waited("900"), waited("1 x 1")), (Some(200), None, None));
     }
 
     #[test]
-    fn looks_are_a_second_apart_and_a_pause_tells_nothing() {
+    fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
+        let before = [100, 1000, 50, 9000];
+        assert_eq!(share(before, [150, 1200, 100, 9000]), Some(0.5));
+        assert_eq!(share(before, [150, 1200, 100, 9020]), Some(0.4));
+        assert_eq!(share(before, [150, 1200, 100, 9999]), Some(0.25), "however long it waited");
+        assert_eq!(share(before, [300, 1200, 100, 9000]), Some(1.0));
+        assert_eq!(share(before, before), None);
+    }
+
+    #[test]
+    fn looks_are_a_second_apart_but_for_the_first_ones() {
         let mut idle = Idle::default();
-        let ms = 1_000_000;
-        let mut look = |at: u64| {
-            std::thread::sleep(Duration::from_millis(50));
-            idle.share(at * ms)
+        let mut looks = |at_ms: u64| {
+            idle.share(at_ms * 1_000_000, 0);
+            idle.at_ns == at_ms * 1_000_000
         };
         let start = 1_000_000;
-        assert_eq!(look(start), None, "the first");
-        assert_eq!(look(start + 99), None, "just now");
-        assert!(look(start + 100).is_some_and(|share| (0.0..=1.0).contains(&share)));
-        assert_eq!(look(start + 1099), None, "just now");
-        assert!(look(start + 1100).is_some());
-        assert_eq!(look(start + 9000), None, "after a pause");
-        assert!(look(start + 9100).is_some());
+        let looked: Vec<u64> =
+            [0, 99, 100, 1099, 1100, 9000].into_iter().filter(|ms| looks(start + ms)).collect();
+        assert_eq!(looked, [0, 100, 1100, 9000]);
+        // And the kernel answers.
+        std::thread::sleep(Duration::from_millis(300));
+        let share = idle.share((start + 10_000) * 1_000_000, 0);
+        assert!(share.is_some_and(|share| (0.0..=1.0).contains(&share)), "{share:?}");
     }
 }

@@ -30,6 +30,7 @@ impl Engine {
             self.reclaim_bell.wait(Duration::from_millis(500));
             self.core.lock().policy.set_time(self.uptime_ms());
             self.adjust_pool();
+            self.note_idle(&mut judge);
             while self.reclaim_batch(compressor.as_mut()) {
                 if let Some(compressor) = &mut compressor {
                     match self.judge_tier(&mut judge) {

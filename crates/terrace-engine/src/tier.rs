@@ -304,18 +304,11 @@ impl Core {
         self.tier.iter_mut().for_each(|tier| tier.refaults += 1);
     }
 
-    /// Pages that came back so far.
-    pub(crate) fn refaults(&self) -> u64 {
-        self.tier.as_ref().map_or(0, |tier| tier.refaults)
-    }
-    /// The daemon has read so many pages at once, and there had been so many refaults. What comes for the first time no tier would have
-    /// saved: a scan is not to make misses look cheap.
-    pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64, refaults: u64) {
+    /// The daemon has read so many pages at once, most of which had been here before. (What comes for the first time no tier would have saved:
+    /// a scan is not to make misses look cheap.)
+    pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64) {
         let Some(tier) = &mut self.tier else { return };
-        let pages = pages as u64;
-        if (tier.refaults - refaults) * 2 >= pages {
-            [pages, 1, ns].iter().zip(&mut tier.source_read).for_each(|(more, sum)| *sum += more);
-        }
+        [pages as u64, 1, ns].iter().zip(&mut tier.source_read).for_each(|(more, sum)| *sum += more);
     }
 
     /// What the entry of a page that leaves memory keeps, given what the policy wants to be told when it comes back.
@@ -512,6 +505,7 @@ impl Engine {
         let mut freed = 0;
         let mut page: Page = [0; PAGE_SIZE];
         // What it costs decides whether it pays: how long we sleep for a lock or wait for a processor does not belong to that.
+        let mut reader = Reader::new(self);
         let began = thread_cpu_ns();
         let mut unpacking = None;
         for l in leaving {
@@ -529,8 +523,8 @@ impl Engine {
                 && let Ok(coded) = coded
             {
                 let before = thread_cpu_ns();
-                coded.decode(&mut page, &mut Reader::new(self));
-                unpacking = Some(thread_cpu_ns().saturating_sub(before));
+                let decoded = coded.decode(&mut page, &mut reader);
+                unpacking = decoded.then(|| thread_cpu_ns().saturating_sub(before));
             }
             freed += usize::from(self.core.lock().stow(l, coded));
         }
@@ -545,6 +539,13 @@ impl Engine {
         freed
     }
 
+    /// Looks how idle the machine is, now and then. By reclaim's thread, also while it has nothing to do.
+    pub(crate) fn note_idle(&self, judge: &mut Judge) {
+        let own = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.compress_ns);
+        let Some(idle) = judge.idle.share(self.clock.now_ns(), own) else { return };
+        self.core.lock().tier.iter_mut().for_each(|tier| tier.boundary.idle = idle);
+    }
+
     /// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.
     pub(crate) fn judge_tier(&self, judge: &mut Judge) -> i64 {
         let now = self.clock.now_ns();
@@ -553,13 +554,12 @@ impl Engine {
             return 0;
         }
         judge.at_ns = now;
-        let idle = judge.idle.share(now);
+        self.note_idle(judge);
         let fast = self.clients.totals();
         let hits = self.tier_hits(&fast);
         let mut core = self.core.lock();
         let Some(tier) = &mut core.tier else { return 0 };
         tier.note_reads([fast.misses, fast.reads, fast.read_ns]);
-        tier.boundary.idle = idle.unwrap_or(tier.boundary.idle);
         let starved = tier.is_starved();
         let (c, pool) = (tier.counts, &tier.pool);
         let stored = pool.counts().stored_pages;
@@ -608,6 +608,8 @@ impl Engine {
     /// A compressor for reclaim's thread, if there is a tier.
     pub(crate) fn compressor(&self) -> Option<Compressor> {
         let mode = self.config.compressed.codec?;
+        // Not when a page waits for it, or while it is learned what that costs.
+        UNZSTD.with_borrow_mut(|unzstd| _ = make_unzstd(unzstd));
         let mut core = self.core.lock();
         let tier = core.tier.as_mut()?;
         match Compressor::new(mode, self.config.compressed.refuse_percent) {
@@ -684,6 +686,13 @@ thread_local! {
     static UNZSTD: RefCell<Option<Unzstd>> = const { RefCell::new(None) };
 }
 
+fn make_unzstd(unzstd: &mut Option<Unzstd>) -> Option<&mut Unzstd> {
+    if unzstd.is_none() {
+        *unzstd = Unzstd::new().ok();
+    }
+    unzstd.as_mut()
+}
+
 /// How the daemon reads compressed pages for a program: with all codecs, and a list of pages that are worth a frame.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -694,12 +703,7 @@ pub(crate) struct Reader {
 
 impl Unpack for Reader {
     fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
-        UNZSTD.with_borrow_mut(|unzstd| {
-            if unzstd.is_none() {
-                *unzstd = Unzstd::new().ok();
-            }
-            unzstd.as_mut().is_some_and(|unzstd| unzstd.zstd(bytes, out))
-        })
+        UNZSTD.with_borrow_mut(|unzstd| make_unzstd(unzstd).is_some_and(|unzstd| unzstd.zstd(bytes, out)))
     }
     fn served(&mut self, page: u64, before: u8) {
         self.served += 1;
@@ -849,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_judged_so_from_the_first_look_on() {
+    fn a_busy_machine_is_told_how_much_it_may_fill() {
         for idle in [1.0, 0.0] {
             let s = Squeezed::new(Mode::Lz4);
             s.engine.core.lock().tier.as_mut().unwrap().boundary.idle = idle;
@@ -862,7 +866,7 @@ mod tests {
             let slowly = FILLING_PAST_MAX.as_nanos() as f64 * 2.0 * FILLING_BUSY;
             let may = slowly as u64 / tier.boundary.costs.compress;
             assert_eq!(tier.filling_may, if idle > 0.0 { u64::MAX } else { may }, "idle: {idle}");
-            assert_ne!(tier.boundary.costs.compress, COMPRESS_NS, "the pages here have told");
+            assert!(tier.counts.compressed >= PAGES, "the pages here have told");
         }
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Two sums are weighed, window by window:
 //!
-//! - what more pages in memory would *save*: misses on pages that were here before, each a read of the device, and a compression, less
-//!   the decompression that would take its place. (First uses no memory saves.) Of pages that the tier refuses, DRAM would save
-//!   them;
+//! - what more pages in memory would *save*: misses on pages that were here before, each a read of the device, less the decompression that
+//!   would take its place; and a compression, where the page that comes back pushes another one into the tier. (First uses no memory
+//!   saves.) Of pages that the tier refuses, DRAM would save them;
 //! - what the tier *costs*: hits that are decompressions, and pages that go to and fro between it and DRAM. (Pages that leave DRAM
 //!   are compressed once for each miss, so that a larger tier has fewer of them: they are no costs of its size.)
 //!

@@ -2,9 +2,10 @@
 //!
 //! A few per cent are less than what a virtual machine's neighbours take and give back within a minute, so runs that each begin with a mount and
 //! a warm-up are too far apart to show them. Here both systems stand side by side for a whole cell, each with its own mount and memory, and are
-//! measured in turn, a second or two each: `--runs` is the number of such pairs.
+//! measured in turn, two seconds each: `--runs` is the number of such turns. What the tier makes of a load may differ from mount to mount: after
+//! [`TURNS`] of them each side begins anew.
 
-use super::{DATA_SEED, MIB};
+use super::{DATA_SEED, MIB, worker_step};
 use crate::cgroup::OwnedGroup;
 use crate::content::Content;
 use crate::fio::{self, Job, random_options};
@@ -20,9 +21,13 @@ use std::time::Instant;
 const MEMORY: u64 = 256 * MIB;
 /// What programs and daemon may hold beside it, the kernel's page cache included.
 const BESIDE: u64 = 128 * MIB;
-/// Seconds of load before the first pair, on each side: the tier fills, or gives itself up.
-const WARM_S: u64 = 10;
 const SLICE_S: u64 = 2;
+/// Slices before a side is measured: the tier fills, or gives itself up.
+const WARM: u64 = 5;
+/// Turns of a side before it begins anew.
+const TURNS: u64 = 10;
+/// Seconds after which a program under test hangs.
+const HANGS_S: u64 = 60;
 const CONFIG: &str = include_str!("../../../../bench/configs/no-tier.toml");
 /// Baseline, candidate; their directories too.
 const NAMES: [&str; 2] = ["no-tier", "terrace"];
@@ -73,45 +78,73 @@ const LOADS: [Load; 7] = {
 
 /// All cells.
 pub fn run(trial: &mut Trial) -> io::Result<()> {
+    if trial.places.terrace_args.iter().any(|arg| arg.starts_with("--config")) {
+        return Err(io::Error::other("harm compares two configurations of its own: no --config for it"));
+    }
     for load in LOADS {
-        if !trial.wanted("harm", load.name) || system::interrupted() {
-            continue;
+        if trial.wanted("harm", load.name) && !system::interrupted() {
+            compare(trial, load)?;
         }
-        let places = trial.places.clone();
-        let result = compare(trial, &places, load);
-        NAMES.iter().for_each(|name| _ = fs::remove_dir_all(places.data.join(name)));
-        result?;
     }
     Ok(())
 }
 
-fn compare(trial: &mut Trial, places: &Places, load: Load) -> io::Result<()> {
-    prepare(places, load)?;
-    let mut sides = [Side::start(places, NAMES[0], load)?, Side::start(places, NAMES[1], load)?];
-    for side in &mut sides {
-        side.slice(load, WARM_S, 1).map_err(io::Error::other)?;
-    }
+fn compare(trial: &mut Trial, load: Load) -> io::Result<()> {
+    let places = trial.places.clone();
+    prepare(&places, load)?;
     let mut judged = vec![("iops", Bound::AtLeast(0.97)), ("latency_us_p99", Bound::None)];
     if !load.computing {
         judged.push(("cpu_us_per_op", Bound::None));
     }
     let systems = NAMES.map(|name| System::Standing { name });
     let cell = Cell { suite: "harm", name: load.name.into(), systems, judged };
-    trial.cell(cell, |_, system, seed| {
-        let side = sides.iter_mut().find(|side| side.name == system.name()).ok_or("no such side")?;
-        side.slice(load, SLICE_S, seed)
+    let mut sides = [None, None];
+    for (side, name) in sides.iter_mut().zip(NAMES) {
+        match renew(side, &places, name, load) {
+            Err(_) if system::interrupted() => return Ok(()),
+            result => result.map_err(io::Error::other)?,
+        };
+    }
+    trial.cell(cell, |places, system, seed| {
+        let i = usize::from(system.name() == NAMES[1]);
+        match &mut sides[i] {
+            Some(side) if side.slices < WARM + TURNS => side.slice(load, seed),
+            side => renew(side, places, NAMES[i], load)?.slice(load, seed),
+        }
     })?;
     if system::interrupted() {
         return Ok(());
     }
-    sides.iter_mut().try_for_each(|side| side.verify(places, load)).map_err(io::Error::other)
+    sides.iter_mut().flatten().try_for_each(|side| side.verify(load)).map_err(io::Error::other)
+}
+
+/// The side from a new mount on, warmed up; what was read through the one before is checked.
+fn renew<'a>(
+    side: &'a mut Option<Side>,
+    places: &Places,
+    name: &'static str,
+    load: Load,
+) -> Result<&'a mut Side, String> {
+    if let Some(mut old) = side.take() {
+        old.verify(load)?;
+    }
+    let side = side.insert(Side::start(places, name).map_err(|e| format!("{name}: {e}"))?);
+    for i in 0..WARM {
+        if system::interrupted() {
+            return Err("interrupted".into());
+        }
+        side.slice(load, i + 1)?;
+    }
+    Ok(side)
 }
 
 /// The file in both directories, which is one file: nobody writes it, and neither side reads it through the kernel's cache.
 fn prepare(places: &Places, load: Load) -> io::Result<()> {
     let named = |path: &Path, e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    let [first, second] = NAMES.map(|name| places.data.join(name));
+    let [first, second] = NAMES.map(|name| places.scratch.join(name));
     for dir in [&first, &second] {
+        // A killed run leaves its own.
+        let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir).map_err(|e| named(dir, e))?;
     }
     let (file, link) = (first.join(FILE), second.join(FILE));
@@ -124,10 +157,9 @@ const FILE: &str = "harm";
 /// A shell below one of the systems, which does what it is told, one line after the other. It ends when dropped, and the system with it.
 #[derive(Debug)]
 struct Side {
-    name: &'static str,
+    places: Places,
     dir: PathBuf,
     group: OwnedGroup,
-    terrace: PathBuf,
     slices: u64,
     child: Child,
     input: Option<ChildStdin>,
@@ -135,8 +167,8 @@ struct Side {
 }
 
 impl Side {
-    fn start(places: &Places, name: &'static str, load: Load) -> io::Result<Side> {
-        let dir = places.data.join(name);
+    fn start(places: &Places, name: &'static str) -> io::Result<Side> {
+        let dir = places.scratch.join(name);
         let mut command = Command::new(&places.terrace);
         command.args(["run", "--memory", &MEMORY.to_string(), "--on"]).arg(&dir);
         if name == NAMES[0] {
@@ -144,32 +176,26 @@ impl Side {
             fs::write(&config, CONFIG)?;
             command.arg("--config").arg(config);
         }
-        command.args(&places.terrace_args).args(["--", "sh"]);
+        command.args(&places.terrace_args).args(["--", "sh"]).env_remove("TERRACE_CONFIG");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let group = OwnedGroup::create(&format!("{}-{name}", system::group_name()), Some(MEMORY + BESIDE))
             .map_err(|e| io::Error::new(e.kind(), format!("control group: {e}; run as root")))?;
+        if places.favour {
+            group.favour();
+        }
         let mut child = system::spawn_in(Some(&group), command).map_err(io::Error::other)?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
-        let terrace = places.terrace.clone();
-        let mut side = Side { name, dir, group, terrace, slices: 0, child, input, output };
-        // It is there when the file is.
-        side.tell(&format!("test -s {}", quoted(&side.file()))).map_err(io::Error::other)?;
-        eprintln!("harm {}: {name} is up", load.name);
+        let mut side = Side { places: places.clone(), dir, group, slices: 0, child, input, output };
+        side.tell("true").map_err(io::Error::other)?;
         Ok(side)
-    }
-
-    fn file(&self) -> String {
-        self.dir.join(FILE).display().to_string()
     }
 
     /// What a line printed.
     fn tell(&mut self, line: &str) -> Result<String, String> {
-        let gone = |e: io::Error| format!("the shell below {} is gone: {e}", self.name);
+        let gone = |e: io::Error| format!("the shell below {} is gone: {e}", self.dir.display());
         let input = self.input.as_mut().ok_or("it has ended")?;
-        writeln!(input, "{line}\necho; echo {} $?", quoted(END))
-            .and_then(|()| input.flush())
-            .map_err(gone)?;
+        input.write_all(asked(line).as_bytes()).map_err(gone)?;
         let mut text = String::new();
         loop {
             let mut answer = String::new();
@@ -184,30 +210,31 @@ impl Side {
         }
     }
 
-    fn slice(&mut self, load: Load, seconds: u64, seed: u64) -> Result<Measured, String> {
-        let mut more = random_options(load.distribution, load.jobs, seed);
+    fn slice(&mut self, load: Load, seed: u64) -> Result<Measured, String> {
         let Load { rw, bs, .. } = load;
         let size = load.bytes / load.parts;
-        if rw == "read" {
-            more = vec![
-                format!("--numjobs={}", load.jobs),
-                format!("--offset={}", self.slices % load.parts * size),
-            ];
-        }
+        let offset = self.slices % load.parts * size;
+        let more = match rw {
+            "read" => vec![format!("--numjobs={}", load.jobs), format!("--offset={offset}")],
+            _ => random_options(load.distribution, load.jobs, seed),
+        };
         self.slices += 1;
-        let job = Job { engine: "psync", rw, bs, file: FILE, size, seconds, more };
+        let job = Job { engine: "psync", rw, bs, file: FILE, size, seconds: SLICE_S, more };
         let dir = self.dir.display().to_string();
         let fio: Vec<String> = job.argv().iter().map(|word| quoted(&word.replace("{dir}", &dir))).collect();
-        let mut line = fio.join(" ");
+        let mut line = format!("timeout -k 5 {HANGS_S} {}", fio.join(" "));
         if load.computing {
             // Without us they end by themselves.
-            let busy = format!("timeout {} sh -c 'while :; do :; done' & p=\"$p $!\"; ", seconds + 5);
+            let busy = format!("timeout {HANGS_S} sh -c 'while :; do :; done' & p=\"$p $!\"; ");
             line = format!("p=; {}{line}; s=$?; kill $p; wait; (exit $s)", busy.repeat(machine::cpus()));
         }
         let (before, start) = ((machine::busy(), self.group.cpu_ns()), Instant::now());
         let text = self.tell(&line)?;
         let wall = start.elapsed().as_nanos() as f64 * machine::cpus() as f64;
         let taken = machine::busy().steal_ns.saturating_sub(before.0.steal_ns);
+        if let Some(killed) = self.group.memory().map(|m| m.oom_kills).filter(|&n| n > 0) {
+            return Err(format!("{killed} processes killed for want of memory"));
+        }
         let report = fio::parse(&text, "read")?;
         let mut sample = Sample::from([("iops", report.iops), ("latency_us_p99", report.latency_us_p99)]);
         if let (Some(before), Some(after), false) = (before.1, self.group.cpu_ns(), load.computing) {
@@ -217,33 +244,45 @@ impl Side {
         Ok(Measured { sample, foreign_cpu: taken as f64 / wall, stats: None })
     }
 
-    fn verify(&mut self, places: &Places, load: Load) -> Result<(), String> {
-        let words = [
-            &places.bench.display().to_string(),
-            "worker",
-            "verify",
-            "--file",
-            &self.file(),
-            "--pages=4096",
-            "--seed=1",
-            &format!("--data-seed={DATA_SEED}"),
-            "--content",
-            load.content.name(),
-        ];
-        let line = words.map(quoted).join(" ");
-        self.tell(&line).map(drop).map_err(|why| format!("{}: wrong data: {why}", self.name))
+    fn verify(&mut self, load: Load) -> Result<(), String> {
+        let file = self.dir.join(FILE).display().to_string();
+        let options = [("file", file), ("pages", "4096".into()), ("content", load.content.name().into())];
+        let words = worker_step(&self.places, None, "verify", 1, &options).argv;
+        let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        self.tell(&line).map(drop).map_err(|why| format!("wrong data below {}: {why}", self.dir.display()))
     }
 }
 
 impl Drop for Side {
     fn drop(&mut self) {
         drop(self.input.take());
-        self.group.end_all(&self.terrace);
+        self.group.end_all(&self.places.terrace);
         let _ = self.child.wait();
     }
+}
+
+/// A line for a shell, which says at its end how it ended.
+fn asked(line: &str) -> String {
+    format!("{line}\ns=$?; echo; echo {} $s\n", quoted(END))
 }
 
 /// One word of a shell's line.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_tells_how_a_line_ended() {
+        let told = |line: &str| {
+            let output = Command::new("sh").arg("-c").arg(asked(line)).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(told("printf 'it'\\''s'"), format!("it's\n{END} 0\n"));
+        assert_eq!(told("false"), format!("\n{END} 1\n"));
+        assert_eq!(told(&format!("echo {}; (exit 7)", quoted("a b'c"))), format!("a b'c\n\n{END} 7\n"));
+    }
 }
