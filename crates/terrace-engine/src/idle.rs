@@ -8,8 +8,18 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The second look comes sooner: until then nothing is known.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Since the machine started: idle and all time of the processors, what the tier took of it, and how long its thread waited for one, ns.
-type Times = [u64; 4];
+/// Since the machine started: idle and all time of the processors, what the hypervisor gave to others, what the tier took, and how long its
+/// thread waited for a processor, ns.
+type Times = [u64; 5];
+
+/// How much of the processors is to be had.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Free {
+    /// The share of them that nobody uses, 0 to 1.
+    pub idle: f64,
+    /// The share of the time for which the hypervisor lets them run, 0 to 1.
+    pub given: f64,
+}
 
 /// Looks at the kernel's account from time to time.
 #[derive(Debug, Default)]
@@ -20,36 +30,37 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// The share of the processors that was idle since the last look, 0 to 1, at `now_ns` of a monotonic clock. What the tier used is idle too,
+    /// What was to be had of the processors since the last look, at `now_ns` of a monotonic clock. What the tier used is idle too,
     /// which is `own_ns` so far: a tier that fills what was idle is not to think that it disturbs others. But while the calling thread, the one
     /// that compresses, waited for a processor, others had use for them all: for so long, it took from them what it used. None: the last look
     /// was just now, it is the first one, or the kernel does not tell.
-    pub(crate) fn share(&mut self, now_ns: u64, own_ns: u64) -> Option<f64> {
+    pub(crate) fn share(&mut self, now_ns: u64, own_ns: u64) -> Option<Free> {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
-        let [idle, all] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
+        let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
         // A kernel without this account says nothing of waiting.
         let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
-        let now = [idle, all, own_ns, waited.unwrap_or(0)];
+        let now = [idle, all, stolen, own_ns, waited.unwrap_or(0)];
         share(self.last.replace(now)?, now)
     }
 }
 
-fn share(last: Times, now: Times) -> Option<f64> {
-    let [idle, all, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
+fn share(last: Times, now: Times) -> Option<Free> {
+    let [idle, all, stolen, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
     let unused = idle + own.saturating_sub(waited);
-    (all > 0).then(|| (unused as f64 / all as f64).min(1.0))
+    let of = |part: u64, whole: u64| (part as f64 / whole as f64).min(1.0);
+    (all > 0).then(|| Free { idle: of(unused, all), given: of(all, all + stolen) })
 }
 
-/// Idle and all time, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
+/// Idle and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
 /// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
-fn ticks(stat: &str) -> Option<[u64; 2]> {
+fn ticks(stat: &str) -> Option<[u64; 3]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let all: Vec<u64> = line.split_whitespace().take(7).map(|n| n.parse().ok()).collect::<Option<_>>()?;
+    let all: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-    (all.len() == 7).then(|| [(all[3] + all[4]) * tick, all.iter().sum::<u64>() * tick])
+    (all.len() == 8).then(|| [all[3] + all[4], all[..7].iter().sum(), all[7]].map(|ticks: u64| ticks * tick))
 }
 
 /// How long a thread has waited for a processor, ns. Its schedstat: time it ran, time it waited, how often it ran.
@@ -64,8 +75,8 @@ mod tests {
     #[test]
     fn the_kernels_account() {
         let stat = "cpu  10 1 5 70 8 1 2 3000 0 0\ncpu0 1 2 3\n";
-        let [idle, all] = ticks(stat).unwrap();
-        assert_eq!(idle * 97, all * 78, "nobody here had what was stolen");
+        let [idle, all, stolen] = ticks(stat).unwrap();
+        assert_eq!((idle * 97, stolen * 97), (all * 78, all * 3000), "nobody here had what was stolen");
         for bad in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
             assert_eq!(ticks(bad), None, "{bad}");
         }
@@ -74,11 +85,12 @@ mod tests {
 
     #[test]
     fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
-        let before = [100, 1000, 50, 9000];
-        assert_eq!(share(before, [150, 1200, 100, 9000]), Some(0.5));
-        assert_eq!(share(before, [150, 1200, 100, 9020]), Some(0.4));
-        assert_eq!(share(before, [150, 1200, 100, 9999]), Some(0.25), "however long it waited");
-        assert_eq!(share(before, [300, 1200, 100, 9000]), Some(1.0));
+        let before = [100, 1000, 7, 50, 9000];
+        let free = |idle, given| Some(Free { idle, given });
+        assert_eq!(share(before, [150, 1200, 7, 100, 9000]), free(0.5, 1.0));
+        assert_eq!(share(before, [150, 1200, 207, 100, 9020]), free(0.4, 0.5));
+        assert_eq!(share(before, [150, 1200, 7, 100, 9999]), free(0.25, 1.0), "however long it waited");
+        assert_eq!(share(before, [300, 1200, 7, 100, 9000]), free(1.0, 1.0));
         assert_eq!(share(before, before), None);
     }
 
@@ -95,7 +107,8 @@ mod tests {
         assert_eq!(looked, [0, 100, 1100, 9000]);
         // And the kernel answers.
         std::thread::sleep(Duration::from_millis(300));
-        let share = idle.share((start + 10_000) * 1_000_000, 0);
-        assert!(share.is_some_and(|share| (0.0..=1.0).contains(&share)), "{share:?}");
+        let free = idle.share((start + 10_000) * 1_000_000, 0);
+        let sound = |share: f64| (0.0..=1.0).contains(&share);
+        assert!(free.is_some_and(|free| sound(free.idle) && sound(free.given)), "{free:?}");
     }
 }

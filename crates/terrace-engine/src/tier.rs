@@ -542,8 +542,10 @@ impl Engine {
     /// Looks how idle the machine is, now and then. By reclaim's thread, also while it has nothing to do.
     pub(crate) fn note_idle(&self, judge: &mut Judge) {
         let own = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.compress_ns);
-        let Some(idle) = judge.idle.share(self.clock.now_ns(), own) else { return };
-        self.core.lock().tier.iter_mut().for_each(|tier| tier.boundary.idle = idle);
+        let Some(free) = judge.idle.share(self.clock.now_ns(), own) else { return };
+        if let Some(tier) = &mut self.core.lock().tier {
+            (tier.boundary.idle, tier.boundary.given) = (free.idle, free.given);
+        }
     }
 
     /// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.

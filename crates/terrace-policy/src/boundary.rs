@@ -115,6 +115,8 @@ pub struct Boundary {
     pub costs: Costs,
     /// Share of the processors that have nothing to do, 0 to 1. 1 until somebody knows.
     pub idle: f64,
+    /// Share of the time for which the hypervisor lets them run, 0 to 1. Reads are timed by the clock, all else by the processor.
+    pub given: f64,
     /// Chunks that the tier may have, of how many in all.
     chunks_may: RangeInclusive<u32>,
     chunks_all: u32,
@@ -142,6 +144,7 @@ impl Boundary {
         Boundary {
             costs,
             idle: 1.0,
+            given: 1.0,
             chunks_may: 0..=0,
             chunks_all: 0,
             chunks: 0,
@@ -220,7 +223,7 @@ impl Boundary {
     /// What a miss costs the whole machine, ns.
     fn miss(&self) -> f64 {
         let waits = (self.idle / IDLE_ENOUGH).min(1.0).powi(2);
-        self.costs.read as f64 * waits + self.costs.work as f64
+        self.costs.read as f64 * self.given * waits + self.costs.work as f64
     }
 
     /// What a larger tier would save, and what it costs, ns.
@@ -231,13 +234,13 @@ impl Boundary {
         let gain = (density * taken - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
         let miss = self.miss();
-        let refaults = w.refaults as f64;
+        let saved = w.refaults as f64 * gain.max(0.0);
         // Not each page that comes back pushes another one into the tier.
-        let pushed = w.refaults.min(w.stored + w.refused) * compress;
-        let saved = gain.max(0.0) * (refaults * (miss - decompress as f64) + pushed as f64).max(0.0);
-        let lost = refaults * (-gain).max(0.0) * miss;
-        let hits = w.tier_hits * self.costs.unpacking();
-        (saved, lost + (hits + w.promoted * (compress + decompress)) as f64)
+        let pushed = (w.refaults.min(w.stored + w.refused) * compress) as f64 * gain.max(0.0);
+        let lost = w.refaults as f64 * (-gain).max(0.0) * miss;
+        let spent = (w.tier_hits * self.costs.unpacking() + w.promoted * (compress + decompress)) as f64;
+        // What will be decompressed instead stands on the other side: so a tier does not grow where that is hardly cheaper.
+        (saved * miss + pushed, saved * decompress as f64 + lost + spent)
     }
 
     /// While the tier grows nothing is judged, unless the machine is busy: a small one has few hits for what goes through it, and is on its way
@@ -345,10 +348,12 @@ mod tests {
         assert_eq!(boundary.chunks(), 92, "what does not get smaller saves nothing");
         boundary.judge(Window { stored: 10, untried: 1000, ..window(1000, 0, 0) });
         assert_eq!(boundary.chunks(), 88, "what is not taken is saved by DRAM alone");
-        // Cheaper to read than to decompress, and nothing is compressed for it.
-        boundary.costs = Costs { read: 2_000, work: 500, ..COSTS };
-        boundary.judge(Window { stored: 0, ..window(1000, 100, 0) });
-        assert_eq!(boundary.chunks(), 84, "a scan that comes again and again");
+        // Cheaper to read than to decompress, and nothing is compressed for it; then a little dearer.
+        for (read, chunks) in [(1_000, 84), (3_500, 84)] {
+            boundary.costs = Costs { read, work: 500, ..COSTS };
+            boundary.judge(Window { stored: 0, ..window(1000, 0, 0) });
+            assert_eq!(boundary.chunks(), chunks, "a loop of {read} ns a page");
+        }
         boundary.set_limits(0..=50, 128);
         assert_eq!(boundary.chunks(), 50);
     }
@@ -383,6 +388,18 @@ mod tests {
         assert!(pays(370, 0.34));
         assert!(pays(4010, 0.0) && !pays(3990, 0.0));
         assert!(pays(1150, 1.0 / 6.0) && !pays(1140, 1.0 / 6.0));
+    }
+
+    #[test]
+    fn what_the_hypervisor_takes_makes_no_read_dearer() {
+        let mut boundary = boundary();
+        let loops = Window { stored: 0, ..window(1000, 0, 0) };
+        boundary.costs = Costs { read: 9_000, work: 500, ..COSTS };
+        boundary.judge(loops);
+        assert_eq!(boundary.chunks(), 14);
+        boundary.given = 0.4;
+        boundary.judge(loops);
+        assert_eq!(boundary.chunks(), 14, "4.1 us against the 3 of a hit: within the band");
     }
 
     #[test]
