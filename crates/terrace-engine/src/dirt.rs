@@ -135,6 +135,17 @@ impl Core {
         }
         // What is written again need not be stable before.
         flags.fetch_and(!UNSTABLE, Ordering::Release);
+        self.book_dirty(o, page, now_ns);
+    }
+
+    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. The frame says so at every
+    /// moment, for this daemon may be killed at any.
+    pub(crate) fn inherit_dirt(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        self.handles.frame_flags(frame).store(DIRTY, Ordering::Release);
+        self.book_dirty(o, page, now_ns);
+    }
+
+    fn book_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
         self.book(o, |dirt| {
             dirt.unstable.remove(&page);
             if dirt.dirty.is_empty() {
