@@ -138,11 +138,27 @@ impl Core {
         self.book_dirty(o, page, now_ns);
     }
 
-    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. The frame says so at every
-    /// moment, for this daemon may be killed at any.
+    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (Unstable it cannot stay: the dead
+    /// daemon may have been the one whom the kernel told that it was lost.) The frame says so at every moment, for this daemon may be killed at any.
     pub(crate) fn inherit_dirt(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
         self.handles.frame_flags(frame).store(DIRTY, Ordering::Release);
         self.book_dirty(o, page, now_ns);
+    }
+
+    /// Takes over an unstable page as it is: the source shows it, or what somebody else has made of it since.
+    pub(crate) fn inherit_unstable(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        self.handles.frame_flags(frame).store(UNSTABLE, Ordering::Release);
+        self.book_unstable(o, page, now_ns);
+    }
+
+    fn book_unstable(&mut self, o: &Object, page: u64, now_ns: u64) {
+        let round = self.dirt.sync_round;
+        self.book(o, |dirt| {
+            if dirt.unstable.is_empty() {
+                dirt.unstable_since = now_ns;
+            }
+            dirt.unstable.insert(page, round);
+        });
     }
 
     fn book_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
@@ -187,13 +203,7 @@ impl Core {
             Fate::Unstable if flags.load(Ordering::Relaxed) & DIRTY != 0 => {}
             Fate::Unstable => {
                 flags.fetch_or(UNSTABLE, Ordering::Release);
-                let round = self.dirt.sync_round;
-                self.book(o, |dirt| {
-                    if dirt.unstable.is_empty() {
-                        dirt.unstable_since = now_ns;
-                    }
-                    dirt.unstable.insert(page, round);
-                });
+                self.book_unstable(o, page, now_ns);
             }
         }
         self.dirt.arrived += u64::from(fate != Fate::Failed);

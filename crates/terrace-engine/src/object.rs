@@ -232,6 +232,23 @@ impl Object {
         self.set_times((mtime, ctime), self.dirty_pages() > 0);
     }
 
+    /// Pages that the source has been given already go to it again: after that its mtime is to be restored, too.
+    pub(crate) fn owe_times(&self) {
+        let _times = self.times.lock();
+        if let Some(times) = self.known_times() {
+            self.set_times(times, true);
+        }
+    }
+
+    /// Has somebody else changed the source since its times were put right after a writeback?
+    pub(crate) fn is_changed_behind(&self) -> bool {
+        let _times = self.times.lock();
+        match (self.known_times(), self.source.times()) {
+            (Some((mtime, _)), Some((newest, _))) => !self.restore_due() && newest != mtime,
+            _ => false,
+        }
+    }
+
     /// By path, for no descriptor that writes need be open any more.
     fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
         let time =

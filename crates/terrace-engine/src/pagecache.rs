@@ -3,10 +3,11 @@
 use crate::engine::{Door, Engine};
 use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
 use crate::object::{ErrorCursor, ObjectRef};
-use crate::source::SourceFile;
+use crate::source::{DataFd, SourceFile};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 
@@ -21,13 +22,17 @@ impl CachedFile for ObjectRef {
     fn source(&self) -> &SourceFile {
         crate::Object::source(self)
     }
-    fn close_writer(&self) {
+    fn close_writer(&self) -> Option<Arc<DataFd>> {
         // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
-        if let (Some(_content), Some(_writeback)) = (self.content.try_write(), self.writeback.try_lock())
-            && crate::Object::dirty_pages(self) == 0
-        {
-            self.source().close_writer();
-        }
+        let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
+        let unstable = {
+            let dirt = self.dirt.lock();
+            if dirt.unwritten() > 0 {
+                return None;
+            }
+            !dirt.unstable.is_empty()
+        };
+        self.source().close_writer(unstable)
     }
     fn dirty_pages(&self) -> u64 {
         crate::Object::dirty_pages(self)

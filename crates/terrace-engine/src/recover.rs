@@ -3,12 +3,15 @@
 //! 1. The namespace, which knows the inodes, calls [`Engine::reattach_object`] for each regular file.
 //! 2. [`Engine::recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
 //!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
+//!    What the source had been given, but perhaps not for good, goes to it again, unless somebody else has changed the file since.
 //! 3. What lies beyond the end of a file goes: a truncate may have cut the source and died before it cut the cache.
 //! 4. Slots whose object nobody claimed are emptied.
+//!
+//! Each step may be the last, and the next daemon begins anew.
 
 use crate::engine::Engine;
 use crate::object::{Object, ObjectId, ObjectRef};
-use crate::segment::flag::HELD;
+use crate::segment::flag::{HELD, UNSTABLE};
 use crate::source::SourceFile;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -86,18 +89,20 @@ impl Engine {
         for (o, page, place, e) in pages {
             let frame = e.frame().expect("filtered above");
             let flags = self.handles.frame_flags(frame);
-            let dirty = flags.load(Ordering::Acquire) & HELD != 0;
+            let held = flags.load(Ordering::Acquire) & HELD;
             let busy = e.state() != State::Present;
-            if (busy && !dirty) || !core.recover_owner(place, frame) {
+            if (busy && held == 0) || !core.recover_owner(place, frame) {
                 core.make_absent(place, 0);
                 found.dropped += 1;
                 continue;
             }
-            if dirty {
-                core.inherit_dirt(&o, page, frame, now);
-                found.dirty += 1;
-            } else {
-                flags.store(0, Ordering::Release);
+            match held {
+                0 => flags.store(0, Ordering::Release),
+                UNSTABLE if o.is_changed_behind() => core.inherit_unstable(&o, page, frame, now),
+                _ => {
+                    core.inherit_dirt(&o, page, frame, now);
+                    found.dirty += 1;
+                }
             }
             if busy {
                 let clock = core.index.tick();
@@ -119,6 +124,12 @@ impl Engine {
             core.drop_beyond(o, o.size());
         }
         drop(core);
+        for o in &objects {
+            match o.dirty_pages() {
+                0 => o.restore_times(),
+                _ => o.owe_times(),
+            }
+        }
         self.adjust_pool();
         found
     }
@@ -182,5 +193,23 @@ mod tests {
             });
             assert_eq!(lost, 0, "in round {round} a page seemed clean");
         }
+    }
+
+    /// Killed between a writeback and what puts the source's time right after it: no page is left that would lead to that.
+    #[test]
+    fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
+        let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let file = tempfile::tempfile().unwrap();
+        let engine = begin(&config, &handles);
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        let written = 1_000_000_000_000_000_000;
+        o.note_write(written);
+        drop((o, engine));
+        let engine = begin(&config, &handles);
+        let o = engine.reattach_object(7, file.as_raw_fd()).unwrap();
+        assert_ne!(o.source().times().unwrap().0, written);
+        engine.recover_pages();
+        assert_eq!(o.source().times().unwrap().0, written);
     }
 }

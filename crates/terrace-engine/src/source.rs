@@ -157,15 +157,16 @@ impl SourceFile {
     pub(crate) fn close_reader(&self) {
         drop(self.read.lock().take());
     }
-    /// Closes what writes, as soon as nobody uses it any more; not if no other descriptor could be had to make the file
-    /// stable by.
-    pub(crate) fn close_writer(&self) {
-        let reopens = || rustix::fs::access(self.proc_path(), Access::READ_OK).is_ok();
+    /// Closes what writes but for the writer itself, which is closed when the result is dropped and nobody uses it any more. Not if no other descriptor
+    /// could be had to make the file stable by; and, if it is `unstable`, to write it once more.
+    pub(crate) fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
+        let needed = if unstable { Access::READ_OK | Access::WRITE_OK } else { Access::READ_OK };
+        let reopens = || rustix::fs::access(self.proc_path(), needed).is_ok();
         if !rustix::process::geteuid().is_root() && !reopens() {
-            return;
+            return None;
         }
-        drop(self.write.lock().take());
         drop(self.tail.lock().take());
+        self.write.lock().take()
     }
 
     fn open_direct(&self, access: OFlags) -> io::Result<DataFd> {
@@ -195,4 +196,37 @@ fn get_or_open(slot: &Slot, open: impl FnOnce() -> io::Result<DataFd>) -> io::Re
     let fd = Arc::new(open()?);
     *slot = Some(fd.clone());
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_may_have_to_be_written_again_keeps_its_writer() {
+        let file = tempfile::tempfile().unwrap();
+        let (writer, again) = (file.try_clone().unwrap(), file.try_clone().unwrap());
+        std::os::unix::fs::fchown(&file, Some(65534), Some(65534)).unwrap_or_default();
+        let keeps = move || {
+            if rustix::process::geteuid().is_root() {
+                // SAFETY: plain numbers. The call itself, unlike libc's function, binds this thread alone.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+            }
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let path = open(path, OFlags::PATH, Mode::empty()).unwrap();
+            let source = SourceFile::new(path.as_raw_fd());
+            file.set_permissions(std::fs::Permissions::from_mode(0o444)).unwrap();
+            source.adopt_writer(writer.into());
+            assert!(source.close_writer(true).is_none() && source.open_writer().is_some());
+            assert!(
+                source.close_writer(false).is_some() && source.open_writer().is_none(),
+                "a reader can sync it"
+            );
+            source.adopt_writer(again.into());
+            file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(source.close_writer(true).is_some(), "another writer could be had");
+        };
+        std::thread::spawn(keeps).join().unwrap();
+    }
 }

@@ -316,6 +316,7 @@ impl Engine {
         synced.inspect_err(|e| {
             o.note_error(e);
             self.core.lock().end_sync(o, u64::MAX, Some(self.clock.now_ns()));
+            o.owe_times();
         })
     }
 
@@ -335,7 +336,10 @@ impl Engine {
         self.core.lock().end_sync(o, u64::MAX, lost);
         match &synced {
             Ok(()) => drop(self.dirty_done.notify_all()),
-            Err(_) => self.note_outcome(o, &synced),
+            Err(_) => {
+                o.owe_times();
+                self.note_outcome(o, &synced);
+            }
         }
         synced
     }

@@ -273,18 +273,55 @@ fn what_the_kernel_took_and_lost_is_dirty_again() {
     rig.engine.shutdown().unwrap();
 }
 
-/// As above, and terraced dies before it hears of the failure.
-#[test]
-fn what_the_kernel_took_is_remembered_by_the_next_daemon() {
+/// terraced has given its pages to the kernel's page cache, and dies; what the source shows then. `meanwhile` is told its file.
+fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
     let mut rig = Rig::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     drop(o);
-    File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&[0; 5000], 0).unwrap();
+    meanwhile(&File::options().write(true).open(rig.path(1)).unwrap());
     rig.crash();
+    rig.check();
     rig.engine.flush_all(true).unwrap();
-    assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 5000]);
+    let shown = std::fs::read(rig.path(1)).unwrap();
+    rig.engine.shutdown().unwrap();
+    shown
+}
+
+/// As above, and terraced dies before it hears of the failure. That the kernel drops a page changes no time.
+#[test]
+fn what_the_kernel_took_is_remembered_by_the_next_daemon() {
+    let shown = after_a_crash_with_unstable_pages(|file| {
+        let time = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(&[0; 5000], 0).unwrap();
+        file.set_modified(time).unwrap();
+    });
+    assert!(shown == [7; 5000]);
+}
+
+#[test]
+fn what_others_write_into_a_closed_file_outlives_a_crash() {
+    let shown = after_a_crash_with_unstable_pages(|file| file.write_all_at(&[9; 100], 4950).unwrap());
+    assert!(shown[..4950] == [7; 4950] && shown[4950..] == [9; 100], "{} bytes", shown.len());
+}
+
+/// A program has set the time of its file; the pages go to the source once more after a crash, and the time stays.
+#[test]
+fn a_time_that_was_set_outlives_a_crash() {
+    let set = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let mut rig = Rig::new(|_| Ok(()));
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    rig.engine.flush(&o, 0..u64::MAX).unwrap();
+    o.adopt_mtime(1_000_000_000_000_000_000);
+    let time = |rig: &Rig| std::fs::metadata(rig.path(1)).unwrap().modified().unwrap();
+    assert_eq!(time(&rig), set);
+    drop(o);
+    rig.crash();
+    assert_eq!(rig.object(1).dirty_pages(), 2);
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!(time(&rig), set);
     rig.engine.shutdown().unwrap();
 }
 

@@ -110,6 +110,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         true => Strays::left_by_the_dead(shared).map_err(|err| cannot("tables", err))?,
         false => Strays::default(),
     };
+    strays.finish_writes();
     // 1. The engine and the namespace over what is inherited.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
     let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;

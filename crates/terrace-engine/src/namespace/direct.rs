@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Time};
 use super::{CachedFile, Door, PageCache};
-use crate::source::SourceFile;
+use crate::source::{DataFd, SourceFile};
 
 /// The cache without pages.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ impl CachedFile for Arc<SourceFile> {
         self
     }
 
-    fn close_writer(&self) {
-        SourceFile::close_writer(self);
+    fn close_writer(&self) -> Option<Arc<DataFd>> {
+        SourceFile::close_writer(self, false)
     }
 
     fn dirty_pages(&self) -> u64 {

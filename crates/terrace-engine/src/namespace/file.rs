@@ -85,11 +85,15 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
-        let (changed, stat) = self.changed_behind(&inode, &object)?;
+        let Look { changed, stat, digest } = self.look_behind(&inode, &object)?;
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
         let mut answer = opened(&inode, 0, &file, !changed);
         answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
+        if changed {
+            // Whoever answers the request if it has to be sent again finds the handle, and tells the kernel to keep nothing either.
+            inode.trust(digest);
+        }
         Ok(answer)
     }
 
@@ -105,19 +109,19 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Was the source changed behind the mount's back since the last open? Then what is cached of it is dropped. Also what the
-    /// source says now. The caller holds the inode's `life`.
-    fn changed_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<(bool, Stat)> {
+    /// Was the source changed behind the mount's back since the last open? Then what is cached of it here is dropped. The caller holds the
+    /// inode's `life`.
+    fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
         if object.dirty_pages() > 0 {
-            return Ok((false, inode.stat()?));
+            return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
         }
-        let Look { changed, stat } = inode.look()?;
-        if changed {
+        let look = inode.look()?;
+        if look.changed {
             self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
             inode.unprivileged.store(false, Ordering::Release);
             self.invalidate_attributes(inode.nodeid);
         }
-        Ok((changed, stat))
+        Ok(look)
     }
 
     /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache, by the request of this number.

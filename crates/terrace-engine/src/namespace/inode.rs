@@ -50,6 +50,8 @@ pub(crate) struct Look {
     /// Another than at the last look, and not by this mount.
     pub(crate) changed: bool,
     pub(crate) stat: Stat,
+    /// Size and times, digested.
+    pub(crate) digest: u64,
 }
 
 /// What opens and closes change.
@@ -93,10 +95,10 @@ impl std::fmt::Debug for InodeRecord {
 impl<O: CachedFile> Inode<O> {
     /// Nobody has the file open for writing any more. The caller holds `life`.
     pub(crate) fn close_writer(&self, object: &O) {
-        self.forget_writer();
-        object.close_writer();
-        // It may have to stay open.
+        let closing = object.close_writer();
+        // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
         self.note_writer(object.source());
+        drop(closing);
     }
 }
 
@@ -191,14 +193,23 @@ impl<O> Inode<O> {
         self.record.seen.store(UNSEEN, Ordering::Release);
     }
 
-    /// Looks at the source, and notes in the durable table what it says: the cache holds nothing newer. The caller holds `life`.
+    /// Looks at the source, and notes in the durable table what it says, unless it has changed. The caller holds `life`.
     pub(crate) fn look(&self) -> Result<Look> {
         // Taken before the look: a change through the mount clears it before it acts, and then it stays so.
         let before = self.record.seen.swap(LOOKING, Ordering::AcqRel);
         let stat = self.stat();
-        let now = stat.as_ref().map_or(before, digest);
-        let _ = self.record.seen.compare_exchange(LOOKING, now, Ordering::AcqRel, Ordering::Relaxed);
-        Ok(Look { changed: before != UNSEEN && before != now, stat: stat? })
+        let digest = stat.as_ref().map_or(before, digest);
+        let changed = before != UNSEEN && before != digest;
+        if !changed {
+            self.trust(digest);
+        }
+        Ok(Look { changed, stat: stat?, digest })
+    }
+
+    /// Nothing that is cached is older than the look that found this digest. After a change this is to be said when all of it is gone: until then
+    /// whoever looks, another daemon perhaps, finds the change again.
+    pub(crate) fn trust(&self, digest: u64) {
+        let _ = self.record.seen.compare_exchange(LOOKING, digest, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// The cache could not be brought to what was seen: the next look finds a change again.

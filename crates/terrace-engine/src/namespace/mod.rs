@@ -70,7 +70,7 @@ use journal::Journal;
 use paging::Paging;
 use shrink::Pressure;
 
-use crate::source::SourceFile;
+use crate::source::{DataFd, SourceFile};
 
 /// The page cache as the namespace sees it.
 ///
@@ -125,8 +125,9 @@ pub trait PageCache: Send + Sync + 'static {
 pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// The file of the source.
     fn source(&self) -> &SourceFile;
-    /// Nobody has the file open for writing any more: its writer is closed, unless something is left to be written.
-    fn close_writer(&self);
+    /// Nobody has the file open for writing any more: gives up its writer, unless something is left to be written. It is closed when the result
+    /// is dropped.
+    fn close_writer(&self) -> Option<Arc<DataFd>>;
     /// Pages that the source does not have yet.
     fn dirty_pages(&self) -> u64;
     /// Puts the cache's size and times over the source's where the cache knows better.
@@ -241,7 +242,7 @@ impl<C: PageCache> Namespace<C> {
         let durable = Arc::new(Durable::create(region, config.layout)?);
         let inodes = InodeTable::create(durable.clone(), root)?;
         let handles = HandleTable::new(durable.clone());
-        Ok(Self::assemble(cache, config, inodes, handles, durable, false))
+        Ok(Self::assemble(cache, config, inodes, handles, durable))
     }
 
     /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
@@ -266,7 +267,7 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
-        let namespace = Self::assemble(cache, config, inodes, handles, durable, true);
+        let namespace = Self::assemble(cache, config, inodes, handles, durable);
         for inode in namespace.inodes.all() {
             let life = inode.life.lock();
             if let Some(object) = &life.object {
@@ -280,9 +281,15 @@ impl<C: PageCache> Namespace<C> {
         Ok(namespace)
     }
 
-    /// Drops the inodes whose last reference went just before the crash.
+    /// Drops the inodes whose last reference went just before the crash, and closes what the last close of a writer would have closed.
     pub fn finish_recovery(&self) {
         for inode in self.inodes.all() {
+            {
+                let life = inode.life.lock();
+                if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
+                    inode.close_writer(object);
+                }
+            }
             if inode.nlookup() == 0 {
                 self.retire_if_unused(&inode);
             }
@@ -295,7 +302,6 @@ impl<C: PageCache> Namespace<C> {
         inodes: InodeTable<C::Object>,
         handles: HandleTable<C>,
         durable: Arc<Durable>,
-        recovering: bool,
     ) -> Self {
         let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
         Self {
@@ -305,7 +311,7 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
-            paging: Paging::new(recovering),
+            paging: Paging::new(),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),
@@ -325,6 +331,7 @@ impl<C: PageCache> Namespace<C> {
     /// Notes that the kernel was asked to resend what the earlier daemon had not answered.
     pub fn note_resend_asked(&self) {
         self.journal.note_resend_asked();
+        self.paging.note_restart();
     }
 
     /// Notes that the connection to the kernel is about to be initialised.
@@ -407,15 +414,13 @@ impl<C: PageCache> Namespace<C> {
 
     /// Drops a forgotten inode with all that is cached of it.
     fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, inode::Life<C::Object>>) {
-        if let Some(object) = &life.object {
-            inode.forget_writer();
+        if life.object.is_some() {
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
-                // What could not be written back stays, with the inode, until a later forget or the end.
-                inode.note_writer(object.source());
-                return;
+                return; // What could not be written back stays, with the inode, until a later forget or the end.
             }
+            inode.forget_writer();
             life.object = None;
             inode.note_object(false);
             self.pressure.object_gone();

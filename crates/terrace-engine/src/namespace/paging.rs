@@ -71,14 +71,17 @@ struct Slot {
 pub(crate) struct Paging {
     slots: Box<[Slot]>,
     /// Until then it is not known who read before.
-    blind_until: u64,
+    blind_until: AtomicU64,
 }
 
 impl Paging {
-    /// `recovering`: there were reads that nobody has noted.
-    pub(crate) fn new(recovering: bool) -> Paging {
-        let blind_until = if recovering { now() + LINGERS_NS } else { 0 };
-        Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until }
+    pub(crate) fn new() -> Paging {
+        Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until: AtomicU64::new(0) }
+    }
+
+    /// There were reads that nobody has noted; the last ones are sent again from now on.
+    pub(crate) fn note_restart(&self) {
+        self.blind_until.store(now() + LINGERS_NS, Ordering::Relaxed);
     }
 
     /// Request `unique` is about to read this range of a file for the kernel's page cache.
@@ -103,7 +106,7 @@ impl Paging {
 
     /// After a crash every write is suspect for a while.
     pub(crate) fn is_blind(&self, came: u64) -> bool {
-        came < self.blind_until
+        came < self.blind_until.load(Ordering::Relaxed)
     }
 
     fn slots(&self, nodeid: u64, range: Range<u64>) -> impl Iterator<Item = &Slot> {
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_read_that_was_asked_for_after_the_write_and_answered_before_it_is_suspect() {
-        let paging = Paging::new(false);
+        let paging = Paging::new();
         assert!(!paging.overtook(7, 0..4096, 10, now()), "nothing was read");
         paging.note(7, 0..1 << 20, 12);
         let much_later = now() + 2 * LINGERS_NS;
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn so_is_any_read_of_the_last_seconds() {
-        let paging = Paging::new(false);
+        let paging = Paging::new();
         paging.note(7, 0..4096, 12);
         assert!(paging.overtook(7, 0..100, 14, now()));
         assert!(!paging.overtook(7, 0..100, 14, now() + LINGERS_NS + 1_000_000_000));
@@ -148,10 +151,11 @@ mod tests {
 
     #[test]
     fn after_a_crash_every_write_is_suspect_for_a_while() {
-        let paging = Paging::new(true);
+        let paging = Paging::new();
+        assert!(!paging.is_blind(now()));
+        paging.note_restart();
         assert!(paging.is_blind(now()));
         assert!(!paging.is_blind(now() + LINGERS_NS));
-        assert!(!Paging::new(false).is_blind(now()));
     }
 
     #[test]

@@ -425,6 +425,49 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
 }
 
 #[test]
+fn a_change_behind_the_mount_is_found_again_after_a_crash_between_the_look_and_the_open() {
+    let mut rested = Rested::new();
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
+    // So far an open has come.
+    assert!(rested.world.namespace.inode(rested.ino).unwrap().look().unwrap().changed);
+    rested.world.kill();
+    assert_eq!(rested.read(), ([2; 50000].to_vec(), 13));
+    assert_eq!(rested.read(), ([2; 50000].to_vec(), 0), "now it is known");
+}
+
+#[test]
+fn a_writer_that_stays_open_is_named_at_every_moment() {
+    let mut rested = Rested::new();
+    let opened = rested.world.ask(|ns, op| {
+        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
+        ns.open(op, ino, libc::O_RDWR as u32)
+    });
+    let (namespace, ino, fh) = (&rested.world.namespace, rested.ino, opened.unwrap().fh);
+    namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
+    let inode = namespace.inode(ino).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let unnamed = s.spawn(|| {
+            let mut unnamed = 0;
+            while !done.load(Ordering::Relaxed) {
+                unnamed += u32::from(inode.noted_writer() < 0);
+            }
+            unnamed
+        });
+        let life = inode.life.lock();
+        for _ in 0..20_000 {
+            inode.close_writer(life.object.as_ref().unwrap());
+        }
+        drop(life);
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(unnamed.join().unwrap(), 0, "what is dirty has to be written by it");
+    });
+    namespace.release(fh);
+    assert!(inode.noted_writer() >= 0, "dirty still");
+}
+
+#[test]
 fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
     let rested = Rested::new();
     std::fs::remove_file(rested.world.path("f")).unwrap();

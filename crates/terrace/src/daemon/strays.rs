@@ -1,13 +1,20 @@
-//! Descriptors that a dead terraced had open and no table names: connections, data files, its ring.
+//! Descriptors that a dead terraced had open and no table names: connections, data files, its rings.
 //!
 //! They live on in the table shared with the keeper. They are found before the new terraced opens or closes anything, and closed when
 //! it has taken over what it needs.
 
 use std::io;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use terrace_engine::io::under_way;
 
 use super::engine::descriptors_named;
 use crate::keeper::Shared;
+
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Writes take no longer than this on a source that works.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// What nobody needs of that which was open when this terraced began.
 #[derive(Debug, Default)]
@@ -22,6 +29,20 @@ impl Strays {
         let named = descriptors_named(shared)?;
         let stray = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
         Ok(Strays { found: crate::sys::open_descriptors().into_iter().filter(stray).collect() })
+    }
+
+    /// Waits for the writes that the dead one had begun: they still read its frames, and must not reach the source after newer ones. No longer than
+    /// the source takes for them, which nobody can shorten.
+    pub fn finish_writes(&self) {
+        let began = Instant::now();
+        let mut told = false;
+        while self.found.iter().any(|&fd| under_way(fd) > 0) {
+            if !told && began.elapsed() > TELL_AFTER {
+                tracing::warn!("the source is still busy with writes of the dead terraced; waiting for them");
+                told = true;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Closes them.
