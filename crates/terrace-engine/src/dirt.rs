@@ -138,14 +138,15 @@ impl Core {
         self.book_dirty(o, page, now_ns);
     }
 
-    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (Unstable it cannot stay: the dead
-    /// daemon may have been the one whom the kernel told that it was lost.) The frame says so at every moment, for this daemon may be killed at any.
+    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (An unstable
+    /// one, too: the kernel may have told the dead daemon, and nobody else, that it was lost.) The frame says so at every moment, for this daemon may be
+    /// killed at any.
     pub(crate) fn inherit_dirt(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
         self.handles.frame_flags(frame).store(DIRTY, Ordering::Release);
         self.book_dirty(o, page, now_ns);
     }
 
-    /// Takes over an unstable page as it is: the source shows it, or what somebody else has made of it since.
+    /// Takes over an unstable page as it is, since what the source shows is newer. One that was lost, of which only the dead daemon was told, stays so.
     pub(crate) fn inherit_unstable(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
         self.handles.frame_flags(frame).store(UNSTABLE, Ordering::Release);
         self.book_unstable(o, page, now_ns);

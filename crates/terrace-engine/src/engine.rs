@@ -201,6 +201,8 @@ impl Engine {
             threads.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
         }
         self.handles.segment.header().serving.store(1, Ordering::Release);
+        // A predecessor may have left something to be written.
+        self.writeback_bell.ring();
         Ok(())
     }
 

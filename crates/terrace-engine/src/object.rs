@@ -1,7 +1,7 @@
 //! An object: a regular file as the cache knows it.
 
 use crate::dirt::Dirt;
-use crate::source::SourceFile;
+use crate::source::{SourceFile, times_of};
 use crate::vain::Vain;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_shm::layout::{TIMES_KNOWN, TIMES_RESTORE};
 use terrace_shm::{ObjectSlot, RUN_PAGES, Segment};
+
+/// Coarsest granularity of a file system's times: FAT's, ns.
+const COARSEST_NS: i64 = 2_000_000_000;
 
 /// Number of an object: the inode number that programs see on the mount.
 pub type ObjectId = u64;
@@ -229,24 +232,29 @@ impl Object {
         if let Err(e) = self.set_mtime_of_source(mtime) {
             tracing::debug!("object {}: mtime not restored: {e}", self.id);
         }
-        self.set_times((mtime, ctime), self.dirty_pages() > 0);
+        // The source's file system may know no such fine times, and then cuts them. What is later is somebody else's.
+        let cut = |told: &i64| (0..COARSEST_NS).contains(&(mtime - told));
+        let told = self.source.times().map(|(told, _)| told).filter(cut);
+        self.set_times((told.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
     }
 
     /// Pages that the source has been given already go to it again: after that its mtime is to be restored, too.
     pub(crate) fn owe_times(&self) {
         let _times = self.times.lock();
-        if let Some(times) = self.known_times() {
+        if let Some(times) = self.known_times()
+            && self.dirty_pages() > 0
+        {
             self.set_times(times, true);
         }
     }
 
-    /// Has somebody else changed the source since its times were put right after a writeback?
-    pub(crate) fn is_changed_behind(&self) -> bool {
+    /// Has somebody else changed the source, which says `stat` now, since its mtime was put right after a writeback? (Yes, too,
+    /// if it could not be put right, as that of another owner's file.)
+    pub(crate) fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
         let _times = self.times.lock();
-        match (self.known_times(), self.source.times()) {
-            (Some((mtime, _)), Some((newest, _))) => !self.restore_due() && newest != mtime,
-            _ => false,
-        }
+        let (newest, _) = times_of(stat);
+        let resized = stat.st_size as u64 != self.size();
+        self.known_times().is_some_and(|(mtime, _)| !self.restore_due() && (newest != mtime || resized))
     }
 
     /// By path, for no descriptor that writes need be open any more.

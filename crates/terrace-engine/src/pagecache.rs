@@ -4,6 +4,7 @@ use crate::engine::{Door, Engine};
 use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
 use crate::object::{ErrorCursor, ObjectRef};
 use crate::source::{DataFd, SourceFile};
+use rustix::fs::Stat;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -25,14 +26,15 @@ impl CachedFile for ObjectRef {
     fn close_writer(&self) -> Option<Arc<DataFd>> {
         // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
         let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
-        let unstable = {
-            let dirt = self.dirt.lock();
-            if dirt.unwritten() > 0 {
-                return None;
-            }
-            !dirt.unstable.is_empty()
-        };
-        self.source().close_writer(unstable)
+        let written = crate::Object::dirty_pages(self) == 0;
+        written.then(|| self.source().close_writer(self.is_unsettled())).flatten()
+    }
+    fn is_unsettled(&self) -> bool {
+        let dirt = self.dirt.lock();
+        dirt.unwritten() > 0 || !dirt.unstable.is_empty()
+    }
+    fn is_changed_behind(&self, stat: &Stat) -> bool {
+        crate::Object::is_changed_behind(self, stat)
     }
     fn dirty_pages(&self) -> u64 {
         crate::Object::dirty_pages(self)

@@ -55,7 +55,8 @@ impl Engine {
 
     /// Takes over all pages of the reattached objects, and empties the slots of all others.
     pub fn recover_pages(&self) -> Recovered {
-        let now = self.clock.now_ns();
+        // Written back at once: it is not known since when they are dirty, nor who will change the files meanwhile.
+        let since = self.clock.now_ns().saturating_sub(self.config.dirty_expire.as_nanos() as u64);
         let mut found = Recovered::default();
         let mut core = self.core.lock();
         let seg = self.handles.segment.clone();
@@ -86,6 +87,15 @@ impl Engine {
         }
         found.objects = objects.len();
         let mut kept = Vec::new();
+        // Pages of one object follow each other.
+        let mut asked = None;
+        let mut is_changed_behind = |o: &ObjectRef| {
+            let ask = || o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat));
+            match asked {
+                Some((id, changed)) if id == o.id() => changed,
+                _ => asked.insert((o.id(), ask())).1,
+            }
+        };
         for (o, page, place, e) in pages {
             let frame = e.frame().expect("filtered above");
             let flags = self.handles.frame_flags(frame);
@@ -98,9 +108,9 @@ impl Engine {
             }
             match held {
                 0 => flags.store(0, Ordering::Release),
-                UNSTABLE if o.is_changed_behind() => core.inherit_unstable(&o, page, frame, now),
+                UNSTABLE if !busy && is_changed_behind(&o) => core.inherit_unstable(&o, page, frame, since),
                 _ => {
-                    core.inherit_dirt(&o, page, frame, now);
+                    core.inherit_dirt(&o, page, frame, since);
                     found.dirty += 1;
                 }
             }

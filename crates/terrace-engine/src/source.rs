@@ -94,9 +94,7 @@ impl SourceFile {
     }
     /// mtime and ctime, ns since 1970.
     pub fn times(&self) -> Option<(i64, i64)> {
-        let st = self.stat().ok()?;
-        let ns = |s: i64, n: i64| s.saturating_mul(1_000_000_000).saturating_add(n);
-        Some((ns(st.st_mtime, st.st_mtime_nsec as i64), ns(st.st_ctime, st.st_ctime_nsec as i64)))
+        Some(times_of(&self.stat().ok()?))
     }
     /// For reading, past the page cache where the source allows it.
     pub fn reader(&self) -> io::Result<Arc<DataFd>> {
@@ -160,6 +158,9 @@ impl SourceFile {
     /// Closes what writes but for the writer itself, which is closed when the result is dropped and nobody uses it any more. Not if no other descriptor
     /// could be had to make the file stable by; and, if it is `unstable`, to write it once more.
     pub(crate) fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
+        if self.write.lock().is_none() && self.tail.lock().is_none() {
+            return None;
+        }
         let needed = if unstable { Access::READ_OK | Access::WRITE_OK } else { Access::READ_OK };
         let reopens = || rustix::fs::access(self.proc_path(), needed).is_ok();
         if !rustix::process::geteuid().is_root() && !reopens() {
@@ -186,6 +187,12 @@ impl SourceFile {
         }
         Ok(DataFd::new(open(OFlags::empty())?, false))
     }
+}
+
+/// mtime and ctime, ns since 1970.
+pub(crate) fn times_of(stat: &rustix::fs::Stat) -> (i64, i64) {
+    let ns = |s: i64, n: i64| s.saturating_mul(1_000_000_000).saturating_add(n);
+    (ns(stat.st_mtime, stat.st_mtime_nsec as i64), ns(stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
 fn get_or_open(slot: &Slot, open: impl FnOnce() -> io::Result<DataFd>) -> io::Result<Arc<DataFd>> {

@@ -280,6 +280,8 @@ fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     drop(o);
+    // A file's time moves with the clock's tick.
+    std::thread::sleep(Duration::from_millis(20));
     meanwhile(&File::options().write(true).open(rig.path(1)).unwrap());
     rig.crash();
     rig.check();

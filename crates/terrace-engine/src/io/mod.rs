@@ -12,7 +12,7 @@ pub use blocking::BlockingIo;
 pub use null::NullIo;
 pub use short::ShortCalls;
 pub use sim::{Faults, SimIo};
-pub use uring::{UringIo, under_way};
+pub use uring::{UringIo, is_busy, is_ring};
 
 use std::io;
 use std::os::fd::RawFd;

@@ -60,6 +60,7 @@ impl<C: PageCache> Namespace<C> {
             rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = set.mode {
+            self.keep_writer(&inode);
             set_mode(&inode, mode)?;
         }
         if let Some(size) = set.size {
@@ -70,6 +71,18 @@ impl<C: PageCache> Namespace<C> {
         }
         self.tell_cache(&inode, set)?;
         self.attr_of(&inode)
+    }
+
+    /// Before the mode changes, which may forbid it: what is needed to write the rest of a file that nobody has open any more.
+    fn keep_writer(&self, inode: &Inode<C::Object>) {
+        let life = inode.life.lock();
+        if let Some(object) =
+            life.object.as_ref().filter(|object| self.bound_by_modes && object.is_unsettled())
+        {
+            // If it cannot be had, it could not before either.
+            let _ = object.source().writer();
+            inode.note_writer(object.source());
+        }
     }
 
     fn truncate(&self, caller: &Caller, inode: &Inode<C::Object>, size: u64) -> Result<()> {

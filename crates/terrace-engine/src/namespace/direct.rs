@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use rustix::fs::Stat;
+
 use super::attr::{Attr, Time};
 use super::{CachedFile, Door, PageCache};
 use crate::source::{DataFd, SourceFile};
@@ -26,6 +28,14 @@ impl CachedFile for Arc<SourceFile> {
 
     fn dirty_pages(&self) -> u64 {
         0
+    }
+
+    fn is_unsettled(&self) -> bool {
+        false
+    }
+
+    fn is_changed_behind(&self, _: &Stat) -> bool {
+        false
     }
 
     fn fix_attr(&self, _: &mut Attr) {}

@@ -115,7 +115,7 @@ impl<C: PageCache> Namespace<C> {
         if object.dirty_pages() > 0 {
             return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
         }
-        let look = inode.look()?;
+        let look = inode.look(object)?;
         if look.changed {
             self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
             inode.unprivileged.store(false, Ordering::Release);

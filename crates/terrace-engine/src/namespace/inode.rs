@@ -194,12 +194,18 @@ impl<O> Inode<O> {
     }
 
     /// Looks at the source, and notes in the durable table what it says, unless it has changed. The caller holds `life`.
-    pub(crate) fn look(&self) -> Result<Look> {
+    pub(crate) fn look(&self, object: &O) -> Result<Look>
+    where
+        O: CachedFile,
+    {
         // Taken before the look: a change through the mount clears it before it acts, and then it stays so.
         let before = self.record.seen.swap(LOOKING, Ordering::AcqRel);
         let stat = self.stat();
         let digest = stat.as_ref().map_or(before, digest);
-        let changed = before != UNSEEN && before != digest;
+        let changed = match before {
+            UNSEEN => stat.as_ref().is_ok_and(|stat| object.is_changed_behind(stat)),
+            before => before != digest,
+        };
         if !changed {
             self.trust(digest);
         }

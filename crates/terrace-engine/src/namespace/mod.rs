@@ -52,6 +52,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
+use rustix::fs::Stat;
 
 pub use attr::{Attr, Kind, Time};
 pub use change::{SetAttr, SetTime};
@@ -130,6 +131,10 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     fn close_writer(&self) -> Option<Arc<DataFd>>;
     /// Pages that the source does not have yet.
     fn dirty_pages(&self) -> u64;
+    /// Whether something of it may have to be written, or written once more.
+    fn is_unsettled(&self) -> bool;
+    /// Has somebody else changed the source, which says `stat`, since this cache wrote to it last?
+    fn is_changed_behind(&self, stat: &Stat) -> bool;
     /// Puts the cache's size and times over the source's where the cache knows better.
     fn fix_attr(&self, attr: &mut Attr);
     /// Sends the fast door's readers of this file to the main door, or no longer.
@@ -286,7 +291,10 @@ impl<C: PageCache> Namespace<C> {
         for inode in self.inodes.all() {
             {
                 let life = inode.life.lock();
-                if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
+                // Where modes bind, a request that is sent again may need it: `sweep` closes it later.
+                if let Some(object) =
+                    life.object.as_ref().filter(|_| life.writers == 0 && !self.bound_by_modes)
+                {
                     inode.close_writer(object);
                 }
             }
@@ -408,17 +416,19 @@ impl<C: PageCache> Namespace<C> {
             return false;
         }
         // What was seen before stays: the next open must find out what has changed since.
-        let stat = if inode.is_unseen() { inode.look().map(|look| look.stat) } else { inode.stat() };
+        let stat = if inode.is_unseen() { inode.look(object).map(|look| look.stat) } else { inode.stat() };
         stat.is_ok_and(|stat| stat.st_nlink > 0)
     }
 
     /// Drops a forgotten inode with all that is cached of it.
     fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, inode::Life<C::Object>>) {
-        if life.object.is_some() {
+        if let Some(object) = &life.object {
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
-                return; // What could not be written back stays, with the inode, until a later forget or the end.
+                // What could not be written back stays, with the inode, until a later forget or the end.
+                inode.note_writer(object.source());
+                return;
             }
             inode.forget_writer();
             life.object = None;

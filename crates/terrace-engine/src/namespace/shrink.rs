@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::error::{Error, Result};
 use super::inode::{Inode, ROOT};
 use super::lookup::stat_name;
-use super::{Namespace, PageCache, limits};
+use super::{Namespace, PageCache, limits, paging};
 
 /// How long a request waits for a descriptor: this, so often.
 const WAIT: Duration = Duration::from_millis(2);
@@ -198,17 +198,29 @@ impl<C: PageCache> Namespace<C> {
     /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
     /// table also those that were not used since the last time. Looks at a bounded number. Is there anything to do at once?
     pub(super) fn sweep(&self, crowded: bool) -> bool {
-        let (mut resting, mut visits) = (Vec::new(), 0);
+        let (mut resting, mut written, mut visits) = (Vec::new(), Vec::new(), 0);
+        let closes = self.bound_by_modes && !self.paging.is_blind(paging::now());
         for _ in 0..self.inodes.shards() {
             let hand = self.pressure.swept.fetch_add(1, Ordering::Relaxed);
             self.inodes.visit(hand, |inode| {
                 visits += 1;
-                if inode.life.try_lock().is_some_and(|life| inode.is_forgotten(&life)) {
-                    resting.push(inode.clone());
+                match inode.life.try_lock() {
+                    Some(life) if inode.is_forgotten(&life) => resting.push(inode.clone()),
+                    Some(life) if closes && life.writers == 0 && inode.noted_writer() >= 0 => {
+                        written.push(inode.clone());
+                    }
+                    _ => {}
                 }
             });
             if resting.len() >= SWEEP_MAX || !crowded && visits >= VISITS_MAX {
                 break;
+            }
+        }
+        // It was needed when the last writer went, and may be so no longer.
+        for inode in written {
+            let life = inode.life.lock();
+            if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
+                inode.close_writer(object);
             }
         }
         let (mut dropped, mut aged) = (false, false);

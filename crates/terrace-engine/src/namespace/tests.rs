@@ -425,12 +425,34 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
 }
 
 #[test]
+fn a_file_written_through_the_mount_and_then_changed_behind_it_is_read_anew() {
+    let mut rested = Rested::new();
+    let ino = rested.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+    let fh = rested.world.ask(|ns, op| ns.open(op, ino, libc::O_RDWR as u32)).unwrap().fh;
+    let caller = caller(1);
+    let write = |world: &World<Engine>, byte: u8| {
+        world.namespace.write(ino, fh, 0, &[byte; 50000], WriteKind::default()).unwrap();
+        world.namespace.flush(&caller, fh).unwrap();
+    };
+    write(&rested.world, 3);
+    assert_eq!(rested.read(), ([3; 50000].to_vec(), 0), "it is nobody else's change");
+    // Nobody has looked since.
+    write(&rested.world, 4);
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(rested.world.path("f"), [5; 50000]).unwrap();
+    assert_eq!(rested.read(), ([5; 50000].to_vec(), 13));
+    rested.world.namespace.release(fh);
+}
+
+#[test]
 fn a_change_behind_the_mount_is_found_again_after_a_crash_between_the_look_and_the_open() {
     let mut rested = Rested::new();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
     // So far an open has come.
-    assert!(rested.world.namespace.inode(rested.ino).unwrap().look().unwrap().changed);
+    let inode = rested.world.namespace.inode(rested.ino).unwrap();
+    assert!(inode.look(inode.life.lock().object.as_ref().unwrap()).unwrap().changed);
+    drop(inode);
     rested.world.kill();
     assert_eq!(rested.read(), ([2; 50000].to_vec(), 13));
     assert_eq!(rested.read(), ([2; 50000].to_vec(), 0), "now it is known");
@@ -446,15 +468,19 @@ fn a_writer_that_stays_open_is_named_at_every_moment() {
     let (namespace, ino, fh) = (&rested.world.namespace, rested.ino, opened.unwrap().fh);
     namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
     let inode = namespace.inode(ino).unwrap();
-    let done = AtomicBool::new(false);
+    let (began, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {
         let unnamed = s.spawn(|| {
             let mut unnamed = 0;
             while !done.load(Ordering::Relaxed) {
                 unnamed += u32::from(inode.noted_writer() < 0);
+                began.store(true, Ordering::Relaxed);
             }
             unnamed
         });
+        while !began.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         let life = inode.life.lock();
         for _ in 0..20_000 {
             inode.close_writer(life.object.as_ref().unwrap());

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use terrace_engine::io::under_way;
+use terrace_engine::io::{is_busy, is_ring};
 
 use super::engine::descriptors_named;
 use crate::keeper::Shared;
@@ -34,9 +34,10 @@ impl Strays {
     /// Waits for the writes that the dead one had begun: they still read its frames, and must not reach the source after newer ones. No longer than
     /// the source takes for them, which nobody can shorten.
     pub fn finish_writes(&self) {
+        let rings: Vec<RawFd> = self.found.iter().copied().filter(|&fd| is_ring(fd)).collect();
         let began = Instant::now();
         let mut told = false;
-        while self.found.iter().any(|&fd| under_way(fd) > 0) {
+        while rings.iter().any(|&ring| is_busy(ring)) {
             if !told && began.elapsed() > TELL_AFTER {
                 tracing::warn!("the source is still busy with writes of the dead terraced; waiting for them");
                 told = true;
