@@ -17,8 +17,8 @@ TOOLS := target/tools
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG=$(CURDIR)/crates/terrace-tests/data/compressed.toml TERRACE_BUSY_TIER=1
 TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test programs --test stress
-# A second quick run of programs need not be as long as the first.
-SHORTER := TERRACE_FSX=3000 TERRACE_SQLITE_ROUNDS=2 TERRACE_PG_SECONDS=4
+# A second quick run need not be as long as the first.
+SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=150
 
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
