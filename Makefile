@@ -18,7 +18,7 @@ TOOLS := target/tools
 WITH_TIER := TERRACE_CONFIG=$(CURDIR)/crates/terrace-tests/data/compressed.toml TERRACE_BUSY_TIER=1
 TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test programs --test stress
 # A second quick run need not be as long as the first.
-SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=150
+SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
