@@ -36,7 +36,8 @@ impl Dirt {
     pub fn unwritten(&self) -> u64 {
         self.dirty.len() as u64 + self.writeback
     }
-    fn totals(&self) -> Totals {
+    /// How many pages are in each state.
+    pub fn totals(&self) -> Totals {
         let dirty = self.dirty.len() as u64;
         let failing = if self.errno == 0 { 0 } else { dirty };
         Totals { dirty, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }

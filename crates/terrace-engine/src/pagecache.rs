@@ -26,12 +26,13 @@ impl CachedFile for ObjectRef {
     fn close_writer(&self) -> Option<Arc<DataFd>> {
         // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
         let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
-        let written = crate::Object::dirty_pages(self) == 0;
-        written.then(|| self.source().close_writer(self.is_unsettled())).flatten()
+        if crate::Object::dirty_pages(self) > 0 {
+            return None;
+        }
+        self.source().close_writer(self.is_unsettled())
     }
     fn is_unsettled(&self) -> bool {
-        let dirt = self.dirt.lock();
-        dirt.unwritten() > 0 || !dirt.unstable.is_empty()
+        self.dirt.lock().totals().all() > 0
     }
     fn is_changed_behind(&self, stat: &Stat) -> bool {
         crate::Object::is_changed_behind(self, stat)

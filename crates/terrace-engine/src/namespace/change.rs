@@ -92,10 +92,7 @@ impl<C: PageCache> Namespace<C> {
         let object = self.object_of(inode, &mut inode.life.lock())?;
         self.strip_privileges(caller, inode)?;
         self.with_room(|| self.cache.truncate(&object, size))?;
-        let life = inode.life.lock();
-        if life.writers == 0 {
-            inode.close_writer(&object);
-        }
+        inode.close_writer(&inode.life.lock());
         Ok(())
     }
 

@@ -264,7 +264,7 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
         }
         if life.writers == 0 {
             file.object.set_mapped(false);
-            inode.close_writer(&file.object);
+            inode.close_writer(&life);
         }
     }
     if life.handles == 0 {

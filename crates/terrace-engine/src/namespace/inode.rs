@@ -93,8 +93,9 @@ impl std::fmt::Debug for InodeRecord {
 }
 
 impl<O: CachedFile> Inode<O> {
-    /// Nobody has the file open for writing any more. The caller holds `life`.
-    pub(crate) fn close_writer(&self, object: &O) {
+    /// Closes what writes the source, if nobody has the file open for writing any more.
+    pub(crate) fn close_writer(&self, life: &Life<O>) {
+        let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) else { return };
         let closing = object.close_writer();
         // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
         self.note_writer(object.source());

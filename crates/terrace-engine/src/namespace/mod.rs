@@ -289,14 +289,9 @@ impl<C: PageCache> Namespace<C> {
     /// Drops the inodes whose last reference went just before the crash, and closes what the last close of a writer would have closed.
     pub fn finish_recovery(&self) {
         for inode in self.inodes.all() {
-            {
-                let life = inode.life.lock();
-                // Where modes bind, a request that is sent again may need it: `sweep` closes it later.
-                if let Some(object) =
-                    life.object.as_ref().filter(|_| life.writers == 0 && !self.bound_by_modes)
-                {
-                    inode.close_writer(object);
-                }
+            // Where modes bind, a request that is sent again may need it: `sweep` closes it later.
+            if !self.bound_by_modes {
+                inode.close_writer(&inode.life.lock());
             }
             if inode.nlookup() == 0 {
                 self.retire_if_unused(&inode);

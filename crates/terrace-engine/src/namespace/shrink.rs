@@ -218,10 +218,7 @@ impl<C: PageCache> Namespace<C> {
         }
         // It was needed when the last writer went, and may be so no longer.
         for inode in written {
-            let life = inode.life.lock();
-            if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
-                inode.close_writer(object);
-            }
+            inode.close_writer(&inode.life.lock());
         }
         let (mut dropped, mut aged) = (false, false);
         for inode in resting {

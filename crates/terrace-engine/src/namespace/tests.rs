@@ -376,6 +376,15 @@ impl Rested {
         (content, misses(&self.world) - before)
     }
 
+    /// Looks the file up and opens it for writing: the handle.
+    fn open_to_write(&mut self) -> u64 {
+        let opened = self.world.ask(|ns, op| {
+            let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
+            ns.open(op, ino, libc::O_RDWR as u32)
+        });
+        opened.unwrap().fh
+    }
+
     fn known(&self) -> usize {
         self.world.namespace.inodes_known()
     }
@@ -406,11 +415,7 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
     rested.world.kill();
     assert_eq!(rested.read(), ([5; 50000].to_vec(), 0), "which keeps what has not changed");
     // Written through the mount, then changed behind it.
-    let opened = rested.world.ask(|ns, op| {
-        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
-        ns.open(op, ino, libc::O_RDWR as u32)
-    });
-    let (ino, fh) = (rested.ino, opened.unwrap().fh);
+    let (ino, fh) = (rested.ino, rested.open_to_write());
     rested.world.namespace.write(ino, fh, 0, &[3; 50000], WriteKind::default()).unwrap();
     rested.world.namespace.release(fh);
     rested.world.namespace.forget(ino, 1);
@@ -427,8 +432,7 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
 #[test]
 fn a_file_written_through_the_mount_and_then_changed_behind_it_is_read_anew() {
     let mut rested = Rested::new();
-    let ino = rested.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
-    let fh = rested.world.ask(|ns, op| ns.open(op, ino, libc::O_RDWR as u32)).unwrap().fh;
+    let (ino, fh) = (rested.ino, rested.open_to_write());
     let caller = caller(1);
     let write = |world: &World<Engine>, byte: u8| {
         world.namespace.write(ino, fh, 0, &[byte; 50000], WriteKind::default()).unwrap();
@@ -461,12 +465,10 @@ fn a_change_behind_the_mount_is_found_again_after_a_crash_between_the_look_and_t
 #[test]
 fn a_writer_that_stays_open_is_named_at_every_moment() {
     let mut rested = Rested::new();
-    let opened = rested.world.ask(|ns, op| {
-        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
-        ns.open(op, ino, libc::O_RDWR as u32)
-    });
-    let (namespace, ino, fh) = (&rested.world.namespace, rested.ino, opened.unwrap().fh);
+    let (ino, fh) = (rested.ino, rested.open_to_write());
+    let namespace = &rested.world.namespace;
     namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
+    namespace.release(fh);
     let inode = namespace.inode(ino).unwrap();
     let (began, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {
@@ -483,13 +485,12 @@ fn a_writer_that_stays_open_is_named_at_every_moment() {
         }
         let life = inode.life.lock();
         for _ in 0..20_000 {
-            inode.close_writer(life.object.as_ref().unwrap());
+            inode.close_writer(&life);
         }
         drop(life);
         done.store(true, Ordering::Relaxed);
         assert_eq!(unnamed.join().unwrap(), 0, "what is dirty has to be written by it");
     });
-    namespace.release(fh);
     assert!(inode.noted_writer() >= 0, "dirty still");
 }
 
@@ -518,11 +519,7 @@ fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
 #[test]
 fn a_time_that_was_set_is_the_one_that_is_told_whatever_a_writeback_does_to_the_source() {
     let mut rested = Rested::new();
-    let opened = rested.world.ask(|ns, op| {
-        let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
-        ns.open(op, ino, libc::O_RDWR as u32)
-    });
-    let (ino, fh) = (rested.ino, opened.unwrap().fh);
+    let (ino, fh) = (rested.ino, rested.open_to_write());
     rested.world.namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
     // As a writeback does, which moves the source's times until it has put them back.
     let (path, done) = (rested.world.path("f"), AtomicBool::new(false));
