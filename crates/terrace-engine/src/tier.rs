@@ -86,9 +86,9 @@ pub struct CompressedConfig {
     /// Codecs; None: no compressed tier.
     pub codec: Option<Mode>,
     /// Share of memory that it has in any case, per cent.
-    pub min_percent: u32,
+    pub min_share: u32,
     /// Share of memory that it may have, per cent.
-    pub max_percent: u32,
+    pub max_share: u32,
     /// Which pages it takes.
     pub admit: Admit,
     /// A page whose result is longer than this share of it stays uncompressed, per cent.
@@ -101,8 +101,8 @@ impl Default for CompressedConfig {
     fn default() -> CompressedConfig {
         CompressedConfig {
             codec: Some(Mode::Mixed),
-            min_percent: 0,
-            max_percent: 75,
+            min_share: 0,
+            max_share: 75,
             admit: Admit::Reused,
             refuse_percent: 75,
             // An NVMe disk.
@@ -195,7 +195,7 @@ impl Compressed {
         handles: &SegmentHandles,
     ) -> io::Result<Option<Compressed>> {
         let pool = ZPool::new(handles.segment.clone(), handles.touches.clone())?;
-        if config.codec.is_none() || config.max_percent == 0 {
+        if config.codec.is_none() || config.max_share == 0 {
             return Ok(None);
         }
         let (read, work) = (config.miss_ns, READ_WORK_NS + PAGE_WORK_NS);
@@ -257,8 +257,8 @@ impl Compressed {
         // Clients count, and may count nonsense.
         let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
         let costs = &mut self.boundary.costs;
-        learn(&mut costs.read, ns);
-        learn(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
+        learn::<9>(&mut costs.read, ns);
+        learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
     }
 
     /// What `terrace stat` shows; `hits` are counted at the doors.
@@ -292,10 +292,10 @@ impl Compressed {
     }
 }
 
-/// A moving mean: what was `seen` last is a ninth of it.
-fn learn(known: &mut u64, seen: u64) {
-    *known += seen / 8;
-    *known -= *known / 9;
+/// A moving mean: what was `seen` last is one part in `PARTS` of it.
+fn learn<const PARTS: u64>(known: &mut u64, seen: u64) {
+    *known += seen / (PARTS - 1);
+    *known -= *known / PARTS;
 }
 
 impl Core {
@@ -531,7 +531,8 @@ impl Engine {
         let spent = thread_cpu_ns().saturating_sub(began);
         if let Some(tier) = &mut self.core.lock().tier {
             if let Some(ns) = unpacking {
-                learn(&mut tier.boundary.costs.decompress, HIT_NS + ns);
+                // One page tells little: zstd's take three times what LZ4's do.
+                learn::<65>(&mut tier.boundary.costs.decompress, HIT_NS + ns);
             }
             tier.counts.compress_ns += spent.saturating_sub(unpacking.unwrap_or(0));
             tier.counts.compressed += leaving.len() as u64;
@@ -582,13 +583,19 @@ impl Engine {
             starved,
         };
         tier.pool.age(hits.saturating_sub(std::mem::replace(&mut tier.aged_at, hits)) as usize);
-        let before = tier.boundary.chunks();
+        let (before, compressed) = (tier.boundary.chunks(), tier.boundary.compresses());
         if let Some(each) = c.compress_ns.checked_div(c.compressed) {
             tier.boundary.costs.compress = each;
         }
         tier.allow_filling(past.min(FILLING_PAST_MAX.as_nanos() as u64), judge.processors);
         if tier.boundary.judge(window) {
             (tier.refaults, tier.began) = (0, ends);
+        }
+        if compressed && !tier.boundary.compresses() {
+            let Boundary { costs, idle, given, .. } = tier.boundary;
+            tracing::info!(
+                "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {given:.2} given"
+            );
         }
         i64::from(tier.boundary.chunks()) - i64::from(before)
     }
@@ -631,11 +638,11 @@ impl Engine {
         let limit = self.memory.load(Ordering::Relaxed);
         let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
         let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
-        let CompressedConfig { min_percent, max_percent, .. } = self.config.compressed;
+        let CompressedConfig { min_share, max_share, .. } = self.config.compressed;
         {
             let mut core = self.core.lock();
             let Some(tier) = &mut core.tier else { return };
-            tier.boundary.set_limits(share(min_percent)..=share(max_percent), all);
+            tier.boundary.set_limits(share(min_share)..=share(max_share), all);
             tier.pool.set_limit(tier.target().min(tier.pool.limit()));
         }
         self.shrink_tier();
@@ -776,7 +783,7 @@ mod tests {
         fn not_yet(policy: &str, codec: Mode) -> Squeezed {
             let compressed = CompressedConfig {
                 codec: Some(codec),
-                min_percent: 25,
+                min_share: 25,
                 admit: Admit::All,
                 ..CompressedConfig::default()
             };

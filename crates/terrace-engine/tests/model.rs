@@ -244,8 +244,8 @@ fn agrees_with_the_model_under_every_policy() {
 fn compressing() -> EngineConfig {
     let compressed = CompressedConfig {
         codec: Some(Codec::Mixed),
-        min_percent: 25,
-        max_percent: 50,
+        min_share: 25,
+        max_share: 50,
         admit: Admit::All,
         ..CompressedConfig::default()
     };

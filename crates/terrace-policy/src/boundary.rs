@@ -88,6 +88,13 @@ const EVENTS_MIN: u64 = 64;
 const DEAD_BAND: f64 = 1.5;
 /// Pages of the tier to a page of its memory while nothing is known: what LZ4 makes of common data.
 const DENSITY: f64 = 1.6;
+/// Of the pages offered to the tier so many must be such as can be compressed for it to gain as if all were: what it lacks
+/// is then enough to fill what it may become, whoever is offered besides.
+const TAKEN_ENOUGH: f64 = 0.5;
+/// Pages offered in a window that weigh as much as all that is known of windows before it; and the windows in which none is offered that
+/// forget it: who gave memory up because nothing could be compressed does not take it back at once, for want of any that leaves.
+const OFFERED_HALF: f64 = 64.0;
+const FORGOTTEN_IN: f64 = 8.0;
 /// Pages in the tier that make its density known.
 const DENSITY_PAGES: u64 = 1024;
 /// Steps of the boundary: this share of all chunks each, at least one.
@@ -121,11 +128,15 @@ pub struct Boundary {
     chunks_may: RangeInclusive<u32>,
     chunks_all: u32,
     chunks: u32,
-    /// Since the last judgement of the bypass.
+    /// Share of the pages offered to it of late that could be compressed.
+    taken: f64,
+    /// Pages compressed since the last judgement of the bypass.
     compressed: u64,
-    hits: u64,
-    /// Of the compressed, those that it pays for: not what fills it.
-    paid: u64,
+    /// What hits have saved since then, and taken, and what was paid for compressing, ns. (Each window by what things cost in it: one moment
+    /// in which nobody is idle is not to decide over a minute.)
+    gained: f64,
+    unpacked: f64,
+    paid: f64,
     /// It has grown since then.
     grown: bool,
     /// Compressions since then, those in growing included.
@@ -148,9 +159,11 @@ impl Boundary {
             chunks_may: 0..=0,
             chunks_all: 0,
             chunks: 0,
+            taken: 1.0,
             compressed: 0,
-            hits: 0,
-            paid: 0,
+            gained: 0.0,
+            unpacked: 0.0,
+            paid: 0.0,
             grown: false,
             tried: 0,
             settling: true,
@@ -204,6 +217,7 @@ impl Boundary {
         }
         let (more, less) = (self.chunks + self.step(), self.chunks_before());
         let density = density(window);
+        self.learn_taken(window);
         let (saved, spent) = self.weigh(window, density);
         let before = self.chunks;
         if !self.compresses() || window.starved || spent > saved * DEAD_BAND {
@@ -226,12 +240,19 @@ impl Boundary {
         self.costs.read as f64 * self.given * waits + self.costs.work as f64
     }
 
+    /// What share of what is offered can be compressed; all, where nothing is for a while.
+    fn learn_taken(&mut self, w: Window) {
+        let offered = (w.stored + w.refused + w.untried) as f64;
+        self.taken += match offered > 0.0 {
+            true => (w.stored as f64 / offered - self.taken) * offered / (offered + OFFERED_HALF),
+            false => (1.0 - self.taken) / FORGOTTEN_IN,
+        };
+    }
+
     /// What a larger tier would save, and what it costs, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
-        let offered = w.stored + w.refused + w.untried;
-        let taken = if offered > 0 { w.stored as f64 / offered as f64 } else { 1.0 };
-        // Pages that a page of memory holds more in the tier than in DRAM; 1 where it takes all.
-        let gain = (density * taken - 1.0) / (density - 1.0).max(0.1);
+        // Pages that a page of memory holds more in the tier than in DRAM; 1 where it takes enough.
+        let gain = (density * (self.taken / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
         let miss = self.miss();
         let saved = w.refaults as f64 * gain.max(0.0);
@@ -257,22 +278,23 @@ impl Boundary {
         self.filled += window.filling;
         self.tried += compressed;
         if grows && !self.is_busy() {
-            (self.compressed, self.paid, self.hits, self.grown) = (0, 0, 0, false);
+            self.forget_sums();
             return;
         }
         self.grown |= grows;
         self.compressed += compressed;
-        self.paid += compressed - free;
-        self.hits += window.tier_hits;
-        let (enough, hits) = match self.grown {
-            true => (COMPRESSIONS_BUSY, self.hits as f64 * self.growth_left()),
-            false => (COMPRESSIONS_MIN + u64::from(self.chunks) * COMPRESSIONS_A_CHUNK, self.hits as f64),
+        let hits = window.tier_hits as f64;
+        self.gained += hits * (1.0 - density.recip()) * self.miss();
+        self.unpacked += hits * self.costs.unpacking() as f64;
+        self.paid += ((compressed - free) * self.costs.compress) as f64;
+        let (enough, more) = match self.grown {
+            true => (COMPRESSIONS_BUSY, self.growth_left()),
+            false => (COMPRESSIONS_MIN + u64::from(self.chunks) * COMPRESSIONS_A_CHUNK, 1.0),
         };
         if self.compressed < enough {
             return;
         }
-        let gain = hits * (1.0 - density.recip()) * self.miss();
-        let cost = (self.paid * self.costs.compress) as f64 + hits * self.costs.unpacking() as f64;
+        let (gain, cost) = (self.gained * more, self.paid + self.unpacked * more);
         if gain < cost {
             self.passing = self.tried.max(self.filled) * PASSED_A_TRY;
             self.settling = true;
@@ -280,7 +302,12 @@ impl Boundary {
         if gain < cost || !(self.grown || self.settling) {
             self.filled = 0;
         }
-        (self.compressed, self.paid, self.hits, self.tried, self.grown) = (0, 0, 0, 0, false);
+        self.tried = 0;
+        self.forget_sums();
+    }
+    fn forget_sums(&mut self) {
+        (self.compressed, self.gained, self.unpacked, self.paid) = (0, 0.0, 0.0, 0.0);
+        self.grown = false;
     }
 
     /// Compressions that may still fill it without being held against it.
@@ -421,12 +448,42 @@ mod tests {
     }
 
     #[test]
+    fn one_moment_without_idle_processors_does_not_end_a_tier_that_pays() {
+        let pays = |busy_windows: usize| {
+            let mut boundary = Boundary::new(COSTS);
+            boundary.set_limits(0..=10, 256);
+            boundary.chunks = 10;
+            // It is judged after 10 windows, the last of which is one of the busy ones.
+            for i in 0..100 {
+                boundary.idle = if i % 10 < 10 - busy_windows { 1.0 } else { 0.0 };
+                boundary.judge(Window { stored: 1000, ..window(1000, 1000, 0) });
+            }
+            boundary.compresses()
+        };
+        assert!(pays(0) && pays(1) && !pays(9));
+    }
+
+    #[test]
+    fn half_of_what_is_offered_is_enough_to_grow_and_little_is_remembered() {
+        let mut boundary = boundary();
+        let offered = |stored: u64, refused: u64| Window { stored, refused, ..window(1000, 1000, 0) };
+        (0..50).for_each(|_| _ = boundary.judge(offered(500, 500)));
+        assert_eq!(boundary.chunks(), 100, "as much as it may have");
+        (0..10).for_each(|_| _ = boundary.judge(offered(10, 1000)));
+        assert_eq!(boundary.chunks(), 60, "hardly anything can be compressed");
+        boundary.judge(offered(0, 0));
+        assert_eq!(boundary.chunks(), 56, "none is offered, since it has given memory up");
+        (0..8).for_each(|_| _ = boundary.judge(offered(0, 0)));
+        assert!(boundary.chunks() > 56, "{}: long ago", boundary.chunks());
+    }
+
+    #[test]
     fn what_fills_it_is_not_held_against_it_but_once() {
         let mut boundary = boundary();
         boundary.idle = 0.0;
         let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };
         boundary.judge(Window { filling: 2000, ..filling });
-        assert_eq!(boundary.paid, 0, "some found no place");
+        assert_eq!(boundary.paid, 0.0, "some found no place");
         let mut filled = 2000;
         while boundary.compresses() && filled < 1 << 20 {
             // It never comes to rest.

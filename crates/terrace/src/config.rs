@@ -120,9 +120,9 @@ pub struct Compressed {
     /// How pages are compressed, if at all.
     pub codec: Codec,
     /// Share of the memory that compressed pages have in any case.
-    pub min_percent: u8,
+    pub min_share: u8,
     /// Share of the memory that compressed pages may take.
-    pub max_percent: u8,
+    pub max_share: u8,
     /// Which pages are compressed.
     pub admit: Admit,
 }
@@ -230,7 +230,7 @@ impl Default for Fuse {
 
 impl Default for Compressed {
     fn default() -> Compressed {
-        Compressed { codec: Codec::Mixed, min_percent: 0, max_percent: 75, admit: Admit::Reused }
+        Compressed { codec: Codec::Mixed, min_share: 0, max_share: 75, admit: Admit::Reused }
     }
 }
 

@@ -88,11 +88,10 @@ fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {
 }
 
 fn check_compressed(tier: &Compressed) -> std::result::Result<(), Wrong> {
-    within("tier.compressed.max_percent", tier.max_percent.into(), 1, 90)?;
-    if tier.min_percent > tier.max_percent {
-        let why =
-            format!("= {} is above tier.compressed.max_percent = {}", tier.min_percent, tier.max_percent);
-        return Err(wrong("tier.compressed.min_percent", why, "lower it or raise max_percent".to_owned()));
+    within("tier.compressed.max_share", tier.max_share.into(), 1, 90)?;
+    if tier.min_share > tier.max_share {
+        let why = format!("= {} is above tier.compressed.max_share = {}", tier.min_share, tier.max_share);
+        return Err(wrong("tier.compressed.min_share", why, "lower it or raise max_share".to_owned()));
     }
     Ok(())
 }

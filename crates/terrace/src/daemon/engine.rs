@@ -123,8 +123,8 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
             Codec::Mixed => Some(terrace_engine::Codec::Mixed),
             Codec::Zstd => Some(terrace_engine::Codec::Dense),
         },
-        min_percent: config.min_percent.into(),
-        max_percent: config.max_percent.into(),
+        min_share: config.min_share.into(),
+        max_share: config.max_share.into(),
         admit: match config.admit {
             Admit::Reused => terrace_engine::Admit::Reused,
             Admit::All => terrace_engine::Admit::All,
