@@ -261,6 +261,14 @@ impl Compressed {
         learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
     }
 
+    /// Learns what decompressing costs from one page, for which it took `ns` of the processor. One tells little: zstd's take three times
+    /// what LZ4's do, and the clock goes on while an interrupt is served or the hypervisor lets others run: one page of 5 ms would make
+    /// the tier give up all its memory, and as it then compresses nothing, it would never hear of a better price.
+    fn note_unpacking(&mut self, ns: u64) {
+        let known = &mut self.boundary.costs.decompress;
+        learn::<65>(known, (HIT_NS + ns).min(4 * *known));
+    }
+
     /// What `terrace stat` shows; `hits` are counted at the doors.
     pub(crate) fn stats(&self, hits: u64) -> CompressedTier {
         let (pool, counts, c) = (&self.pool, self.pool.counts(), self.counts);
@@ -530,10 +538,7 @@ impl Engine {
         }
         let spent = thread_cpu_ns().saturating_sub(began);
         if let Some(tier) = &mut self.core.lock().tier {
-            if let Some(ns) = unpacking {
-                // One page tells little: zstd's take three times what LZ4's do.
-                learn::<65>(&mut tier.boundary.costs.decompress, HIT_NS + ns);
-            }
+            unpacking.into_iter().for_each(|ns| tier.note_unpacking(ns));
             tier.counts.compress_ns += spent.saturating_sub(unpacking.unwrap_or(0));
             tier.counts.compressed += leaving.len() as u64;
         }
@@ -994,6 +999,19 @@ mod tests {
         let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.core.lock().claim()).collect();
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         claimed.iter().for_each(|&frame| s.engine.core.lock().unclaim(frame));
+    }
+
+    #[test]
+    fn one_page_that_took_long_says_nothing_of_others() {
+        let s = Squeezed::new(Mode::Lz4);
+        let mut core = s.engine.core.lock();
+        let tier = core.tier.as_mut().unwrap();
+        let decompress = |tier: &Compressed| tier.boundary.costs.decompress;
+        let before = decompress(tier);
+        tier.note_unpacking(5_000_000);
+        assert!(decompress(tier) < before + before / 10, "{} instead of {before}", decompress(tier));
+        (0..1000).for_each(|_| tier.note_unpacking(20_000));
+        assert!((21_000..=22_000).contains(&decompress(tier)), "{}: all take so long", decompress(tier));
     }
 
     #[test]
