@@ -88,8 +88,8 @@ const EVENTS_MIN: u64 = 64;
 const DEAD_BAND: f64 = 1.5;
 /// Pages of the tier to a page of its memory while nothing is known: what LZ4 makes of common data.
 const DENSITY: f64 = 1.6;
-/// Of the pages offered to the tier so many must be such as can be compressed for it to gain as if all were: what it lacks
-/// is then enough to fill what it may become, whoever is offered besides.
+/// With so many of the pages offered to the tier such as can be compressed, it gains as if all were: enough of them are missing to fill a
+/// larger one. (Those that cannot be compressed stay in DRAM, miss more often than others, and are offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
 /// Pages offered in a window that weigh as much as all that is known of windows before it; and the windows in which none is offered that
 /// forget it: who gave memory up because nothing could be compressed does not take it back at once, for want of any that leaves.
