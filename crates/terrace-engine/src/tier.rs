@@ -538,7 +538,9 @@ impl Engine {
         }
         let spent = thread_cpu_ns().saturating_sub(began);
         if let Some(tier) = &mut self.core.lock().tier {
-            unpacking.into_iter().for_each(|ns| tier.note_unpacking(ns));
+            if let Some(ns) = unpacking {
+                tier.note_unpacking(ns);
+            }
             tier.counts.compress_ns += spent.saturating_sub(unpacking.unwrap_or(0));
             tier.counts.compressed += leaving.len() as u64;
         }
@@ -596,13 +598,16 @@ impl Engine {
         if tier.boundary.judge(window) {
             (tier.refaults, tier.began) = (0, ends);
         }
-        if compressed && !tier.boundary.compresses() {
-            let Boundary { costs, idle, given, .. } = tier.boundary;
+        let rests = compressed && !tier.boundary.compresses();
+        let moved = i64::from(tier.boundary.chunks()) - i64::from(before);
+        let Boundary { costs, idle, given, .. } = tier.boundary;
+        drop(core);
+        if rests {
             tracing::info!(
                 "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {given:.2} given"
             );
         }
-        i64::from(tier.boundary.chunks()) - i64::from(before)
+        moved
     }
 
     /// The boundary has moved by so many chunks: memory follows. What leaves DRAM for it goes below, as under pressure.

@@ -4,7 +4,7 @@
 //!
 //! - what more pages in memory would *save*: misses on pages that were here before, each a read of the device, less the decompression that
 //!   would take its place; and a compression, where the page that comes back pushes another one into the tier. (First uses no memory
-//!   saves.) Of pages that the tier refuses, DRAM would save them;
+//!   saves.) Where the tier refuses most of what it is offered, DRAM would save them;
 //! - what the tier *costs*: hits that are decompressions, and pages that go to and fro between it and DRAM. (Pages that leave DRAM
 //!   are compressed once for each miss, so that a larger tier has fewer of them: they are no costs of its size.)
 //!
@@ -132,10 +132,9 @@ pub struct Boundary {
     taken: f64,
     /// Pages compressed since the last judgement of the bypass.
     compressed: u64,
-    /// What hits have saved since then, and taken, and what was paid for compressing, ns. (Each window by what things cost in it: one moment
-    /// in which nobody is idle is not to decide over a minute.)
-    gained: f64,
-    unpacked: f64,
+    /// What hits have saved since then, less what they took, and what was paid for compressing, ns. (Each window by what things cost in it:
+    /// one moment in which nobody is idle is not to decide over a minute.)
+    earned: f64,
     paid: f64,
     /// It has grown since then.
     grown: bool,
@@ -161,8 +160,7 @@ impl Boundary {
             chunks: 0,
             taken: 1.0,
             compressed: 0,
-            gained: 0.0,
-            unpacked: 0.0,
+            earned: 0.0,
             paid: 0.0,
             grown: false,
             tried: 0,
@@ -278,14 +276,13 @@ impl Boundary {
         self.filled += window.filling;
         self.tried += compressed;
         if grows && !self.is_busy() {
-            self.forget_sums();
+            self.begin_sums();
             return;
         }
         self.grown |= grows;
         self.compressed += compressed;
-        let hits = window.tier_hits as f64;
-        self.gained += hits * (1.0 - density.recip()) * self.miss();
-        self.unpacked += hits * self.costs.unpacking() as f64;
+        let hit = (1.0 - density.recip()) * self.miss() - self.costs.unpacking() as f64;
+        self.earned += window.tier_hits as f64 * hit;
         self.paid += ((compressed - free) * self.costs.compress) as f64;
         let (enough, more) = match self.grown {
             true => (COMPRESSIONS_BUSY, self.growth_left()),
@@ -294,20 +291,20 @@ impl Boundary {
         if self.compressed < enough {
             return;
         }
-        let (gain, cost) = (self.gained * more, self.paid + self.unpacked * more);
-        if gain < cost {
+        let pays = self.earned * more >= self.paid;
+        if !pays {
             self.passing = self.tried.max(self.filled) * PASSED_A_TRY;
             self.settling = true;
         }
-        if gain < cost || !(self.grown || self.settling) {
+        if !pays || !(self.grown || self.settling) {
             self.filled = 0;
         }
         self.tried = 0;
-        self.forget_sums();
+        self.begin_sums();
     }
-    fn forget_sums(&mut self) {
-        (self.compressed, self.gained, self.unpacked, self.paid) = (0, 0.0, 0.0, 0.0);
-        self.grown = false;
+    /// What is judged next begins now.
+    fn begin_sums(&mut self) {
+        (self.compressed, self.earned, self.paid, self.grown) = (0, 0.0, 0.0, false);
     }
 
     /// Compressions that may still fill it without being held against it.
