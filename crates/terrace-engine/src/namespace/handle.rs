@@ -1,6 +1,7 @@
 //! Open files and directories.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -111,15 +112,15 @@ impl<C: PageCache> HandleTable<C> {
         }
     }
 
-    /// The handles of an earlier daemon.
+    /// The handles of an earlier daemon. Their descriptors stay open on an error, too.
     pub(crate) fn recover(durable: Arc<Durable>, inodes: &InodeTable<C::Object>, cache: &C) -> Result<Self> {
-        let table = Self::new(durable);
+        let table = ManuallyDrop::new(Self::new(durable));
         for (slot, record) in table.durable.handles_used().iter().enumerate() {
             if record.state.load(Ordering::Acquire) == USED {
                 table.adopt(slot, record, inodes, cache)?;
             }
         }
-        Ok(table)
+        Ok(ManuallyDrop::into_inner(table))
     }
 
     fn adopt(

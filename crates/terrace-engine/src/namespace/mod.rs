@@ -45,6 +45,7 @@ mod xattr;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
@@ -252,9 +253,30 @@ impl<C: PageCache> Namespace<C> {
 
     /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
     /// has taken its pages over as well, call `finish_recovery`.
+    ///
+    /// # Errors
+    /// The tables are damaged, or the cache has no room. Then all descriptors stay open: the next daemon goes by the same records.
     pub fn recover(cache: Arc<C>, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
         let durable = Arc::new(Durable::open(region, config.layout)?);
-        let inodes = InodeTable::recover(durable.clone())?;
+        let inodes = ManuallyDrop::new(InodeTable::recover(durable.clone())?);
+        Self::reattach_objects(&inodes, &cache)?;
+        let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
+        let inodes = ManuallyDrop::into_inner(inodes);
+        let namespace = Self::assemble(cache, config, inodes, handles, durable);
+        for inode in namespace.inodes.all() {
+            let life = inode.life.lock();
+            if let Some(object) = &life.object {
+                namespace.pressure.object_made();
+                object.set_slow(life.unseen_writers > 0);
+                if life.writers == 0 {
+                    object.set_mapped(false);
+                }
+            }
+        }
+        Ok(namespace)
+    }
+
+    fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &Arc<C>) -> Result<()> {
         for inode in inodes.all() {
             if inode.kind == Kind::File && inode.had_object() {
                 let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {
@@ -271,19 +293,7 @@ impl<C: PageCache> Namespace<C> {
                 inode.forget_writer();
             }
         }
-        let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
-        let namespace = Self::assemble(cache, config, inodes, handles, durable);
-        for inode in namespace.inodes.all() {
-            let life = inode.life.lock();
-            if let Some(object) = &life.object {
-                namespace.pressure.object_made();
-                object.set_slow(life.unseen_writers > 0);
-                if life.writers == 0 {
-                    object.set_mapped(false);
-                }
-            }
-        }
-        Ok(namespace)
+        Ok(())
     }
 
     /// Drops the inodes whose last reference went just before the crash, and closes what the last close of a writer would have closed.

@@ -127,6 +127,29 @@ fn what_a_recovery_closes_was_named_before_it() {
     std::mem::forget(inode);
 }
 
+/// The records name the descriptors that a recovery takes over: it must not close them when it cannot be finished.
+#[test]
+fn a_recovery_that_fails_leaves_everything_to_the_next() {
+    let mut world = World::new();
+    std::fs::write(world.path("a"), "a").unwrap();
+    let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+    let dir = world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap();
+    world.ask(|ns, op| ns.open(op, a, libc::O_RDWR as u32)).unwrap();
+    let named = descriptors_named(world.region, LAYOUT).unwrap();
+    let inode = world.namespace.inode(a).unwrap();
+    inode.note_object(false);
+    let failed = Namespace::recover(world.cache.clone(), world.region, config());
+    assert!(failed.is_err(), "a handle of a file without an object");
+    // SAFETY: fcntl takes any number.
+    let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
+    assert!(named.len() >= 3 && named.iter().all(is_open), "{named:?}");
+    inode.note_object(true);
+    world.kill();
+    assert_eq!(world.namespace.handles_open(), 2);
+    world.namespace.release(dir);
+    std::mem::forget(inode);
+}
+
 #[test]
 fn what_was_made_and_not_answered_is_made_once() {
     let mut world = World::new();

@@ -52,7 +52,11 @@ pub struct MainDoor {
 }
 
 /// The namespace over the source, new or taken over from a dead terraced.
+///
+/// Neither it nor the engine is ever dropped, whatever fails: their descriptors are open in the shared table, where the next terraced
+/// finds them by the records.
 pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
+    std::mem::forget(engine.clone());
     let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
@@ -71,9 +75,10 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
         let root = shared.place.src_fd.try_clone()?;
         Namespace::new(engine.clone(), root, region, config).map_err(failed)?
     };
+    let namespace = Arc::new(namespace);
+    std::mem::forget(namespace.clone());
     // Before anything that a predecessor had open is closed.
     let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
-    let namespace = Arc::new(namespace);
     let counted = Arc::downgrade(&namespace);
     engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
     Ok(MainDoor { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
@@ -92,7 +97,7 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl MainDoor {
-    /// Answers the kernel until the mount is gone. The namespace stays: the engine still writes through its descriptors.
+    /// Answers the kernel until the mount is gone.
     pub fn run(&self) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
         fuse::serve(self.namespace.clone(), fuse, self.mount_dev, self.threads, self.recovering)

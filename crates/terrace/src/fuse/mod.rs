@@ -76,6 +76,27 @@ pub fn serve<C: PageCache>(
         scope.spawn(|| namespace.shrink_loop());
         let ended = session.run();
         namespace.end_shrinking();
-        ended
+        ended.or_else(unless_aborted)
     })
+}
+
+/// The connection's end is the end of the mount: ENODEV, which the session takes for it, or this, for the thread that was just
+/// reading a request (Linux: fs/fuse/dev.c, `fuse_dev_do_read`). All threads have ended.
+fn unless_aborted(err: io::Error) -> io::Result<()> {
+    match err.kind() {
+        io::ErrorKind::ConnectionAborted => Ok(()),
+        _ => Err(err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_connection_is_no_failure() {
+        let ended = |errno| unless_aborted(io::Error::from_raw_os_error(errno)).is_ok();
+        assert!(ended(libc::ECONNABORTED));
+        assert!(!ended(libc::EIO));
+    }
 }
