@@ -75,7 +75,7 @@ lint:
 # The protocols of the shared segment under every interleaving of their atomics.
 loom:
 	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} RUSTFLAGS="--cfg loom" \
-		$(CARGO) test --release -p terrace-shm --lib --target-dir target/loom
+		$(CARGO) test --locked -p terrace-shm --lib --target-dir target/loom
 
 ## tools: outside suites at fixed versions, in target/tools
 tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
