@@ -1,5 +1,7 @@
 //! Decoders on arbitrary and on damaged bytes: an answer, no panic, nothing written beside the page.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use proptest::prelude::*;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::codec::{Codec, Coded, Page, Plain, same_word};
@@ -40,6 +42,9 @@ pub fn pages() -> impl Strategy<Value = Box<Page>> {
     })
 }
 
+/// Damages that the check of `damaged_bytes_are_noticed_or_decode_to_something` let pass.
+static UNNOTICED: AtomicUsize = AtomicUsize::new(0);
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -64,7 +69,9 @@ proptest! {
         damage.iter().for_each(|(at, b)| bad[at.index(good.len())] ^= b);
         decode_guarded(Codec::Lz4, &bad);
         if good.len() <= STORED_MAX && bad != good {
-            prop_assert!(!Head::new(Codec::Lz4, 3, &good).fits(&bad), "1 in 260,000 passes");
+            // One in 260,000 passes: three in 2000 cases are no chance.
+            let unnoticed = usize::from(Head::new(Codec::Lz4, 3, &good).fits(&bad));
+            prop_assert!(UNNOTICED.fetch_add(unnoticed, Ordering::Relaxed) + unnoticed < 3);
         }
     }
 }

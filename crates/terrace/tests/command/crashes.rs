@@ -134,7 +134,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     };
     hang();
     // What a dead instance leaves; no process has this id.
-    let dir = std::path::PathBuf::from(format!("/run/terrace/{}.dead", i32::MAX));
+    let dir = std::path::PathBuf::from(format!("/run/terrace/{}.dead{}", i32::MAX, std::process::id()));
     let info = serde_json::json!({
         "schema": "terrace.instance.v1", "pid": i32::MAX, "terraced": i32::MAX, "restarts": 0, "kind": "mount",
         "src": stage.src, "mnt": stage.mnt, "memory_bytes": 0, "policy": "lru", "version": "0",
