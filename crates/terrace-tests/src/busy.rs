@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 /// The least memory of an instance: what every rig gets.
 pub const MEMORY: &str = "16MiB";
 /// An instance has this long to get busy.
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 120;
 
 /// True if tests are to run so.
 pub fn wanted() -> bool {
