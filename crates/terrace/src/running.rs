@@ -117,7 +117,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     }
     if wait_for_end(instance, END_WITHIN) {
         // Its directory stays, to tell the next `terrace mount` as well.
-        return lost::by(instance).map_or(Ok(()), |lost| {
+        return lost::at_the_end(instance).map_or(Ok(()), |lost| {
             let cure = "what fsync acknowledged is safe; see to the source";
             Err(Failure::new(mnt.display(), format!("unmounted, but {lost}"), cure))
         });

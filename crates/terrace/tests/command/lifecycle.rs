@@ -189,6 +189,32 @@ fn umount_fails_when_the_last_writes_are_refused() {
     stage.nothing_is_left();
 }
 
+/// Whether or not the record knew of the last write.
+#[test]
+fn umount_fails_when_the_instance_dies_over_it() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let (keeper, terraced) = stage.processes();
+    let mut file = fs::File::create(stage.mnt.join("f")).unwrap();
+    kill(keeper, Signal::TERM);
+    wait_until("unmounted", || !stage.is_mounted());
+    let mut command = terrace(["umount"]);
+    let umount = command.arg(&stage.mnt).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("it waits for the end", || sleeps(umount.id()));
+    file.write_all(b"unwritten").unwrap();
+    kill(keeper, Signal::KILL);
+    kill(terraced, Signal::KILL);
+    let told = Told::from(umount.wait_with_output().unwrap());
+    told.refused(&["unmounted, but"]);
+    drop(file);
+    stage.mount(&[]);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
 #[test]
 fn only_its_own_mount_is_taken_away() {
     if !possible() {
