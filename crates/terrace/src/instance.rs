@@ -158,8 +158,16 @@ impl Instance {
     /// Whether a process of it lives. A killed terraced whose last thread hangs in a request to its own mount holds the
     /// lock, and is dead all the same.
     pub fn is_alive(&self) -> bool {
-        let Ok(lock) = File::open(self.path("lock")) else { return false };
-        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err();
+        File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
+    }
+
+    /// Whether it died: no process of it lives, and it has not removed its directory, as one does that ends in order.
+    pub fn is_dead(&self) -> bool {
+        File::open(self.path("lock")).is_ok_and(|lock| !self.is_held(&lock))
+    }
+
+    fn is_held(&self, lock: &File) -> bool {
+        let locked = rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).is_err();
         let runs = |info: Info| !info.in_our_pid_namespace() || runs(info.pid) || runs(info.terraced);
         locked && self.info().is_none_or(runs)
     }
@@ -185,7 +193,7 @@ impl Instance {
 
     /// Whether it is over: no process of it lives, and its directory is not about to go.
     pub fn has_ended(&self) -> bool {
-        !self.dir.exists() || (self.path("lock").exists() && !self.is_alive())
+        !self.dir.exists() || self.is_dead()
     }
 
     /// Removes the directory.

@@ -96,12 +96,11 @@ pub fn by(instance: &Instance) -> Option<String> {
     (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
 }
 
-/// The same for whoever waited for its end, who is also to know that it died: one that ends in order leaves no directory.
+/// The same for whoever waited for its end, who is also to know that it died.
 pub fn at_the_end(instance: &Instance) -> Option<String> {
     by(instance).or_else(|| {
         let last = RECORD_EVERY.as_secs_f64();
-        let died = instance.path("").exists();
-        died.then(|| {
+        instance.is_dead().then(|| {
             format!("its daemon died: what programs wrote without fsync in its last {last} s may be lost")
         })
     })
