@@ -161,7 +161,7 @@ impl Instance {
         File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
     }
 
-    /// Whether it died: no process of it lives, and it has not removed its directory, as one does that ends in order.
+    /// Whether no process of it lives, and it has not removed its directory, as one does that ends in order and has lost nothing.
     pub fn is_dead(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| !self.is_held(&lock))
     }
@@ -196,9 +196,10 @@ impl Instance {
         !self.dir.exists() || self.is_dead()
     }
 
-    /// Removes the directory.
+    /// Removes the directory. A thread of the instance that still renews its record may make a file meanwhile.
     pub fn remove(&self) {
-        let _ = fs::remove_dir_all(&self.dir);
+        let removed = || fs::remove_dir_all(&self.dir).is_ok();
+        let _ = (0..3).any(|_| removed());
     }
 }
 

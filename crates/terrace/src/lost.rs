@@ -96,14 +96,11 @@ pub fn by(instance: &Instance) -> Option<String> {
     (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
 }
 
-/// The same for whoever waited for its end, who is also to know that it died.
-pub fn at_the_end(instance: &Instance) -> Option<String> {
-    by(instance).or_else(|| {
-        let last = RECORD_EVERY.as_secs_f64();
-        instance.is_dead().then(|| {
-            format!("its daemon died: what programs wrote without fsync in its last {last} s may be lost")
-        })
-    })
+/// What is to be said of an instance that died and has lost nothing by its own records, which may be a moment too old.
+pub fn by_dying(instance: &Instance) -> Option<String> {
+    let died = instance.is_dead() && by(instance).is_none();
+    let info = instance.info().filter(|_| died)?;
+    Some(told(Dirty::of(instance), refusal(instance), &info))
 }
 
 /// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.

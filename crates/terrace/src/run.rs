@@ -167,7 +167,10 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
             Ok(Some(lost)) => Err(failed(format!("{}: lost, the source does not take it", lost.told()))),
             // What came after the answer: the last writes of mappings, for example.
             _ if in_use => Ok(()),
-            _ => lost::by(instance).map_or(Ok(()), |lost| Err(failed(format!("{lost}: lost")))),
+            _ => {
+                let lost = lost::by(instance).map(|lost| format!("{lost}: lost"));
+                lost.or_else(|| lost::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
+            }
         },
         (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {}", no.why))),
     }

@@ -117,10 +117,15 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     }
     if wait_for_end(instance, END_WITHIN) {
         // Its directory stays, to tell the next `terrace mount` as well.
-        return lost::at_the_end(instance).map_or(Ok(()), |lost| {
-            let cure = "what fsync acknowledged is safe; see to the source";
+        let failed = |lost: String, cure: &str| {
+            let cure = format!("what fsync acknowledged is safe; {cure}");
             Err(Failure::new(mnt.display(), format!("unmounted, but {lost}"), cure))
-        });
+        };
+        return match (lost::by(instance), lost::by_dying(instance)) {
+            (Some(lost), _) => failed(lost, "see to the source"),
+            (None, Some(lost)) => failed(lost, &format!("see {}", instance.log().display())),
+            (None, None) => Ok(()),
+        };
     }
     let (why, cure) = match seen() {
         Some(seen) => (

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
 
 /// The mount's side: the namespace and what it answers on.
 pub struct MainDoor {
-    namespace: Arc<Namespace<Engine>>,
+    namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,
     mount_dev: Option<u64>,
     threads: usize,
@@ -53,10 +54,9 @@ pub struct MainDoor {
 
 /// The namespace over the source, new or taken over from a dead terraced.
 ///
-/// Neither it nor the engine is ever dropped, whatever fails: their descriptors are open in the shared table, where the next terraced
-/// finds them by the records.
+/// Whatever fails, it is not dropped, nor is the engine, which it holds: their descriptors are open in the shared table, where the next
+/// terraced finds them by the records.
 pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
-    std::mem::forget(engine.clone());
     let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
@@ -75,8 +75,7 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
         let root = shared.place.src_fd.try_clone()?;
         Namespace::new(engine.clone(), root, region, config).map_err(failed)?
     };
-    let namespace = Arc::new(namespace);
-    std::mem::forget(namespace.clone());
+    let namespace = ManuallyDrop::new(Arc::new(namespace));
     // Before anything that a predecessor had open is closed.
     let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
     let counted = Arc::downgrade(&namespace);
@@ -100,7 +99,12 @@ impl MainDoor {
     /// Answers the kernel until the mount is gone.
     pub fn run(&self) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
-        fuse::serve(self.namespace.clone(), fuse, self.mount_dev, self.threads, self.recovering)
+        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering)
+    }
+
+    /// In the end, when no terraced follows.
+    pub fn close(self) {
+        drop(ManuallyDrop::into_inner(self.namespace));
     }
 }
 
