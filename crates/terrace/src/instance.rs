@@ -198,8 +198,7 @@ impl Instance {
 
     /// Removes the directory. A thread of the instance that still renews its record may make a file meanwhile.
     pub fn remove(&self) {
-        let removed = || fs::remove_dir_all(&self.dir).is_ok();
-        let _ = (0..3).any(|_| removed());
+        let _ = (0..3).any(|_| fs::remove_dir_all(&self.dir).is_ok());
     }
 }
 

@@ -96,11 +96,10 @@ pub fn by(instance: &Instance) -> Option<String> {
     (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
 }
 
-/// What is to be said of an instance that died and has lost nothing by its own records, which may be a moment too old.
+/// Where [`by`] finds nothing lost: what is to be said if the instance died, for its record may be a moment too old.
 pub fn by_dying(instance: &Instance) -> Option<String> {
-    let died = instance.is_dead() && by(instance).is_none();
-    let info = instance.info().filter(|_| died)?;
-    Some(told(Dirty::of(instance), refusal(instance), &info))
+    let info = instance.info().filter(|_| instance.is_dead())?;
+    Some(told(Dirty::of(instance), None, &info))
 }
 
 /// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.

@@ -117,15 +117,12 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     }
     if wait_for_end(instance, END_WITHIN) {
         // Its directory stays, to tell the next `terrace mount` as well.
-        let failed = |lost: String, cure: &str| {
+        let lost = lost::by(instance).map(|lost| (lost, "see to the source".to_owned()));
+        let died = || Some((lost::by_dying(instance)?, format!("see {}", instance.log().display())));
+        return lost.or_else(died).map_or(Ok(()), |(why, cure)| {
             let cure = format!("what fsync acknowledged is safe; {cure}");
-            Err(Failure::new(mnt.display(), format!("unmounted, but {lost}"), cure))
-        };
-        return match (lost::by(instance), lost::by_dying(instance)) {
-            (Some(lost), _) => failed(lost, "see to the source"),
-            (None, Some(lost)) => failed(lost, &format!("see {}", instance.log().display())),
-            (None, None) => Ok(()),
-        };
+            Err(Failure::new(mnt.display(), format!("unmounted, but {why}"), cure))
+        });
     }
     let (why, cure) = match seen() {
         Some(seen) => (

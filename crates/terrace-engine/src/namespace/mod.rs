@@ -276,7 +276,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(namespace)
     }
 
-    fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &Arc<C>) -> Result<()> {
+    fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
         for inode in inodes.all() {
             if inode.kind == Kind::File && inode.had_object() {
                 let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {

@@ -147,7 +147,6 @@ fn a_recovery_that_fails_leaves_everything_to_the_next() {
     world.kill();
     assert_eq!(world.namespace.handles_open(), 2);
     world.namespace.release(dir);
-    std::mem::forget(inode);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -163,7 +163,18 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
     assert!(fs::read(stage.src.join("f")).unwrap() == vec![7; 600_000]);
 }
 
-/// `umount` waits for the end of an instance that is unmounted already; what is written meanwhile may find no room.
+/// A `umount` that waits for the end of an instance, which is unmounted already and has this new file, `f`, still open.
+fn umount_that_waits(stage: &Stage, keeper: i32) -> (fs::File, Child) {
+    let file = fs::File::create(stage.mnt.join("f")).unwrap();
+    kill(keeper, Signal::TERM);
+    wait_until("unmounted", || !stage.is_mounted());
+    let umount = terrace(["umount"]).arg(&stage.mnt).stderr(Stdio::piped()).spawn().unwrap();
+    // It has asked and been answered: it sleeps only between looks whether the instance has ended.
+    wait_until("it waits for the end", || sleeps(umount.id()));
+    (file, umount)
+}
+
+/// What is written while `umount` waits may find no room.
 #[test]
 fn umount_fails_when_the_last_writes_are_refused() {
     if !possible() {
@@ -172,13 +183,7 @@ fn umount_fails_when_the_last_writes_are_refused() {
     let stage = Stage::with_small_source();
     stage.mount(&[]).fine();
     let (keeper, _) = stage.processes();
-    let mut file = fs::File::create(stage.mnt.join("f")).unwrap();
-    kill(keeper, Signal::TERM);
-    wait_until("unmounted", || !stage.is_mounted());
-    let mut command = terrace(["umount"]);
-    let umount = command.arg(&stage.mnt).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    // It has asked and been answered: it sleeps only between looks whether the instance has ended.
-    wait_until("it waits for the end", || sleeps(umount.id()));
+    let (mut file, umount) = umount_that_waits(&stage, keeper);
     file.write_all(&vec![7; 3_000_000]).unwrap();
     drop(file);
     let told = Told::from(umount.wait_with_output().unwrap());
@@ -198,12 +203,7 @@ fn umount_fails_when_the_instance_dies_over_it() {
     let stage = Stage::new();
     stage.mount(&[]).fine();
     let (keeper, terraced) = stage.processes();
-    let mut file = fs::File::create(stage.mnt.join("f")).unwrap();
-    kill(keeper, Signal::TERM);
-    wait_until("unmounted", || !stage.is_mounted());
-    let mut command = terrace(["umount"]);
-    let umount = command.arg(&stage.mnt).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    wait_until("it waits for the end", || sleeps(umount.id()));
+    let (mut file, umount) = umount_that_waits(&stage, keeper);
     file.write_all(b"unwritten").unwrap();
     kill(keeper, Signal::KILL);
     kill(terraced, Signal::KILL);
