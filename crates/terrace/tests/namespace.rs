@@ -8,6 +8,8 @@
 mod fuse;
 #[path = "namespace/mount.rs"]
 mod mount;
+#[path = "namespace/set_id.rs"]
+mod set_id;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

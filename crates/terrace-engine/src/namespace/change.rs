@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
 use super::attr::{Attr, Time};
@@ -43,11 +43,14 @@ const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 const CAPABILITY: &str = "security.capability";
 
-/// `mode` as it is after a write by somebody without the power to keep set-id bits. Set-group-id without group
-/// execution is an old mark for mandatory locking and stays.
-fn without_set_id(mode: u32) -> u32 {
+/// `mode` as it is after a change of content by somebody without the power to keep set-id bits. Set-group-id without group
+/// execution, once the mark of mandatory locking, stays for members of the group alone, as on local file systems since Linux 6.2.
+fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
     let mode = mode & !S_ISUID;
-    if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
+    match mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
+        true => mode & !S_ISGID,
+        false => mode,
+    }
 }
 
 impl<C: PageCache> Namespace<C> {
@@ -56,8 +59,7 @@ impl<C: PageCache> Namespace<C> {
         let inode = self.inode(nodeid)?;
         inode.touch();
         if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-            rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+            change_owner(caller, &inode, set)?;
         }
         if let Some(mode) = set.mode {
             self.keep_writer(&inode);
@@ -90,7 +92,7 @@ impl<C: PageCache> Namespace<C> {
             return Err(Errno::ISDIR.into());
         }
         let object = self.object_of(inode, &mut inode.life.lock())?;
-        self.strip_privileges(caller, inode)?;
+        self.strip_privileges(caller, inode, None)?;
         self.with_room(|| self.cache.truncate(&object, size))?;
         inode.close_writer(&inode.life.lock());
         Ok(())
@@ -109,26 +111,29 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Takes set-id bits and file capabilities away before `caller` changes the content.
-    pub(crate) fn strip_privileges(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
-        if inode.unprivileged.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let keep = inode.stat()?.st_mode & (S_ISUID | S_ISGID) == 0 || Powers::of(caller).keep_set_id();
-        self.strip_known(inode, keep)
-    }
-
-    /// As `strip_privileges`, where the kernel has said whether set-id bits are kept.
-    pub(crate) fn strip_known(&self, inode: &Inode<C::Object>, keep_set_id: bool) -> Result<()> {
+    /// Takes set-id bits and file capabilities away before `caller` changes the content. `keep`: whether set-id bits stay, where the
+    /// kernel has said so.
+    pub(crate) fn strip_privileges(
+        &self,
+        caller: &Caller,
+        inode: &Inode<C::Object>,
+        keep: Option<bool>,
+    ) -> Result<()> {
         if inode.unprivileged.load(Ordering::Acquire) {
             return Ok(());
         }
         // Before looking: whoever gives new privileges meanwhile takes the mark away again.
         inode.unprivileged.store(true, Ordering::Release);
-        let mode = inode.stat()?.st_mode;
-        let stripped = without_set_id(mode);
-        if stripped != mode && !keep_set_id {
-            set_mode(inode, stripped & 0o7777)?;
+        let Stat { st_mode: mode, st_gid: gid, .. } = inode.stat()?;
+        let mut left = mode;
+        if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
+            let powers = Powers::of(caller);
+            if keep == Some(false) || !powers.keep_set_id() {
+                left = without_set_id(mode, || powers.in_group(gid));
+            }
+        }
+        if left != mode {
+            set_mode(inode, left)?;
             self.metadata_changed(inode);
             self.invalidate_attributes(inode.nodeid);
         }
@@ -136,11 +141,31 @@ impl<C: PageCache> Namespace<C> {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
             Err(errno) => return Err(errno.into()),
         }
-        if stripped != mode && keep_set_id {
+        if left & (S_ISUID | S_ISGID) != 0 {
+            // The next may be somebody who may not keep them.
             inode.unprivileged.store(false, Ordering::Release);
         }
         Ok(())
     }
+}
+
+/// Gives the inode another owner or group. The source takes set-id bits away by itself, but for one that it leaves to those who may
+/// keep it, as this daemon may: set-group-id without group execution. It is for members of the group, and, where the mode changes
+/// because set-user-id goes, of the new group.
+fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<()> {
+    let before = inode.stat()?;
+    let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+    rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+    let after = inode.stat()?;
+    if inode.kind == Kind::File && after.st_mode & S_ISGID != 0 {
+        let powers = Powers::of(caller);
+        let member = powers.in_group(before.st_gid)
+            && (before.st_mode & S_ISUID == 0 || powers.in_group(after.st_gid));
+        if !powers.keep_set_id() && !member {
+            set_mode(inode, after.st_mode & !S_ISGID)?;
+        }
+    }
+    Ok(())
 }
 
 /// Sets the permission bits through the descriptor.
@@ -166,9 +191,11 @@ mod tests {
 
     #[test]
     fn set_id_bits_go_with_a_write() {
-        assert_eq!(without_set_id(0o104_755), 0o100_755);
-        assert_eq!(without_set_id(0o106_755), 0o100_755);
-        assert_eq!(without_set_id(0o102_745), 0o102_745);
-        assert_eq!(without_set_id(0o100_644), 0o100_644);
+        let (member, stranger) =
+            (|mode| without_set_id(mode, || true), |mode| without_set_id(mode, || false));
+        assert_eq!((member(0o104_755), stranger(0o104_755)), (0o100_755, 0o100_755));
+        assert_eq!((member(0o106_755), stranger(0o106_755)), (0o100_755, 0o100_755));
+        assert_eq!((member(0o106_766), stranger(0o106_766)), (0o102_766, 0o100_766));
+        assert_eq!((member(0o100_644), stranger(0o100_644)), (0o100_644, 0o100_644));
     }
 }

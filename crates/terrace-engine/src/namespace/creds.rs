@@ -9,6 +9,7 @@
 //! The road not taken: create as root and chown after. A kill in between would leave the caller a file of root's.
 
 use std::cell::Cell;
+use std::path::Path;
 
 use super::Caller;
 
@@ -93,14 +94,19 @@ pub(crate) struct Powers {
 
 const CAP_FSETID: u64 = 1 << 4;
 
+/// The user namespace that the system starts with, by the kernel's name for it. Capabilities in any other are none over
+/// files of this one.
+const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+
 impl Powers {
     /// The powers of a caller. One that is gone, or hidden, counts by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.tid));
-        let mut powers = status.map(|text| Self::parse(&text)).unwrap_or_else(|_| Self {
-            effective: if caller.uid == 0 { u64::MAX } else { 0 },
-            groups: Vec::new(),
-        });
+        let mut powers = match status {
+            Ok(text) if is_in_first_user_namespace(caller) => Self::parse(&text),
+            Ok(text) => Self { effective: 0, ..Self::parse(&text) },
+            Err(_) => Self { effective: if caller.uid == 0 { u64::MAX } else { 0 }, groups: Vec::new() },
+        };
         powers.groups.push(caller.gid);
         powers
     }
@@ -122,6 +128,12 @@ impl Powers {
     pub(crate) fn in_group(&self, gid: u32) -> bool {
         self.groups.contains(&gid)
     }
+}
+
+/// One whose namespace may not be looked at is not.
+fn is_in_first_user_namespace(caller: &Caller) -> bool {
+    std::fs::read_link(format!("/proc/{}/ns/user", caller.tid))
+        .is_ok_and(|namespace| namespace == Path::new(FIRST_USER_NAMESPACE))
 }
 
 #[cfg(test)]

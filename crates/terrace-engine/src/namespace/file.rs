@@ -44,8 +44,8 @@ pub struct Written {
 /// What the kernel says about a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteKind {
-    /// The request's number, as in [`Caller`].
-    pub unique: u64,
+    /// Who writes.
+    pub caller: Caller,
     /// The writer's file flags: O_SYNC and O_DSYNC count.
     pub flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
@@ -154,7 +154,7 @@ impl<C: PageCache> Namespace<C> {
             note_paged::<C>(inode, &file.object);
         }
         if !kind.from_cache {
-            self.strip_known(inode, !kind.kill_set_id)?;
+            self.strip_privileges(&kind.caller, inode, Some(!kind.kill_set_id))?;
         }
         let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
@@ -167,7 +167,7 @@ impl<C: PageCache> Namespace<C> {
         let stale = !kind.from_cache
             && (self.paging.is_blind(came)
                 || inode.emptied.of_late(came)
-                    && self.paging.overtook(inode.nodeid, range, kind.unique & !RESENT, came));
+                    && self.paging.overtook(inode.nodeid, range, kind.caller.unique & !RESENT, came));
         Ok(Written { bytes, stale })
     }
 
@@ -222,7 +222,7 @@ impl<C: PageCache> Namespace<C> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
         inode.touch();
-        self.strip_privileges(caller, inode)?;
+        self.strip_privileges(caller, inode, None)?;
         let mode = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
         Ok(self.cache.with_source(&file.object, offset..end, || {
@@ -257,7 +257,7 @@ impl<C: PageCache> Namespace<C> {
         let end = |offset: u64| offset.checked_add(len).ok_or(Errno::OVERFLOW);
         self.cache.flush(&source.file()?.object, from.1..end(from.1)?)?;
         target.inode.touch();
-        self.strip_privileges(caller, &target.inode)?;
+        self.strip_privileges(caller, &target.inode, None)?;
         let range = to.1..end(to.1)?;
         let copied = self
             .cache

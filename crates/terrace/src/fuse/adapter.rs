@@ -286,7 +286,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyWrite,
     ) {
         let kind = WriteKind {
-            unique: req.unique().0,
+            caller: caller(req),
             flags: flags.0 as u32,
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             kill_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
