@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak bench bench-suites bench-real bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests bench bench-suites bench-real bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -25,6 +25,9 @@ PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
+PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
+	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
+	uuid-runtime keyutils dbench perl
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
 ## build: the command, the preload library and the benchmarks, in target/release
@@ -36,14 +39,20 @@ test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 
-## soak: every test in its long form, hours; with those on the traces in TERRACE_TRACES, if it is set
+## soak: every test in its long form, hours; with those on the traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: packages-test build tools lint loom
 	failed=; \
 	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --locked --workspace --no-fail-fast -- --nocapture || failed=1; \
 	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --locked --no-fail-fast $(TIER_TESTS) -- --nocapture || failed=1; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
 		$(CARGO) test --release --locked -p terrace-bench --test real_traces -- --ignored --nocapture || failed=1; \
+	if [ -n "$${XFSTESTS:-}" ]; then $(MAKE) xfstests || failed=1; \
+	else echo "xfstests: skipped, for XFSTESTS names no checkout of it"; fi; \
 	[ -z "$$failed" ]
+
+## xfstests: the generic tests (GROUP=quick, or TESTS="generic/001 ...") of the checkout in XFSTESTS, and ext4 where one fails; an hour, as root
+xfstests: packages-xfstests build
+	xtask/xfstests/run.sh "$${XFSTESTS:?set it to a checkout of xfstests}" $(TESTS)
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build

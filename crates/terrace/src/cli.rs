@@ -30,7 +30,7 @@ pub enum Command {
     /// Serve a directory through terrace at another place
     Mount(Mount),
     /// Write everything back and end a mount
-    Umount(Place),
+    Umount(Umount),
     /// Run a command for which a directory is served by terrace at its own path
     Run(Run),
     /// Show what the cache does
@@ -87,6 +87,26 @@ pub struct Mount {
     /// Mount options as mount(8) gives them: memory=, policy=, config=, ro, noatime, ...
     #[arg(short = 'o', value_name = "OPTIONS", hide = true)]
     pub options: Option<String>,
+    /// As mount(8) has it: pass over options that are not known
+    #[arg(short = 's', hide = true)]
+    pub sloppy: bool,
+    /// As mount(8) has it: everything but the mount itself
+    #[arg(short = 'f', hide = true)]
+    pub fake: bool,
+}
+
+/// `terrace umount`.
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// As umount(8) has it: gone at once for names, for open files when the last is closed
+    #[arg(short = 'l', hide = true)]
+    pub lazy: bool,
+    /// As umount(8) has it: programs that wait for an answer get an error
+    #[arg(short = 'f', hide = true)]
+    pub force: bool,
 }
 
 /// `terrace run`.

@@ -2,7 +2,7 @@
 //!
 //! | commands | |
 //! |---|---|
-//! | [`mount`] | `mount`, and `mount.fuse.terrace` for mount(8) |
+//! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
 //! | [`stat`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Mount(args) => mount::mount(args),
-        Command::Umount(args) => running::umount(&args.mnt),
+        Command::Umount(args) => running::umount(&args),
         Command::Run(args) => run::run(args),
         Command::Stat(args) => stat::stat(&args),
         Command::Lru(args) => lru::lru(&args),

@@ -1,10 +1,10 @@
 //! `terrace mount`, and the same as mount(8) calls it.
 
+mod helper;
 mod options;
 
+use std::path::Path;
 use std::process::ExitCode;
-
-use rustix::mount::MountFlags;
 
 use crate::cli;
 use crate::config::Config;
@@ -13,18 +13,25 @@ use crate::instance::{self, Kind};
 use crate::keeper::{self, Task};
 use crate::mounts;
 use crate::place::{self, Place};
+use crate::running;
 
-pub use options::{from_helper_arguments, names_of};
+use options::Options;
+
+pub use helper::from_helper_arguments;
+pub use options::names_of;
 
 /// Mounts, and returns when the mount is served; in the foreground, when it is over.
 pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     let mut tuning = args.tuning;
-    let options = options::parse(args.options.as_deref().unwrap_or_default())?;
-    options.tune(&mut tuning);
-    if options.remount {
-        return remount(&args.mnt, options.flags);
+    let options = options::parse(args.options.as_deref().unwrap_or_default(), args.sloppy)?;
+    if options.remount && !args.fake {
+        return remount(&args.mnt, &options);
     }
+    options.tune(&mut tuning);
     let mut config = Config::load(&tuning)?;
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
+    }
     instance::sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
@@ -35,12 +42,19 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     }
 }
 
-/// `mount -o remount,ro MNT`.
-fn remount(mnt: &std::path::Path, flags: MountFlags) -> Result<ExitCode> {
+/// `mount -o remount,ro,memory=1GiB MNT`: the kernel's flags, and the memory limit. Policy and configuration stay as they are: mount(8)
+/// repeats here what fstab says.
+fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
     let fail =
         |err: std::io::Error| Failure::new(&name, reason(err), "remount as root, what terrace has mounted");
-    let mnt = place::absolute(mnt).map_err(fail)?;
-    mounts::remount(&mnt, flags).map_err(fail)?;
-    Ok(ExitCode::SUCCESS)
+    let path = place::absolute(mnt).map_err(fail)?;
+    if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+        return Err(Failure::new(name, "terrace serves nothing here", "mount it first, without `remount`"));
+    }
+    mounts::remount(&path, options.flags).map_err(fail)?;
+    match &options.memory {
+        Some(size) => running::resize(&path, size.clone()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }

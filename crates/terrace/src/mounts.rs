@@ -47,6 +47,11 @@ pub enum How {
     Unused,
     /// At once for names, for open files when the last is closed.
     Lazy,
+    /// The connection is cut before: whoever waits for an answer gets an error.
+    Forced {
+        /// And then as above.
+        lazy: bool,
+    },
 }
 
 /// Unmounts; by fusermount3 for those who may not.
@@ -54,6 +59,8 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     let flags = match how {
         How::Unused => UnmountFlags::NOFOLLOW,
         How::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        How::Forced { lazy: false } => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
+        How::Forced { lazy: true } => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(mnt, flags) {
         Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, how),

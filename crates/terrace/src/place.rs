@@ -57,14 +57,17 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     // Without a slash at its end, at which the mount would be asked whether it is a directory.
     let path: &Path = &path.components().collect::<PathBuf>();
     match path.canonicalize() {
-        Err(err) if err.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            let whole = std::path::absolute(path)?;
-            match (whole.parent(), whole.file_name()) {
-                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
-                _ => Ok(whole),
-            }
-        }
+        Err(err) if err.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => absolute_unasked(path),
         done => done,
+    }
+}
+
+/// The same for a path whose last part is the mount point itself and no link to it; what is mounted there is not asked.
+pub fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
+    let whole = std::path::absolute(path.components().collect::<PathBuf>())?;
+    match (whole.parent(), whole.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Ok(whole),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::cli;
 use crate::config;
 use crate::control::{Client, Refusal, Request};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
@@ -69,7 +70,11 @@ pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
 }
 
 /// `terrace umount MNT`: everything written back, the mount gone, the daemon ended.
-pub fn umount(mnt: &Path) -> Result<ExitCode> {
+pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
+    let mnt = &args.mnt;
+    if args.lazy || args.force {
+        return detach(args);
+    }
     let path = place::absolute(mnt).map_err(|err| missing(mnt, &err))?;
     if place::is_dead(&path) {
         lost::clear(&path, &mut std::io::stderr())?;
@@ -83,6 +88,17 @@ pub fn umount(mnt: &Path) -> Result<ExitCode> {
         }
         Err(_) => mounts::unmount(&path, How::Unused).map_err(|err| not_unmounted(&path, &reason(err)))?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As umount(8) has `-l` and `-f`. The daemon is neither asked nor waited for: programs may keep it, or it may be what does not answer.
+fn detach(args: &cli::Umount) -> Result<ExitCode> {
+    let path = place::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
+    if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+        return Err(not_served(&path));
+    }
+    let how = if args.force { How::Forced { lazy: args.lazy } } else { How::Lazy };
+    mounts::unmount(&path, how).map_err(|err| not_unmounted(&path, &reason(err)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,10 +192,12 @@ pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
     // The newest: a private mount of `run` may serve the same path as another.
     let found =
         instance::living().into_iter().filter(|(_, info)| info.mnt == path).max_by_key(|(_, info)| info.pid);
-    found.ok_or_else(|| {
-        let cure = "`terrace stat` lists what this user has mounted";
-        Failure::new(mnt.display(), "terrace serves nothing here for this user", cure)
-    })
+    found.ok_or_else(|| not_served(mnt))
+}
+
+fn not_served(mnt: &Path) -> Failure {
+    let cure = "`terrace stat` lists what this user has mounted";
+    Failure::new(mnt.display(), "terrace serves nothing here for this user", cure)
 }
 
 fn missing(mnt: &Path, err: &std::io::Error) -> Failure {

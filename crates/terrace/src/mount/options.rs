@@ -1,7 +1,5 @@
 //! Options as mount(8) and fstab write them: `-o memory=2GiB,policy=lru,noatime`.
 
-use std::ffi::OsString;
-
 use rustix::mount::MountFlags;
 
 use crate::cli::Tuning;
@@ -14,7 +12,8 @@ pub struct Options {
     pub flags: MountFlags,
     /// Change an existing mount.
     pub remount: bool,
-    memory: Option<String>,
+    /// The memory limit.
+    pub memory: Option<String>,
     policy: Option<String>,
     config: Option<String>,
 }
@@ -73,8 +72,12 @@ const IGNORED: &[&str] = &[
     "silent",
 ];
 
-/// Reads an option list; an unknown one is an error, as a slip would otherwise go unnoticed.
-pub fn parse(text: &str) -> Result<Options> {
+/// Keys of comments, and of what the kernel's table says of our mounts: mount(8) repeats that when it remounts.
+const REPEATED: &[&str] =
+    &["comment", "fd", "rootmode", "user_id", "group_id", "max_read", "blksize", "fsname", "subtype"];
+
+/// Reads an option list; an unknown one is an error, as a slip would otherwise go unnoticed, unless mount(8) was told to be `sloppy`.
+pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
     let mut options =
         Options { flags: MountFlags::empty(), remount: false, memory: None, policy: None, config: None };
     for option in text.split(',').filter(|option| !option.is_empty()) {
@@ -82,14 +85,14 @@ pub fn parse(text: &str) -> Result<Options> {
             Some(("memory", value)) => options.memory = Some(value.to_owned()),
             Some(("policy", value)) => options.policy = Some(value.to_owned()),
             Some(("config", value)) => options.config = Some(value.to_owned()),
-            Some((key, _)) if key.starts_with("x-") || key == "comment" => {}
+            Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
             None if option == "remount" => options.remount = true,
             None if IGNORED.contains(&option) || option.starts_with("x-") => {}
-            _ => {
-                let known = FLAGS.iter().find(|(name, _, _)| *name == option);
-                let (_, flag, on) = known.ok_or_else(|| unknown(option))?;
-                options.flags.set(*flag, *on);
-            }
+            _ => match FLAGS.iter().find(|(name, _, _)| *name == option) {
+                Some((_, flag, on)) => options.flags.set(*flag, *on),
+                None if sloppy => {}
+                None => return Err(unknown(option)),
+            },
         }
     }
     Ok(options)
@@ -106,48 +109,31 @@ fn unknown(option: &str) -> Failure {
     Failure::new("-o", why, "use memory=, policy=, config= or the usual ones of mount(8)")
 }
 
-/// The arguments of `mount.fuse.terrace SRC MNT [-sfnv] [-N namespace] [-t type] [-o options]` as those of
-/// `terrace mount`; none if this is not how we were called.
-pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
-    let name = args.next()?;
-    let name = std::path::Path::new(&name).file_name()?.to_str()?;
-    if name != "mount.fuse.terrace" && name != "mount.terrace" {
-        return None;
-    }
-    let mut words: Vec<OsString> = vec!["terrace".into(), "mount".into()];
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("-o") => words.extend([arg, args.next().unwrap_or_default()]),
-            Some("-N" | "-t") => drop(args.next()),
-            Some("-h" | "--help" | "-V" | "--version") => words.push(arg),
-            // -s sloppy, -f fake, -n no mtab, -v verbose, alone or together: nothing to do for us.
-            Some(flags) if flags.starts_with('-') && flags[1..].chars().all(|c| "sfnv".contains(c)) => {}
-            _ => words.push(arg),
-        }
-    }
-    Some(words)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_last_word_on_a_flag_counts() {
-        assert_eq!(parse("ro,noatime,rw,defaults,x-systemd.automount").unwrap().flags, MountFlags::NOATIME);
-        assert_eq!(parse("ro,nosuid").unwrap().flags, MountFlags::RDONLY | MountFlags::NOSUID);
-        assert!(parse("remount,ro").unwrap().remount);
+        assert_eq!(
+            parse("ro,noatime,rw,defaults,x-systemd.automount", false).unwrap().flags,
+            MountFlags::NOATIME
+        );
+        assert_eq!(parse("ro,nosuid", false).unwrap().flags, MountFlags::RDONLY | MountFlags::NOSUID);
+        assert!(parse("remount,ro", false).unwrap().remount);
+        let repeated = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
+        assert_eq!(parse(repeated, false).unwrap().flags, MountFlags::RDONLY | MountFlags::RELATIME);
     }
 
     #[test]
     fn flags_are_named_again_for_the_helper() {
-        let flags = parse("noexec,ro,relatime,noatime,suid").unwrap().flags;
+        let flags = parse("noexec,ro,relatime,noatime,suid", false).unwrap().flags;
         assert_eq!(names_of(flags), ["ro", "noexec", "noatime"]);
     }
 
     #[test]
     fn our_own_options_go_under_the_flags() {
-        let options = parse("memory=64MiB,policy=lru,config=/etc/t.toml").unwrap();
+        let options = parse("memory=64MiB,policy=lru,config=/etc/t.toml", false).unwrap();
         let mut tuning = Tuning { policy: Some("clock".to_owned()), ..Tuning::default() };
         options.tune(&mut tuning);
         assert_eq!(tuning.memory.as_deref(), Some("64MiB"));
@@ -157,15 +143,8 @@ mod tests {
 
     #[test]
     fn a_slip_is_told() {
-        let failure = parse("ro,memroy=1G").unwrap_err().to_string();
+        let failure = parse("ro,memroy=1G", false).unwrap_err().to_string();
         assert!(failure.contains("no mount option `memroy=1G`"), "{failure}");
-    }
-
-    #[test]
-    fn mount_calls_us_its_own_way() {
-        let words = |text: &str| from_helper_arguments(text.split(' ').map(OsString::from));
-        let told = words("/sbin/mount.fuse.terrace /src /mnt -sv -t fuse.terrace -o ro,memory=1G").unwrap();
-        assert_eq!(told, ["terrace", "mount", "/src", "/mnt", "-o", "ro,memory=1G"]);
-        assert_eq!(words("/usr/bin/terrace mount a b"), None);
+        assert_eq!(parse("ro,memroy=1G", true).unwrap().flags, MountFlags::RDONLY);
     }
 }

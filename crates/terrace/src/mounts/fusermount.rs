@@ -61,7 +61,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     let mut helper = Command::new(HELPER);
     helper.arg("-u");
-    if how == How::Lazy {
+    if matches!(how, How::Lazy | How::Forced { lazy: true }) {
         helper.arg("-z");
     }
     let output = helper.arg("--").arg(mnt).stdin(Stdio::null()).output()?;

@@ -302,6 +302,53 @@ fn as_mount_calls_it() {
     stage.nothing_is_left();
 }
 
+/// What mount(8) and umount(8) do by themselves: fstab, remounts, device and mount point. Their helpers lie in /sbin, in a mount namespace
+/// where these links lie over it.
+#[test]
+fn fstab_lines_mount_remount_and_unmount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (links, fstab) = (stage.file("links"), stage.file("fstab"));
+    fs::create_dir(&links).unwrap();
+    for name in ["mount.fuse.terrace", "umount.fuse.terrace"] {
+        symlink(env!("CARGO_BIN_EXE_terrace"), links.join(name)).unwrap();
+    }
+    let (src, mnt) = (text(&stage.src), text(&stage.mnt));
+    fs::write(&fstab, format!("{src} {mnt} fuse.terrace memory=32MiB,nosuid,noexec,x-a=b 0 0\n")).unwrap();
+    fs::write(stage.src.join("old"), "old").unwrap();
+    let script = format!(
+        "set -e; sbin=$(readlink -f /sbin)
+         mount -t overlay overlay -o lowerdir={}:$sbin $sbin || {{ echo no overlay; exit 0; }}
+         mount --fstab {fstab} -a; mount --fstab {fstab} -a; grep ' {mnt} ' /proc/self/mountinfo
+         cat {mnt}/old; mount -o remount,ro,nodev {mnt}; grep ' {mnt} ' /proc/self/mountinfo; ! touch {mnt}/new 2>/dev/null
+         mount -o remount,rw,memory=48MiB {mnt}; printf late >{mnt}/new; {terrace} stat {mnt} --json
+         umount {mnt}; cat {src}/new
+         mount -t fuse.terrace -o ro,memory=32MiB {src} {mnt}; sleep 60 <{mnt}/old & umount {mnt} 2>/dev/null && exit 9
+         umount -l {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo; kill $!
+         mount -f -t fuse.terrace -o memory=32MiB {src} {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo",
+        text(&links),
+        fstab = text(&fstab),
+        terrace = env!("CARGO_BIN_EXE_terrace"),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", &script]);
+    let told = told(command);
+    if told.out.starts_with("no overlay") {
+        eprintln!("skipped: no overlay file system to put the helpers over /sbin: {}", told.err);
+        return;
+    }
+    assert_eq!(told.code, Some(0), "{} {}", told.out, told.err);
+    let mounts: Vec<&str> = told.out.lines().filter(|line| line.contains("fuse.terrace")).collect();
+    assert_eq!(mounts.len(), 2, "one mount, before and after the remount: {}", told.out);
+    assert!(mounts[0].contains("rw,nosuid,noexec"), "{}", mounts[0]);
+    assert!(mounts[1].contains("ro,nosuid,nodev,noexec"), "{}", mounts[1]);
+    assert!(told.out.contains("\"limit_bytes\":50331648"), "{}", told.out);
+    assert!(told.out.contains("late"), "umount returns when all is written: {}", told.out);
+    stage.nothing_is_left();
+}
+
 /// A user's mount, made by fusermount3: the flags that were asked for, or none at all.
 #[test]
 fn options_of_an_ordinary_user() {

@@ -33,6 +33,28 @@ fn the_command_sees_the_mount_and_nobody_else_does() {
     stage.nothing_is_left();
 }
 
+/// What a user changes who is not the owner and not of the group: the same without `run`, and with it.
+#[test]
+fn set_id_bits_go_under_run_as_without() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let script = "for change in 'dd if=/dev/zero of=f bs=4k count=1 conv=notrunc status=none' 'truncate -s 100 f' \
+                  'fallocate -l 64k f' 'fallocate -p -l 4k f' 'dd if=/dev/zero of=f count=1 status=none'; do \
+                  for mode in 6777 6767 2767 4666; do dd if=/dev/zero of=f bs=64k count=3 status=none; chmod $mode f; \
+                  setpriv --reuid 4242 --regid 4242 --clear-groups $change || exit 9; stat -c %a f; rm f; done; done";
+    // A command of another user must come to its working directory.
+    fs::set_permissions(&stage.src, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut plain = Command::new("sh");
+    plain.args(["-c", script]).current_dir(&stage.src);
+    let mut run = stage.run(script);
+    run.current_dir(&stage.src);
+    let (plain, run) = (told(plain).fine().out, told(run).fine().out);
+    assert_eq!(run, plain);
+    stage.nothing_is_left();
+}
+
 #[test]
 fn its_status_is_the_commands() {
     if !possible() {

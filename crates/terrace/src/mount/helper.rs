@@ -1,0 +1,50 @@
+//! What mount(8) and umount(8) call us: helpers of a type of file system, told by the name of the program.
+//!
+//! ```text
+//! /sbin/mount.fuse.terrace SRC MNT [-sfnv] [-N namespace] [-o options] [-t type]
+//! /sbin/umount.fuse.terrace MNT [-flnrv] [-N namespace] [-t type]
+//! ```
+//! Both are links to `terrace`. Without the second, umount(8) returns before the daemon has written its last pages.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// The arguments as those of `terrace mount` or `terrace umount`; none if this is not how we were called.
+pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
+    let name = args.next()?;
+    let (verb, passed) = match Path::new(&name).file_name().and_then(OsStr::to_str)? {
+        "mount.fuse.terrace" | "mount.terrace" => ("mount", "sf"),
+        "umount.fuse.terrace" | "umount.terrace" => ("umount", "lf"),
+        _ => return None,
+    };
+    let mut words: Vec<OsString> = vec!["terrace".into(), verb.into()];
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("-o") => words.extend([arg, args.next().unwrap_or_default()]),
+            Some("-N" | "-t") => drop(args.next()),
+            Some("-h" | "--help" | "-V" | "--version") => words.push(arg),
+            // Alone or together. No entry in mtab, verbose, read-only instead of unmounted: nothing to do for us.
+            Some(flags) if flags.starts_with('-') && flags[1..].chars().all(|c| "sflnrv".contains(c)) => {
+                let meant = flags.chars().filter(|c| passed.contains(*c));
+                words.extend(meant.map(|c| OsString::from(format!("-{c}"))));
+            }
+            _ => words.push(arg),
+        }
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helper_arguments_become_ours() {
+        let words = |text: &str| from_helper_arguments(text.split(' ').map(OsString::from));
+        let told = words("/sbin/mount.fuse.terrace /src /mnt -sv -t fuse.terrace -o ro,memory=1G").unwrap();
+        assert_eq!(told, ["terrace", "mount", "/src", "/mnt", "-s", "-o", "ro,memory=1G"]);
+        let told = words("/sbin/umount.fuse.terrace /mnt -nl -t fuse.terrace").unwrap();
+        assert_eq!(told, ["terrace", "umount", "/mnt", "-l"]);
+        assert_eq!(words("/usr/bin/terrace mount a b"), None);
+    }
+}
