@@ -1,7 +1,7 @@
 //! Checks of the repository itself: `cargo run -p xtask`, and as tests with all others.
 //!
 //! What a compiler does not check: which crate may import which (ARCHITECTURE.md, Crates), that files stay readable, and
-//! that documents name tests and functions that exist.
+//! that documents name tests and functions that exist. `xfstests/run.sh` runs that suite on mounts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -133,8 +133,24 @@ fn defines(code: &str, test: &str) -> bool {
     code.contains(&format!("fn {begin}"))
 }
 
+/// Lines of the list of known failures in xfstests that have no name of a test, or no reason, or name one again.
+fn known_failures(list: &str) -> Vec<String> {
+    let mut names = std::collections::HashSet::new();
+    let mut is_fine = |line: &str| {
+        let (name, reason) = line.split_once(' ').unwrap_or((line, ""));
+        let number = name.strip_prefix("generic/").unwrap_or_default();
+        number.len() >= 3
+            && number.bytes().all(|b| b.is_ascii_digit())
+            && !reason.trim().is_empty()
+            && names.insert(name.to_owned())
+    };
+    let bad = list.lines().filter(|line| !line.starts_with('#')).filter(|line| !is_fine(line));
+    bad.map(|line| format!("xtask/xfstests/known.txt: `{line}` is not a new test and its reason")).collect()
+}
+
 fn main() {
-    let bad = [imports(), lengths(), promises()].concat();
+    let known = fs::read_to_string(root().join("xtask/xfstests/known.txt")).expect("known.txt");
+    let bad = [imports(), lengths(), promises(), known_failures(&known)].concat();
     for line in &bad {
         eprintln!("{line}");
     }
@@ -169,6 +185,12 @@ mod tests {
     #[test]
     fn files_stay_readable() {
         assert_eq!(super::lengths(), Vec::<String>::new());
+    }
+    #[test]
+    fn known_failures_have_reasons() {
+        assert_eq!(super::known_failures(include_str!("../xfstests/known.txt")), Vec::<String>::new());
+        let bad = "generic/001\ngeneric/002 why\ngeneric/002 again\next4/003 why\n";
+        assert_eq!(super::known_failures(bad).len(), 3);
     }
     #[test]
     fn every_promise_has_its_test() {
