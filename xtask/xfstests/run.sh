@@ -37,6 +37,15 @@ build() {
     make -C "$xfstests" -j"$(nproc)" >"$work/build.log" 2>&1 || fail "$xfstests does not build; see $work/build.log"
 }
 
+# xfstests asks df of every mount, and one that does not answer would stop it. For this namespace others' are gone, and it keeps none of
+# them from its end.
+leave_other_mounts() {
+    local point
+    awk '/ - fuse/ { print $5 }' /proc/self/mountinfo | while read -r point; do
+        umount --internal-only --lazy "$(printf '%b' "$point")" || true
+    done
+}
+
 # mount(8) and umount(8) look for helpers in /sbin alone: there they are, for this namespace.
 provide_helpers() {
     local sbin
@@ -280,6 +289,7 @@ trap clean_up EXIT
 trap 'exit 130' INT TERM
 rm -rf "$results"
 mkdir -p "$results/terrace" "$results/ext4"
+leave_other_mounts
 provide_helpers
 provide_users
 configure_terrace
