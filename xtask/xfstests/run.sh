@@ -154,12 +154,14 @@ tests_to_run() {
 
 # Where every thread of a process namespace stands.
 save_stacks() {
-    local namespace=$1 task
-    for task in /proc/[0-9]*/task/[0-9]*; do
-        [[ $(readlink "${task%/task/*}/ns/pid" 2>/dev/null) == "$namespace" ]] || continue
-        echo "== ${task#/proc/} $(tr '\0' ' ' <"${task%/task/*}/cmdline" 2>/dev/null | head -c 200)"
-        grep -E '^(Name|State)' "$task/status" 2>/dev/null || true
-        cat "$task/stack" 2>/dev/null || true
+    local namespace=$1 process task
+    for process in /proc/[0-9]*; do
+        [[ $process/ns/pid -ef $namespace ]] || continue
+        for task in "$process"/task/*; do
+            echo "== ${task#/proc/} $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null | head -c 200)"
+            grep -E '^(Name|State)' "$task/status" 2>/dev/null || true
+            cat "$task/stack" 2>/dev/null || true
+        done
     done
 }
 
@@ -167,7 +169,7 @@ save_stacks() {
 end_test() {
     local pid=$1 stacks=$2 init dev
     init=$(<"/proc/$pid/task/$pid/children") && init=${init%% *}
-    save_stacks "$(readlink "/proc/$init/ns/pid")" >"$stacks" || true
+    save_stacks "/proc/$init/ns/pid" >"$stacks" || true
     for dev in $(awk '/ - fuse.terrace / { sub("0:", "", $3); print $3 }' "/proc/$init/mountinfo" 2>/dev/null); do
         { echo 1 >"/sys/fs/fuse/connections/$dev/abort"; } 2>/dev/null || true
     done
