@@ -51,6 +51,9 @@ pub struct Info {
     pub pid_namespace: PathBuf,
     /// How often it was.
     pub restarts: u32,
+    /// How its predecessor died.
+    #[serde(default)]
+    pub last_death: Option<String>,
     /// Mount or run.
     pub kind: Kind,
     /// What is served.
@@ -339,6 +342,7 @@ mod tests {
             terraced: 2,
             pid_namespace: pid_namespace(),
             restarts: 0,
+            last_death: None,
             kind: Kind::Run,
             src: "/a".into(),
             mnt: "/b c".into(),
