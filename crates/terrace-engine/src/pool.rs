@@ -120,7 +120,8 @@ impl Engine {
         }
         let old = self.set_limit(bytes);
         while !self.adjust_pool() {
-            if let Err(e) = self.flush_all(false) {
+            // Whatever keeps its frames is in the way.
+            if let Err(e) = self.write_all_back(false, |_| true) {
                 self.set_limit(old);
                 self.adjust_pool();
                 return Err(e);

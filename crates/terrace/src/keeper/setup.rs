@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -97,9 +98,14 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {
-    UnixListener::bind(path).map_err(|err| {
+    UnixListener::bind(path).and_then(|listener| close_to_others(path).map(|()| listener)).map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
+}
+
+/// A socket is made with the mode that the mask leaves, and the mask is empty.
+fn close_to_others(path: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
 /// The fast door keeps the bounds of messages, and ends with its client.
@@ -110,7 +116,12 @@ fn door_listener(path: &Path) -> Result<OwnedFd> {
         rustix::net::listen(&socket, 128)?;
         Ok(socket)
     };
-    listener().map_err(|err| {
+    let private = || -> std::io::Result<OwnedFd> {
+        let socket = listener()?;
+        close_to_others(path)?;
+        Ok(socket)
+    };
+    private().map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
 }
@@ -150,7 +161,7 @@ fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
         rustix::process::setsid()?;
         std::env::set_current_dir("/")?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
-        let log = File::options().create(true).append(true).open(instance.log())?;
+        let log = instance.open_log()?;
         sys::replace_fd(&null, 0)?;
         sys::replace_fd(&null, 1)?;
         sys::replace_fd(&log, 2)

@@ -21,6 +21,13 @@ pub struct Entry {
     pub options: String,
 }
 
+impl Entry {
+    /// Who has mounted a file system of FUSE.
+    pub fn user_id(&self) -> Option<u32> {
+        self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
+    }
+}
+
 /// All mounts this process sees, oldest first; a later one at the same point covers an earlier.
 pub fn table() -> Vec<Entry> {
     table_of(Path::new("/proc/self"))
@@ -120,6 +127,7 @@ mod tests {
         assert_eq!(entry.fstype, "fuse.terrace");
         assert_eq!(entry.source, Path::new("/data\\x"));
         assert_eq!((entry.root.as_path(), entry.options.as_str()), (Path::new("/"), "rw,user_id=0"));
+        assert_eq!(entry.user_id(), Some(0));
         assert_eq!(parse(b""), None);
     }
 
