@@ -54,6 +54,8 @@ pub(crate) struct DoorCounts {
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) memory: AtomicU64,
+    /// What the machine lets it have at the moment, bytes; `u64::MAX` where that is no less than the limit.
+    pub(crate) ceiling: AtomicU64,
     pub(crate) handles: Arc<SegmentHandles>,
     pub(crate) core: Mutex<Core>,
     /// A fault has ended.
@@ -157,6 +159,7 @@ impl Engine {
         core.tier = Compressed::new(config.compressed, has_ghost, &handles)?;
         let engine = Arc::new(Engine {
             memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
+            ceiling: AtomicU64::new(u64::MAX),
             core: Mutex::new(core),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),

@@ -54,6 +54,10 @@ impl Frames {
     pub(crate) fn populated(&self) -> u32 {
         self.populated
     }
+    /// Frames at or above this are not handed out.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
     /// Frames handed out.
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free

@@ -51,6 +51,7 @@ pub mod trace;
 mod vain;
 pub mod write;
 pub mod writeback;
+mod yield_memory;
 
 mod engine;
 

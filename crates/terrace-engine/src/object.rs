@@ -143,6 +143,10 @@ impl Object {
     pub fn dirty_pages(&self) -> u64 {
         self.dirt.lock().unwritten()
     }
+    /// The source's file has no name left.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.source.stat().is_ok_and(|stat| stat.st_nlink == 0)
+    }
     /// errno of its last writeback, if that failed.
     pub(crate) fn failing(&self) -> Option<i32> {
         Some(self.dirt.lock().errno).filter(|&errno| errno != 0)

@@ -90,6 +90,10 @@ impl PageCache for Engine {
         Engine::discard_object(self, id);
         let _ = Engine::forget_object(self, id);
     }
+    fn failing_objects(&self) -> Vec<u64> {
+        let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
+        self.unwritten_objects().iter().filter_map(failing).collect()
+    }
     fn error_cursor(&self, object: &ObjectRef) -> ErrorCursor {
         object.error_cursor()
     }

@@ -6,7 +6,6 @@ use crate::engine::{Engine, Extra};
 use crate::object::Object;
 use crate::segment::flag::{HELD, REUSED};
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::{Touches, Why};
@@ -16,6 +15,8 @@ use terrace_shm::protocol::publish;
 use terrace_shm::ring::Ring;
 use terrace_shm::{Entry, ObjectSlot, PAGE_SIZE, State};
 
+/// No ceiling is lower: less holds no pool, whatever the machine says.
+const CEILING_MIN: u64 = MEMORY_MIN / 4;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
@@ -43,7 +44,7 @@ impl Engine {
         {
             let mut core = self.core.lock();
             // Under the lock: of two limits that are set at once, the last one counts.
-            let limit = self.memory.load(Ordering::Relaxed);
+            let limit = self.budget();
             let index_max = (limit / 16).max(1 << 20) as usize;
             core.index.set_limit(index_max);
             // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
@@ -80,7 +81,28 @@ impl Engine {
     pub(crate) fn admits_client_ring(&self) -> bool {
         let rings = (self.clients.count() + 1) * Ring::bytes(self.config.ring_slots);
         self.reclaim_bell.ring();
-        rings as u64 <= self.memory.load(Ordering::Relaxed) / 8
+        rings as u64 <= self.budget() / 8
+    }
+
+    /// The memory in force: the limit, or less while the machine has less.
+    pub(crate) fn budget(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed).min(self.ceiling.load(Ordering::Relaxed))
+    }
+
+    /// The limit that the user has set, bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// Bounds memory below the limit for as long as the machine has no more (`u64::MAX`: no longer). What is cached beyond it goes, as far as
+    /// it is clean; the rest when it is written. The limit itself stays as the user has set it.
+    pub fn set_ceiling(&self, bytes: u64) {
+        let bytes =
+            if bytes < self.memory.load(Ordering::Relaxed) { bytes.max(CEILING_MIN) } else { u64::MAX };
+        if self.ceiling.swap(bytes, Ordering::Relaxed) != bytes {
+            self.adjust_pool();
+            self.reclaim_bell.ring();
+        }
     }
 
     /// Sets the memory limit of a live instance and waits until it holds.
@@ -98,7 +120,8 @@ impl Engine {
         }
         let old = self.set_limit(bytes);
         while !self.adjust_pool() {
-            if let Err(e) = self.flush_all(false) {
+            // Whatever keeps its frames is in the way.
+            if let Err(e) = self.write_all_back(false, |_| true) {
                 self.set_limit(old);
                 self.adjust_pool();
                 return Err(e);
@@ -181,7 +204,9 @@ impl Core {
         // A chunk that was being backed when the daemon died belongs to nobody.
         self.give_back(self.frames.populated(), frames_max);
         // Nobody remembers which chunks had huge pages: reclaim asks for them again, which costs nothing where they are.
-        self.hasty_chunks = (0..self.frames.populated()).step_by(CHUNK_FRAMES).collect();
+        // Those above the limit are about to go.
+        self.hasty_chunks =
+            (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
 
     /// Empties the top chunk and gives its memory back; its pages move to frames below, for which the policy gives up others. False
@@ -239,13 +264,7 @@ impl Core {
 
     /// Gives the memory of frames that belong to nobody back to the machine.
     fn give_back(&self, first: u32, end: u32) {
-        if first >= end {
-            return;
-        }
-        let (at, bytes) =
-            (self.handles.segment.frame_offset(first), u64::from(end - first) * PAGE_SIZE as u64);
-        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        if let Err(e) = rustix::fs::fallocate(self.handles.segment_fd.as_fd(), flags, at, bytes) {
+        if let Err(e) = self.handles.punch(first..end) {
             tracing::warn!("memory of frames {first}..{end} not given back: {e}");
         }
     }

@@ -26,6 +26,8 @@ pub struct Stats {
 #[allow(missing_docs)]
 pub struct Memory {
     pub limit_bytes: u64,
+    /// What the machine lets it have, where that is less than the limit.
+    pub ceiling_bytes: Option<u64>,
     pub used_bytes: u64,
     pub frames_bytes: u64,
     pub frames_max_bytes: u64,
@@ -166,6 +168,7 @@ impl Engine {
             policy: core.policy.name().to_owned(),
             memory: Memory {
                 limit_bytes: get(&self.memory),
+                ceiling_bytes: Some(get(&self.ceiling)).filter(|&ceiling| ceiling != u64::MAX),
                 used_bytes: frames_bytes + metadata + tables + tier_bytes,
                 frames_bytes,
                 frames_max_bytes: u64::from(self.pool_frames()) * PAGE_SIZE as u64,

@@ -645,7 +645,7 @@ impl Engine {
 
     /// Fits the tier's share to the limit on all memory; it shrinks if it must.
     pub(crate) fn fit_tier(&self) {
-        let limit = self.memory.load(Ordering::Relaxed);
+        let limit = self.budget();
         let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
         let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
         let CompressedConfig { min_share, max_share, .. } = self.config.compressed;

@@ -92,26 +92,32 @@ impl Engine {
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///
     /// # Errors
-    /// The first failure, after all was tried.
+    /// The first failure, after all was tried. Not that of a file without a name: nobody finds it in the source, and those who have it open
+    /// still have its pages.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
+        self.write_all_back(sync, |o| !o.is_nameless())
+    }
+
+    /// [`Engine::flush_all`], with the failures of those objects for which `counts` says so.
+    pub(crate) fn write_all_back(&self, sync: bool, counts: impl Fn(&Object) -> bool) -> io::Result<()> {
         let mut first = Ok(());
-        let mut note = |result: io::Result<()>| {
-            if first.is_ok() {
+        let mut note = |o: Option<&Object>, result: io::Result<()>| {
+            if first.is_ok() && result.is_err() && o.is_none_or(&counts) {
                 first = result;
             }
         };
         let unwritten = self.unwritten_objects();
         for o in &unwritten {
-            note(self.write_back(o, 0..u64::MAX));
+            note(Some(o), self.write_back(o, 0..u64::MAX));
         }
         if sync {
-            note(self.sync_root());
+            note(None, self.sync_root());
             for o in self.objects() {
-                note(self.sync_foreign(&o));
+                note(Some(&o), self.sync_foreign(&o));
             }
         }
         for o in &unwritten {
-            note(self.stabilize(o));
+            note(Some(o), self.stabilize(o));
         }
         first
     }
@@ -428,7 +434,10 @@ impl Engine {
     pub fn dirty_report(&self, files_max: usize) -> DirtyReport {
         let mut sizes: Vec<(u64, ObjectRef)> =
             self.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
-        sizes.retain(|(bytes, o)| *bytes > 0 && !o.doomed.load(Ordering::Relaxed));
+        // Without a name it is nothing that could be lost; who asks about all files that can be written asks the source too often.
+        let lost =
+            |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
+        sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
         sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let path = |o: &Object| {
             let path = std::fs::read_link(o.source().proc_path());

@@ -240,6 +240,27 @@ fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
     assert_eq!(std::fs::read(rig.path(2)).unwrap(), vec![3; 16 << 20]);
 }
 
+/// Nobody finds it in the source; who has it open still has its pages.
+#[test]
+fn nameless_file_fails_no_flush_of_all() {
+    let rig = Rig::new(|call| match call {
+        Call::Write(_) => failed(libc::ENOSPC),
+        _ => Ok(()),
+    });
+    let o = rig.object(1);
+    rig.engine.write(&o, 0, &[7; 8192]).unwrap();
+    assert!(rig.engine.flush_all(true).is_err());
+    assert_eq!(rig.engine.dirty_report(1).bytes, 8192);
+    std::fs::remove_file(rig.path(1)).unwrap();
+    rig.engine.flush_all(true).unwrap();
+    assert_eq!(rig.engine.dirty_report(1).bytes, 0, "nothing that could be lost");
+    assert!(rig.engine.fsync(&o, false, &o.error_cursor()).is_err(), "a handle is told all the same");
+    let mut back = [0; 8192];
+    rig.engine.read(&o, 0, &mut back, Door::Library).unwrap();
+    assert_eq!(back, [7; 8192]);
+    rig.check();
+}
+
 /// The kernel's page cache has taken data, the device then refuses them, and the kernel drops them.
 #[test]
 fn what_the_kernel_took_and_lost_is_dirty_again() {

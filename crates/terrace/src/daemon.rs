@@ -8,10 +8,12 @@
 //! | `control` | commands |
 //! | `signals` | SIGTERM: an orderly stop |
 //! | `ready` | tells the keeper, once a predecessor's leavings are gone |
+//! | `memory` | keeps the cache to what its control group has |
 //! | `record` | notes what is unwritten, for whoever comes after a crash of everything |
 
 mod answers;
 mod engine;
+mod memory;
 mod record;
 mod recording;
 mod stop;
@@ -30,6 +32,7 @@ use crate::sys;
 
 pub use engine::Memory;
 
+use memory::Guard;
 use stop::Stopper;
 use strays::Strays;
 
@@ -50,6 +53,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The process's life, on a fresh thread: glibc's idea of the main thread is the keeper's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
+    sys::set_oom_score_adj(shared.oom_score_adj);
     abort_on_panic();
     // Should the keeper die before it lets us go, nobody ever would.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -111,14 +115,20 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         false => Strays::default(),
     };
     strays.finish_writes();
+    let mut guard = Guard::new(&shared.shortage);
+    if recovering {
+        guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
+    }
     // 1. The engine and the namespace over what is inherited.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
+    guard.look(&engine, &shared.memory);
     let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
     // 2. Everybody who asks something.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     start_threads(shared, &engine, &control, &stopper, strays).map_err(|err| cannot("threads", err))?;
+    guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The main door, until the mount is gone. If it fails before, what cannot be written is left to the next terraced.
     if let Err(err) = door.run() {
         let _ = engine.flush_all(true);

@@ -54,6 +54,27 @@ pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     seen
 }
 
+/// Of processes that see a mount, those in a mount namespace that `terrace run` has made for its command, whoever's that is. It copies all mounts,
+/// and where they are private an unmount elsewhere does not reach the copies.
+pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
+    let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
+    let own = namespace(Path::new("/proc/self"));
+    let of_runs = processes().filter(|(_, dir)| is_run(dir)).filter_map(|(_, dir)| namespace(&dir));
+    let of_runs: Vec<PathBuf> = of_runs.filter(|made| Some(made) != own.as_ref()).collect();
+    let under = |holder: &&Holder| {
+        namespace(Path::new(&format!("/proc/{}", holder.pid))).is_some_and(|its| of_runs.contains(&its))
+    };
+    seen.iter().filter(under).cloned().collect()
+}
+
+/// Whether a process is `terrace run`, or its keeper, which has the same arguments.
+fn is_run(dir: &Path) -> bool {
+    let line = fs::read(dir.join("cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    words.next().is_some_and(|name| name == b"terrace" || name.ends_with(b"/terrace"))
+        && words.next() == Some(b"run")
+}
+
 /// All processes, with their directories in /proc.
 fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

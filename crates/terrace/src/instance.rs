@@ -14,8 +14,8 @@
 //! lost.
 
 use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -51,6 +51,9 @@ pub struct Info {
     pub pid_namespace: PathBuf,
     /// How often it was.
     pub restarts: u32,
+    /// How its predecessor died.
+    #[serde(default)]
+    pub last_death: Option<String>,
     /// Mount or run.
     pub kind: Kind,
     /// What is served.
@@ -112,7 +115,7 @@ impl Instance {
         let dir = parent.join(format!("{}.{began:x}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
         let instance = Instance { dir };
-        let lock = File::create(instance.path("lock"))?;
+        let lock = private().open(instance.path("lock"))?;
         lock_for_life(&lock)?;
         Ok((instance, Lock(lock)))
     }
@@ -151,8 +154,13 @@ impl Instance {
     pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         // Two threads may replace one file.
         let new = self.path(&format!("{name}.{}", rustix::thread::gettid().as_raw_pid()));
-        fs::write(&new, content)?;
+        private().truncate(true).open(&new)?.write_all(content)?;
         fs::rename(&new, self.path(name))
+    }
+
+    /// Its log, to be written at its end.
+    pub fn open_log(&self) -> io::Result<File> {
+        private().append(true).open(self.log())
     }
 
     /// Whether a process of it lives. A killed terraced whose last thread hangs in a request to its own mount holds the
@@ -200,6 +208,13 @@ impl Instance {
     pub fn remove(&self) {
         let _ = (0..3).any(|_| fs::remove_dir_all(&self.dir).is_ok());
     }
+}
+
+/// How files of an instance are made: for their user alone. The directory is so too, but a descriptor can be handed on.
+fn private() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.create(true).write(true).mode(0o600);
+    options
 }
 
 /// Takes the lock of a new instance. Another command may hold it for a moment, to see whether it is free.
@@ -339,6 +354,7 @@ mod tests {
             terraced: 2,
             pid_namespace: pid_namespace(),
             restarts: 0,
+            last_death: None,
             kind: Kind::Run,
             src: "/a".into(),
             mnt: "/b c".into(),

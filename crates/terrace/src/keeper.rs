@@ -15,6 +15,7 @@
 
 mod crashes;
 mod setup;
+mod shortage;
 mod stuck;
 mod watch;
 
@@ -34,6 +35,7 @@ use crate::place::Place;
 use crate::report::{self, Line};
 use crate::sys::{self, Side};
 
+pub use shortage::{Kills, Shortage};
 use watch::{Ended, Watch};
 
 /// What a keeper is to do.
@@ -80,6 +82,10 @@ pub struct Shared {
     pub kept: Vec<RawFd>,
     /// The keeper.
     pub keeper: Pid,
+    /// As the command was started with, which terraced keeps; see [`setup`].
+    pub oom_score_adj: Option<i32>,
+    /// Deaths for want of memory.
+    pub shortage: Shortage,
 }
 
 /// Exit status of a terraced that cannot start, after it said why.

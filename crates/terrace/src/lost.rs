@@ -203,6 +203,7 @@ mod tests {
             terraced: 8,
             pid_namespace: instance::pid_namespace(),
             restarts: 0,
+            last_death: None,
             kind: Kind::Mount,
             src: "/data".into(),
             mnt: "/mnt".into(),

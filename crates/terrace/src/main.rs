@@ -15,8 +15,10 @@
 //! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and what is left when it does not |
 //! | [`fuse`] | the kernel's requests, answered by the engine's namespace |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
+//! | [`cgroup`] | how much memory there is for this process |
 //! | [`sys`] | system calls without a safe crate |
 
+mod cgroup;
 mod cli;
 mod config;
 mod control;

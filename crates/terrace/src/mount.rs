@@ -6,6 +6,7 @@ mod options;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::cgroup;
 use crate::cli;
 use crate::config::Config;
 use crate::error::{Failure, Result, reason};
@@ -35,6 +36,10 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     instance::sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
+    // In the foreground the log says it, which goes to the same place.
+    if !args.foreground {
+        cgroup::tell_if_too_small(config.memory);
+    }
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {
         true => keeper::keep(task).map(|()| ExitCode::SUCCESS),

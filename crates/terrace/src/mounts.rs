@@ -11,6 +11,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::sys::{self, Side};
+
 pub use table::{Entry, Layer, at, below, layer, table, table_of};
 
 /// The type a terrace mount has in /proc/mounts.
@@ -65,6 +67,30 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     match rustix::mount::unmount(mnt, flags) {
         Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, how),
         done => Ok(done?),
+    }
+}
+
+/// Unmounts, where nobody uses it, what process `pid` sees at `mnt` in a mount namespace of its own.
+///
+/// In a process of its own, which goes there and does not come back. A namespace below another user namespace keeps what it has copied: the kernel
+/// answers EINVAL, or EPERM to whoever may not enter it.
+pub fn unmount_in(pid: i32, mnt: &Path) -> io::Result<()> {
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
+    match sys::fork()? {
+        Side::Child => {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
+            let done = rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
+                .and_then(|()| rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW));
+            sys::exit_now(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
+        }
+        Side::Parent(child) => {
+            let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty())?;
+            match ended.and_then(|(_, status)| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => Err(io::ErrorKind::Interrupted.into()),
+            }
+        }
     }
 }
 

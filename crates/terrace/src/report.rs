@@ -23,6 +23,8 @@ pub enum News {
     Done,
     /// terraced, to its keeper alone: the id of its working thread.
     Thread(i32),
+    /// terraced, to its keeper alone: processes that the kernel has killed for want of memory, of its control group and of the machine.
+    Kills(u64, u64),
 }
 
 /// One end of the socket.
@@ -131,6 +133,10 @@ pub fn parse(line: &str) -> Option<News> {
         ("gone", why) => Some(News::Gone(why.to_owned())),
         ("done", _) => Some(News::Done),
         ("thread", id) => id.parse().ok().map(News::Thread),
+        ("kills", counts) => {
+            let (group, machine) = counts.split_once(' ')?;
+            Some(News::Kills(group.parse().ok()?, machine.parse().ok()?))
+        }
         _ => None,
     }
 }

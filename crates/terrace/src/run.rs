@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::MountFlags;
 use serde_json::Value;
 
+use crate::cgroup;
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Refusal, Request};
@@ -46,6 +47,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     instance::sweep();
     let place = Place::for_run(&args.on)?;
     config.look_up_device(&place.src)?;
+    cgroup::tell_if_too_small(config.memory);
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
     let dir = place.mnt.clone();
 

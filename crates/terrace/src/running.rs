@@ -86,7 +86,7 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
         Err(failure) if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => {
             return Err(failure);
         }
-        Err(_) => mounts::unmount(&path, How::Unused).map_err(|err| not_unmounted(&path, &reason(err)))?,
+        Err(_) => mounts::unmount(&path, How::Unused).map_err(|err| not_ours(&path, err))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -125,9 +125,18 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         }
     }
     let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
+    unmount_under_runs(&seen().unwrap_or_default());
     if !wait_for_end(instance, SOON)
         && let Some(seen) = seen()
     {
+        if holders::under_runs(&seen).len() == seen.len() && holders::of(mnt).is_empty() {
+            let who = holders::told(&seen);
+            eprintln!(
+                "terrace: {}: unmounted here, and all is written; its daemon ends with the `terrace run` of {who}",
+                mnt.display()
+            );
+            return Ok(());
+        }
         let who = holders::told(&seen);
         eprintln!("terrace: {}: unmounted here; waiting for {who}, which still sees it", mnt.display());
     }
@@ -151,6 +160,29 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         ),
     };
     Err(Failure::new(mnt.display(), why, cure))
+}
+
+/// The copies in the namespaces of commands of `terrace run` that do not use them: so that an unrelated command does not keep the daemon. What
+/// cannot be unmounted there is waited for, or told.
+fn unmount_under_runs(seen: &[holders::Holder]) {
+    for copy in holders::under_runs(seen) {
+        let _ = mounts::unmount_in(copy.pid, &copy.path);
+    }
+}
+
+/// Why a mount of another user stays.
+fn not_ours(mnt: &Path, err: std::io::Error) -> Failure {
+    if err.raw_os_error() == Some(libc::EBUSY) {
+        return not_unmounted(mnt, "the mount is in use");
+    }
+    let owner = mounts::at(mnt).and_then(|entry| entry.user_id());
+    match owner.filter(|owner| *owner != rustix::process::geteuid().as_raw()) {
+        Some(owner) => {
+            let why = format!("it was mounted by another user (uid {owner})");
+            Failure::new(mnt.display(), why, "unmount it as that user or as root; nothing was unmounted")
+        }
+        None => Failure::new(mnt.display(), reason(err), "unmount it as root; nothing was unmounted"),
+    }
 }
 
 fn not_unmounted(mnt: &Path, why: &str) -> Failure {

@@ -69,7 +69,7 @@ pub fn read(instance: &Instance, info: &Info) -> Result<Value> {
     let mut stat = answer["stat"].clone();
     stat["instance"] = json!({
         "src": info.src, "mnt": info.mnt, "kind": info.kind, "pid": info.pid, "terraced": info.terraced,
-        "restarts": info.restarts, "version": info.version, "keeper_lives": answer["keeper_lives"],
+        "restarts": info.restarts, "last_death": info.last_death, "version": info.version, "keeper_lives": answer["keeper_lives"],
     });
     Ok(stat)
 }

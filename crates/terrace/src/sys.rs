@@ -143,6 +143,18 @@ pub fn send(pid: Pid, signal: SignalNumber) {
     unsafe { libc::kill(pid.as_raw_pid(), signal) };
 }
 
+/// What the kernel adds to this process's share of memory (thousandths) when it is short and chooses whom to kill.
+pub fn oom_score_adj() -> Option<i32> {
+    std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()
+}
+
+/// Sets it, where that is permitted: upward, or by root.
+pub fn set_oom_score_adj(adjustment: Option<i32>) {
+    if let Some(adjustment) = adjustment {
+        let _ = std::fs::write("/proc/self/oom_score_adj", adjustment.to_string());
+    }
+}
+
 /// Makes `target` refer to what `source` refers to.
 pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
     // SAFETY: dup2 on a standard stream, which is never owned by an OwnedFd here.

@@ -14,5 +14,7 @@ mod crashes;
 mod lab;
 #[path = "command/lifecycle.rs"]
 mod lifecycle;
+#[path = "command/memory.rs"]
+mod memory;
 #[path = "command/run.rs"]
 mod run;

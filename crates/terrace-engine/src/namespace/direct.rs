@@ -75,6 +75,10 @@ impl PageCache for Direct {
 
     fn discard_object(&self, _: u64) {}
 
+    fn failing_objects(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
     fn error_cursor(&self, _: &Self::Object) {}
 
     fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], _: Door) -> io::Result<usize> {

@@ -17,12 +17,14 @@
 //! | `file`, `dir`, `xattr` | content, listings, extended attributes |
 //! | `creds`, `path`, `limits` | acting for the caller, through descriptors |
 //! | `paging` | writes that the kernel's own page cache may not show |
+//! | `deleted` | files deleted behind the mount that cannot be written |
 //! | `shrink` | when descriptors become few |
 //! | `direct` | a page cache that caches nothing |
 
 mod attr;
 mod change;
 mod creds;
+mod deleted;
 mod dir;
 pub mod direct;
 mod durable;
@@ -96,6 +98,8 @@ pub trait PageCache: Send + Sync + 'static {
     fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.
     fn discard_object(&self, id: u64);
+    /// Objects whose last writeback failed.
+    fn failing_objects(&self) -> Vec<u64>;
     /// What a new handle starts from: of the errors up to now it is told the last, if no handle was told of it yet.
     fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
     /// Reads at `offset`; short at the end of the file.

@@ -180,6 +180,7 @@ impl<C: PageCache> Namespace<C> {
         let pressure = &self.pressure;
         while !pressure.ended.load(Ordering::Acquire) {
             self.forget_vain();
+            self.forget_deleted();
             let high = pressure.is_high(self.inodes.len());
             let crowded = high || pressure.is_crowded(self.inodes.len());
             if self.sweep(crowded) && crowded || high && self.shrink() {

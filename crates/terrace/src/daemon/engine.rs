@@ -5,6 +5,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::namespace::{self, DurableLayout, DurableRegion, Namespace, NamespaceConfig};
@@ -22,6 +23,24 @@ impl Memory {
     /// Makes them, in the keeper.
     pub fn create(config: &Config) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
+    }
+
+    /// Memory that they have, bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        self.0.resident_bytes()
+    }
+
+    /// See [`SegmentHandles::yield_memory`].
+    pub fn give_back(&self, keep_bytes: u64) -> u64 {
+        self.0.yield_memory(keep_bytes)
+    }
+
+    /// The limit in force, by the configuration or by a resize since.
+    pub fn limit(&self, config: &Config) -> u64 {
+        match self.0.segment.header().limit_bytes.load(Ordering::Relaxed) {
+            0 => config.memory.0,
+            limit => limit,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! When to give up: crashes of its own that come too fast will not stop. A terraced killed by somebody else (SIGKILL: an
-//! operator, the kernel short of memory) is always started again, since giving up loses data; but not in a tight loop.
+//! operator, the kernel short of memory) is always started again, since giving up loses data; but not in a tight loop. Where
+//! the next one is likely to end as the last one did, each pause is twice the one before.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,29 @@ pub const CRASHES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The pause before a new terraced when its predecessors are killed fast.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The longest: programs wait for it.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The recent ends.
 #[derive(Debug, Default)]
 pub struct Crashes {
     crashed: Vec<Instant>,
     killed: Vec<Instant>,
+    /// Kills in a row that a new terraced did not help against, the last of them, and the pause after it.
+    futile: u32,
+    futile_at: Option<Instant>,
+    pause: Duration,
+}
+
+/// How a terraced ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Crashed,
+    /// Killed from outside.
+    Killed,
+    /// Killed before it served, or by the kernel for want of memory: the next one may end likewise.
+    KilledInVain,
 }
 
 /// What to do after an end.
@@ -28,15 +46,32 @@ pub enum Next {
 }
 
 impl Crashes {
-    /// Notes an end: `killed` from outside, or a crash.
-    pub fn note(&mut self, killed: bool, now: Instant) -> Next {
-        let ends = if killed { &mut self.killed } else { &mut self.crashed };
+    /// Notes an end.
+    pub fn note(&mut self, end: End, now: Instant) -> Next {
+        let ends = if end == End::Crashed { &mut self.crashed } else { &mut self.killed };
         ends.retain(|then| now.duration_since(*then) < CRASHES_WITHIN);
         ends.push(now);
-        match ends.len() >= CRASHES_MAX {
-            true if killed => Next::Start(PAUSE),
-            true => Next::GiveUp,
-            false => Next::Start(Duration::ZERO),
+        let many = ends.len() >= CRASHES_MAX;
+        if many && end == End::Crashed {
+            return Next::GiveUp;
+        }
+        let usual = if many { PAUSE } else { Duration::ZERO };
+        self.pause = self.count_futile(end, now).max(usual);
+        Next::Start(self.pause)
+    }
+
+    /// The pause that kills in vain ask for. One that lived for a while begins a new row.
+    fn count_futile(&mut self, end: End, now: Instant) -> Duration {
+        if end != End::KilledInVain {
+            self.futile = 0;
+            return Duration::ZERO;
+        }
+        let row = self.futile_at.is_some_and(|last| now.duration_since(last) < CRASHES_WITHIN + self.pause);
+        self.futile = if row { self.futile + 1 } else { 1 };
+        self.futile_at = Some(now);
+        match self.futile.checked_sub(2) {
+            None => Duration::ZERO,
+            Some(doublings) => PAUSE.saturating_mul(1 << doublings.min(16)).min(PAUSE_MAX),
         }
     }
 }
@@ -52,23 +87,41 @@ mod tests {
         let mut crashes = Crashes::default();
         let start = Instant::now();
         let seconds = |s| start + Duration::from_secs(s);
-        assert!((0..4).all(|s| crashes.note(false, seconds(s)) == START));
-        assert_eq!(crashes.note(false, seconds(4)), Next::GiveUp);
+        assert!((0..4).all(|s| crashes.note(End::Crashed, seconds(s)) == START));
+        assert_eq!(crashes.note(End::Crashed, seconds(4)), Next::GiveUp);
     }
 
     #[test]
     fn rare_ones_are_not() {
         let mut crashes = Crashes::default();
         let start = Instant::now();
-        assert!((0..50).all(|n| crashes.note(false, start + Duration::from_secs(3 * n)) == START));
+        assert!((0..50).all(|n| crashes.note(End::Crashed, start + Duration::from_secs(3 * n)) == START));
     }
 
     #[test]
     fn what_is_killed_is_always_started_again() {
         let mut crashes = Crashes::default();
         let now = Instant::now();
-        assert!((0..4).all(|_| crashes.note(true, now) == START));
-        assert!((0..100).all(|_| crashes.note(true, now) == Next::Start(PAUSE)));
-        assert_eq!(crashes.note(false, now), START);
+        assert!((0..4).all(|_| crashes.note(End::Killed, now) == START));
+        assert!((0..100).all(|_| crashes.note(End::Killed, now) == Next::Start(PAUSE)));
+        assert_eq!(crashes.note(End::Crashed, now), START);
+    }
+
+    #[test]
+    fn pause_grows_while_kills_come_in_vain() {
+        let (mut crashes, start) = (Crashes::default(), Instant::now());
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let Next::Start(pause) = crashes.note(End::KilledInVain, now) else { panic!("it gives up") };
+            pauses.push(pause.as_millis());
+            now += pause + Duration::from_millis(300);
+        }
+        assert_eq!(pauses, [0, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        // Once one has served for a while, the next is started at once; so it is when somebody kills it now and then.
+        now += CRASHES_WITHIN + PAUSE_MAX;
+        assert_eq!(crashes.note(End::KilledInVain, now), START);
+        assert_eq!(crashes.note(End::Killed, now + Duration::from_secs(1)), START);
+        assert_eq!(crashes.note(End::KilledInVain, now + Duration::from_secs(2)), START);
     }
 }

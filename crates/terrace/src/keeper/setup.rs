@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit};
 
-use super::{Shared, Task};
+use super::{Shared, Shortage, Task};
+use crate::cgroup;
 use crate::config::Level;
 use crate::daemon::Memory;
 use crate::error::{Failure, Result, reason};
@@ -19,6 +21,11 @@ use crate::mounts::{self, fusermount};
 use crate::place::Place;
 use crate::report::{self, Line};
 use crate::sys;
+
+/// By how much (thousandths of all memory) the keeper counts less than terraced when the kernel chooses whom to kill.
+const OUTLIVES_BY: i32 = 500;
+/// The lowest adjustment of a process that can be killed.
+const OOM_SCORE_ADJ_LAST: i32 = -999;
 
 /// The keeper's ends of [`Shared::news`] and [`Shared::go`].
 pub struct Heard {
@@ -36,6 +43,9 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
     let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
     let made = detach_streams(detached, &instance).and_then(|()| {
         start_log(task.config.log.level);
+        if let Some(line) = cgroup::too_small_for(task.config.memory) {
+            tracing::warn!("{line}");
+        }
         assemble(task, &instance)
     });
     match made {
@@ -81,14 +91,21 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
         instance,
         kept,
         keeper,
+        oom_score_adj: outlive_terraced(),
+        shortage: Shortage::new(),
     };
     Ok((shared, Heard { news: heard, go: let_go }))
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {
-    UnixListener::bind(path).map_err(|err| {
+    UnixListener::bind(path).and_then(|listener| close_to_others(path).map(|()| listener)).map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
+}
+
+/// A socket is made with the mode that the mask leaves, and the mask is empty.
+fn close_to_others(path: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
 /// The fast door keeps the bounds of messages, and ends with its client.
@@ -99,7 +116,12 @@ fn door_listener(path: &Path) -> Result<OwnedFd> {
         rustix::net::listen(&socket, 128)?;
         Ok(socket)
     };
-    listener().map_err(|err| {
+    let private = || -> std::io::Result<OwnedFd> {
+        let socket = listener()?;
+        close_to_others(path)?;
+        Ok(socket)
+    };
+    private().map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
 }
@@ -139,12 +161,22 @@ fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
         rustix::process::setsid()?;
         std::env::set_current_dir("/")?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
-        let log = File::options().create(true).append(true).open(instance.log())?;
+        let log = instance.open_log()?;
         sys::replace_fd(&null, 0)?;
         sys::replace_fd(&null, 1)?;
         sys::replace_fd(&log, 2)
     };
     detach().map_err(|err| Failure::new("background", reason(err), "try again with --foreground"))
+}
+
+/// The kernel, short of memory, kills whoever has most and the highest adjustment. The keeper holds what must not be lost, and has little: its
+/// adjustment is lowered where that is permitted, and killing it still possible. The answer is the one before.
+fn outlive_terraced() -> Option<i32> {
+    let before = sys::oom_score_adj()?;
+    sys::set_oom_score_adj(
+        Some((before - OUTLIVES_BY).max(OOM_SCORE_ADJ_LAST)).filter(|lower| *lower < before),
+    );
+    Some(before)
 }
 
 fn start_log(level: Level) {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
-use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, Next};
+use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::setup::Heard as Ends;
-use super::{EXIT_LOST, EXIT_REFUSED, Shared, stuck};
+use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared, stuck};
 use crate::daemon;
 use crate::error::Failure;
 use crate::instance::{self, Info, Kind, SCHEMA};
@@ -91,6 +91,8 @@ pub struct Watch {
     refusal: Option<Failure>,
     crashes: Crashes,
     restarts: u32,
+    /// How the last one died.
+    died: Option<String>,
 }
 
 impl Watch {
@@ -116,6 +118,7 @@ impl Watch {
             refusal: None,
             crashes: Crashes::default(),
             restarts: 0,
+            died: None,
         };
         watch.shared.kept = sys::open_descriptors();
         if watch.shared.kind == Kind::Mount
@@ -149,14 +152,15 @@ impl Watch {
                     return self.end(Ended::Lost(failure));
                 }
                 Exit::Crashed { how, killed } => {
+                    let how = self.explain(how, killed);
                     tracing::error!("terraced {how}");
                     if !self.served {
                         let why = format!("it {how} before it served");
                         let failure = Failure::new("terraced", why, "try again with --foreground");
                         return self.end(Ended::Refused(failure));
                     }
-                    match self.crashes.note(killed, Instant::now()) {
-                        Next::Start(pause) => std::thread::sleep(pause),
+                    match self.crashes.note(self.end_of(killed), Instant::now()) {
+                        Next::Start(pause) => self.pause(pause),
                         Next::GiveUp => {
                             let failure = self.one_too_many(&how);
                             return self.end(Ended::GaveUp(failure));
@@ -165,6 +169,29 @@ impl Watch {
                     self.restarts += 1;
                 }
             }
+        }
+    }
+
+    /// How it ended, with the cause if that was want of memory.
+    fn explain(&mut self, how: String, killed: bool) -> String {
+        let cause = self.shared.shortage.explain(killed, self.shared.config.memory);
+        self.died = Some(cause.map_or(how.clone(), |cause| format!("{how} {cause}")));
+        self.died.clone().unwrap_or(how)
+    }
+
+    fn end_of(&self, killed: bool) -> End {
+        match killed {
+            true if self.shared.shortage.is_now() || !self.ready => End::KilledInVain,
+            true => End::Killed,
+            false => End::Crashed,
+        }
+    }
+
+    /// Before the next terraced, when too many were killed too soon.
+    fn pause(&self, pause: Duration) {
+        if !pause.is_zero() {
+            tracing::warn!("the next terraced starts in {:.1} s", pause.as_secs_f64());
+            std::thread::sleep(pause);
         }
     }
 
@@ -293,6 +320,7 @@ impl Watch {
             }
             Some(News::Thread(id)) => self.watch_thread(id),
             Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
+            Some(News::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
             Some(News::Done) | None => {}
         }
     }
@@ -348,6 +376,7 @@ impl Watch {
             terraced: terraced.as_raw_pid(),
             pid_namespace: instance::pid_namespace(),
             restarts: self.restarts,
+            last_death: self.died.clone(),
             kind: *kind,
             src: place.src.clone(),
             mnt: place.mnt.clone(),

@@ -9,12 +9,23 @@ use std::path::{Path, PathBuf};
 pub struct Entry {
     /// Device as stat reports it, major and minor.
     pub dev: (u32, u32),
+    /// Which directory of its file system.
+    pub root: PathBuf,
     /// Where it is.
     pub point: PathBuf,
     /// `ext4`, `fuse.terrace`, ...
     pub fstype: String,
     /// What is mounted.
     pub source: PathBuf,
+    /// Options of the file system.
+    pub options: String,
+}
+
+impl Entry {
+    /// Who has mounted a file system of FUSE.
+    pub fn user_id(&self) -> Option<u32> {
+        self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
+    }
 }
 
 /// All mounts this process sees, oldest first; a later one at the same point covers an earlier.
@@ -71,9 +82,13 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
     Some(Entry {
         dev: (major.parse().ok()?, minor.parse().ok()?),
+        root: unescaped(fields.get(3)?),
         point: unescaped(fields.get(4)?),
         fstype: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
         source: unescaped(fields.get(dash + 2)?),
+        options: fields
+            .get(dash + 3)
+            .map_or_else(String::new, |text| String::from_utf8_lossy(text).into_owned()),
     })
 }
 
@@ -111,6 +126,8 @@ mod tests {
         assert_eq!(entry.point, Path::new("/mnt/with space"));
         assert_eq!(entry.fstype, "fuse.terrace");
         assert_eq!(entry.source, Path::new("/data\\x"));
+        assert_eq!((entry.root.as_path(), entry.options.as_str()), (Path::new("/"), "rw,user_id=0"));
+        assert_eq!(entry.user_id(), Some(0));
         assert_eq!(parse(b""), None);
     }
 
@@ -118,9 +135,11 @@ mod tests {
     fn ours_is_told_from_what_lies_on_it() {
         let entry = |dev, fstype: &str| Entry {
             dev: (0, dev),
+            root: "/".into(),
             point: "/m".into(),
             fstype: fstype.to_owned(),
             source: "/s".into(),
+            options: String::new(),
         };
         let layer = |table: &[Entry], dev| layer_in(table.to_vec(), Path::new("/m"), dev);
         let (terrace, tmpfs, other) =

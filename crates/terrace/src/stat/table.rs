@@ -21,6 +21,9 @@ pub fn of(stat: &Value) -> String {
         instance["terraced"],
         instance["restarts"],
     );
+    if let Some(how) = instance["last_death"].as_str() {
+        line(&mut page, "last death", format_args!("terraced {how}"));
+    }
     if instance["keeper_lives"] == false {
         let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
         line(&mut page, "keeper", format_args!("dead; {end}"));
@@ -39,6 +42,10 @@ pub fn of(stat: &Value) -> String {
 fn memory(page: &mut String, m: &Value) {
     let (used, limit) = (number(&m["used_bytes"]), number(&m["limit_bytes"]));
     line(page, "memory", format_args!("{} of {} ({})", human(used), human(limit), percent(used, limit)));
+    if let Some(ceiling) = m["ceiling_bytes"].as_u64() {
+        let why = "for now: there is no more memory, see the log";
+        line(page, "", format_args!("keeps to {} {why}", human(ceiling)));
+    }
     let huge = number(&m["huge_bytes"]);
     line(
         page,

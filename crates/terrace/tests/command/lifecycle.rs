@@ -490,3 +490,100 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     measured_at(text(&stage.src), 0.0);
     mount().refused(&["probe.toml line 10", "get_latency_us = 0 is out of bounds"]);
 }
+
+/// What cannot be written for want of room and is then deleted beside the mount: nobody can read it any more.
+#[test]
+fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
+    if !possible() {
+        return;
+    }
+    for at_once in [false, true] {
+        let stage = Stage::with_small_source();
+        stage.mount(&[]).fine();
+        fs::write(stage.src.join("full"), vec![0; 700_000]).unwrap();
+        assert!(!write_apart(&stage.mnt.join("f"), &[7; 3_000_000]), "the close fails");
+        stage.ask("umount", &[]).refused(&["No space left"]);
+        fs::remove_file(stage.src.join("f")).unwrap();
+        if !at_once {
+            // The kernel has been asked to forget it, and with it goes all that it held.
+            wait_until("nothing is dirty", || stage.stat()["writeback"]["dirty"] == 0);
+            wait_until("there is room", || fs::write(stage.src.join("more"), vec![0; 200_000]).is_ok());
+        }
+        stage.ask("umount", &[]).fine();
+        stage.nothing_is_left();
+    }
+}
+
+/// Deleted beside the mount and open through it: that is still a file.
+#[test]
+fn open_file_deleted_beside_a_full_source_lives() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::with_small_source();
+    stage.mount(&[]).fine();
+    fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
+    let mut open = fs::File::options();
+    let mut file =
+        open.create(true).read(true).write(true).truncate(false).open(stage.mnt.join("f")).unwrap();
+    file.write_all(&vec![7; 600_000]).unwrap();
+    // Opened so, it is no handle of terrace's, and can be opened anew.
+    let path =
+        rustix::fs::open(stage.mnt.join("f"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
+    stage.ask("flush", &[]).refused(&["No space left"]);
+    fs::remove_file(stage.src.join("f")).unwrap();
+    // The thread that looks for such files comes by each second.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(fs::read(&again).unwrap() == vec![7; 600_000]);
+    drop(file);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(fs::read(&again).unwrap() == vec![7; 600_000], "somebody has it, if not open");
+    drop(path);
+    wait_until("nothing is dirty", || stage.stat()["writeback"]["dirty"] == 0);
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn files_of_an_instance_are_closed_to_others() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    wait_until("recorded", || stage.instances()[0].join("dirty.json").exists());
+    for entry in fs::read_dir(&stage.instances()[0]).unwrap().flatten() {
+        // The record is replaced all the time.
+        let Ok(meta) = entry.metadata() else { continue };
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600, "{}", entry.path().display());
+    }
+    stage.ask("umount", &[]).fine();
+}
+
+#[test]
+fn mount_of_another_user_is_refused_in_one_line() {
+    if !possible() {
+        return;
+    }
+    // Where everybody can come.
+    let mut stage = Stage::new();
+    let open = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    stage.mnt = open.path().join("mnt");
+    fs::create_dir(&stage.mnt).unwrap();
+    let program = open.path().join("terrace");
+    fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+    stage.mount(&[]).fine();
+    let mut umount = Command::new("setpriv");
+    umount.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program).arg("umount");
+    umount.arg(&stage.mnt).env("XDG_CONFIG_HOME", "/nonexistent").env_remove("XDG_RUNTIME_DIR");
+    told(umount).refused(&[
+        "it was mounted by another user (uid 0)",
+        "as that user or as root",
+        "nothing was unmounted",
+    ]);
+    assert!(stage.is_mounted());
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}

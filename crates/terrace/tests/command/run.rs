@@ -432,3 +432,32 @@ fn as_an_ordinary_user() {
     assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"mine\n");
     stage.nothing_is_left();
 }
+
+/// Where mounts are private, the namespace of a `run` has a copy of each, and an unmount elsewhere does not reach it.
+#[test]
+fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
+    if !possible() {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    let script = format!(
+        "set -e; t='{0}'; $t mount '{1}' '{2}' --memory 16MiB; echo data > '{2}/f'
+         $t run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
+         exec 9> '{5}'; while [ ! -e '{4}' ]; do sleep 0.05; done
+         grep -q ' {2} ' /proc/$run/mountinfo; $t umount '{2}'; ! grep -q ' {2} ' /proc/$run/mountinfo
+         echo >&9; wait $run",
+        env!("CARGO_BIN_EXE_terrace"),
+        text(&stage.src),
+        text(&stage.mnt),
+        text(&other.src),
+        text(&other.file("begun")),
+        text(&other.file("end")),
+    );
+    let mut private = Command::new("sh");
+    private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
+    private.args([text(&other.file("end")), &script]).env("XDG_CONFIG_HOME", "/nonexistent");
+    told(private).fine();
+    assert_eq!(fs::read(stage.src.join("f")).unwrap(), b"data\n");
+    stage.nothing_is_left();
+    other.nothing_is_left();
+}

@@ -1,0 +1,53 @@
+//! Files deleted behind the mount that cannot be written back.
+//!
+//! The kernel keeps the names it knows, and with each an inode of ours, which keeps the source's file, its room on the device and its dirty pages.
+//! As long as writeback succeeds that does no harm. Where it fails, for want of room perhaps, nothing would ever end it: so the kernel is asked to
+//! forget such a file. It does unless somebody uses it, and then nobody can read it any more: what is dirty goes unwritten.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use super::inode::{Inode, ROOT};
+use super::lookup::stat_name;
+use super::{Namespace, PageCache};
+
+/// What /proc puts behind the path of a file that has no name left.
+const DELETED: &[u8] = b" (deleted)";
+
+impl<C: PageCache> Namespace<C> {
+    /// Has the kernel forget files without a name, of which nothing is open and writeback fails. Whatever the kernel still uses stays: a descriptor
+    /// that was opened with O_PATH, for example, can be opened anew.
+    pub fn forget_deleted(&self) {
+        let Some(kernel) = self.kernel.get() else { return };
+        let failing = self.cache.failing_objects().into_iter().filter_map(|id| self.inode(id).ok());
+        let deleted: Vec<_> = failing.filter(is_deleted).collect();
+        if deleted.is_empty() {
+            return;
+        }
+        let nodeids: Vec<u64> = deleted.iter().map(|inode| inode.nodeid).collect();
+        if !kernel.prune(&nodeids) {
+            // Before Linux 6.18: by the name that it had. Another file that has it by now is looked up again.
+            for (parent, name) in deleted.iter().filter_map(|inode| self.last_name_of(inode)) {
+                kernel.invalidate_name(parent, &name);
+            }
+        }
+    }
+
+    /// The last name of a file that has none, and its directory.
+    fn last_name_of(&self, inode: &Inode<C::Object>) -> Option<(u64, OsString)> {
+        let root = self.inode(ROOT).ok()?;
+        let link = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
+        let (top, path) = (link(&root)?, link(inode)?.into_os_string().into_vec());
+        let path = std::path::PathBuf::from(OsString::from_vec(path.strip_suffix(DELETED)?.to_vec()));
+        let below = path.strip_prefix(top).ok()?;
+        let parent = below.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.map_or(OsStr::from_bytes(b"."), |parent| parent.as_os_str());
+        let parent = self.inodes.find(&stat_name(root.fd(), parent).ok()?, |_| false)?;
+        Some((parent.nodeid, below.file_name()?.to_owned()))
+    }
+}
+
+fn is_deleted<O>(inode: &Arc<Inode<O>>) -> bool {
+    inode.life.lock().handles == 0 && inode.stat().is_ok_and(|stat| stat.st_nlink == 0)
+}

@@ -1,0 +1,209 @@
+//! What a daemon gives back before it begins, when its predecessor died for want of memory.
+//!
+//! The frames of a dead daemon stay allocated, free ones too: nobody but a daemon knows which those are. The next one needs memory of its
+//! own before it can know that, and is killed for it. So this goes by the index alone, and allocates no more than a bit for each frame.
+
+use crate::segment::SegmentHandles;
+use crate::segment::flag::HELD;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use terrace_shm::index::{Index, Place};
+use terrace_shm::layout::CHUNK_FRAMES;
+use terrace_shm::protocol::withdraw;
+use terrace_shm::{Entry, PAGE_SIZE, State};
+
+/// Which frames stay.
+struct Kept {
+    words: Vec<u64>,
+    /// One above the highest of them.
+    end: u32,
+}
+
+impl Kept {
+    fn new(frames: u32) -> Kept {
+        Kept { words: vec![0; frames.div_ceil(64) as usize], end: 0 }
+    }
+    fn keep(&mut self, frame: u32) {
+        self.words[frame as usize / 64] |= 1 << (frame % 64);
+        self.end = self.end.max(frame + 1);
+    }
+    fn has(&self, frame: u32) -> bool {
+        self.words[frame as usize / 64] >> (frame % 64) & 1 == 1
+    }
+    /// The ranges of frames in `all` of which none stays.
+    fn gaps(&self, all: Range<u32>) -> Vec<Range<u32>> {
+        let mut gaps: Vec<Range<u32>> = Vec::new();
+        for frame in all.filter(|&frame| !self.has(frame)) {
+            match gaps.last_mut() {
+                Some(gap) if gap.end == frame => gap.end += 1,
+                _ => gaps.push(frame..frame + 1),
+            }
+        }
+        gaps
+    }
+}
+
+impl SegmentHandles {
+    /// Memory that the files of this instance have, bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let blocks =
+            |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks as u64);
+        [&self.segment_fd, &self.touch_fd, &self.durable_fd].into_iter().map(blocks).sum::<u64>() * 512
+    }
+
+    /// Brings frames down to about `keep_bytes`: clean pages in the frames beyond go, and the memory of free frames with them. What the source does
+    /// not have yet stays where it is. Bytes given back.
+    ///
+    /// For a daemon that takes over, before its engine starts and after the dead one's writes have ended: until then nobody else changes the
+    /// index. Readers of the fast door notice, as with any page that is evicted.
+    pub fn yield_memory(&self, keep_bytes: u64) -> u64 {
+        let before = self.resident_bytes();
+        let frames_max = self.segment.geometry().frames_max;
+        let populated = self.segment.header().populated.load(Ordering::Acquire).min(frames_max);
+        let index = Index::new(self.segment.clone());
+        let mut kept = self.held_frames(&index, populated);
+        let top = u32::try_from(keep_bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX).min(populated);
+        // Those that must stay beyond it take room from those that may.
+        let beyond = (top..populated).filter(|&frame| kept.has(frame)).count() as u32;
+        self.withdraw_clean(&index, top.saturating_sub(beyond), &mut kept);
+        let end = kept.end.next_multiple_of(CHUNK_FRAMES as u32).min(frames_max);
+        self.segment.header().populated.store(end, Ordering::Release);
+        for gap in kept.gaps(0..end).into_iter().chain(std::iter::once(end..frames_max)) {
+            if let Err(e) = self.punch(gap.clone()) {
+                tracing::warn!("memory of frames {gap:?} not given back: {e}");
+            }
+        }
+        before.saturating_sub(self.resident_bytes())
+    }
+
+    /// Calls `act` with each page that an entry says is in a frame below `frames`.
+    fn for_framed(&self, index: &Index, frames: u32, mut act: impl FnMut(Place, Entry, u32)) {
+        for slot in 0..self.segment.slots_used() {
+            if self.segment.object(slot).id.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            index.for_range(slot, 0, u64::MAX, |_, place| {
+                let entry = index.get(place);
+                if let Some(frame) = entry.frame().filter(|&frame| frame < frames) {
+                    act(place, entry, frame);
+                }
+            });
+        }
+    }
+
+    fn held_frames(&self, index: &Index, frames: u32) -> Kept {
+        let mut kept = Kept::new(frames);
+        self.for_framed(index, frames, |_, _, frame| {
+            if self.frame_flags(frame).load(Ordering::Acquire) & HELD != 0 {
+                kept.keep(frame);
+            }
+        });
+        kept
+    }
+
+    /// Clean pages in frames from `top` on are absent from now on; those below stay. So does what was being changed: the recovery decides on that.
+    fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut Kept) {
+        self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
+            if frame < top || entry.state() != State::Present {
+                kept.keep(frame);
+            } else if !kept.has(frame) {
+                withdraw(index.entry(place), Entry::absent(0, index.tick()));
+            }
+        });
+    }
+
+    /// Gives the memory of frames that belong to nobody back to the machine.
+    pub(crate) fn punch(&self, frames: Range<u32>) -> io::Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let (at, bytes) = (self.segment.frame_offset(frames.start), frames.len() as u64 * PAGE_SIZE as u64);
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(self.segment_fd.as_fd(), flags, at, bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::NullIo;
+    use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+
+    const MIB: u64 = 1 << 20;
+
+    fn start(config: &EngineConfig, handles: &Arc<SegmentHandles>) -> Arc<Engine> {
+        Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
+    }
+
+    /// A daemon dies over a full pool, 4 MiB of it dirty. Before the next one begins, all but some of it goes.
+    #[test]
+    fn yield_before_recovery_keeps_dirty_pages_and_frees_the_rest() {
+        let config = EngineConfig {
+            memory_bytes: 64 * MIB,
+            memory_max_bytes: Some(64 * MIB),
+            huge_pages: false,
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = start(&config, &handles);
+        let (clean, dirty) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let a = engine.object(7, clean.as_raw_fd(), 48 * MIB).unwrap();
+        let mut buf = vec![0; MIB as usize];
+        (0..48).for_each(|mib| assert!(engine.read(&a, mib * MIB, &mut buf, Door::Library).is_ok()));
+        dirty.set_len(4 * MIB).unwrap();
+        let b = engine.object(8, dirty.as_raw_fd(), 4 * MIB).unwrap();
+        (0..4).for_each(|mib| assert!(engine.write(&b, mib * MIB, &vec![5; MIB as usize]).is_ok()));
+        assert!(handles.resident_bytes() > 48 * MIB);
+        drop((a, b, engine));
+
+        let given = handles.yield_memory(16 * MIB);
+        assert!(given > 24 * MIB, "{given}");
+        let resident = handles.resident_bytes();
+        assert!(resident < 24 * MIB, "{resident}");
+
+        let engine = start(&config, &handles);
+        engine.set_ceiling(24 * MIB);
+        engine.reattach_object(7, clean.as_raw_fd()).unwrap();
+        let b = engine.reattach_object(8, dirty.as_raw_fd()).unwrap();
+        let found = engine.recover_pages();
+        assert_eq!(found.dirty, 1024);
+        assert!(found.pages < 5 * 1024, "{found:?}");
+        for mib in 0..4 {
+            engine.read(&b, mib * MIB, &mut buf, Door::Library).unwrap();
+            assert!(buf.iter().all(|&byte| byte == 5), "MiB {mib}");
+        }
+        assert_eq!(engine.check(), Vec::<String>::new());
+        let stats = engine.stats().memory;
+        assert_eq!((stats.limit_bytes, stats.ceiling_bytes), (64 * MIB, Some(24 * MIB)));
+    }
+
+    #[test]
+    fn ceiling_shrinks_the_pool_and_its_end_lets_it_grow() {
+        let config = EngineConfig {
+            memory_bytes: 48 * MIB,
+            memory_max_bytes: Some(48 * MIB),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = start(&config, &handles);
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 40 * MIB).unwrap();
+        let mut buf = vec![0; MIB as usize];
+        let mut fill =
+            || (0..40).for_each(|mib| assert!(engine.read(&o, mib * MIB, &mut buf, Door::Library).is_ok()));
+        fill();
+        let full = engine.stats().memory.used_bytes;
+        engine.set_ceiling(20 * MIB);
+        let bounded = engine.stats().memory;
+        assert!(bounded.used_bytes <= 20 * MIB, "{bounded:?}");
+        assert_eq!(bounded.limit_bytes, 48 * MIB);
+        engine.set_ceiling(u64::MAX);
+        fill();
+        let again = engine.stats().memory;
+        assert!(again.used_bytes + 2 * MIB > full && again.ceiling_bytes.is_none(), "{again:?}");
+        assert_eq!(engine.check(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,245 @@
+//! The memory control groups that this process is in: their limits, what of them is used, and who was killed for want of it.
+//!
+//! Version 1 has a tree for the controller of memory, version 2 one for all; both are read as /proc/self/cgroup and the mounts tell. Where there
+//! is no limit, or none that can be read, nothing is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::mounts;
+use crate::size::{MIB, Size, human};
+
+/// What terrace needs beside `--memory`: code, stacks, buffers of requests, and what the kernel keeps for it. Measured in a group of its own, with
+/// 128 MiB of memory: 12 MiB soon after the start, 22 to 24 under five jobs of fio with requests of 4 KiB to 1 MiB.
+pub const OWN_NEED: u64 = 24 << 20;
+
+/// As version 1 writes that there is no limit: the largest number of pages.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// Which of the two interfaces a group has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// One group, by its directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    version: Version,
+    dir: PathBuf,
+}
+
+/// A limit, and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes.
+    pub bytes: u64,
+    /// The control file.
+    pub file: PathBuf,
+}
+
+/// The group of this process and its ancestors, in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Groups(Vec<Group>);
+
+impl Groups {
+    /// Of this process; empty where none can be found.
+    pub fn own() -> Groups {
+        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Groups::found(&text, &mounts::table())
+    }
+
+    /// By the text of /proc/PID/cgroup and the mounts. Where both versions are mounted, version 1 has the controller if it is named there.
+    fn found(text: &str, table: &[mounts::Entry]) -> Groups {
+        let own = |named: &dyn Fn(&str) -> bool| {
+            text.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                named(controllers).then(|| PathBuf::from(path))
+            })
+        };
+        let v1 = own(&|controllers| controllers.split(',').any(|name| name == "memory"));
+        let (version, path) = match (v1, own(&str::is_empty)) {
+            (Some(path), _) => (Version::V1, path),
+            (None, Some(path)) => (Version::V2, path),
+            (None, None) => return Groups::default(),
+        };
+        let of_memory = |entry: &&mounts::Entry| match version {
+            Version::V1 => entry.fstype == "cgroup" && entry.options.split(',').any(|name| name == "memory"),
+            Version::V2 => entry.fstype == "cgroup2",
+        };
+        let Some(tree) = table.iter().find(of_memory) else { return Groups::default() };
+        // A container sees its own group as the top of the tree, and perhaps a path from above that.
+        let below = path.strip_prefix(&tree.root).or(path.strip_prefix("/")).unwrap_or(Path::new(""));
+        let own = tree.point.join(below);
+        let own = if own.is_dir() { own } else { tree.point.clone() };
+        let all = own.ancestors().take_while(|dir| dir.starts_with(&tree.point));
+        Groups(all.map(|dir| Group { version, dir: dir.to_owned() }).collect())
+    }
+
+    /// The lowest of all limits.
+    pub fn limit(&self) -> Option<Limit> {
+        self.0.iter().filter_map(Group::limit).min_by_key(|limit| limit.bytes)
+    }
+
+    /// What a limit of memory can be so that all that is in the groups fits. `ours` is what our cache has of it now. None: there is no limit.
+    pub fn fitting(&self, ours: u64) -> Option<u64> {
+        let of = |group: &Group| Some(fitting(group.limit()?.bytes, group.pinned()?, ours));
+        self.0.iter().filter_map(of).min()
+    }
+
+    /// Processes of our own group that the kernel has killed for want of memory.
+    pub fn kills(&self) -> Option<u64> {
+        self.0.first()?.kills()
+    }
+}
+
+/// What of a limit is left for the cache, if `pinned` bytes are in use and `ours` of them are the cache's: everything but what others use. For
+/// ourselves there is always room for what we need at times.
+fn fitting(limit: u64, pinned: u64, ours: u64) -> u64 {
+    let others = pinned.saturating_sub(ours);
+    limit.saturating_sub((others + OWN_NEED / 4).max(OWN_NEED))
+}
+
+impl Group {
+    fn limit(&self) -> Option<Limit> {
+        let files: &[&str] = match self.version {
+            Version::V1 => &["memory.limit_in_bytes"],
+            // Above `high` the kernel makes everybody wait.
+            Version::V2 => &["memory.max", "memory.high"],
+        };
+        let read = |name: &&str| {
+            let file = self.dir.join(name);
+            let bytes = number(&file).filter(|bytes| *bytes < NO_LIMIT)?;
+            Some(Limit { bytes, file })
+        };
+        files.iter().filter_map(read).min_by_key(|limit| limit.bytes)
+    }
+
+    /// Bytes in use that the kernel cannot have back by dropping cached pages of files.
+    fn pinned(&self) -> Option<u64> {
+        let stat = fs::read_to_string(self.dir.join("memory.stat")).ok()?;
+        let of = |names: &[&str]| names.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
+        let (used, dropped) = match self.version {
+            Version::V1 => ("memory.usage_in_bytes", of(&["total_inactive_file", "total_active_file"])),
+            Version::V2 => ("memory.current", of(&["inactive_file", "active_file", "slab_reclaimable"])),
+        };
+        Some(number(&self.dir.join(used))?.saturating_sub(dropped))
+    }
+
+    fn kills(&self) -> Option<u64> {
+        let name = match self.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        field(&fs::read_to_string(self.dir.join(name)).ok()?, "oom_kill")
+    }
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The number behind `name` in lines of `name number`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Processes that the kernel has killed on this machine for want of memory, in whatever group.
+pub fn kills_of_the_machine() -> Option<u64> {
+    field(&fs::read_to_string("/proc/vmstat").ok()?, "oom_kill")
+}
+
+/// One line, if the control group cannot hold `memory` and what terrace needs besides.
+pub fn too_small_for(memory: Size) -> Option<String> {
+    Groups::own().limit().and_then(|limit| told_if_too_small(&limit, memory))
+}
+
+/// The same for whoever reads standard error.
+pub fn tell_if_too_small(memory: Size) {
+    if let Some(line) = too_small_for(memory) {
+        eprintln!("terrace: {line}");
+    }
+}
+
+fn told_if_too_small(limit: &Limit, memory: Size) -> Option<String> {
+    (limit.bytes < memory.0 + OWN_NEED).then(|| {
+        format!(
+            "{}: {} cannot hold --memory {memory} and the {} that terrace needs besides: it keeps to less; raise this limit, or \
+             lower --memory to {}",
+            limit.file.display(),
+            human(limit.bytes),
+            human(OWN_NEED),
+            Size(limit.bytes.saturating_sub(OWN_NEED) / MIB * MIB),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(dir.join(name), text).unwrap());
+    }
+
+    fn entry(point: &Path, fstype: &str, root: &str, options: &str) -> mounts::Entry {
+        mounts::Entry {
+            dev: (0, 1),
+            root: root.into(),
+            point: point.to_owned(),
+            fstype: fstype.to_owned(),
+            source: "none".into(),
+            options: options.to_owned(),
+        }
+    }
+
+    #[test]
+    fn limit_of_an_ancestor_is_found_in_version_1() {
+        let dir = tempfile::tempdir().unwrap();
+        let (top, own) = (dir.path().join("a"), dir.path().join("a/b"));
+        write(&top, &[("memory.limit_in_bytes", "1048576\n")]);
+        let events = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        write(&own, &[("memory.limit_in_bytes", "9223372036854771712\n"), ("memory.oom_control", events)]);
+        let table = [
+            entry(Path::new("/none"), "cgroup", "/", "rw,cpu"),
+            entry(dir.path(), "cgroup", "/", "rw,memory"),
+        ];
+        let groups = Groups::found("9:cpu:/x\n4:memory:/a/b\n0::/\n", &table);
+        assert_eq!(groups.limit(), Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") }));
+        assert_eq!(groups.kills(), Some(3));
+        assert_eq!(groups.fitting(0), None, "what is used is not known");
+    }
+
+    #[test]
+    fn limit_of_version_2_is_the_lower_of_max_and_high() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("b");
+        let stat = "anon 1\nfile 9\ninactive_file 1048576\nactive_file 0\nslab_reclaimable 0\n";
+        write(&own, &[("memory.max", "max\n"), ("memory.high", "134217728\n"), ("memory.stat", stat)]);
+        write(&own, &[("memory.current", "105906176\n"), ("memory.events", "oom 2\noom_kill 1\n")]);
+        // A container's tree begins at its own group, and the path does not.
+        let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
+        assert_eq!(groups.limit().map(|limit| limit.bytes), Some(128 * MIB));
+        assert_eq!((groups.kills(), groups.fitting(100 * MIB)), (Some(1), Some(128 * MIB - OWN_NEED)));
+        assert_eq!(groups.fitting(0), Some(128 * MIB - 100 * MIB - OWN_NEED / 4));
+    }
+
+    #[test]
+    fn no_group_is_no_limit() {
+        assert_eq!(Groups::found("", &[]), Groups::default());
+        assert_eq!(Groups::found("4:memory:/a\n", &[]).limit(), None);
+        assert_eq!(Groups::default().kills(), None);
+    }
+
+    #[test]
+    fn limit_without_room_for_terrace_is_told_with_its_cure() {
+        let limit = Limit { bytes: 136 * MIB, file: "/g/memory.max".into() };
+        let line = told_if_too_small(&limit, Size(128 * MIB)).unwrap();
+        assert!(line.contains("/g/memory.max: 136 MiB cannot hold --memory 128MiB"), "{line}");
+        assert!(line.contains("lower --memory to 112MiB"), "{line}");
+        assert_eq!(told_if_too_small(&limit, Size(112 * MIB)), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Memory as the machine has it: the cache keeps below `--memory` while the control group cannot hold that beside all else.
+//!
+//! Without this the kernel kills terraced as the largest of the group. Its frames stay, for they belong to the memory file that the keeper
+//! holds, and the next terraced finds as little room as this one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use terrace_engine::Engine;
+
+use super::engine::Memory;
+use super::thread;
+use crate::cgroup::Groups;
+use crate::keeper::{Kills, Shared, Shortage};
+use crate::report::Line;
+use crate::size::{MIB, human};
+
+/// How often the group is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often, where it has no limit; one may be set, and the process may be moved.
+const FIND_EVERY: Duration = Duration::from_secs(5);
+/// How often it is said at the most that there is less memory.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// How much memory the cache may have.
+#[derive(Debug)]
+pub struct Guard {
+    groups: Groups,
+    shortage: Shortage,
+    began: Instant,
+    found: Instant,
+    told: Option<Instant>,
+    /// In force.
+    ceiling: u64,
+}
+
+impl Guard {
+    /// As this terraced begins.
+    pub fn new(shortage: &Shortage) -> Guard {
+        let now = Instant::now();
+        let (groups, shortage) = (Groups::own(), shortage.clone());
+        Guard { groups, shortage, began: now, found: now, told: None, ceiling: u64::MAX }
+    }
+
+    /// Before a terraced that takes over allocates anything: gives back what the dead one's cache had, if it died for want of memory or if there
+    /// is less than it had.
+    pub fn make_room(&self, memory: &Memory, limit: u64) {
+        let ceiling = self.target(limit, memory.resident_bytes());
+        if self.shortage.is_now() || memory.resident_bytes() > ceiling {
+            // Tables and books have their part, too.
+            let given = memory.give_back(ceiling / 16 * 15);
+            tracing::warn!("{} given back, to keep to {}", human(given), human(ceiling));
+        }
+    }
+
+    /// Sets the engine's ceiling by what there is now.
+    pub fn look(&mut self, engine: &Engine, memory: &Memory) {
+        let (limit, used) = (engine.memory_limit(), engine.stats().memory.used_bytes);
+        let target = self.target(limit, memory.resident_bytes().max(used));
+        // Downward at once. Upward slowly: what others give back they often take again.
+        let step = (limit / 64).max(2 * MIB);
+        self.ceiling = target.min(self.ceiling.max(step).saturating_add(step));
+        engine.set_ceiling(self.ceiling);
+        self.tell(limit);
+    }
+
+    /// What there is for a cache of this limit that has `ours` now.
+    fn target(&self, limit: u64, ours: u64) -> u64 {
+        let fitting = self.groups.fitting(ours).unwrap_or(u64::MAX);
+        fitting.min(limit).saturating_sub(self.shortage.penalty(self.began.elapsed()))
+    }
+
+    fn tell(&mut self, limit: u64) {
+        if self.ceiling < limit && self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            self.told = Some(Instant::now());
+            tracing::warn!(
+                "{} of {} are used, for there is no more memory",
+                human(self.ceiling),
+                human(limit)
+            );
+        }
+    }
+
+    /// Looks again and again; tells the keeper whom the kernel kills meanwhile.
+    pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
+        let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
+        thread("memory", move || {
+            let mut kills = Kills::so_far(&self.groups);
+            loop {
+                tell_kills(&mut kills, &self.groups, &mut news);
+                std::thread::sleep(if self.groups.limit().is_some() { LOOK_EVERY } else { 4 * LOOK_EVERY });
+                if self.found.elapsed() >= FIND_EVERY {
+                    (self.groups, self.found) = (Groups::own(), Instant::now());
+                }
+                self.look(&engine, &memory);
+            }
+        })
+    }
+}
+
+fn tell_kills(known: &mut Kills, groups: &Groups, news: &mut Line) {
+    let now = Kills::so_far(groups);
+    if std::mem::replace(known, now) != now {
+        news.say(&format!("kills {} {}", now.group, now.machine));
+    }
+}

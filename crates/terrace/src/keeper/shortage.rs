@@ -1,0 +1,128 @@
+//! Deaths for want of memory: whether it was the kernel that killed terraced, and how much less the next one is to use.
+//!
+//! The kernel counts whom it kills, for each control group and for the machine, and does not say whom. A count that has moved when terraced was
+//! killed names the cause; one that moves while it lives was about somebody else, and terraced tells it.
+
+use std::time::{Duration, Instant};
+
+use crate::cgroup::{self, Groups};
+use crate::size::{MIB, Size, human};
+
+/// Without such a death, what the next ones do without is halved after each such time.
+pub const HALVED_AFTER: Duration = Duration::from_secs(60);
+
+/// Processes killed for want of memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kills {
+    /// In our control group.
+    pub group: u64,
+    /// On the machine.
+    pub machine: u64,
+}
+
+impl Kills {
+    /// So far; 0 where it cannot be known.
+    pub fn so_far(groups: &Groups) -> Kills {
+        let machine = cgroup::kills_of_the_machine();
+        Kills { group: groups.kills().unwrap_or(0), machine: machine.unwrap_or(0) }
+    }
+}
+
+/// What the keeper knows of it.
+#[derive(Debug, Clone, Default)]
+pub struct Shortage {
+    /// When terraced last lived.
+    kills: Kills,
+    /// When it died of it last.
+    died: Option<Instant>,
+    /// Bytes that the next one does without.
+    penalty: u64,
+    /// The last death was one.
+    now: bool,
+}
+
+impl Shortage {
+    /// Before the first terraced.
+    pub fn new() -> Shortage {
+        Shortage { kills: Kills::so_far(&Groups::own()), ..Shortage::default() }
+    }
+
+    /// Others were killed while terraced lives.
+    pub fn note_others(&mut self, kills: Kills) {
+        self.kills = kills;
+    }
+
+    /// Whether the last terraced died of it.
+    pub fn is_now(&self) -> bool {
+        self.now
+    }
+
+    /// What a terraced does without that lives so long.
+    pub fn penalty(&self, lives: Duration) -> u64 {
+        halved(self.penalty, lives)
+    }
+
+    /// After the death of a terraced, by SIGKILL if `killed`, whose limit was `memory`: the cause, if it was this.
+    pub fn explain(&mut self, killed: bool, memory: Size) -> Option<String> {
+        let groups = Groups::own();
+        let limit = groups.limit().map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
+        let before = std::mem::replace(&mut self.kills, Kills::so_far(&groups));
+        let now = self.kills;
+        let where_ = match limit {
+            _ if !killed => None,
+            Some(limit) if now.group > before.group => {
+                Some(format!("in its control group, whose limit is {limit}"))
+            }
+            None if now.group > before.group => Some("in its control group".to_owned()),
+            _ if now.machine > before.machine => Some("on this machine".to_owned()),
+            _ => None,
+        };
+        self.now = where_.is_some();
+        let where_ = where_?;
+        self.note(memory.0, Instant::now());
+        Some(format!("by the kernel, which found no memory {where_}, with --memory {memory}"))
+    }
+
+    /// Each of these deaths doubles what the next one does without.
+    fn note(&mut self, memory: u64, now: Instant) {
+        let rest = self.died.map_or(Duration::ZERO, |died| now.saturating_duration_since(died));
+        let least = (memory / 16).max(4 * MIB);
+        self.penalty = (2 * halved(self.penalty, rest)).clamp(least, (memory / 4 * 3).max(least));
+        self.died = Some(now);
+    }
+}
+
+fn halved(penalty: u64, after: Duration) -> u64 {
+    penalty >> (after.as_secs() / HALVED_AFTER.as_secs()).min(63)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn penalty_doubles_with_each_death_and_fades() {
+        let (mut shortage, start) = (Shortage::default(), Instant::now());
+        shortage.note(128 * MIB, start);
+        assert_eq!(shortage.penalty(Duration::ZERO), 8 * MIB);
+        shortage.note(128 * MIB, start + Duration::from_secs(1));
+        assert_eq!(shortage.penalty(Duration::from_secs(1)), 16 * MIB);
+        assert_eq!(shortage.penalty(2 * HALVED_AFTER), 4 * MIB);
+        (2..20).for_each(|s| shortage.note(128 * MIB, start + Duration::from_secs(s)));
+        assert_eq!(shortage.penalty(Duration::ZERO), 96 * MIB, "a quarter is left");
+        shortage.note(128 * MIB, start + Duration::from_secs(3600));
+        assert_eq!(shortage.penalty(Duration::ZERO), 8 * MIB);
+    }
+
+    #[test]
+    fn kill_by_somebody_is_no_shortage() {
+        // The counts stand still, unless the machine is short of memory just now.
+        let mut shortage = Shortage::new();
+        if shortage.explain(true, Size(128 * MIB)).is_none() {
+            assert!(!shortage.is_now());
+            assert_eq!(shortage.penalty(Duration::ZERO), 0);
+        }
+        shortage.note_others(Kills::default());
+        assert_eq!(shortage.explain(false, Size(128 * MIB)), None, "a crash of its own");
+    }
+}

@@ -1,0 +1,160 @@
+//! Under the limit of a control group: what is said of it, and that the cache keeps within.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+
+use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until, write_apart};
+
+const MIB: u64 = 1 << 20;
+
+/// A control group with a limit of memory; it goes when its processes have.
+struct Group(PathBuf);
+
+impl Group {
+    fn with_limit(name: &str, mib: u64) -> Option<Group> {
+        let made = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find_map(|tree| {
+            let _ = fs::write(Path::new(tree).join("cgroup.subtree_control"), "+memory");
+            let dir = Path::new(tree).join(format!("terrace-{name}.{}", std::process::id()));
+            fs::create_dir(&dir).ok()?;
+            let limit = |file: &&str| dir.join(file).exists();
+            let file = ["memory.limit_in_bytes", "memory.max"].into_iter().find(limit);
+            let set = file.is_some_and(|file| fs::write(dir.join(file), (mib * MIB).to_string()).is_ok());
+            let group = Group(dir);
+            set.then_some(group)
+        });
+        if made.is_none() {
+            eprintln!("skipped: no control group with a limit of memory can be made");
+        }
+        made
+    }
+
+    /// The command, in the group from its first moment.
+    fn run(&self, command: &mut Command) -> Child {
+        let procs = fs::File::options().write(true).open(self.0.join("cgroup.procs")).unwrap();
+        // SAFETY: between fork and exec; a write is async-signal-safe.
+        unsafe { command.pre_exec(move || Ok(rustix::io::write(&procs, b"0").map(drop)?)) };
+        command.spawn().unwrap()
+    }
+
+    fn mount(&self, stage: &Stage, memory: &str) -> Told {
+        let mut command = terrace(["mount", "--memory", memory]);
+        let log = fs::File::create(stage.file("err")).unwrap();
+        let status = self.run(command.args([&stage.src, &stage.mnt]).stderr(log)).wait().unwrap();
+        Told { code: status.code(), out: String::new(), err: fs::read_to_string(stage.file("err")).unwrap() }
+    }
+
+    fn kills(&self) -> u64 {
+        let text = ["memory.oom_control", "memory.events"].map(|name| fs::read_to_string(self.0.join(name)));
+        let lines = text.into_iter().flatten().collect::<String>();
+        let count = lines.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+        count.expect("the kernel counts those it kills")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let start = std::time::Instant::now();
+        while fs::remove_dir(&self.0).is_err() && start.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// Reads a file twice, past the kernel's page cache.
+fn read_twice(path: &Path) {
+    for _ in 0..2 {
+        let mut dd = Command::new("dd");
+        told({
+            dd.arg(format!("if={}", text(path))).args([
+                "of=/dev/null",
+                "bs=1M",
+                "iflag=direct",
+                "status=none",
+            ]);
+            dd
+        })
+        .fine();
+    }
+}
+
+#[test]
+fn mount_in_a_small_group_tells_and_keeps_within() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let Some(group) = Group::with_limit("small", 72) else { return };
+    let old: Vec<u8> = (0..96 * MIB).map(|at| (at / 4096) as u8).collect();
+    fs::write(stage.src.join("old"), &old).unwrap();
+    let mounted = group.mount(&stage, "64MiB");
+    assert_eq!((mounted.code, mounted.err.lines().count()), (Some(0), 1), "{}", mounted.err);
+    for part in [text(&group.0), "72.0 MiB cannot hold --memory 64MiB", "24.0 MiB", "lower --memory to 48MiB"]
+    {
+        assert!(mounted.err.contains(part), "`{part}` is not in: {}", mounted.err);
+    }
+    read_twice(&stage.mnt.join("old"));
+    assert!(write_apart(&stage.mnt.join("new"), &old[..(32 * MIB) as usize]));
+    let stat = stage.stat();
+    assert_eq!(stat["memory"]["limit_bytes"], 64 * MIB);
+    assert!(stat["memory"]["ceiling_bytes"].as_u64().is_some_and(|bytes| bytes <= 48 * MIB), "{stat}");
+    assert!(stage.ask("stat", &[]).fine().out.contains("there is no more memory"));
+    let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
+    assert!(log.contains("cannot hold --memory 64MiB"), "{log}");
+    assert_eq!((group.kills(), &stat["instance"]["restarts"]), (0, &0.into()));
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+    assert!(fs::read(stage.src.join("new")).unwrap() == old[..(32 * MIB) as usize]);
+}
+
+/// Another program of the group takes so much, so fast, that the kernel kills: terraced, as the largest, and then perhaps that program.
+#[test]
+fn terraced_killed_for_want_of_memory_names_it_and_serves() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let Some(group) = Group::with_limit("hog", 120) else { return };
+    fs::write(stage.src.join("old"), vec![3; (96 * MIB) as usize]).unwrap();
+    group.mount(&stage, "64MiB").fine();
+    read_twice(&stage.mnt.join("old"));
+    let mut writer = Command::new("sh");
+    writer.args(["-c", &format!("exec > '{}'; printf %0100000d 7; read end", text(&stage.mnt.join("new")))]);
+    let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("written", || fs::metadata(stage.mnt.join("new")).is_ok_and(|meta| meta.len() == 100_000));
+    let (keeper, terraced) = stage.processes();
+    // So that it cannot make room in time.
+    kill(terraced, Signal::STOP);
+    let mut hog = Command::new("python3");
+    hog.args(["-c", "b = b'x' * (56 << 20); input()"]);
+    let mut hog = group.run(hog.stdin(std::process::Stdio::piped()));
+    wait_until("killed", || !runs(terraced));
+    assert!(group.kills() > 0);
+    assert!(runs(keeper), "the keeper has little, and counts less");
+
+    wait_until("told of", || stage.stat()["instance"]["restarts"].as_u64() > Some(0));
+    let stat = stage.stat();
+    let death = stat["instance"]["last_death"].as_str().unwrap();
+    assert!(
+        death.contains("found no memory in its control group") && death.contains(text(&group.0)),
+        "{death}"
+    );
+    assert!(stat["memory"]["ceiling_bytes"].as_u64().is_some_and(|bytes| bytes < 64 * MIB), "{stat}");
+    assert!(stage.ask("stat", &[]).fine().out.contains("last death"));
+    let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
+    assert!(log.contains("found no memory") && log.contains("given back"), "{log}");
+    read_twice(&stage.mnt.join("old"));
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+    let new = fs::read(stage.src.join("new")).unwrap();
+    assert!(new.len() == 100_000 && new.ends_with(b"00007"));
+    let _ = hog.kill();
+    hog.wait().unwrap();
+}
