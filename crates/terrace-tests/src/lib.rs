@@ -16,6 +16,7 @@ pub mod pages;
 pub mod process;
 pub mod rig;
 pub mod rng;
+pub mod storm;
 pub mod stress;
 pub mod tools;
 

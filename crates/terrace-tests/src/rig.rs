@@ -94,6 +94,48 @@ impl Drop for TestDir {
     }
 }
 
+/// A small ext4 on a loop device, mounted in a directory of its own: it fills up, and takes no other's room.
+#[derive(Debug)]
+pub struct SmallDisk {
+    at: PathBuf,
+    // Last, so that it is removed after the disk is unmounted.
+    _dir: TestDir,
+}
+
+impl SmallDisk {
+    /// Makes one of so many MiB. None, with a word, for others than root and where there are no loop devices.
+    #[track_caller]
+    pub fn new(test: &str, mib: u64) -> Option<SmallDisk> {
+        if !crate::is_root() {
+            return None;
+        }
+        let dir = TestDir::new(&format!("{test}-disk"));
+        let (image, at) = (dir.path().join("image"), dir.sub("disk"));
+        std::fs::File::create(&image).and_then(|f| f.set_len(mib << 20)).expect("an image");
+        process::run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image), 120).expect_success();
+        let mounted = process::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at), 120);
+        if !mounted.status.success() {
+            println!("skipped: no loop device here: {}", mounted.stderr.trim());
+            return None;
+        }
+        Some(SmallDisk { at, _dir: dir })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.at).status().is_ok_and(|status| status.success());
+        if !unmounted {
+            leftovers::clear(&self.at);
+        }
+    }
+}
+
 /// Test data lie on the file system of the build; programs that run as other users must be able to get there.
 fn base_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
@@ -117,6 +159,8 @@ pub struct Rig {
     src: PathBuf,
     at: PathBuf,
     options: Vec<String>,
+    /// Descriptors that the instance may have; 0: as many as the test.
+    nofile: u64,
     finished: bool,
     /// What keeps the compressed tier of the mount busy, if it is to be.
     pressure: Mutex<Option<Pressure>>,
@@ -135,16 +179,22 @@ impl Rig {
     /// A rig whose mount gets these options.
     #[track_caller]
     pub fn with(test: &str, side: Side, options: &[&str]) -> Rig {
+        Rig::of(test, side, options, None, 0)
+    }
+
+    /// A rig on a source that is there already, or whose instance may have so many descriptors and no more.
+    #[track_caller]
+    pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> Rig {
         // With TERRACE_PLAIN=1 all sides are plain directories: that shows what of a test does not depend on terrace.
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
-        let src = dir.sub("src");
+        let src = src.map_or_else(|| dir.sub("src"), Path::to_owned);
         let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
         let options = options.iter().map(|o| o.to_string()).collect();
         if busy::wanted() {
             busy::prepare(&src);
         }
-        let rig = Rig { side, src, at, options, finished: false, pressure: Mutex::new(None), dir };
+        let rig = Rig { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
         if side.has_mount() {
             rig.mount();
         }
@@ -180,6 +230,10 @@ impl Rig {
     #[track_caller]
     pub fn mount(&self) {
         let mut command = Command::new(product("terrace"));
+        if self.nofile > 0 {
+            command = Command::new("prlimit");
+            command.arg(format!("--nofile={}", self.nofile)).arg(product("terrace"));
+        }
         command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
         process::run(&mut command, 60).expect_success();
         assert!(
@@ -291,6 +345,25 @@ impl Rig {
     pub fn next_terraced(&self, last: i32) -> i32 {
         let keeper = self.keeper();
         next_child(keeper, last).unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
+    }
+
+    /// Kills keeper and terraced, in one order or the other, and waits until nothing of the instance lives: not a terraced either that
+    /// the keeper was just starting.
+    #[track_caller]
+    pub fn kill_everything(&self, rng: &mut rng::Rng) {
+        let (keeper, terraced) = (self.keeper(), self.terraced());
+        let order = if rng.chance(50) { [keeper, terraced] } else { [terraced, keeper] };
+        order.iter().for_each(|pid| {
+            process::kill(*pid, libc::SIGKILL);
+        });
+        let gone = process::wait_until(20, || {
+            let living = leftovers::daemons(self.dir.path());
+            living.iter().for_each(|pid| {
+                process::kill(*pid, libc::SIGKILL);
+            });
+            living.is_empty()
+        });
+        assert!(gone, "something of the instance lives on");
     }
 
     /// Waits for the end of what `terrace run` leaves behind when it was killed with its command.
@@ -412,6 +485,8 @@ pub enum Trouble {
     Commands,
     /// kill -9 of terraced, and at times of the next one while it recovers.
     Kill,
+    /// The same by all the signals that end it.
+    Signals,
 }
 
 impl Chaos {
@@ -454,8 +529,8 @@ impl Drop for Chaos {
 }
 
 fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
-    if trouble == Trouble::Kill {
-        return kill_terraced(at, rng);
+    if trouble != Trouble::Commands {
+        return kill_terraced(at, trouble, rng);
     }
     let mut command = Command::new(product("terrace"));
     match rng.below(5) {
@@ -468,19 +543,28 @@ fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
     true
 }
 
-/// kill -9 of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
-fn kill_terraced(at: &Path, rng: &mut rng::Rng) -> bool {
+/// The keeper and the terraced that serve there, as far as info.json tells.
+fn processes(at: &Path) -> Option<(i32, i32)> {
     let at = at.to_str().expect("a UTF-8 path");
     let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
     let number = |name: &str| mine.as_ref()?.1[name].as_i64().map(|pid| pid as i32);
-    let (Some(keeper), Some(first)) = (number("pid"), number("terraced")) else { return false };
-    let killed = process::kill(first, libc::SIGKILL);
+    number("pid").zip(number("terraced"))
+}
+
+/// The end of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
+fn kill_terraced(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
+    let signal = |rng: &mut rng::Rng| match trouble {
+        Trouble::Signals => process::deadly(rng),
+        _ => libc::SIGKILL,
+    };
+    let Some((keeper, first)) = processes(at) else { return false };
+    let killed = process::kill(first, signal(rng));
     if killed
         && rng.chance(20)
         && let Some(second) = next_child(keeper, first)
     {
         std::thread::sleep(std::time::Duration::from_micros(rng.below(6000)));
-        process::kill(second, libc::SIGKILL);
+        process::kill(second, signal(rng));
     }
     killed
 }
