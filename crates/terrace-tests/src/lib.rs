@@ -12,6 +12,7 @@ pub mod exec;
 pub mod gen_ops;
 pub mod leftovers;
 mod map;
+pub mod memory;
 pub mod pages;
 pub mod process;
 pub mod rig;

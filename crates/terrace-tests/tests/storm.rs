@@ -127,15 +127,15 @@ fn everything_killed_loses_nothing_acknowledged() {
 fn full_source_loses_no_answered_write_under_kills() {
     let test = "storm-full";
     let seed = seed(test);
-    let Some(disk) = SmallDisk::new(test, 40) else { return };
+    let Some(disk) = SmallDisk::new(test, 32) else { return };
     let src = disk.path().join("src");
     std::fs::create_dir(&src).expect("the disk is empty");
     let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
     let (ballast, ledger) = (src.join("ballast"), rig.aside().join("ledger"));
     for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 15) {
         // What is taken away again when the last writes find no room.
-        std::fs::write(&ballast, vec![b'x'; 3_000_000]).expect("there is room");
-        let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 800);
+        std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
+        let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
         let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
         let outcome = process::run(command.arg(format!("ledger={}", ledger.display())), PATIENCE);
         let kills = chaos.stop();
