@@ -15,7 +15,7 @@ PRODUCT := -p terrace -p terrace-preload -p terrace-bench
 TOOLS := target/tools
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
-WITH_TIER := TERRACE_CONFIG=$(CURDIR)/crates/terrace-tests/data/compressed.toml TERRACE_BUSY_TIER=1
+WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
 TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test programs --test stress
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4

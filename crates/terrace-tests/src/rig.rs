@@ -5,8 +5,8 @@ use crate::process::{self, Outcome};
 use crate::{leftovers, rng};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Where, in a test's directory, commands under `terrace run` leave their statistics.
 const STATS: &str = "stats";
@@ -43,7 +43,52 @@ pub fn product(name: &str) -> PathBuf {
         std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
     let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
-    path
+    if is_for_all(&dir) { path } else { copies(&dir).join(name) }
+}
+
+/// Copies of the product where every user may run them, and LD_PRELOAD can name them: made once for each build.
+fn copies(from: &Path) -> &'static Path {
+    static COPIES: OnceLock<PathBuf> = OnceLock::new();
+    COPIES.get_or_init(|| {
+        let to = base_dir().join(format!("product-{:x}", rng::hash(from.as_os_str().as_encoded_bytes())));
+        std::fs::create_dir_all(&to).expect("a directory for copies of the product");
+        for name in ["terrace", "libterrace_preload.so", "terrace-bench"] {
+            let (source, copy) = (from.join(name), to.join(name));
+            let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+            if !source.exists() || age(&source) == age(&copy) {
+                continue;
+            }
+            // Another test may be starting the one that is there.
+            let new = to.join(format!("{name}.{}", std::process::id()));
+            let copied = std::fs::copy(&source, &new)
+                .and_then(|_| std::fs::File::open(&new)?.set_modified(age(&source).expect("it is there")))
+                .and_then(|()| std::fs::rename(&new, &copy));
+            copied.unwrap_or_else(|why| panic!("{}: {why}", copy.display()));
+        }
+        to
+    })
+}
+
+/// True for a place that every user reaches and that shells, LD_PRELOAD and /proc/mounts take as it is; on a disk, and not where tests mount
+/// file systems of their own. A clone may be anywhere: what it lacks, `/var/tmp` has.
+fn is_for_all(dir: &Path) -> bool {
+    let reached =
+        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._+-".contains(b);
+    dir.as_os_str().as_encoded_bytes().iter().all(plain)
+        && !["/tmp", "/run", "/dev"].iter().any(|covered| dir.starts_with(covered))
+        && dir.ancestors().filter(|p| !p.as_os_str().is_empty()).all(reached)
+        && !is_memory(dir)
+}
+
+/// True for a tmpfs: it is no place for what is to be read past the page cache.
+fn is_memory(dir: &Path) -> bool {
+    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL in a path");
+    // SAFETY: statfs is plain data, and all zeros is one; the path is NUL-terminated.
+    unsafe {
+        let mut told: libc::statfs = std::mem::zeroed();
+        libc::statfs(path.as_ptr(), &raw mut told) == 0 && told.f_type == libc::TMPFS_MAGIC
+    }
 }
 
 /// A program of this crate, beside the running test.
@@ -136,19 +181,18 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Test data lie on the file system of the build; programs that run as other users must be able to get there.
+/// Test data lie beside the build, where that is a place for them.
 fn base_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
         return dir.into();
     }
     let near = workspace().join("target/test-data");
     std::fs::create_dir_all(&near).expect("target can be written");
-    let open =
-        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
-    if near.ancestors().filter(|p| !p.as_os_str().is_empty()).all(open) {
+    // SAFETY: no arguments.
+    if is_for_all(&near) {
         near
     } else {
-        "/var/tmp/terrace-tests".into()
+        format!("/var/tmp/terrace-tests-{}", unsafe { libc::geteuid() }).into()
     }
 }
 

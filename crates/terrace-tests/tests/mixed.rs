@@ -41,6 +41,12 @@ until [ -e "$1/stop" ]; do
     cp -r "$1/tree" tree.$2
     tar -cf - tree.$2 | tar -xf - --transform "s/^tree/again/"
     diff -r "$1/tree" again.$2
+done
+"#;
+
+/// What goes while it looks is no fault of the mount.
+const FIND: &str = r#"
+until [ -e "$1/stop" ]; do
     find . -type f -newer "$1/tree" > /dev/null 2>&1 || true
 done
 "#;
@@ -93,6 +99,8 @@ impl Mixed {
         mixed.program("git", "/bin/bash", GIT, "");
         mixed.program("tree one", "/bin/bash", TREE, "1");
         mixed.program("tree two", "/bin/bash", TREE, "2");
+        mixed.program("tree three", "/bin/bash", TREE, "3");
+        mixed.program("find", "/bin/bash", FIND, "");
         mixed.program("database", "python3", DATABASE, "");
         mixed.program("fio", "/bin/bash", FIO, &amount("TERRACE_FIO_MIB", 16, 200).to_string());
         mixed
@@ -197,7 +205,7 @@ fn mixed_load_passes_while_the_kernel_forgets() {
     }
     let test = "mixed-forgotten";
     let seed = seed(test);
-    let rig = Rig::new(test, Side::Mount, "64MiB");
+    let rig = Rig::of(test, Side::Mount, &["--memory", "128MiB"], None, 20_000);
     let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     let mut last = Instant::now();
