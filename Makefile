@@ -20,6 +20,9 @@ TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
+# Nor in a soak.
+LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30
+
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
@@ -36,14 +39,14 @@ test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 
-## soak: every test in its long form, hours; with those on the traces in TERRACE_TRACES, if it is set
+## soak: every test in its long form, 75 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the tests on real traces in TERRACE_TRACES, if it is set
 soak: packages-test build tools lint loom
-	failed=; \
-	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --locked --workspace --no-fail-fast -- --nocapture || failed=1; \
-	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --locked --no-fail-fast $(TIER_TESTS) -- --nocapture || failed=1; \
+	export CARGO="$(CARGO)"; bash .ci/soak begin; \
+	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
+	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) -- --nocapture; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
-		$(CARGO) test --release --locked -p terrace-bench --test real_traces -- --ignored --nocapture || failed=1; \
-	[ -z "$$failed" ]
+		bash .ci/soak part traces -p terrace-bench --test real_traces -- --ignored --nocapture; \
+	bash .ci/soak end
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build

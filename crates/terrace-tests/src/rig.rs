@@ -188,12 +188,12 @@ fn base_dir() -> PathBuf {
     }
     let near = workspace().join("target/test-data");
     std::fs::create_dir_all(&near).expect("target can be written");
-    // SAFETY: no arguments.
     if is_for_all(&near) {
-        near
-    } else {
-        format!("/var/tmp/terrace-tests-{}", unsafe { libc::geteuid() }).into()
+        return near;
     }
+    // SAFETY: no arguments.
+    let user = unsafe { libc::geteuid() };
+    format!("/var/tmp/terrace-tests-{user}").into()
 }
 
 /// A test's directory and, where there is one, the mount.

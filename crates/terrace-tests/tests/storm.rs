@@ -132,7 +132,7 @@ fn full_source_loses_no_answered_write_under_kills() {
     std::fs::create_dir(&src).expect("the disk is empty");
     let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
     let (ballast, ledger) = (src.join("ballast"), rig.aside().join("ledger"));
-    for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 15) {
+    for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 6) {
         // What is taken away again when the last writes find no room.
         std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
         let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
