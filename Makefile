@@ -16,7 +16,7 @@ TOOLS := target/tools
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
-TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test programs --test stress
+TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
@@ -43,7 +43,7 @@ test: packages-test build tools lint loom
 soak: packages-test build tools lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
-	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) -- --nocapture; \
+	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
 		bash .ci/soak part traces -p terrace-bench --test real_traces -- --ignored --nocapture; \
 	bash .ci/soak end
