@@ -73,6 +73,21 @@ fn names_on_a_plain_directory_agree_with_the_model() {
     names_under("storm-plain", Side::Plain, None);
 }
 
+/// The storm itself sees what is not as it was left.
+#[test]
+fn names_changed_by_others_fail_the_storm() {
+    let seed = seed("storm-changed");
+    let rig = Rig::new("storm-changed", Side::Plain, "");
+    let mut storm = Background::new(names(&rig, 60, seed).stdout(Stdio::null()));
+    let found = process::wait_until(PATIENCE, || {
+        for entry in std::fs::read_dir(rig.at().join("w0")).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+        storm.wait(Duration::ZERO).is_some_and(|status| !status.success())
+    });
+    assert!(found, "TERRACE_SEED={seed}: the storm missed that its files were removed");
+}
+
 #[test]
 fn killed_terraced_changes_no_name_through_the_mount() {
     names_under("storm-mount", Side::Mount, Some(Trouble::Signals));
