@@ -15,10 +15,13 @@ PRODUCT := -p terrace -p terrace-preload -p terrace-bench
 TOOLS := target/tools
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
-WITH_TIER := TERRACE_CONFIG=$(CURDIR)/crates/terrace-tests/data/compressed.toml TERRACE_BUSY_TIER=1
-TIER_TESTS := -p terrace-tests --test behaviour --test crash --test model --test programs --test stress
+WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
+TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
+
+# Nor in a soak.
+LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30
 
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
@@ -39,16 +42,16 @@ test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 
-## soak: every test in its long form, hours; with those on the traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
+## soak: every test in its long form, 75 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: packages-test build tools lint loom
-	failed=; \
-	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --locked --workspace --no-fail-fast -- --nocapture || failed=1; \
-	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --locked --no-fail-fast $(TIER_TESTS) -- --nocapture || failed=1; \
+	export CARGO="$(CARGO)"; bash .ci/soak begin; \
+	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
+	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
-		$(CARGO) test --release --locked -p terrace-bench --test real_traces -- --ignored --nocapture || failed=1; \
-	if [ -n "$${XFSTESTS:-}" ]; then $(MAKE) xfstests || failed=1; \
+		bash .ci/soak part traces -p terrace-bench --test real_traces -- --ignored --nocapture; \
+	if [ -n "$${XFSTESTS:-}" ]; then bash .ci/soak command xfstests make xfstests; \
 	else echo "xfstests: skipped, for XFSTESTS names no checkout of it"; fi; \
-	[ -z "$$failed" ]
+	bash .ci/soak end
 
 ## xfstests: the generic tests (GROUP=quick, or TESTS="generic/001 ...") of the checkout in XFSTESTS, and ext4 where one fails; an hour, as root
 xfstests: packages-xfstests build

@@ -56,6 +56,15 @@ fn look(dir: &Path) -> Vec<String> {
     found
 }
 
+/// Keepers and daemons of mounts below `dir` that live, also one that was started a moment ago and that no instance's record names.
+pub fn daemons(dir: &Path) -> Vec<i32> {
+    let name = dir.to_str().expect("a UTF-8 path");
+    let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let is_ours =
+        |pid: &i32| comm(*pid).starts_with("terrace") && process::alive(*pid) && mentions(*pid, name);
+    process::pids().into_iter().filter(is_ours).collect()
+}
+
 /// True when the arguments or the working directory of a process name the place. (Its mounts say nothing: every process
 /// of this mount namespace sees those of a test.)
 fn mentions(pid: i32, name: &str) -> bool {

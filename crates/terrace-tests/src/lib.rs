@@ -2,7 +2,8 @@
 //! what they promise. One test drives the same work on up to three sides: a plain directory (the reference), a terrace
 //! mount, and a terrace mount with the fast door.
 //!
-//! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long, `TERRACE_KEEP=1` keeps the
+//! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long
+//! (`TERRACE_SOAK_MINUTES` says how long all of them may take, 75 by default), `TERRACE_KEEP=1` keeps the
 //! directories of tests, `TERRACE_TEST_DIR` says where they are made, `TERRACE_BIN_DIR` where the product lies,
 //! `TERRACE_BUSY_TIER=1` keeps the compressed tier of every mount busy (`busy`), `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
 
@@ -12,10 +13,12 @@ pub mod exec;
 pub mod gen_ops;
 pub mod leftovers;
 mod map;
+pub mod memory;
 pub mod pages;
 pub mod process;
 pub mod rig;
 pub mod rng;
+pub mod storm;
 pub mod stress;
 pub mod tools;
 
@@ -40,11 +43,38 @@ pub fn soak() -> bool {
     std::env::var("TERRACE_SOAK").is_ok_and(|v| v != "0")
 }
 
+/// The minutes that `make soak` takes on two cores if `TERRACE_SOAK_MINUTES` does not say otherwise: the long amounts are made for it.
+const SOAK_MINUTES: u64 = 75;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// So much in a soak of [`SOAK_MINUTES`], in proportion in others.
+fn in_proportion(long: u64) -> u64 {
+    long * number("TERRACE_SOAK_MINUTES").unwrap_or(SOAK_MINUTES) / SOAK_MINUTES
+}
+
 /// The quick or the long amount, or what the environment variable `name` says.
 pub fn amount(name: &str, quick: u64, long: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is a number")),
-        Err(_) if soak() => long,
-        Err(_) => quick,
+    let wanted = || if soak() { in_proportion(long).max(quick) } else { quick };
+    number(name).unwrap_or_else(wanted)
+}
+
+/// The end of the time that a test of many rounds has in its long form. In the quick form it does all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct SoakEnd(Option<std::time::Instant>);
+
+impl SoakEnd {
+    /// So many seconds from now, in a soak of the usual length.
+    pub fn after(seconds: u64) -> SoakEnd {
+        let end = || std::time::Instant::now() + std::time::Duration::from_secs(in_proportion(seconds));
+        SoakEnd(soak().then(end))
+    }
+
+    /// True when it has come.
+    pub fn has_come(self) -> bool {
+        self.0.is_some_and(|end| std::time::Instant::now() > end)
     }
 }

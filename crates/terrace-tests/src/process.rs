@@ -189,6 +189,15 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
+/// A signal that ends terraced, as a kill, an abort or a fault in its memory does. `TERRACE_SIGNAL` names the only one.
+pub fn deadly(rng: &mut crate::rng::Rng) -> i32 {
+    let all = [libc::SIGKILL, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
+    match std::env::var("TERRACE_SIGNAL") {
+        Ok(text) => text.parse().expect("TERRACE_SIGNAL is a number"),
+        Err(_) => *rng.pick(&all),
+    }
+}
+
 /// The state letter of a process, or `-` when it is gone.
 pub fn state(pid: i32) -> char {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return '-' };

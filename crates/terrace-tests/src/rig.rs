@@ -5,8 +5,8 @@ use crate::process::{self, Outcome};
 use crate::{leftovers, rng};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Where, in a test's directory, commands under `terrace run` leave their statistics.
 const STATS: &str = "stats";
@@ -43,7 +43,52 @@ pub fn product(name: &str) -> PathBuf {
         std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
     let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
-    path
+    if is_for_all(&dir) { path } else { copies(&dir).join(name) }
+}
+
+/// Copies of the product where every user may run them, and LD_PRELOAD can name them: made once for each build.
+fn copies(from: &Path) -> &'static Path {
+    static COPIES: OnceLock<PathBuf> = OnceLock::new();
+    COPIES.get_or_init(|| {
+        let to = base_dir().join(format!("product-{:x}", rng::hash(from.as_os_str().as_encoded_bytes())));
+        std::fs::create_dir_all(&to).expect("a directory for copies of the product");
+        for name in ["terrace", "libterrace_preload.so", "terrace-bench"] {
+            let (source, copy) = (from.join(name), to.join(name));
+            let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+            if !source.exists() || age(&source) == age(&copy) {
+                continue;
+            }
+            // Another test may be starting the one that is there.
+            let new = to.join(format!("{name}.{}", std::process::id()));
+            let copied = std::fs::copy(&source, &new)
+                .and_then(|_| std::fs::File::open(&new)?.set_modified(age(&source).expect("it is there")))
+                .and_then(|()| std::fs::rename(&new, &copy));
+            copied.unwrap_or_else(|why| panic!("{}: {why}", copy.display()));
+        }
+        to
+    })
+}
+
+/// True for a place that every user reaches and that shells, LD_PRELOAD and /proc/mounts take as it is; on a disk, and not where tests mount
+/// file systems of their own. A clone may be anywhere: what it lacks, `/var/tmp` has.
+fn is_for_all(dir: &Path) -> bool {
+    let reached =
+        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._+-".contains(b);
+    dir.as_os_str().as_encoded_bytes().iter().all(plain)
+        && !["/tmp", "/run", "/dev"].iter().any(|covered| dir.starts_with(covered))
+        && dir.ancestors().filter(|p| !p.as_os_str().is_empty()).all(reached)
+        && !is_memory(dir)
+}
+
+/// True for a tmpfs: it is no place for what is to be read past the page cache.
+fn is_memory(dir: &Path) -> bool {
+    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL in a path");
+    // SAFETY: statfs is plain data, and all zeros is one; the path is NUL-terminated.
+    unsafe {
+        let mut told: libc::statfs = std::mem::zeroed();
+        libc::statfs(path.as_ptr(), &raw mut told) == 0 && told.f_type == libc::TMPFS_MAGIC
+    }
 }
 
 /// A program of this crate, beside the running test.
@@ -94,20 +139,61 @@ impl Drop for TestDir {
     }
 }
 
-/// Test data lie on the file system of the build; programs that run as other users must be able to get there.
+/// A small ext4 on a loop device, mounted in a directory of its own: it fills up, and takes no other's room.
+#[derive(Debug)]
+pub struct SmallDisk {
+    at: PathBuf,
+    // Last, so that it is removed after the disk is unmounted.
+    _dir: TestDir,
+}
+
+impl SmallDisk {
+    /// Makes one of so many MiB. None, with a word, for others than root and where there are no loop devices.
+    #[track_caller]
+    pub fn new(test: &str, mib: u64) -> Option<SmallDisk> {
+        if !crate::is_root() {
+            return None;
+        }
+        let dir = TestDir::new(&format!("{test}-disk"));
+        let (image, at) = (dir.path().join("image"), dir.sub("disk"));
+        std::fs::File::create(&image).and_then(|f| f.set_len(mib << 20)).expect("an image");
+        process::run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image), 120).expect_success();
+        let mounted = process::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at), 120);
+        if !mounted.status.success() {
+            println!("skipped: no loop device here: {}", mounted.stderr.trim());
+            return None;
+        }
+        Some(SmallDisk { at, _dir: dir })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.at).status().is_ok_and(|status| status.success());
+        if !unmounted {
+            leftovers::clear(&self.at);
+        }
+    }
+}
+
+/// Test data lie beside the build, where that is a place for them.
 fn base_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
         return dir.into();
     }
     let near = workspace().join("target/test-data");
     std::fs::create_dir_all(&near).expect("target can be written");
-    let open =
-        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
-    if near.ancestors().filter(|p| !p.as_os_str().is_empty()).all(open) {
-        near
-    } else {
-        "/var/tmp/terrace-tests".into()
+    if is_for_all(&near) {
+        return near;
     }
+    // SAFETY: no arguments.
+    let user = unsafe { libc::geteuid() };
+    format!("/var/tmp/terrace-tests-{user}").into()
 }
 
 /// A test's directory and, where there is one, the mount.
@@ -117,6 +203,8 @@ pub struct Rig {
     src: PathBuf,
     at: PathBuf,
     options: Vec<String>,
+    /// Descriptors that the instance may have; 0: as many as the test.
+    nofile: u64,
     finished: bool,
     /// What keeps the compressed tier of the mount busy, if it is to be.
     pressure: Mutex<Option<Pressure>>,
@@ -135,16 +223,22 @@ impl Rig {
     /// A rig whose mount gets these options.
     #[track_caller]
     pub fn with(test: &str, side: Side, options: &[&str]) -> Rig {
+        Rig::of(test, side, options, None, 0)
+    }
+
+    /// A rig on a source that is there already, or whose instance may have so many descriptors and no more.
+    #[track_caller]
+    pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> Rig {
         // With TERRACE_PLAIN=1 all sides are plain directories: that shows what of a test does not depend on terrace.
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
-        let src = dir.sub("src");
+        let src = src.map_or_else(|| dir.sub("src"), Path::to_owned);
         let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
         let options = options.iter().map(|o| o.to_string()).collect();
         if busy::wanted() {
             busy::prepare(&src);
         }
-        let rig = Rig { side, src, at, options, finished: false, pressure: Mutex::new(None), dir };
+        let rig = Rig { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
         if side.has_mount() {
             rig.mount();
         }
@@ -180,6 +274,10 @@ impl Rig {
     #[track_caller]
     pub fn mount(&self) {
         let mut command = Command::new(product("terrace"));
+        if self.nofile > 0 {
+            command = Command::new("prlimit");
+            command.arg(format!("--nofile={}", self.nofile)).arg(product("terrace"));
+        }
         command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
         process::run(&mut command, 60).expect_success();
         assert!(
@@ -291,6 +389,25 @@ impl Rig {
     pub fn next_terraced(&self, last: i32) -> i32 {
         let keeper = self.keeper();
         next_child(keeper, last).unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
+    }
+
+    /// Kills keeper and terraced, in one order or the other, and waits until nothing of the instance lives: not a terraced either that
+    /// the keeper was just starting.
+    #[track_caller]
+    pub fn kill_everything(&self, rng: &mut rng::Rng) {
+        let (keeper, terraced) = (self.keeper(), self.terraced());
+        let order = if rng.chance(50) { [keeper, terraced] } else { [terraced, keeper] };
+        order.iter().for_each(|pid| {
+            process::kill(*pid, libc::SIGKILL);
+        });
+        let gone = process::wait_until(20, || {
+            let living = leftovers::daemons(self.dir.path());
+            living.iter().for_each(|pid| {
+                process::kill(*pid, libc::SIGKILL);
+            });
+            living.is_empty()
+        });
+        assert!(gone, "something of the instance lives on");
     }
 
     /// Waits for the end of what `terrace run` leaves behind when it was killed with its command.
@@ -412,6 +529,8 @@ pub enum Trouble {
     Commands,
     /// kill -9 of terraced, and at times of the next one while it recovers.
     Kill,
+    /// The same by all the signals that end it.
+    Signals,
 }
 
 impl Chaos {
@@ -454,8 +573,8 @@ impl Drop for Chaos {
 }
 
 fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
-    if trouble == Trouble::Kill {
-        return kill_terraced(at, rng);
+    if trouble != Trouble::Commands {
+        return kill_terraced(at, trouble, rng);
     }
     let mut command = Command::new(product("terrace"));
     match rng.below(5) {
@@ -468,19 +587,28 @@ fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
     true
 }
 
-/// kill -9 of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
-fn kill_terraced(at: &Path, rng: &mut rng::Rng) -> bool {
+/// The keeper and the terraced that serve there, as far as info.json tells.
+fn processes(at: &Path) -> Option<(i32, i32)> {
     let at = at.to_str().expect("a UTF-8 path");
     let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
     let number = |name: &str| mine.as_ref()?.1[name].as_i64().map(|pid| pid as i32);
-    let (Some(keeper), Some(first)) = (number("pid"), number("terraced")) else { return false };
-    let killed = process::kill(first, libc::SIGKILL);
+    number("pid").zip(number("terraced"))
+}
+
+/// The end of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
+fn kill_terraced(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
+    let signal = |rng: &mut rng::Rng| match trouble {
+        Trouble::Signals => process::deadly(rng),
+        _ => libc::SIGKILL,
+    };
+    let Some((keeper, first)) = processes(at) else { return false };
+    let killed = process::kill(first, signal(rng));
     if killed
         && rng.chance(20)
         && let Some(second) = next_child(keeper, first)
     {
         std::thread::sleep(std::time::Duration::from_micros(rng.below(6000)));
-        process::kill(second, libc::SIGKILL);
+        process::kill(second, signal(rng));
     }
     killed
 }

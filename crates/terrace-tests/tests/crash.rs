@@ -7,7 +7,7 @@ use terrace_tests::stress::Stress;
 use terrace_tests::{amount, leftovers, process};
 
 fn rounds() -> u64 {
-    amount("TERRACE_CRASH_ROUNDS", 10, 200)
+    amount("TERRACE_CRASH_ROUNDS", 10, 80)
 }
 
 fn pause(rng: &mut Rng, most_ms: u64) -> Duration {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::process::Command;
+use terrace_tests::memory::Memory;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
@@ -360,41 +361,6 @@ fn a_full_source() {
     assert!(left.is_empty(), "left behind: {left:#?}");
 }
 
-/// Memory of an instance, KiB: its memory files, which is what the limit is about; and what its processes have for themselves,
-/// of which the books of frames and inodes count as well.
-fn memory_kib(rig: &Rig) -> (u64, u64) {
-    let own = |pid: i32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("smaps of the instance");
-        let line = text.lines().find(|l| l.starts_with("Anonymous:")).expect("a line Anonymous");
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-    };
-    let mut seen = BTreeSet::new();
-    let mut shared = 0;
-    for entry in fs::read_dir(format!("/proc/{}/fd", rig.keeper())).expect("descriptors of the keeper") {
-        // Descriptors come and go meanwhile; those of memory files that stay are found.
-        let path = entry.unwrap().path();
-        let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
-        if let (true, Ok(m)) = (is_memory, fs::metadata(&path))
-            && seen.insert((m.dev(), m.ino()))
-        {
-            shared += m.blocks() / 2;
-        }
-    }
-    assert!(seen.len() >= 3, "segment, touch table and durable tables are memory files");
-    (shared, own(rig.keeper()) + own(rig.terraced()))
-}
-
-/// What the processes may have for themselves: eight threads, each with a request and an answer of a megabyte and a detour buffer in a huge
-/// page of two; stacks, books and the allocator's waste.
-const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
-
-fn within(rig: &Rig, limit_mib: u64) {
-    let (shared, own) = memory_kib(rig);
-    println!("{shared} KiB in memory files, {own} KiB of the processes, limit {limit_mib} MiB");
-    assert!(shared <= limit_mib << 10, "{shared} KiB of {limit_mib} MiB");
-    assert!(own <= OWN_KIB_MAX, "{own} KiB of the processes");
-}
-
 #[test]
 fn memory_is_a_hard_limit_and_can_be_changed() {
     let rig = Rig::new("memory", Side::Fast, "64MiB");
@@ -405,11 +371,11 @@ fn memory_is_a_hard_limit_and_can_be_changed() {
         )
     };
     rig.shell(&script(mib), 600);
-    within(&rig, 64);
+    Memory::of(&rig).within(64);
     rig.terrace("resize", &["24MiB"]).expect_success();
-    within(&rig, 24);
+    Memory::of(&rig).within(24);
     rig.shell("for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done", 600);
-    within(&rig, 24);
+    Memory::of(&rig).within(24);
     rig.check();
     rig.terrace("resize", &["64MiB"]).expect_success();
     rig.shell("md5sum big > /dev/null", 600);
@@ -432,11 +398,11 @@ fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
             done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         while !done.load(std::sync::atomic::Ordering::Relaxed) {
-            within(&rig, 24);
+            Memory::of(&rig).within(24);
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     });
-    within(&rig, 24);
+    Memory::of(&rig).within(24);
     rig.finish();
 }
 

@@ -12,7 +12,7 @@ use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, is_root};
 
 fn rounds() -> u64 {
-    amount("TERRACE_FUZZ_ROUNDS", 150, 20_000)
+    amount("TERRACE_FUZZ_ROUNDS", 150, 3_000)
 }
 
 /// A text with a few things wrong: bytes of any value, pieces lost, doubled and moved, numbers too large.

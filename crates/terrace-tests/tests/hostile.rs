@@ -26,7 +26,7 @@ fn attacked(test: &str, user: Option<&str>) {
     // (The attacker starts inside it, for the directory above stays closed.)
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     open(&place, 0o755).and_then(|()| open(&place.join("door.sock"), 0o666)).expect("our own directory");
-    let seconds = amount("TERRACE_SECONDS", 6, 120);
+    let seconds = amount("TERRACE_SECONDS", 6, 60);
     let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);

@@ -2,11 +2,11 @@
 //! door and under `terrace run`; also while the cache is disturbed, and while terraced is killed.
 
 use std::time::{Duration, Instant};
-use terrace_tests::amount;
 use terrace_tests::compare::{Driver, Pair, prepare};
 use terrace_tests::gen_ops::sequence;
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
 use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{SoakEnd, amount};
 
 /// Sequences that interleave in one driver process.
 const BATCH: u64 = 50;
@@ -20,10 +20,10 @@ fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Trouble, u64)>
     prepare(&rig);
     let pair = Pair::new(&plain, &rig, Driver::default());
     let chaos = trouble.map(|(what, pause_ms)| Chaos::start(&rig, what, seed, pause_ms));
-    let begun = Instant::now();
+    let (begun, soak) = (Instant::now(), SoakEnd::after(150));
     let mut rng = Rng::new(seed);
     let mut done = 0;
-    while done < sequences {
+    while done < sequences && !soak.has_come() {
         let batch: Vec<_> = (0..BATCH).map(|_| sequence(rng.next_u64(), 60)).collect();
         if let Err(why) = pair.check(&batch, &mut rng) {
             panic!("{test}: TERRACE_SEED={seed}, batch {}: {why}", done / BATCH);
@@ -78,8 +78,11 @@ fn terrace_run_answers_as_a_plain_directory() {
     let on = rig.at().to_str().expect("a UTF-8 path").to_owned();
     let terrace = product("terrace").to_str().expect("a UTF-8 path").to_owned();
     let mut rng = Rng::new(seed);
-    let end = Instant::now() + Duration::from_secs(600);
+    let (end, soak) = (Instant::now() + Duration::from_secs(600), SoakEnd::after(150));
     for batch in 0..amount("TERRACE_SEQUENCES", 200, 5_000) / BATCH {
+        if soak.has_come() {
+            break;
+        }
         let policy = *rng.pick(&["strata", "mglru", "clock", "lru"]);
         let words = [&terrace, "run", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
         let driver = Driver { wrapper: words.map(str::to_owned).to_vec(), fault: None };

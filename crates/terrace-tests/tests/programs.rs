@@ -19,7 +19,7 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
     need("fio", "fio");
     let seed = seed("fio");
     let rig = Rig::new(&format!("fio-{engine}"), side, "16MiB");
-    let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 256));
+    let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 128));
     // Without randrepeat=0 fio replays one sequence, whatever the seed.
     let seed = format!("--randseed={seed}");
     let common =
@@ -411,7 +411,7 @@ fn sqlite(side: Side, trouble: Option<Trouble>) {
     std::fs::write(&acked, "").expect("a file");
     let log = rig.aside().join("log");
     let chaos = trouble.map(|what| Chaos::start(&rig, what, seed, 150));
-    for round in 0..amount("TERRACE_SQLITE_ROUNDS", 5, 60) {
+    for round in 0..amount("TERRACE_SQLITE_ROUNDS", 5, 30) {
         let mut command = rig.command("python3");
         command.args(["-c", SQLITE_WRITER, "db"]).arg(&acked).arg((seed + round).to_string());
         command.stderr(std::fs::File::create(&log).expect("a log"));
@@ -553,7 +553,7 @@ fn postgres(side: Side) {
     shell("fill", 240);
     let chaos =
         (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
-    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
+    let seconds = amount("TERRACE_PG_SECONDS", 8, 60);
     let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120);
     println!(
         "{side:?}: {}",
@@ -622,7 +622,7 @@ fn postgres_through_the_fast_door() {
     let rig = Rig::new("postgres", Side::Run, "32MiB");
     let Some(mut bash) = rig.command_of("postgres", "/bin/bash") else { return };
     let server = Postgres::new(&rig);
-    let seconds = amount("TERRACE_PG_SECONDS", 8, 120);
+    let seconds = amount("TERRACE_PG_SECONDS", 8, 60);
     bash.env("XDG_RUNTIME_DIR", &server.sock).env("HOME", &server.sock).env("TERRACE", product("terrace"));
     bash.env("SECONDS_OF_WRITES", seconds.to_string());
     let said = server.script(bash, POSTGRES_UNDER_RUN, seconds + 600);

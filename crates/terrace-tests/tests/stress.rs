@@ -7,7 +7,7 @@ use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 
 fn seconds() -> Duration {
-    Duration::from_secs(amount("TERRACE_SECONDS", 6, 300))
+    Duration::from_secs(amount("TERRACE_SECONDS", 6, 90))
 }
 
 /// 96 MiB of files over 16 MiB of memory.

@@ -23,8 +23,20 @@ fn library() -> &'static Path {
         assert!(cargo.status().unwrap().success());
         let exe = std::env::current_exe().unwrap();
         let profile = exe.parent().and_then(Path::parent).unwrap();
-        profile.join("libterrace_preload.so")
+        nameable(profile.join("libterrace_preload.so"))
     })
+}
+
+/// The same library by a path that LD_PRELOAD can name: spaces and colons divide its list.
+fn nameable(path: PathBuf) -> PathBuf {
+    if !path.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b)) {
+        return path;
+    }
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let link = PathBuf::from(format!("/var/tmp/terrace-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(path, &link).unwrap();
+    link
 }
 
 fn worker() -> &'static Path {
@@ -375,7 +387,7 @@ fn a_new_file_makes_a_client() {
 fn numbers_that_changed_their_meaning_unseen() {
     let d = Running::start(256);
     let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
-    let ring = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libring-{}.so", std::process::id()));
+    let ring = d.dir.with_file_name("libring.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_door/ring.c");
     assert!(
         Command::new("cc").args(["-shared", "-fPIC", source, "-o"]).arg(&ring).status().unwrap().success()
@@ -383,7 +395,7 @@ fn numbers_that_changed_their_meaning_unseen() {
     for how in ["ring", "pipe", "pipe2", "socketpair", "eventfd", "recvmsg", "__close", "__dup2"] {
         let mut worker = Command::new(worker());
         let worker = behind(&d, worker.args(["numbers", &path, how]));
-        let preload = format!("{}:{}", library().display(), ring.display());
+        let preload = format!("{}:{}", library().display(), nameable(ring.clone()).display());
         finish(worker.env("LD_PRELOAD", preload));
     }
     std::fs::remove_file(ring).unwrap();

@@ -193,7 +193,7 @@ fn content(page: u64, version: u64, out: &mut Page) {
 }
 
 fn seconds() -> Duration {
-    Duration::from_secs(if std::env::var_os("TERRACE_SOAK").is_some() { 120 } else { 3 })
+    Duration::from_secs(if std::env::var_os("TERRACE_SOAK").is_some() { 40 } else { 3 })
 }
 
 /// One writer that stores, drops, rewrites, compacts and gives memory back; readers who check each page they get.

@@ -359,20 +359,23 @@ fn options_of_an_ordinary_user() {
     }
     let stage = Stage::new();
     fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
-    for dir in [&stage.src, &stage.mnt] {
+    let runtime = stage.file("runtime");
+    fs::create_dir(&runtime).unwrap();
+    for dir in [&stage.src, &stage.mnt, &runtime] {
         std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
     }
     let program = stage.file("terrace");
     fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
     let script = format!(
-        "mount -t tmpfs -o mode=1777 none /tmp && mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
-         exec setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR sh -c '\
+        "mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR={4} sh -c '\
          {1} mount --memory 32MiB -o lazytime {2} {3}; echo $?; \
          {1} mount --memory 32MiB -o noexec,noatime,relatime {2} {3} && grep {3} /proc/self/mountinfo && {1} umount {3}'",
         text(&stage.file("fuse")),
         text(&program),
         text(&stage.src),
-        text(&stage.mnt)
+        text(&stage.mnt),
+        text(&runtime)
     );
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", &script]);

@@ -337,8 +337,9 @@ fn on_the_runtime_directory_itself() {
     if !possible() {
         return;
     }
-    // Of a machine made of a mount namespace, not of this one.
-    let script = "mount -t tmpfs none /run && mount -t tmpfs none /tmp && exec \"$0\" \"$@\"";
+    // Of a machine made of a mount namespace, not of this one. The program may lie in what is covered.
+    let script = "mount -t tmpfs none /run && cp \"$0\" /run/terrace && mount -t tmpfs none /tmp && \
+                  mv /run/terrace /tmp/terrace && exec /tmp/terrace \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", script, env!("CARGO_BIN_EXE_terrace")]);
     command.args(["run", "--memory", "32MiB", "--on", "/run", "--"]).current_dir("/");
@@ -357,12 +358,12 @@ fn data_that_cannot_be_written_is_told() {
     let at = text(&stage.src);
     // The first process sets up a small source of its own; the file is made without room being reserved for it.
     let script = format!(
-        "mount -t tmpfs -o size=1m none {at} && exec {} run --memory 32MiB --no-fast-door --on {at} -- \
-         sh -c 'head -c 3000000 /dev/zero > {at}/f; true'",
-        env!("CARGO_BIN_EXE_terrace")
+        "mount -t tmpfs -o size=1m none {at} && exec \"$0\" run --memory 32MiB --no-fast-door --on {at} -- \
+         sh -c 'head -c 3000000 /dev/zero > {at}/f; true'"
     );
     let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-c", &script]).current_dir("/");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script, env!("CARGO_BIN_EXE_terrace")]);
+    command.current_dir("/");
     let told = told(command);
     assert_eq!(told.code, Some(2), "{}", told.err);
     let line = told.err.lines().last().unwrap();
@@ -381,12 +382,11 @@ fn statistics_at_the_end() {
         terrace(["run", "--no-fast-door", "--stats", text(&file), "--on", text(&stage.src), "--"]);
     // The daemon that answers at the end is not the first one. Kernels before 6.9 fail what was asked meanwhile.
     let script = format!(
-        "kill -9 $({} stat --json {1} | sed -E 's/.*\"terraced\":([0-9]+).*/\\1/'); \
-         until echo data > {1}/x; do sleep 0.1; done; exit 3",
-        env!("CARGO_BIN_EXE_terrace"),
+        "kill -9 $(\"$0\" stat --json {0} | sed -E 's/.*\"terraced\":([0-9]+).*/\\1/'); \
+         until echo data > {0}/x; do sleep 0.1; done; exit 3",
         text(&stage.src)
     );
-    command.args(["sh", "-c", &script]);
+    command.args(["sh", "-c", &script, env!("CARGO_BIN_EXE_terrace")]);
     assert_eq!(told(command).code, Some(3));
     let stats: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(stats["schema"], "terrace.stat.v1");

@@ -1,0 +1,63 @@
+//! What an instance takes: memory and descriptors, from outside.
+
+use crate::rig::Rig;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+/// What the processes may have for themselves: eight threads, each with a request and an answer of a megabyte and a detour buffer in a huge
+/// page of two; stacks, books and the allocator's waste.
+pub const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
+
+/// Memory of an instance, KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Its memory files, which is what the limit is about.
+    pub shared: u64,
+    /// What its processes have for themselves, of which the books of frames and inodes count as well.
+    pub own: u64,
+}
+
+impl Memory {
+    /// As it is now.
+    #[track_caller]
+    pub fn of(rig: &Rig) -> Memory {
+        let mut seen = BTreeSet::new();
+        let mut shared = 0;
+        for entry in fs::read_dir(format!("/proc/{}/fd", rig.keeper())).expect("descriptors of the keeper") {
+            // Descriptors come and go meanwhile; those of memory files that stay are found.
+            let Ok(entry) = entry else { continue };
+            let path = entry.path();
+            let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
+            if let (true, Ok(m)) = (is_memory, fs::metadata(&path))
+                && seen.insert((m.dev(), m.ino()))
+            {
+                shared += m.blocks() / 2;
+            }
+        }
+        assert!(seen.len() >= 3, "segment, touch table and durable tables are memory files");
+        Memory { shared, own: own(rig.keeper()) + own(rig.terraced()) }
+    }
+
+    /// Within the limit.
+    #[track_caller]
+    pub fn within(self, limit_mib: u64) {
+        println!(
+            "{} KiB in memory files, {} KiB of the processes, limit {limit_mib} MiB",
+            self.shared, self.own
+        );
+        assert!(self.shared <= limit_mib << 10, "{} KiB of {limit_mib} MiB", self.shared);
+        assert!(self.own <= OWN_KIB_MAX, "{} KiB of the processes", self.own);
+    }
+}
+
+fn own(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("smaps of the instance");
+    let line = text.lines().find(|l| l.starts_with("Anonymous:")).expect("a line Anonymous");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+/// The open descriptors of a process.
+pub fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}

@@ -1,0 +1,17 @@
+//! All tests but `mixed` in one program: each more would be linked with the whole crate, and would wait at its end for its longest test alone.
+//! One file of them: `cargo test -p terrace-tests --test all -- crash::`.
+
+mod behaviour;
+mod compressed;
+mod crash;
+mod doors;
+mod fuzz;
+mod harness;
+mod hostile;
+mod lab;
+mod model;
+mod policies;
+mod programs;
+mod storm;
+mod stress;
+mod watch;

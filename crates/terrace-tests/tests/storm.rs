@@ -1,0 +1,208 @@
+//! Storms: several programs at once on a mount whose instance is killed, stopped, or finds no room. See `terrace_tests::storm`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use terrace_tests::amount;
+use terrace_tests::process::{self, Background};
+use terrace_tests::rig::{Chaos, Rig, Side, SmallDisk, Trouble, helper};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::storm::{full, names};
+
+fn seconds() -> u64 {
+    amount("TERRACE_STORM_SECONDS", 4, 120)
+}
+
+/// The program `storm` in a role, behind a rig's door.
+fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
+    let mut command = rig.command(helper("storm"));
+    command.arg(role).arg(format!("dir={}", rig.at().display()));
+    command.args([format!("seconds={lasts}"), format!("seed={seed}"), "workers=4".into()]);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The same for names and data. On a plain directory direct writes would have to be aligned.
+fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
+    let mut command = storm(rig, "names", lasts, seed);
+    let direct = u64::from(rig.side() != Side::Plain);
+    command.arg(format!("direct={direct}")).arg(format!("expected={}", expected(rig).display()));
+    command
+}
+
+/// Where a storm of names leaves what each directory must hold.
+fn expected(rig: &Rig) -> PathBuf {
+    let dir = rig.aside().join("expected");
+    std::fs::create_dir_all(&dir).expect("our own directory");
+    dir
+}
+
+/// What the storm of names has left is in a directory, exactly.
+#[track_caller]
+fn same_tree(rig: &Rig, dir: &Path) {
+    for entry in std::fs::read_dir(expected(rig)).expect("our own directory") {
+        let entry = entry.expect("an entry");
+        let must = std::fs::read_to_string(entry.path()).expect("what the storm left");
+        let worker = dir.join(entry.file_name());
+        let is = names::tree(&worker).unwrap_or_else(|why| panic!("{}: {why}", worker.display()));
+        let difference = is.lines().zip(must.lines()).find(|(is, must)| is != must);
+        assert!(is == must, "{}: {difference:#?}", worker.display());
+    }
+}
+
+/// A storm has so long beyond its own time: on a busy machine a restart of terraced may take seconds.
+const PATIENCE: u64 = 180;
+
+#[track_caller]
+fn names_under(test: &str, side: Side, trouble: Option<Trouble>) {
+    let seed = seed(test);
+    let rig = Rig::new(test, side, "16MiB");
+    let chaos = trouble.map(|what| Chaos::start(&rig, what, seed, 200));
+    let outcome = process::run(&mut names(&rig, seconds(), seed), seconds() + PATIENCE);
+    println!("{}, disturbed {:?} times", outcome.expect_success().trim(), chaos.map(Chaos::stop));
+    if side != Side::Run {
+        same_tree(&rig, rig.at());
+        rig.check();
+    }
+    rig.umount();
+    same_tree(&rig, rig.src());
+}
+
+#[test]
+fn names_on_a_plain_directory_agree_with_the_model() {
+    names_under("storm-plain", Side::Plain, None);
+}
+
+/// The storm itself sees what is not as it was left.
+#[test]
+fn names_changed_by_others_fail_the_storm() {
+    let seed = seed("storm-changed");
+    let rig = Rig::new("storm-changed", Side::Plain, "");
+    let mut storm = Background::new(names(&rig, 60, seed).stdout(Stdio::null()));
+    let found = process::wait_until(PATIENCE, || {
+        for entry in std::fs::read_dir(rig.at().join("w0")).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+        storm.wait(Duration::ZERO).is_some_and(|status| !status.success())
+    });
+    assert!(found, "TERRACE_SEED={seed}: the storm missed that its files were removed");
+}
+
+#[test]
+fn killed_terraced_changes_no_name_through_the_mount() {
+    names_under("storm-mount", Side::Mount, Some(Trouble::Signals));
+}
+
+#[test]
+fn killed_terraced_changes_no_name_under_run() {
+    names_under("storm-run", Side::Run, Some(Trouble::Signals));
+}
+
+/// What was acknowledged, in any way that can be, is in the source when keeper and terraced are dead; the storm itself looks.
+#[test]
+fn everything_killed_loses_nothing_acknowledged() {
+    let seed = seed("storm-acked");
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new("storm-acked", Side::Mount, "16MiB");
+    for round in 0..amount("TERRACE_STORM_ROUNDS", 5, 60) {
+        let place = format!("round{round}");
+        std::fs::create_dir(rig.at().join(&place)).expect("a directory on the mount");
+        let mut command = Command::new(helper("storm"));
+        if rng.chance(50) {
+            rig.through_fast_door(&mut command);
+        }
+        command.arg("acked").arg(format!("dir={}", rig.at().join(&place).display()));
+        command.arg(format!("src={}", rig.src().join(&place).display()));
+        command.args([format!("seconds={PATIENCE}"), format!("seed={}", seed + round), "workers=4".into()]);
+        let log = rig.aside().join("log");
+        let out = std::fs::File::create(&log).expect("a log");
+        command.stdin(Stdio::null()).stdout(out.try_clone().expect("a descriptor")).stderr(out);
+        let mut storm = Background::new(&mut command);
+        std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
+        // At times while many writes are still suspect, and may have to be dropped from the kernel's page cache.
+        if rng.chance(60) {
+            process::kill(rig.terraced(), process::deadly(&mut rng));
+            std::thread::sleep(Duration::from_millis(30 + rng.below(250)));
+        }
+        rig.kill_everything(&mut rng);
+        let status = storm.wait(Duration::from_secs(PATIENCE));
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let all_there = status.is_some_and(|status| status.success());
+        assert!(all_there, "round {round}, TERRACE_SEED={seed}: {status:?}: {said}");
+        println!("round {round}: {}", said.trim());
+        rig.mount();
+        rig.check();
+        std::fs::remove_dir_all(rig.at().join(&place)).expect("what is there can be removed");
+    }
+    rig.finish();
+}
+
+/// A source that is full again and again, while terraced is killed.
+#[test]
+fn full_source_loses_no_answered_write_under_kills() {
+    let test = "storm-full";
+    let seed = seed(test);
+    let Some(disk) = SmallDisk::new(test, 32) else { return };
+    let src = disk.path().join("src");
+    std::fs::create_dir(&src).expect("the disk is empty");
+    let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
+    let (ballast, ledger) = (src.join("ballast"), rig.aside().join("ledger"));
+    for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 6) {
+        // What is taken away again when the last writes find no room.
+        std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
+        let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
+        let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
+        let outcome = process::run(command.arg(format!("ledger={}", ledger.display())), PATIENCE);
+        let kills = chaos.stop();
+        println!("round {round}: {}, {kills} kills", outcome.expect_success().trim());
+        rig.check();
+        let first = rig.terrace("umount", &[]);
+        std::fs::remove_file(&ballast).expect("it is there");
+        if !first.status.success() {
+            assert!(rig.mounted(), "umount failed, and the mount is gone: {first}");
+            println!("umount is refused while there is no room: {}", first.stderr.trim());
+            rig.terrace("umount", &[]).expect_success();
+        }
+        full::check(&src, &ledger).unwrap_or_else(|why| panic!("TERRACE_SEED={seed}, round {round}: {why}"));
+        std::fs::remove_dir_all(&src).and_then(|()| std::fs::create_dir(&src)).expect("our own directory");
+        rig.mount();
+    }
+    rig.finish();
+}
+
+/// Daemon and keeper are stopped for a while, and killed while they are: programs wait, and go on.
+#[test]
+fn stopped_daemon_delays_programs_and_loses_nothing() {
+    let test = "storm-stopped";
+    let seed = seed(test);
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new(test, Side::Mount, "16MiB");
+    let rounds = amount("TERRACE_STORM_ROUNDS", 1, 20);
+    let mut storm = Background::new(&mut names(&rig, 4 * rounds + 2, seed));
+    let mut pause = |most: u64| std::thread::sleep(Duration::from_millis(100 + rng.below(most)));
+    for _ in 0..rounds {
+        let (keeper, first) = (rig.keeper(), rig.terraced());
+        process::kill(first, libc::SIGSTOP);
+        pause(1500);
+        process::kill(first, libc::SIGCONT);
+        pause(500);
+        process::kill(first, libc::SIGSTOP);
+        pause(500);
+        process::kill(first, libc::SIGKILL);
+        let second = rig.next_terraced(first);
+        pause(500);
+        process::kill(keeper, libc::SIGSTOP);
+        process::kill(second, libc::SIGKILL);
+        pause(1000);
+        process::kill(keeper, libc::SIGCONT);
+        let third = rig.next_terraced(second);
+        assert!(process::wait_until(60, || rig.terraced() == third), "terraced {third} does not serve");
+    }
+    // Without its keeper, a terraced serves on.
+    let keeper = rig.keeper();
+    process::kill(keeper, libc::SIGKILL);
+    let status = storm.wait(Duration::from_secs(4 * rounds + PATIENCE)).expect("the storm ends");
+    assert!(status.success(), "TERRACE_SEED={seed}: the storm says why above");
+    same_tree(&rig, rig.at());
+    rig.finish();
+}
