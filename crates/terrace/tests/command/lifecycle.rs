@@ -531,8 +531,8 @@ fn open_file_deleted_beside_a_full_source_lives() {
         open.create(true).read(true).write(true).truncate(false).open(stage.mnt.join("f")).unwrap();
     file.write_all(&vec![7; 600_000]).unwrap();
     // Opened so, it is no handle of terrace's, and can be opened anew.
-    let path =
-        rustix::fs::open(stage.mnt.join("f"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let path = rustix::fs::open(stage.mnt.join("f"), flags, rustix::fs::Mode::empty()).unwrap();
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
     stage.ask("flush", &[]).refused(&["No space left"]);
     fs::remove_file(stage.src.join("f")).unwrap();
