@@ -73,26 +73,32 @@ fn mentions(pid: i32, name: &str) -> bool {
     cwd || arguments.windows(name.len()).any(|w| w == name.as_bytes())
 }
 
-/// Ends what [`find`] finds, by number: for tests that failed half-way.
+/// Ends what [`find`] finds, by number: for tests that failed half-way. Connections of FUSE first: a dying terraced may wait for a lock
+/// of a program that waits for its answer, and no signal ends either.
 pub fn clear(dir: &Path) {
     let name = dir.to_str().expect("a UTF-8 path");
+    unmount_below(name, libc::MNT_FORCE);
     for pid in process::pids() {
         if pid != std::process::id() as i32 && process::alive(pid) && mentions(pid, name) {
             process::kill(pid, libc::SIGKILL);
         }
     }
     for _ in 0..4 {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for line in mounts.lines().filter(|l| l.contains(name)) {
-            let point = line.split(' ').nth(4).expect("a mount point");
-            let point = std::ffi::CString::new(point).expect("no NUL");
-            // SAFETY: a NUL-terminated path below the test's own directory.
-            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
-        }
+        unmount_below(name, libc::MNT_DETACH);
     }
     for (place, info) in instances() {
         if info.to_string().contains(name) {
             let _ = std::fs::remove_dir_all(place);
         }
+    }
+}
+
+fn unmount_below(name: &str, how: i32) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for line in mounts.lines().filter(|l| l.contains(name)) {
+        let point = line.split(' ').nth(4).expect("a mount point");
+        let point = std::ffi::CString::new(point).expect("no NUL");
+        // SAFETY: a NUL-terminated path below the test's own directory.
+        unsafe { libc::umount2(point.as_ptr(), how) };
     }
 }

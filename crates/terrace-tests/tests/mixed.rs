@@ -225,7 +225,7 @@ fn mixed_load_passes_with_few_descriptors() {
     let test = "mixed-few";
     let seed = seed(test);
     let rig = Rig::of(test, Side::Mount, &["--memory", "64MiB"], None, amount("TERRACE_NOFILE", 400, 4096));
-    let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
+    let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 600, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     mixed.work(lasts, Duration::from_secs(5), || ());
     mixed.stop();
