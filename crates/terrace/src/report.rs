@@ -23,6 +23,8 @@ pub enum News {
     Done,
     /// terraced, to its keeper alone: the id of its working thread.
     Thread(i32),
+    /// The keeper, to its aborter: a process id of terraced, and the id of that thread.
+    ThreadOf(i32, i32),
 }
 
 /// One end of the socket.
@@ -130,7 +132,10 @@ pub fn parse(line: &str) -> Option<News> {
         ("failed", why) => Some(News::Failed(why.to_owned())),
         ("gone", why) => Some(News::Gone(why.to_owned())),
         ("done", _) => Some(News::Done),
-        ("thread", id) => id.parse().ok().map(News::Thread),
+        ("thread", ids) => match ids.split_once(' ') {
+            Some((process, id)) => Some(News::ThreadOf(process.parse().ok()?, id.parse().ok()?)),
+            None => ids.parse().ok().map(News::Thread),
+        },
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! What the keeper makes once, before any terraced: directory, log, memory, sockets, mount.
 
 use std::fs::File;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit};
 
-use super::{Shared, Task};
+use super::{Shared, Task, aborter};
 use crate::config::Level;
 use crate::daemon::Memory;
 use crate::error::{Failure, Result, reason};
@@ -26,6 +26,8 @@ pub struct Heard {
     pub news: Line,
     /// Lets it begin.
     pub go: OwnedFd,
+    /// To the aborter, if there is one.
+    pub aborter: Option<Line>,
 }
 
 /// Everything, or nothing.
@@ -36,7 +38,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
     let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
     let made = detach_streams(detached, &instance).and_then(|()| {
         start_log(task.config.log.level);
-        assemble(task, &instance)
+        assemble(task, &instance, detached)
     });
     match made {
         Ok((shared, heard)) => Ok((shared, lock, heard)),
@@ -48,7 +50,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
 }
 
 /// The mount comes last: nothing after it fails.
-fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
+fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, Heard)> {
     let Task { place, config, kind, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
@@ -64,6 +66,10 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
     let fuse = mount(&place, kind, flags)?;
     let mounted = mounts::at(&place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
     let mount_dev = mounted.map(|entry| entry.dev);
+    let aborter = aborter::means(mount_dev, fuse.as_fd()).and_then(|means| aborter::start(means, detached));
+    let aborter = aborter.map_err(|err| {
+        tracing::warn!("no process to end the mount should all others be killed at once: {err}");
+    });
     let instance = instance.clone();
     let keeper = rustix::process::getpid();
     let kept = Vec::new();
@@ -82,7 +88,7 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
         kept,
         keeper,
     };
-    Ok((shared, Heard { news: heard, go: let_go }))
+    Ok((shared, Heard { news: heard, go: let_go, aborter: aborter.ok() }))
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {
