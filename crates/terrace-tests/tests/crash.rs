@@ -1,4 +1,5 @@
-//! kill -9 of terraced, of clients, and of everything, at random moments under verifying writers and readers.
+//! Deaths of terraced, of clients, and of everything, at random moments under verifying writers and readers: by kill -9, and by the signals of
+//! crashes.
 
 use std::time::Duration;
 use terrace_tests::rig::{Rig, Side};
@@ -24,22 +25,47 @@ fn settle(mut stress: Stress, rig: &Rig) {
     stress.verify(None, "acked");
 }
 
+/// What a panic, a bad address and a fault of mapped memory end in.
+const CRASHES: [i32; 3] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
+
+/// The keeper gives up after five crashes in ten seconds: not more often than this may terraced have one.
+const CRASH_EVERY: Duration = Duration::from_secs(3);
+
 /// No acknowledged write is lost and no program sees an error.
 #[test]
 fn terraced_killed() {
-    let seed = seed("crash-terraced");
+    terraced_dies("crash-terraced", seed("crash-terraced"), Duration::ZERO, rounds(), |_| libc::SIGKILL);
+}
+
+/// So it is if it crashes.
+#[test]
+fn terraced_crashed() {
+    let rounds = rounds().div_ceil(3);
+    terraced_dies("crash-signals", seed("crash-signals"), CRASH_EVERY, rounds, |rng| *rng.pick(&CRASHES));
+}
+
+/// Rounds of work, each ended by a signal to terraced, at least `apart` after the last.
+fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: impl Fn(&mut Rng) -> i32) {
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("crash-terraced", Side::Mount, "16MiB");
+    let rig = Rig::new(test, Side::Mount, "16MiB");
     let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
     stress.start("read", 1, false, &["torn=ok"]);
-    for round in 0..rounds() {
-        stress.work(pause(&mut rng, 400));
+    for round in 0..rounds {
+        stress.work(apart + pause(&mut rng, 400));
         let before = rig.terraced();
-        assert!(process::kill(before, libc::SIGKILL), "round {round}: terraced {before} was not there");
-        let again = process::wait_until(20, || rig.terraced() != before && process::alive(rig.terraced()));
+        let signal = signal(&mut rng);
+        println!("round {round}: signal {signal}");
+        assert!(process::kill(before, signal), "round {round}: terraced {before} was not there");
+        let again = process::wait_until(20, || {
+            // Where nothing is wrong with an address, Rust's handlers for SIGSEGV and SIGBUS return once, for the fault to come again.
+            if process::alive(before) {
+                process::kill(before, signal);
+            }
+            rig.terraced() != before && process::alive(rig.terraced())
+        });
         assert!(again, "round {round}: no new terraced after 20 s");
         let seen = stress.ledger.writes().load(std::sync::atomic::Ordering::SeqCst);
         let moves = process::wait_until(20, || {

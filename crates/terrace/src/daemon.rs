@@ -50,6 +50,9 @@ enum Served {
 /// How long the last answer may take to be read.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
+/// For tests: terraced panics when a file of this name is there, and removes it.
+const PANIC_AT: &str = "TERRACE_TEST_PANIC_AT";
+
 /// The process's life, on a fresh thread: glibc's idea of the main thread is the keeper's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
@@ -172,6 +175,9 @@ fn start_threads(
     let signalled = stopper.clone();
     thread("signals", move || signalled.obey_signals())?;
     record::start(engine, shared)?;
+    if let Some(path) = std::env::var_os(PANIC_AT) {
+        thread("panic", move || panic_when_there(path.as_ref()))?;
+    }
     let mut news = shared.news.try_clone()?;
     thread("ready", move || {
         // What the dead daemon had open and nobody needs. Not before the main door serves: among it may be a file of the
@@ -179,6 +185,13 @@ fn start_threads(
         strays.close();
         news.say("ready");
     })
+}
+
+fn panic_when_there(path: &std::path::Path) {
+    while std::fs::remove_file(path).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{PANIC_AT} asked for it");
 }
 
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::mounts;
+use crate::sys;
 
 /// A process with something below the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,11 +119,9 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
 /// PF_FORKNOEXEC of include/linux/sched.h.
 const FORKED_NOT_BEGUN: u32 = 0x40;
 
-/// `pid (name) state ppid pgrp session tty tpgid flags ...`, and the name may hold anything.
 fn is_starting(dir: &Path) -> bool {
     let stat = fs::read_to_string(dir.join("stat")).unwrap_or_default();
-    let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u32>().ok());
-    flags.is_some_and(|flags| flags & FORKED_NOT_BEGUN != 0)
+    sys::task_flags(&stat) & FORKED_NOT_BEGUN != 0
 }
 
 /// `7f00-7f10 r--p 00000000 00:2a 17    /path`

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Failure, Result, reason};
 use crate::lost;
 use crate::mounts;
+use crate::sys;
 
 /// What an instance is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,11 +231,9 @@ fn lock_for_life(lock: &File) -> io::Result<()> {
     }
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process is there and not about to end: one whose threads hang on the way is dead all the same.
 fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // `pid (name) state ...`, and the name may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !sys::is_ending(&stat))
 }
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.

@@ -10,9 +10,12 @@
 //!     └───────────┘ unless it crashed of itself too often; then unmount and say so
 //! ```
 //!
+//! Beside them lives a process that shares no descriptors with them (`aborter.rs`): should both be killed at once, nobody must wait for ever.
+//!
 //! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so between `go` and
 //! `ready` the keeper opens none.
 
+mod aborter;
 mod crashes;
 mod setup;
 mod shortage;

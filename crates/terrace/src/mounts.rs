@@ -1,5 +1,6 @@
 //! Mounts: the kernel's list of them, and making and ending ours.
 
+pub mod abort;
 pub mod fusermount;
 mod table;
 pub mod userns;
@@ -99,9 +100,7 @@ pub fn unmount_in(pid: i32, mnt: &Path) -> io::Result<()> {
 /// Aborted first: a thread of the dead server may hang in a request to itself, and keeps the connection alive.
 pub fn clear(mnt: &Path) -> io::Result<()> {
     if let Some(entry) = at(mnt) {
-        let abort =
-            format!("/sys/fs/fuse/connections/{}/abort", rustix::fs::makedev(entry.dev.0, entry.dev.1));
-        let _ = std::fs::write(abort, "1");
+        let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
     }
     match rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
         Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, How::Lazy),

@@ -25,6 +25,8 @@ pub enum News {
     Thread(i32),
     /// terraced, to its keeper alone: processes that the kernel has killed for want of memory, of its control group and of the machine.
     Kills(u64, u64),
+    /// The keeper, to its aborter: a process id of terraced, and the id of that thread.
+    ThreadOf(i32, i32),
 }
 
 /// One end of the socket.
@@ -132,7 +134,10 @@ pub fn parse(line: &str) -> Option<News> {
         ("failed", why) => Some(News::Failed(why.to_owned())),
         ("gone", why) => Some(News::Gone(why.to_owned())),
         ("done", _) => Some(News::Done),
-        ("thread", id) => id.parse().ok().map(News::Thread),
+        ("thread", ids) => match ids.split_once(' ') {
+            Some((process, id)) => Some(News::ThreadOf(process.parse().ok()?, id.parse().ok()?)),
+            None => ids.parse().ok().map(News::Thread),
+        },
         ("kills", counts) => {
             let (group, machine) = counts.split_once(' ')?;
             Some(News::Kills(group.parse().ok()?, machine.parse().ok()?))

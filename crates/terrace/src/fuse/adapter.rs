@@ -20,7 +20,7 @@ use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_
 use super::late;
 
 /// Largest read or write in one request.
-const IO_BYTES_MAX: u32 = 1 << 20;
+pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// Readahead and other requests that nobody waits for, under way at one time.
 const BACKGROUND_MAX: u16 = 128;

@@ -3,13 +3,14 @@
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
 //! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
-//! [`readahead`] lets the kernel read ahead as far as on the source.
+//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead.
 
 mod adapter;
 mod convert;
 mod handshake;
 mod late;
 mod readahead;
+pub mod refuse;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! What the keeper makes once, before any terraced: directory, log, memory, sockets, mount.
 
 use std::fs::File;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit};
 
-use super::{Shared, Shortage, Task};
+use super::{Shared, Shortage, Task, aborter};
 use crate::cgroup;
 use crate::config::Level;
 use crate::daemon::Memory;
@@ -33,6 +33,8 @@ pub struct Heard {
     pub news: Line,
     /// Lets it begin.
     pub go: OwnedFd,
+    /// To the aborter, if there is one.
+    pub aborter: Option<Line>,
 }
 
 /// Everything, or nothing.
@@ -46,7 +48,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
         if let Some(line) = cgroup::too_small_for(task.config.memory) {
             tracing::warn!("{line}");
         }
-        assemble(task, &instance)
+        assemble(task, &instance, detached)
     });
     match made {
         Ok((shared, heard)) => Ok((shared, lock, heard)),
@@ -58,7 +60,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
 }
 
 /// The mount comes last: nothing after it fails.
-fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
+fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, Heard)> {
     let Task { place, config, kind, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
@@ -74,6 +76,10 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
     let fuse = mount(&place, kind, flags)?;
     let mounted = mounts::at(&place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
     let mount_dev = mounted.map(|entry| entry.dev);
+    let aborter = aborter::means(mount_dev, fuse.as_fd()).and_then(|means| aborter::start(means, detached));
+    let aborter = aborter.map_err(|err| {
+        tracing::warn!("no process to end the mount should all others be killed at once: {err}");
+    });
     let instance = instance.clone();
     let keeper = rustix::process::getpid();
     let kept = Vec::new();
@@ -94,7 +100,7 @@ fn assemble(task: Task, instance: &Instance) -> Result<(Shared, Heard)> {
         oom_score_adj: outlive_terraced(),
         shortage: Shortage::new(),
     };
-    Ok((shared, Heard { news: heard, go: let_go }))
+    Ok((shared, Heard { news: heard, go: let_go, aborter: aborter.ok() }))
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {

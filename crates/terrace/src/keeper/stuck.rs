@@ -7,13 +7,20 @@
 //! So the keeper also watches one thread that never asks the mount and dies when it is killed. If the others do not follow
 //! within a moment, and all that remain are in calls that write nothing to the source, the next terraced may be started
 //! beside them: it has the kernel send the request again, answers it, and they end.
+//!
+//! A signal that leaves a core (a panic's SIGABRT, SIGSEGV, ...) stops the threads on their way to the end, and the first of them waits for
+//! all others to arrive there; it does so also where no core is wanted. Then none of them dies as long as one hangs; the flags in their `stat`
+//! tell, and no descriptor does: so the keeper looks at those now and then.
 
-use std::fs;
-use std::os::fd::{OwnedFd, RawFd};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
+use rustix::io::{DupFlags, Errno};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::sys;
+use crate::sys::{self, SignalNumber};
 
 /// Calls in which a dead terraced may wait for itself. None of them writes to the source.
 const HARMLESS: &[i64] = &[
@@ -26,27 +33,95 @@ const HARMLESS: &[i64] = &[
     libc::SYS_umount2,
 ];
 
+/// How often [`Thread::is_ending`] is to be asked.
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The thread whose end tells that of its process. Its descriptors have the same numbers for life: terraced leaves them alone.
+#[derive(Debug)]
+pub struct Thread {
+    /// Its `stat`: asked again and again without opening anything.
+    stat: OwnedFd,
+    /// Readable when it is dead; of Linux 6.9 and later.
+    end: OwnedFd,
+    has_end: bool,
+    /// It was dead when it was to be watched.
+    gone: bool,
+}
+
+impl Thread {
+    /// None yet.
+    pub fn none() -> io::Result<Thread> {
+        let null = || File::open("/dev/null").map(OwnedFd::from);
+        Ok(Thread { stat: null()?, end: null()?, has_end: false, gone: false })
+    }
+
+    /// Watches this one from now on.
+    pub fn watch(&mut self, process: Pid, thread: Pid) {
+        let (process, id) = (process.as_raw_pid(), thread.as_raw_pid());
+        let stat = File::open(format!("/proc/{process}/task/{id}/stat")).map(OwnedFd::from);
+        let replaced = |new: &OwnedFd, slot| rustix::io::dup3(new, slot, DupFlags::CLOEXEC).is_ok();
+        self.has_end = end_of(thread).is_some_and(|end| replaced(&end, &mut self.end));
+        self.gone = !stat.is_ok_and(|stat| replaced(&stat, &mut self.stat));
+    }
+
+    /// Watches none from now on.
+    pub fn forget(&mut self) {
+        (self.has_end, self.gone) = (false, false);
+        if let Ok(null) = File::open("/dev/null") {
+            let _ = rustix::io::dup3(&null, &mut self.stat, DupFlags::CLOEXEC);
+        }
+    }
+
+    /// What is readable when it is dead, where the kernel has that.
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.has_end.then(|| self.end.as_fd())
+    }
+
+    /// Whether it makes no system call any more; false if none is watched.
+    pub fn is_ending(&self) -> bool {
+        let mut stat = [0; 1024];
+        match rustix::io::pread(&self.stat, &mut stat, 0) {
+            _ if self.gone => true,
+            Ok(len) => sys::is_ending(&String::from_utf8_lossy(&stat[..len])),
+            Err(err) => err == Errno::SRCH,
+        }
+    }
+}
+
 /// A descriptor that is readable when a thread (not a process's first, for which the kernel waits for the others) is dead;
 /// none before Linux 6.9.
-pub fn watch(thread: Pid) -> Option<OwnedFd> {
+fn end_of(thread: Pid) -> Option<OwnedFd> {
     // PIDFD_THREAD has the value of O_EXCL.
     let of_thread = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
     rustix::process::pidfd_open(thread, of_thread).ok()
 }
 
-/// Whether all that is left of a dying process waits for answers from itself.
+/// Whether all that is left of a dying process waits for answers from itself, or writes a core.
 pub fn waits_for_itself(pid: Pid) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid())) else { return false };
-    let others = tasks.flatten().filter(|task| task.file_name() != pid.as_raw_pid().to_string().as_str());
-    let mut count = 0;
-    for task in others {
-        let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
-        if !is_harmless(&call, |fd| sys::is_fuse(&task.path(), fd)) {
+    let mut waits = false;
+    for task in tasks.flatten().map(|task| task.path()) {
+        // One that has gone meanwhile is not there to be read.
+        let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
+        if sys::is_ending(&stat) {
+            waits |= sys::is_dumping(&stat);
+            continue;
+        }
+        let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
+        if !is_harmless(&call, |fd| sys::is_fuse(&task, fd)) {
             return false;
         }
-        count += 1;
+        waits = true;
     }
-    count > 0
+    waits
+}
+
+/// By which signal a dying process was killed; none if the kernel does not tell.
+pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
+    // `exit_code`, field 52 of proc_pid_stat(5).
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    let status: i32 = sys::stat_fields(&stat).nth(49)?.parse().ok()?;
+    Some(status & 0x7f).filter(|signal| *signal != 0)
 }
 
 /// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is
@@ -63,6 +138,8 @@ fn is_harmless(call: &str, is_fuse: impl Fn(RawFd) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+
     use super::*;
 
     #[test]
@@ -73,15 +150,22 @@ mod tests {
             say.send(rustix::thread::gettid()).unwrap();
             let _ = wait.recv();
         });
-        let Some(fd) = watch(tid.recv().unwrap()) else { return };
-        let ended = |timeout| {
-            let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+        let mut watched = Thread::none().unwrap();
+        assert!(!watched.is_ending(), "there is none");
+        watched.watch(rustix::process::getpid(), tid.recv().unwrap());
+        let dead = |timeout| {
+            let mut fds = watched.end().map(|end| [PollFd::from_borrowed_fd(end, PollFlags::IN)])?;
+            Some(rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1)
         };
-        assert!(!ended(rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        assert!(!watched.is_ending() && dead(Timespec { tv_sec: 0, tv_nsec: 0 }) != Some(true));
         drop(go);
         thread.join().unwrap();
-        assert!(ended(rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 }));
+        assert_ne!(dead(Timespec { tv_sec: 60, tv_nsec: 0 }), Some(false));
+        while !watched.is_ending() {
+            std::thread::yield_now();
+        }
+        watched.forget();
+        assert!(!watched.is_ending(), "none again");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::setup::Heard as Ends;
-use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared, stuck};
+use super::stuck::{self, Thread};
+use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::daemon;
 use crate::error::Failure;
 use crate::instance::{self, Info, Kind, SCHEMA};
@@ -22,6 +23,9 @@ pub const SIGNALS: &[SignalNumber] =
 
 /// How long the other threads of a killed terraced may take to end before they are looked at.
 const FOLLOW_WITHIN: Duration = Duration::from_millis(50);
+
+/// How often.
+const FOLLOW_EVERY: Duration = Duration::from_millis(20);
 
 /// How an instance ended.
 #[derive(Debug)]
@@ -65,11 +69,11 @@ pub struct Watch {
     heard: Line,
     /// To terraced.
     go: OwnedFd,
-    /// terraced's working thread, where the kernel has such descriptors.
-    thread: OwnedFd,
-    /// Whether it is.
-    watched: bool,
-    /// It is dead, and the others should follow.
+    /// To the process that ends the connection when we and terraced are dead.
+    aborter: Option<Line>,
+    /// terraced's working thread.
+    thread: Thread,
+    /// It is dead or about to be, and the others should follow.
     thread_dead: Option<Instant>,
     /// Earlier ones that ended late.
     late: Vec<Pid>,
@@ -104,8 +108,8 @@ impl Watch {
             signals: sys::signal_fd(SIGNALS).expect("a signalfd"),
             heard: ends.news,
             go: ends.go,
-            thread: null(),
-            watched: false,
+            aborter: ends.aborter,
+            thread: Thread::none().expect("/dev/null opens"),
             thread_dead: None,
             late: Vec::new(),
             background: starter.is_some(),
@@ -226,7 +230,7 @@ impl Watch {
         self.ready = false;
         self.refusal = None;
         self.thread_dead = None;
-        self.watched = false;
+        self.thread.forget();
         if self.stopping {
             sys::send(child, libc::SIGTERM);
         }
@@ -234,9 +238,13 @@ impl Watch {
             if let Some(exit) = self.stuck(child) {
                 return exit;
             }
-            for source in self.wait() {
+            let told = self.wait();
+            if self.thread_dead.is_none() && self.thread.is_ending() {
+                self.thread_dead = Some(Instant::now());
+            }
+            for source in told {
                 match source {
-                    Source::Thread => self.thread_dead = Some(Instant::now()),
+                    Source::Thread => {}
                     Source::Terraced => self.hear_terraced(child),
                     Source::Starter => self.hear_starter(),
                     Source::Command => self.stop(child),
@@ -256,8 +264,8 @@ impl Watch {
     fn wait(&self) -> Vec<Source> {
         let mut sources = vec![(Source::Terraced, self.heard.as_fd())];
         let dying = self.thread_dead.is_some();
-        if self.watched && !dying {
-            sources.push((Source::Thread, self.thread.as_fd()));
+        if let Some(end) = self.thread.end().filter(|_| !dying) {
+            sources.push((Source::Thread, end));
         }
         if let Some(starter) = self.starter.as_ref().filter(|_| self.ready && !self.orphaned) {
             sources.push((Source::Starter, starter.as_fd()));
@@ -269,8 +277,9 @@ impl Watch {
         let mut fds: Vec<_> =
             sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         // An interrupted wait has nothing to tell; the next one has.
-        let soon = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        let _ = rustix::event::poll(&mut fds, dying.then_some(&soon));
+        let soon = if dying { FOLLOW_EVERY } else { stuck::LOOK_EVERY };
+        let soon = Timespec { tv_sec: 0, tv_nsec: soon.subsec_nanos().into() };
+        let _ = rustix::event::poll(&mut fds, Some(&soon));
         let told = |fd: &PollFd<'_>| !fd.revents().is_empty();
         sources.iter().zip(&fds).filter(|(_, fd)| told(fd)).map(|((source, _), _)| *source).collect()
     }
@@ -282,13 +291,15 @@ impl Watch {
         }
     }
 
-    /// Watches terraced's working thread and lets it begin. The number of the descriptor is one that terraced leaves alone;
+    /// Watches terraced's working thread and lets it begin. The numbers of the descriptors are such as terraced leaves alone;
     /// see the rule in the module's header.
-    fn watch_thread(&mut self, id: i32) {
-        let opened = Pid::from_raw(id).and_then(stuck::watch);
-        self.watched = opened.is_some_and(|opened| {
-            rustix::io::dup3(&opened, &mut self.thread, rustix::io::DupFlags::CLOEXEC).is_ok()
-        });
+    fn watch_thread(&mut self, child: Pid, id: i32) {
+        if let Some(id) = Pid::from_raw(id) {
+            self.thread.watch(child, id);
+        }
+        if let Some(aborter) = &mut self.aborter {
+            aborter.say(&format!("thread {} {id}", child.as_raw_pid()));
+        }
         let _ = rustix::io::write(&self.go, b"g");
     }
 
@@ -299,7 +310,10 @@ impl Watch {
             return None;
         }
         self.late.push(child);
-        Some(Exit::Crashed { how: "was killed, and waits for itself".to_owned(), killed: true })
+        let signal = stuck::killed_by(child);
+        let by = signal.map_or(String::new(), |signal| format!(" by signal {signal}"));
+        let killed = signal.is_none_or(|signal| signal == libc::SIGKILL);
+        Some(Exit::Crashed { how: format!("was killed{by}, and waits for itself"), killed })
     }
 
     fn hear_terraced(&mut self, child: Pid) {
@@ -318,10 +332,10 @@ impl Watch {
                     self.starter = None;
                 }
             }
-            Some(News::Thread(id)) => self.watch_thread(id),
+            Some(News::Thread(id)) => self.watch_thread(child, id),
             Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
             Some(News::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
-            Some(News::Done) | None => {}
+            Some(News::Done | News::ThreadOf(..)) | None => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{Stage, crash, kill, possible, runs, terrace, text, told, wait_until};
 
 fn restarts(stage: &Stage) -> u64 {
     stage.stat()["instance"]["restarts"].as_u64().unwrap()
@@ -92,7 +92,10 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
         return;
     }
     let stage = Stage::new();
-    stage.mount(&[]).fine();
+    let panic_at = stage.file("panic");
+    let mut command = terrace(["mount", "--memory", "32MiB"]);
+    command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
+    told(command).fine();
     let (keeper, _) = stage.processes();
     // Five in ten seconds; on a busy machine some come too late to count.
     let info = || -> Value {
@@ -100,7 +103,13 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
         serde_json::from_slice(&info.unwrap()).unwrap()
     };
     for round in 1..100 {
-        kill(info()["terraced"].as_i64().unwrap() as i32, Signal::ABORT);
+        let terraced = info()["terraced"].as_i64().unwrap() as i32;
+        match round % 4 {
+            0 => fs::write(&panic_at, "").unwrap(),
+            1 => kill(terraced, Signal::ABORT),
+            2 => crash(terraced, Signal::SEGV),
+            _ => crash(terraced, Signal::BUS),
+        }
         wait_until("restarted or given up", || !runs(keeper) || info()["restarts"] == round);
         if !runs(keeper) {
             break;

@@ -235,6 +235,25 @@ pub fn kill(pid: i32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
 }
 
+/// Sends a signal until the process is about to end: where nothing is wrong with an address, Rust's handlers for SIGSEGV and SIGBUS
+/// return once, for the fault to come again.
+pub fn crash(pid: i32, signal: rustix::process::Signal) {
+    wait_until("it takes the signal", || {
+        kill(pid, signal);
+        std::thread::sleep(Duration::from_millis(20));
+        is_ending(pid)
+    });
+}
+
+/// Whether a process is gone or about to be: a zombie, or with one of these flags of include/linux/sched.h: PF_EXITING,
+/// PF_POSTCOREDUMP, PF_SIGNALED, PF_DUMPCORE.
+fn is_ending(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
+    let flags = rest.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    rest.starts_with('Z') || flags.is_some_and(|flags| flags & (0x4 | 0x8 | 0x200 | 0x400) != 0)
+}
+
 /// For `env`.
 pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 

@@ -1,0 +1,164 @@
+//! The aborter: a process beside the keeper that ends the connection when keeper and terraced are dead.
+//!
+//! The kernel does so by itself when the last descriptor of /dev/fuse is closed. But a thread of a dead terraced may hang in the
+//! kernel (`stuck.rs`), where it waits for a page or a directory that a program holds, whose request is for a terraced that will never be. It keeps the
+//! table of descriptors, and with it the connection: programs that wait for answers would wait for ever, and nothing could kill them.
+//!
+//! It shares no descriptors with the others and asks the mount nothing, so it can hang in nothing that they hang in. Keeper and terraced need
+//! not know whether it lives. It is no child of the keeper, whose only child is terraced.
+//!
+//! ```text
+//!   keeper: "thread PID TID" at each start of terraced ──► the aborter
+//!   keeper dead ──► terraced, if it lives, serves on ──► that thread ends ──► abort
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, WaitOptions};
+
+use super::setup::close_all_but;
+use super::stuck::{LOOK_EVERY, Thread};
+use crate::fuse::refuse::Refuser;
+use crate::mounts::abort::Abort;
+use crate::report::{self, Heard, Line, News};
+use crate::sys::{self, Side};
+
+/// Not `terrace`: who kills all processes of that name leaves it to do its work.
+const NAME: &std::ffi::CStr = c"fuse-aborter";
+
+/// How it ends a connection.
+#[derive(Debug)]
+pub enum Means {
+    /// By the kernel's file for that.
+    Abort(Abort),
+    /// Without that: by answering all requests with an error, until nobody waits.
+    Refuse(Refuser),
+}
+
+impl Means {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Means::Abort(abort) => abort.as_fd(),
+            Means::Refuse(refuser) => refuser.as_fd(),
+        }
+    }
+}
+
+/// The means for the mount of device `dev`, if it is known, behind `fuse`.
+pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means> {
+    let abort = dev.ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
+    match abort {
+        Ok(abort) => Ok(Means::Abort(abort)),
+        Err(_) => Ok(Means::Refuse(Refuser::new(fuse.try_clone_to_owned()?))),
+    }
+}
+
+/// Starts it; the answer is the keeper's line to it. `log`: standard error is the instance's log.
+pub fn start(means: Means, log: bool) -> io::Result<Line> {
+    let (line, its) = report::pair()?;
+    let keeper = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    match sys::fork()? {
+        // A grandchild: when this child ends, it is nobody's.
+        Side::Child => match sys::fork() {
+            Ok(Side::Child) => {
+                drop(line);
+                let done = set_apart(&[its.as_fd(), keeper.as_fd(), means.as_fd()], log);
+                sys::exit_now(i32::from(done.and_then(|()| live(its, &keeper, means)).is_err()))
+            }
+            made => sys::exit_now(i32::from(made.is_err())),
+        },
+        Side::Parent(child) => {
+            let ended =
+                rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))?;
+            match ended.and_then(|(_, status)| status.exit_status()) {
+                Some(0) => Ok(line),
+                _ => Err(io::Error::other("its process could not be made")),
+            }
+        }
+    }
+}
+
+/// Lets go of everything of the keeper's but what is needed.
+fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
+    let kept: Vec<RawFd> = needed.iter().map(AsRawFd::as_raw_fd).collect();
+    close_all_but(&kept);
+    rustix::process::setsid()?;
+    rustix::thread::set_name(NAME)?;
+    std::env::set_current_dir("/")?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    (0..if log { 2 } else { 3 }).try_for_each(|stream| sys::replace_fd(&null, stream))
+}
+
+/// What it knows of terraced.
+struct Known {
+    /// The working thread of the one that was started last.
+    thread: Thread,
+    /// All that have not ended.
+    processes: Vec<OwnedFd>,
+}
+
+fn live(mut line: Line, keeper: &OwnedFd, means: Means) -> io::Result<()> {
+    let mut known = Known { thread: Thread::none()?, processes: Vec::new() };
+    let mut hears = true;
+    loop {
+        // The line first: what the keeper said before it died counts.
+        let mut fds = [line.as_fd(), keeper.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let _ = rustix::event::poll(if hears { &mut fds } else { &mut fds[1..] }, None);
+        let [said, dead] = fds.map(|fd| !fd.revents().is_empty());
+        if said && hears {
+            hears = known.hear(&mut line);
+        } else if dead {
+            break;
+        }
+    }
+    known.await_end();
+    match means {
+        Means::Abort(abort) => abort.abort()?,
+        Means::Refuse(refuser) => refuser.run(|| known.is_over())?,
+    }
+    Ok(())
+}
+
+impl Known {
+    /// False: the line has ended.
+    fn hear(&mut self, line: &mut Line) -> bool {
+        match line.hear() {
+            Heard::Line(line) => {
+                if let Some(News::ThreadOf(process, thread)) = report::parse(&line)
+                    && let (Some(process), Some(thread)) = (Pid::from_raw(process), Pid::from_raw(thread))
+                {
+                    self.thread.watch(process, thread);
+                    self.processes.retain(|process| !has_ended(process));
+                    let opened = rustix::process::pidfd_open(process, PidfdFlags::empty());
+                    self.processes.extend(opened);
+                }
+                true
+            }
+            Heard::Nothing => true,
+            Heard::End => false,
+        }
+    }
+
+    /// Waits for the end of the last terraced to begin. If there was none, it has begun.
+    fn await_end(&self) {
+        let every = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+        while !self.processes.is_empty() && !self.thread.is_ending() {
+            let mut fds: Vec<_> =
+                self.thread.end().iter().map(|end| PollFd::from_borrowed_fd(*end, PollFlags::IN)).collect();
+            let _ = rustix::event::poll(&mut fds, Some(&every));
+        }
+    }
+
+    /// Whether no thread of any terraced is left.
+    fn is_over(&self) -> bool {
+        self.processes.iter().all(has_ended)
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ended| ended > 0)
+}

@@ -1,0 +1,53 @@
+//! Aborting a connection: the kernel fails whatever waits for its server, and whatever is asked later.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+/// Where the kernel shows connections, if somebody has mounted it there.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// For tests: nobody may abort.
+const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
+
+/// The file of one connection that aborts it.
+///
+/// It stays bound to its connection: when that is gone, and its number is another's, nothing happens.
+#[derive(Debug)]
+pub struct Abort(OwnedFd);
+
+impl Abort {
+    /// Of the mount of this device. The file belongs to who has mounted; where the kernel's directory is not mounted, only root gets
+    /// at it.
+    pub fn of(dev: (u32, u32)) -> io::Result<Abort> {
+        if std::env::var_os(NO_ABORT).is_some() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let name = format!("{}/abort", rustix::fs::makedev(dev.0, dev.1));
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let shown = Path::new(CONNECTIONS).join(&name);
+        let opened = rustix::fs::openat(CWD, shown, flags, Mode::empty());
+        Ok(Abort(opened.or_else(|_| rustix::fs::openat(connections()?, &name, flags, Mode::empty()))?))
+    }
+
+    /// Aborts the connection, if it is still there.
+    pub fn abort(&self) -> io::Result<()> {
+        Ok(rustix::io::write(&self.0, b"1").map(drop)?)
+    }
+}
+
+impl AsFd for Abort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The kernel's directory of connections, mounted nowhere.
+fn connections() -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(&context)?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}

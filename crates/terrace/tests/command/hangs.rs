@@ -1,0 +1,304 @@
+//! Deaths of a terraced of which a thread hangs in the kernel, in a notification that waits for what only a terraced can give.
+//!
+//! Each test brings that about: with one thread that answers requests, which is kept in an open of the source by a lease on the
+//! file, whatever programs ask next stays unanswered.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::stage::{Stage, Told, crash, kill, possible, runs, terrace, text, told, wait_until};
+
+/// Attempts to have a thread hang; each fails when threads of the daemon come in another order.
+const ATTEMPTS: usize = 40;
+/// Files that the kernel knows, so that names looked for in vain are too many (`limits.inodes_max` below).
+const FILES: usize = 500;
+
+/// A python program that says a line when it is about to begin, and begins when it is given one.
+struct Program {
+    child: Child,
+}
+
+impl Program {
+    /// `prepare` comes before that line, `act` after it.
+    fn new(prepare: &str, act: &str, paths: &[&Path]) -> Program {
+        let script = format!(
+            "import fcntl, os, signal, sys\npaths = sys.argv[1:]\n{prepare}\nprint('ready', flush=True)\nsys.stdin.readline()\n{act}"
+        );
+        let mut command = Command::new("python3");
+        command.args(["-c", &script]).args(paths).current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Program { child }
+    }
+
+    /// Holds a lease on a file until it is told to go on.
+    fn with_lease(path: &Path) -> Program {
+        let prepare = "signal.signal(signal.SIGIO, signal.SIG_IGN)\nfd = os.open(paths[0], os.O_RDWR)\n\
+                       fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)";
+        Program::new(prepare, "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)", &[path])
+    }
+
+    fn go(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    fn go_and_wait_in(&mut self, function: &str) {
+        self.go();
+        let stack = format!("/proc/{}/stack", self.child.id());
+        wait_until(function, || {
+            fs::read_to_string(&stack).unwrap_or_default().contains(function) || self.has_ended()
+        });
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Not waited for: what hangs cannot be killed.
+        let _ = self.child.kill();
+    }
+}
+
+/// A mount whose one answering thread can be held up.
+struct Held {
+    stage: Stage,
+    leased: PathBuf,
+    panic_at: PathBuf,
+}
+
+impl Held {
+    fn mounted(environment: &[(&str, &str)]) -> Held {
+        let stage = Stage::new();
+        let config = stage.file("terrace.toml");
+        fs::write(&config, "[fuse]\nthreads = 1\n[limits]\ninodes_max = 1024\n").unwrap();
+        fs::create_dir(stage.src.join("dir")).unwrap();
+        (0..FILES).for_each(|n| fs::write(stage.src.join(format!("dir/f{n}")), [1; 4096]).unwrap());
+        fs::write(stage.src.join("leased"), "leased").unwrap();
+        let (leased, panic_at) = (stage.src.join("leased"), stage.file("panic"));
+        let mut command = terrace(["mount", "--memory", "32MiB", "--config", text(&config)]);
+        command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
+        command.envs(environment.iter().copied());
+        told(command).fine();
+        Held { stage, leased, panic_at }
+    }
+
+    /// Opens the file of which somebody holds a lease.
+    fn opener(&self) -> Program {
+        let open = "try: open(paths[0], 'r+')\nexcept OSError as err: print(err)";
+        // Looked up before, so that the open is the first that it asks.
+        Program::new("os.stat(paths[0])", open, &[&self.stage.mnt.join("leased")])
+    }
+
+    /// As the keeper tells it: asking terraced would take an answer.
+    fn info(&self) -> serde_json::Value {
+        let told = fs::read(self.stage.instances()[0].join("info.json")).unwrap();
+        serde_json::from_slice(&told).unwrap()
+    }
+
+    fn terraced(&self) -> i32 {
+        self.info()["terraced"].as_i64().unwrap() as i32
+    }
+
+    /// Whether a thread of terraced comes to hang in this function of the kernel, within a while.
+    fn hangs_in(&self, function: &str) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3) {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.terraced())).into_iter().flatten();
+            let stacks =
+                tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stack")).ok());
+            if stacks.into_iter().any(|stack| stack.lines().next().is_some_and(|top| top.contains(function)))
+            {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+/// The kernel's stacks are what shows that a thread hangs where it should.
+fn can_see_stacks() -> bool {
+    let seen = fs::read_to_string("/proc/self/stack").is_ok_and(|stack| !stack.is_empty());
+    if !seen {
+        eprintln!("skipped: /proc/PID/stack cannot be read here");
+    }
+    seen
+}
+
+/// What hangs in a directory's lock: programs that wait, and the lease that must be released for them.
+struct Hang {
+    lease: Program,
+    programs: Vec<Program>,
+}
+
+impl Hang {
+    fn end(&mut self, what: &str) {
+        self.lease.go();
+        let mut ended = |program: &mut Program| program.has_ended();
+        wait_until(what, || self.programs.iter_mut().all(&mut ended));
+    }
+}
+
+/// The thread that makes the kernel forget names waits for a directory in which a program makes a file.
+fn hang_in_a_directory(held: &Held) -> Hang {
+    let dir = held.stage.mnt.join("dir");
+    for attempt in 0..ATTEMPTS {
+        let lease = Program::with_lease(&held.leased);
+        let mut opener = held.opener();
+        let new = dir.join(format!("new{attempt}-{}", held.terraced()));
+        let mut maker = Program::new("", "open(paths[0], 'x')", &[&new]);
+        fs::read_dir(&dir).unwrap().for_each(|entry| drop(entry.unwrap().metadata()));
+        (0..8).for_each(|n| assert!(!dir.join(format!("vain{attempt}-{n}")).exists()));
+        opener.go_and_wait_in("request_wait_answer");
+        maker.go_and_wait_in("request_wait_answer");
+        let mut hang = Hang { lease, programs: vec![maker, opener] };
+        if held.hangs_in("fuse_reverse_inval_entry") {
+            return hang;
+        }
+        hang.end("nothing hangs");
+    }
+    panic!("no thread came to hang in {ATTEMPTS} attempts");
+}
+
+#[test]
+fn death_with_a_waiting_thread_restarts_terraced() {
+    if !(possible() && can_see_stacks()) {
+        return;
+    }
+    let held = Held::mounted(&[]);
+    // Five crashes in ten seconds would be too many.
+    let deaths = [Some(Signal::ABORT), Some(Signal::SEGV), Some(Signal::BUS), Some(Signal::KILL), None];
+    for (number, death) in deaths.into_iter().enumerate() {
+        let mut hang = hang_in_a_directory(&held);
+        println!("{death:?}");
+        let terraced = held.terraced();
+        match death {
+            Some(signal) => crash(terraced, signal),
+            None => fs::write(&held.panic_at, "").unwrap(),
+        }
+        wait_until("another terraced", || held.info()["restarts"] == number as u64 + 1);
+        hang.end("programs go on");
+    }
+    let log = fs::read_to_string(held.stage.instances()[0].join("terraced.log")).unwrap();
+    assert!(log.contains("was killed by signal 6, and waits for itself"), "{log}");
+    held.stage.ask("check", &[]).fine();
+    held.stage.ask("umount", &[]).fine();
+    held.stage.nothing_is_left();
+}
+
+// Each program prepares itself so that what it does then is one request.
+const PREPARE_WRITE: &str = "fd = os.open(paths[0], os.O_RDWR)\nos.pwrite(fd, b'first', 0)";
+const WRITE: &str = "try: os.pwrite(fd, b'w' * 4096, 0)\nexcept OSError as err: print(err)";
+const PREPARE_READ: &str = "import ctypes
+map = ctypes.CDLL(None).mmap
+map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+map.restype = ctypes.c_void_p
+fd = os.open(paths[0], os.O_RDONLY)
+past = os.open(paths[0], os.O_RDWR | os.O_DIRECT)";
+/// The write has left its page in the page cache. A mapping (read, shared) of the file opened past it empties it, so that the read must ask.
+const READ: &str = "map(None, 4096, 1, 1, past, 0)
+try: os.pread(fd, 4096, 0)
+except OSError as err: print(err)";
+
+/// For a while after a crash every write is answered late (`fuse/late.rs`), when its pages are dropped; that waits for a read that holds one of them.
+fn hang_in_a_page(held: &Held) -> Hang {
+    let stage = &held.stage;
+    for attempt in 0..ATTEMPTS {
+        let restarts = held.info()["restarts"].as_u64().unwrap();
+        let file = stage.mnt.join(format!("dir/f{attempt}"));
+        let lease = Program::with_lease(&held.leased);
+        let mut writer = Program::new(PREPARE_WRITE, WRITE, &[&file]);
+        let mut reader = Program::new(PREPARE_READ, READ, &[&file]);
+        let mut opener = held.opener();
+        // "A while" is seconds: no program is started in it.
+        kill(held.terraced(), Signal::KILL);
+        wait_until("restarted", || held.info()["restarts"].as_u64() > Some(restarts));
+        kill(held.terraced(), Signal::STOP);
+        writer.go_and_wait_in("request_wait_answer");
+        opener.go_and_wait_in("request_wait_answer");
+        reader.go_and_wait_in("folio");
+        kill(held.terraced(), Signal::CONT);
+        let mut hang = Hang { lease, programs: vec![writer, reader, opener] };
+        if held.hangs_in("folio_lock") {
+            return hang;
+        }
+        hang.end("nothing hangs");
+    }
+    panic!("no thread came to hang in {ATTEMPTS} attempts");
+}
+
+/// The process that ends the connection.
+fn aborter_of(mnt: &Path) -> Option<i32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let read = |pid: i32, name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let mut ours = pids.filter(|pid| {
+        read(*pid, "comm") == "fuse-aborter\n"
+            && read(*pid, "cmdline").split('\0').any(|word| word == text(mnt))
+    });
+    ours.next()
+}
+
+fn kill_keeper_and_terraced(held: &Held) {
+    let (keeper, terraced) = (held.info()["pid"].as_i64().unwrap() as i32, held.terraced());
+    kill(keeper, Signal::KILL);
+    kill(terraced, Signal::KILL);
+    wait_until("the keeper is dead", || !runs(keeper));
+}
+
+fn death_of_all(environment: &[(&str, &str)]) {
+    let held = Held::mounted(environment);
+    let mut hang = hang_in_a_page(&held);
+    kill_keeper_and_terraced(&held);
+    hang.end("no program hangs");
+    wait_until("the connection is over", || {
+        fs::metadata(&held.stage.mnt).is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN))
+    });
+    wait_until("so is the aborter", || aborter_of(&held.stage.mnt).is_none());
+    let told = held.stage.ask("umount", &[]);
+    assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
+    held.stage.nothing_is_left();
+}
+
+#[test]
+fn death_of_all_with_a_waiting_thread_fails_requests() {
+    if possible() && can_see_stacks() {
+        death_of_all(&[]);
+    }
+}
+
+/// As for an ordinary user where the kernel's directory of connections is not mounted.
+#[test]
+fn death_of_all_without_abort_fails_requests() {
+    if possible() && can_see_stacks() {
+        death_of_all(&[("TERRACE_TEST_NO_ABORT", "1")]);
+    }
+}
+
+/// With the aborter dead too, the next command ends what hangs.
+#[test]
+fn umount_ends_what_hangs_of_a_dead_instance() {
+    if !(possible() && can_see_stacks()) {
+        return;
+    }
+    let held = Held::mounted(&[]);
+    let mut hang = hang_in_a_page(&held);
+    kill(aborter_of(&held.stage.mnt).expect("there is one"), Signal::KILL);
+    kill_keeper_and_terraced(&held);
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
+    let told: Told = told(command);
+    assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
+    hang.end("no program hangs");
+    held.stage.nothing_is_left();
+}
