@@ -11,7 +11,7 @@ export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
-PRODUCT := -p terrace -p terrace-preload -p terrace-bench
+PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
 TOOLS := target/tools
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
@@ -27,7 +27,7 @@ PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
-## build: the command, the preload library and the benchmarks, in target/release
+## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
 	$(CARGO) build --release --locked $(PRODUCT)
 
@@ -42,7 +42,7 @@ soak: packages-test build tools lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=20000 $(CARGO) test --release --locked --workspace --no-fail-fast -- --nocapture || failed=1; \
 	$(WITH_TIER) TERRACE_SOAK=1 $(CARGO) test --release --locked --no-fail-fast $(TIER_TESTS) -- --nocapture || failed=1; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
-		$(CARGO) test --release --locked -p terrace-bench --test real_traces -- --ignored --nocapture || failed=1; \
+		$(CARGO) test --release --locked -p terrace-sim --test real_traces -- --ignored --nocapture || failed=1; \
 	[ -z "$$failed" ]
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
@@ -61,8 +61,8 @@ bench-real: packages-real build
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain
-	$(CARGO) build --release --locked -p terrace-bench
-	target/release/terrace-bench policies --traces "$${TERRACE_TRACES:-../shared/traces}"
+	$(CARGO) build --release --locked -p terrace-sim
+	target/release/terrace-sim gates --traces "$${TERRACE_TRACES:-../shared/traces}"
 
 ## demo: one short comparison, after installing and building what it needs
 demo: packages-demo build
