@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Crate, and the crates of this workspace that it may depend on.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-policy", &["terrace-testkit"]),
-    ("terrace-shm", &[]),
+    ("terrace-shm", &["terrace-testkit"]),
     ("terrace-engine", &["terrace-policy", "terrace-shm", "terrace-sim"]),
     ("terrace-preload", &["terrace-shm"]),
     ("terrace", &["terrace-engine", "terrace-policy", "terrace-probe", "terrace-trace"]),

@@ -27,6 +27,7 @@ mod stack;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use keys::mix;
 pub use list::SLOTS_MAX;
 
 use std::fmt;

@@ -175,17 +175,17 @@ pub(crate) fn serial_of(shadow: Shadow) -> (u32, bool) {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use terrace_testkit::rng::Rng;
 
     #[test]
     fn it_is_a_list_with_removal() {
-        let mut random = 12345u64;
+        let mut rng = Rng::new(1);
         let mut ghost = Ghost::new(20, 8);
         let mut model: VecDeque<u32> = VecDeque::new();
         ghost.oldest = MASK - 1000; // so that the numbers wrap on the way
         ghost.next = ghost.oldest;
         for _ in 0..20_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let draw = (random >> 33) as usize;
+            let draw = rng.index(1 << 31);
             if draw.is_multiple_of(3) && !model.is_empty() {
                 let serial = model.remove(draw / 3 % model.len()).unwrap();
                 assert!(ghost.recall(serial));

@@ -274,6 +274,7 @@ impl Slots {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use terrace_testkit::rng::Rng;
 
     #[test]
     fn push_pop_unlink_keep_order_and_length() {
@@ -294,7 +295,7 @@ mod tests {
         slots.check(&[&a, &b], |_, tag| tag == 2, |tag| tag != ABSENT).unwrap();
     }
 
-    /// Random moves between three lists (xorshift64, seeded), against queues of std, at both widths.
+    /// Random moves between three lists, against queues of std, at both widths.
     #[test]
     fn lists_are_the_same_at_both_widths() {
         const SLOTS: u64 = 300;
@@ -302,11 +303,9 @@ mod tests {
             let (mut slots, mut lists) = Slots::with_links::<3>(SLOTS as usize, link_bits);
             assert_eq!(slots.bytes(), 303 * node_bytes + 8 - node_bytes);
             let mut model = [const { VecDeque::<Slot>::new() }; 3];
-            let mut x = 88_172_645_463_325_252u64;
+            let mut rng = Rng::new(1);
             for _ in 0..20_000 {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
+                let x = rng.next_u64();
                 let (slot, to, tag) = ((x % SLOTS) as Slot, (x >> 20) as usize % 3, (x >> 30) as u8 | 1);
                 match model.iter().position(|queue| queue.contains(&slot)) {
                     None if x & 1 << 41 == 0 => {

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::Serialize;
+use terrace_policy::mix;
 use terrace_sim::cells::{Job, each_on_all_cores, pages};
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
 use terrace_sim::output;
@@ -107,12 +108,10 @@ pub struct Cell {
     pub time_ratio: f64,
 }
 
-/// A number that stands for `id`, as good as random (SplitMix64's mixer), in 0..1.
+/// A number that stands for `id`, as good as random (SplitMix64), in 0..1.
 fn lot(id: u32) -> f64 {
-    let mut x = u64::from(id).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    let word = mix(u64::from(id).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Computes one cell; its `time_ratio` is still open.
