@@ -7,8 +7,8 @@
 //! The border is a page number, so a crossing costs one tag instead of taking a page out of one list and putting it
 //! into another. The page's tag says in which part it is; what else tags mean is the policy's affair.
 
+use super::slots::{ABSENT, List, Slots};
 use crate::Slot;
-use crate::list::{ABSENT, List, Slots};
 
 /// See the module's description.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! How a policy looks for victims: pages that could not go, an end to a fruitless search, the loop around both, and a hand that
 //! finds touched pages.
 
-use super::{List, Slots};
+use super::slots::{List, Slots};
 use crate::{Slot, Touches, Victim};
 
 /// Pages that were victims and could not go: dirty, under writeback, pinned.
@@ -144,7 +144,7 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::list::ABSENT;
+    use crate::list::slots::ABSENT;
 
     #[test]
     fn held_pages_wait_a_batch_then_go_first() {
