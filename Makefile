@@ -11,7 +11,7 @@ export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
-PRODUCT := -p terrace -p terrace-preload -p terrace-bench
+PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
 TOOLS := target/tools
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
@@ -33,7 +33,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 	uuid-runtime keyutils dbench perl
 PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
-## build: the command, the preload library and the benchmarks, in target/release
+## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
 	$(CARGO) build --release --locked $(PRODUCT)
 
@@ -48,7 +48,7 @@ soak: packages-test build tools lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
-		bash .ci/soak part traces -p terrace-bench --test real_traces -- --ignored --nocapture; \
+		bash .ci/soak part traces -p terrace-sim --test real_traces -- --ignored --nocapture; \
 	if [ -n "$${XFSTESTS:-}" ]; then bash .ci/soak command xfstests make xfstests; \
 	else echo "xfstests: skipped, for XFSTESTS names no checkout of it"; fi; \
 	bash .ci/soak end
@@ -73,8 +73,8 @@ bench-real: packages-real build
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain
-	$(CARGO) build --release --locked -p terrace-bench
-	target/release/terrace-bench policies --traces "$${TERRACE_TRACES:-../shared/traces}"
+	$(CARGO) build --release --locked -p terrace-sim
+	target/release/terrace-sim gates --traces "$${TERRACE_TRACES:-../shared/traces}"
 
 ## demo: one short comparison, after installing and building what it needs
 demo: packages-demo build

@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 
 /// Crate, and the crates of this workspace that it may depend on.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("terrace-policy", &[]),
-    ("terrace-shm", &[]),
-    ("terrace-engine", &["terrace-policy", "terrace-shm"]),
+    ("terrace-policy", &["terrace-testkit"]),
+    ("terrace-shm", &["terrace-testkit"]),
+    ("terrace-engine", &["terrace-policy", "terrace-shm", "terrace-sim"]),
     ("terrace-preload", &["terrace-shm"]),
     ("terrace", &["terrace-engine", "terrace-policy", "terrace-probe", "terrace-trace"]),
     ("terrace-trace", &[]),
     ("terrace-probe", &[]),
-    ("terrace-bench", &["terrace-policy", "terrace-probe", "terrace-trace"]),
+    ("terrace-sim", &["terrace-policy", "terrace-testkit", "terrace-trace"]),
+    ("terrace-bench", &["terrace-probe", "terrace-trace"]),
+    ("terrace-testkit", &[]),
     ("terrace-tests", &["terrace-trace"]),
     ("xtask", &[]),
 ];

@@ -2,19 +2,20 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`trial`] (rounds and verdicts), [`system`] (one run of one side), [`steps`] (meters between
 //! commands), [`suites`] (the ready comparisons), and the loads: [`worker`], [`fio`]; what differs between results: [`compare`]; raw results for
-//! people: [`report`]. Apart from all that: [`lab`], the policies on recorded traces, [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
+//! people: [`report`]. Apart from all that: [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
 
 pub mod cgroup;
 pub mod compare;
 pub mod content;
 pub mod demo;
 pub mod fio;
-pub mod lab;
 pub mod machine;
 pub mod matrix;
+mod output;
 pub mod pages;
 pub mod passthrough;
 pub mod probe;
+mod progress;
 pub mod raw;
 pub mod report;
 pub mod stats;

@@ -1,5 +1,4 @@
-//! terrace-bench: measures terrace from outside, against what a program would do without it, and its policies on
-//! recorded traces.
+//! terrace-bench: measures terrace from outside, against what a program would do without it.
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
@@ -10,10 +9,10 @@ use terrace_bench::suites::fio::SPARE_MIB;
 use terrace_bench::system::Places;
 use terrace_bench::trial::{Options, Trial};
 use terrace_bench::{
-    compare, demo, lab, machine, matrix, passthrough, probe, report, steps, suites, system, watch, worker,
+    compare, demo, machine, matrix, passthrough, probe, report, steps, suites, system, watch, worker,
 };
 
-/// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
+/// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -44,12 +43,6 @@ enum Command {
     },
     /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons and reports.
     Matrix(matrix::Matrix),
-    /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
-    Sim(lab::sim::Sim),
-    /// The miss ratio of an LRU cache of every size, from one pass over a trace.
-    Mrc(lab::mrc::Mrc),
-    /// All policies on a directory of traces, and the gates they must pass.
-    Policies(lab::policies::Policies),
     /// What differs between systems, or between two runs of one benchmark, and how sure that is (Welch's t-test).
     Compare(compare::Compare),
     /// What storage can do: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
@@ -157,8 +150,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// Commands that were here once, and their names in `terrace-sim`.
+const MOVED: [(&str, &str); 3] = [("sim", "sim"), ("mrc", "mrc"), ("policies", "gates")];
+
 /// The command, or the exit code of help, version or a wrong use, which is told in one line.
 fn parse() -> Result<Command, ExitCode> {
+    let asked = std::env::args().nth(1).unwrap_or_default();
+    if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| *old == asked) {
+        eprintln!("terrace-bench: {old} is `terrace-sim {new}` now, with the same options");
+        return Err(ExitCode::from(2));
+    }
     Cli::try_parse().map(|cli| cli.command).map_err(|e| {
         if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             let _ = e.print();
@@ -186,9 +187,6 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Report(options) => report::run(&options),
         Command::Watch(options) => watch::run(&options),
         Command::Matrix(options) => matrix::run(&options),
-        Command::Sim(options) => lab::sim::run(&options),
-        Command::Mrc(options) => lab::mrc::run(&options),
-        Command::Policies(options) => lab::policies::run(&options),
         Command::Hits(c) => session(&c, suites::hits::run),
         Command::Misses(c) => session(&c, suites::misses::run),
         Command::Fio(c) => session(&c, |t| suites::fio::run(t, scale(&c))),

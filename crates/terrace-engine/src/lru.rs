@@ -219,7 +219,7 @@ impl Engine {
             }
             let to = from.saturating_add(WALK).min(end);
             for frame in (from..to).filter(|&f| core.policy.contains(f)) {
-                let seq = core.policy.standing(frame).map(|s| s.seq);
+                let seq = core.policy.position(frame).map(|s| s.seq);
                 kinds.entry(seq).or_default().count(self.handles.frame_flags(frame).load(Ordering::Relaxed));
             }
             from = to;

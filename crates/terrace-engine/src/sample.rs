@@ -1,6 +1,6 @@
 //! What more or less memory would do, from a sample of live accesses: the miss-ratio curve of `terrace stat --mrc`.
 //!
-//! Estimators: [`terrace_policy::mini::Miniature`], which is the policy in force at other sizes, and [`terrace_policy::mrc::Shards`] for
+//! Estimators: [`terrace_policy::minisim::Miniature`], which is the policy in force at other sizes, and [`terrace_policy::mrc::Shards`] for
 //! the LRU curve beside it. Both are fed from two sides, and know from counters how much they do not see:
 //!
 //! ```text
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use terrace_policy::mini::Miniature;
+use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::map::TOUCH_MAX;
 use terrace_shm::{PAGE_SIZE, TouchTable};

@@ -13,7 +13,7 @@ use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 /// Room for the namespace's durable tables (sparse), bytes.
 const NAMESPACE_BYTES: usize = 512 << 20;
 
-const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::evict::SLOTS_MAX);
+const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::SLOTS_MAX);
 
 /// Memory files and their mappings. Made before the first terraced is cloned, so that all inherit the mappings.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_engine::io::NullIo;
 use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
-use terrace_policy::sim::{Mode, run_ids};
 use terrace_policy::{Evict, build};
+use terrace_sim::sim::{Mode, run_ids};
 
 const PAGE: u64 = 4096;
 /// Pages of the file: about three times what the memory holds.

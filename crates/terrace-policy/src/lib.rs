@@ -2,7 +2,7 @@
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
 //! numbers), reads and writes a *touch table* (how often each slot was used since somebody last looked) and
-//! returns lists of victims; the engine acts on them. The simulator runs the very same objects.
+//! returns lists of victims; the engine acts on them. The simulator (`terrace-sim`) runs the same objects.
 //!
 //! ```text
 //!            engine or simulator                       policy
@@ -17,17 +17,18 @@
 #![forbid(unsafe_code)]
 
 pub mod boundary;
-pub mod evict;
-mod ghost;
 mod keys;
-mod list;
-pub mod mini;
+pub mod list;
+pub mod minisim;
 pub mod mrc;
-mod parts;
-mod queue_age;
-mod shell;
-pub mod sim;
+pub mod policies;
+mod queue_policy;
 mod stack;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use keys::mix;
+pub use list::SLOTS_MAX;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -107,14 +108,14 @@ pub struct Generation {
 
 impl Generation {
     /// The row of a queue, which has no number and is as old as the policy.
-    pub(crate) fn queue(label: &str, pages: usize, now_ms: u64) -> Generation {
+    pub fn queue(label: &str, pages: usize, now_ms: u64) -> Generation {
         Generation { seq: 0, age_ms: now_ms, pages, label: label.into() }
     }
 }
 
-/// Where a page stands in a policy that has generations.
+/// Where a page is in a policy that has generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Position {
     /// Its generation, within [`Evict::window`].
     pub seq: u64,
     /// Its reference tier: 0 where the policy has none.
@@ -223,7 +224,7 @@ pub trait Evict: Send + fmt::Debug {
     }
 
     /// Generation and tier of a resident page; `None` while it is in none (probation, held). O(1).
-    fn standing(&self, slot: Slot) -> Option<Standing> {
+    fn position(&self, slot: Slot) -> Option<Position> {
         let _ = slot;
         None
     }
@@ -268,25 +269,15 @@ pub trait Evict: Send + fmt::Debug {
 }
 
 /// The policies `build` knows, the default first.
-pub const NAMES: &[&str] = &[
-    "strata",
-    "mglru-fg",
-    "mglru-7.1",
-    "mglru-6.1",
-    "classic",
-    "clock",
-    "lru",
-    "fifo",
-    "2q",
-    "s3fifo",
-    "sieve",
-    "arc",
-    "lirs",
-    "w-tinylfu",
-];
+pub const NAMES: &[&str] =
+    &["strata", "mglru-fg", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc", "lirs", "w-tinylfu"];
 
 /// Other names of policies, and what they stand for.
 pub const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
+
+/// Policies that only the simulator (`terrace-sim`) has, and what serves in their place.
+pub const SIMULATED: &[(&str, &str)] =
+    &[("mglru-7.1", "mglru-fg"), ("mglru-6.1", "mglru-fg"), ("classic", "2q")];
 
 /// The policy that `name` stands for, as in [`NAMES`]; `None` when there is none.
 pub fn canonical(name: &str) -> Option<&'static str> {
@@ -302,22 +293,19 @@ pub fn has_ghost(name: &str) -> bool {
 /// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
 /// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
 pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {
-    assert!(slots_max <= evict::SLOTS_MAX, "slots_max {slots_max} over {}", evict::SLOTS_MAX);
+    assert!(slots_max <= SLOTS_MAX, "slots_max {slots_max} over {SLOTS_MAX}");
     Some(match canonical(name)? {
-        "strata" => Box::new(evict::strata::Strata::new(slots_max, capacity)),
-        "mglru-fg" => Box::new(evict::mglru_fg::MglruFg::new(slots_max, capacity)),
-        "mglru-7.1" => Box::new(evict::mglru_7_1::Mglru71::new(slots_max, capacity)),
-        "mglru-6.1" => Box::new(evict::mglru_6_1::Mglru61::new(slots_max, capacity)),
-        "classic" => Box::new(evict::classic::Classic::new(slots_max, capacity)),
-        "clock" => Box::new(evict::clock::Clock::build(slots_max)),
-        "fifo" => Box::new(evict::fifo::Fifo::build(slots_max)),
-        "2q" => Box::new(evict::two_q::TwoQ::build(slots_max, capacity)),
-        "s3fifo" => Box::new(evict::s3fifo::S3Fifo::build(slots_max, capacity)),
-        "arc" => Box::new(evict::arc::Arc::build(slots_max, capacity)),
-        "lirs" => Box::new(evict::lirs::Lirs::build(slots_max, capacity)),
-        "w-tinylfu" => Box::new(evict::w_tinylfu::WTinyLfu::build(slots_max, capacity)),
-        "sieve" => Box::new(evict::sieve::Sieve::build(slots_max)),
-        "lru" => Box::new(evict::lru::Lru::build(slots_max)),
+        "strata" => Box::new(policies::strata::Strata::new(slots_max, capacity)),
+        "mglru-fg" => Box::new(policies::mglru_fg::MglruFg::new(slots_max, capacity)),
+        "clock" => Box::new(policies::clock::Clock::build(slots_max)),
+        "fifo" => Box::new(policies::fifo::Fifo::build(slots_max)),
+        "2q" => Box::new(policies::two_q::TwoQ::build(slots_max, capacity)),
+        "s3fifo" => Box::new(policies::s3fifo::S3Fifo::build(slots_max, capacity)),
+        "arc" => Box::new(policies::arc::Arc::build(slots_max, capacity)),
+        "lirs" => Box::new(policies::lirs::Lirs::build(slots_max, capacity)),
+        "w-tinylfu" => Box::new(policies::w_tinylfu::WTinyLfu::build(slots_max, capacity)),
+        "sieve" => Box::new(policies::sieve::Sieve::build(slots_max)),
+        "lru" => Box::new(policies::lru::Lru::build(slots_max)),
         _ => return None,
     })
 }
@@ -333,6 +321,9 @@ mod tests {
         for (alias, meant) in ALIASES {
             assert_eq!(build(alias, 1, 1).unwrap().name(), *meant);
             assert!(!NAMES.contains(alias));
+        }
+        for (name, instead) in SIMULATED {
+            assert_eq!((canonical(name), canonical(instead)), (None, Some(*instead)));
         }
     }
 }

@@ -187,7 +187,7 @@ fn a_trace_replayed_does_what_the_mount_did() {
     let misses = of("fast_door", "misses") + of("main_door", "misses");
     let live = misses / told["accesses"].as_u64().unwrap() as f64;
     let frames = rig.stat()["memory"]["frames_max_bytes"].as_u64().unwrap() / 4096;
-    let mut sim = Command::new(product("terrace-bench"));
+    let mut sim = Command::new(product("terrace-sim"));
     sim.arg("sim").arg("--trace").arg(&file).args([
         "--policy",
         "strata",

@@ -37,7 +37,7 @@ pub enum Command {
     Stat(Stat),
     /// Show the eviction policy's lists: generations, tiers, refaults
     Lru(Lru),
-    /// Record which pages are accessed, for `terrace-bench sim`
+    /// Record which pages are accessed, for `terrace-sim sim`
     Trace(Trace),
     /// Write everything unwritten to stable storage of the source
     Flush(Place),
@@ -207,7 +207,7 @@ hits. What the kernel's own page cache serves is not seen. No program waits for 
 counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
 
   terrace trace /mnt/data -o data.trace --seconds 60
-  terrace-bench sim --trace data.trace --policy strata,lru --size 1%,10%";
+  terrace-sim sim --trace data.trace --policy strata,lru --size 1%,10%";
 
 /// `terrace resize`.
 #[derive(Debug, Args)]

@@ -65,7 +65,7 @@ fn ask(mnt: &Path, instance: &Instance, request: &Request) -> Result<Value> {
 fn cure(no: &Refusal) -> &'static str {
     match no.code.as_str() {
         "refused" if no.why.contains("has no generations") => {
-            "mount with a policy that has them: strata or one of the mglru"
+            "mount with a policy that has them: strata or mglru-fg"
         }
         "refused" => "`terrace lru MNT` lists the generations; name an older one, or open more with --age",
         _ => "see `terrace stat` and the log",

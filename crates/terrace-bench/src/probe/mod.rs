@@ -15,8 +15,9 @@ mod pattern;
 mod table;
 mod target;
 
-use crate::lab::progress::Progress;
-use crate::{lab, machine, system};
+use crate::output::{print, write_whole};
+use crate::progress::Progress;
+use crate::{machine, system};
 use clap::Args;
 use load::{Load, Way, op_name};
 use std::io;
@@ -84,10 +85,10 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     session.progress.clear();
     if let Some(out) = &options.out {
-        lab::write_whole(out, &format!("{}{}", head(out), probe.text()))?;
+        write_whole(out, &format!("{}{}", head(out), probe.text()))?;
     }
     let text = if options.json { serde_json::to_string(&probe)? + "\n" } else { table::of(&probe) };
-    lab::print(&text)?;
+    print(&text)?;
     Ok(0)
 }
 

@@ -15,34 +15,7 @@ use terrace_shm::compress::{Compressor, Mode, Unzstd};
 use terrace_shm::unzstd::unzstd;
 use terrace_shm::zobject::{HEAD_BYTES, Head, OBJECT_MAX, STORED_MAX};
 use terrace_shm::{PAGE_SIZE, Segment};
-
-/// SplitMix64.
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-    /// In `0..n`; 0 when `n` is 0.
-    fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
-    }
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
-
-fn seed() -> u64 {
-    let told = std::env::var("TERRACE_SEED").ok().map(|s| s.parse().expect("TERRACE_SEED is a number"));
-    let seed = told.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
-    });
-    println!("TERRACE_SEED={seed}");
-    seed
-}
+use terrace_testkit::rng::{Rng, seed};
 
 fn is_soak() -> bool {
     std::env::var("TERRACE_SOAK").is_ok_and(|v| v != "0")
@@ -87,13 +60,13 @@ impl Drop for Fenced {
 
 /// A page of text and noise in random measure: zstd writes it with other kinds of blocks and tables each time.
 fn page(rng: &mut Rng) -> Page {
-    let (kinds, of) = (1 + rng.below(200), 1 + rng.below(300));
-    let noisy = rng.below(of);
-    let length = 1 + rng.below(60);
+    let (kinds, of) = (1 + rng.index(200), 1 + rng.index(300));
+    let noisy = rng.index(of);
+    let length = 1 + rng.index(60);
     let word = rng.bytes(length);
     std::array::from_fn(
         |i| {
-            if i % of < noisy { rng.below(kinds) as u8 } else { word[(i + i / of) % word.len()] }
+            if i % of < noisy { rng.index(kinds) as u8 } else { word[(i + i / of) % word.len()] }
         },
     )
 }
@@ -113,21 +86,21 @@ fn frame(rng: &mut Rng, compressor: &mut Compressor) -> (Page, Vec<u8>) {
 /// A few things wrong, most of them near the start, where lengths, modes and tables stand.
 fn mangled(sound: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = sound.to_vec();
-    for _ in 0..1 + rng.below(4) {
-        let near = if rng.below(2) == 0 { 24 } else { usize::MAX };
-        let at = rng.below(out.len().min(near));
-        let to = (at + rng.below(40)).min(out.len());
-        match rng.below(8) {
+    for _ in 0..1 + rng.index(4) {
+        let near = if rng.index(2) == 0 { 24 } else { usize::MAX };
+        let at = rng.index(out.len().min(near));
+        let to = (at + rng.index(40)).min(out.len());
+        match rng.index(8) {
             _ if out.is_empty() => out = rng.bytes(1),
-            0 | 1 => out[at] ^= 1 << rng.below(8),
-            2 => out[at] = rng.next() as u8,
+            0 | 1 => out[at] ^= 1 << rng.index(8),
+            2 => out[at] = rng.next_u64() as u8,
             3 => out.truncate(at),
             4 => drop(out.drain(at..to)),
             5 => drop(out.splice(at..at, out[at..to].to_vec())),
             6 => drop(out.splice(to.., other[to.min(other.len())..].to_vec())),
             _ => {
-                let run = rng.below(200);
-                let byte = rng.next() as u8;
+                let run = rng.index(200);
+                let byte = rng.next_u64() as u8;
                 drop(out.splice(at..to, std::iter::repeat_n(byte, run)));
             }
         }
@@ -139,8 +112,8 @@ fn mangled(sound: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
 /// The library's decoder and the daemon's are the same code on other memory: they must agree about every frame.
 #[test]
 fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
-    let seed = seed();
-    let mut rng = Rng(seed);
+    let seed = seed("mangled_frames_are_refused_or_decoded_as_the_daemon_does");
+    let mut rng = Rng::new(seed);
     let (mut input, mut ours, mut theirs) = (Fenced::new(), Fenced::new(), Fenced::new());
     let mut daemon = Unzstd::new().unwrap();
     let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
@@ -152,9 +125,9 @@ fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
             let (page, bytes) = frame(&mut rng, &mut compressor);
             (wanted, other) = (page, std::mem::replace(&mut sound, bytes));
         }
-        let bytes = match rng.below(8) {
+        let bytes = match rng.index(8) {
             0 => {
-                let n = rng.below(STORED_MAX + 1);
+                let n = rng.index(STORED_MAX + 1);
                 rng.bytes(n)
             }
             _ => mangled(&sound, &other, &mut rng),
@@ -199,8 +172,8 @@ fn object(seg: &Segment) -> *mut u8 {
 /// Objects changed under their heads are never a page; those with heads that fit are the writer's word, and do no harm.
 #[test]
 fn mangled_objects_are_no_pages() {
-    let seed = seed();
-    let mut rng = Rng(seed);
+    let seed = seed("mangled_objects_are_no_pages");
+    let mut rng = Rng::new(seed);
     let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
     let mut out = Fenced::new();
     let (mut damaged, mut passed, mut forged) = (0_u64, 0, 0);
@@ -220,20 +193,20 @@ fn mangled_objects_are_no_pages() {
             (Head(at.cast::<u64>().read()), slot)
         };
         assert!(head.fits(&slot[HEAD_BYTES..]), "the object stands where we look for it");
-        let is_forged = rng.below(4) == 0;
+        let is_forged = rng.index(4) == 0;
         if is_forged {
             let mut bytes = mangled(&sound, &[], &mut rng);
             bytes.resize(sound.len(), 0);
-            let codec = [Codec::Same, Codec::Lz4, Codec::Zstd, Codec::Zstd][rng.below(4)];
+            let codec = [Codec::Same, Codec::Lz4, Codec::Zstd, Codec::Zstd][rng.index(4)];
             slot[..HEAD_BYTES].copy_from_slice(&Head::new(codec, head.place(), &bytes).0.to_le_bytes());
             slot[HEAD_BYTES..].copy_from_slice(&bytes);
         } else {
-            for _ in 0..1 + rng.below(3) {
-                let near = if rng.below(2) == 0 { HEAD_BYTES } else { slot.len() };
-                slot[rng.below(near)] ^= 1 << rng.below(8);
+            for _ in 0..1 + rng.index(3) {
+                let near = if rng.index(2) == 0 { HEAD_BYTES } else { slot.len() };
+                slot[rng.index(near)] ^= 1 << rng.index(8);
             }
         }
-        let (from, n) = [(0, PAGE_SIZE), (0, 100), (1000, 3096)][rng.below(3)];
+        let (from, n) = [(0, PAGE_SIZE), (0, 100), (1000, 3096)][rng.index(3)];
         let outcome = w.read(from as u64, &mut out.page()[from..from + n], &mut Library);
         let same = out.page()[from..from + n] == wanted[from..from + n];
         match outcome {
@@ -254,18 +227,18 @@ fn mangled_objects_are_no_pages() {
 fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &AtomicBool) {
     let at = object(seg);
     while !stop.load(Ordering::Relaxed) {
-        let bytes = if rng.below(3) == 0 { sound.to_vec() } else { mangled(sound, &[], &mut rng) };
-        let head = match rng.below(4) {
-            0 => Head(rng.next()),
-            _ => Head::new([Codec::Lz4, Codec::Zstd][rng.below(2)], place, &bytes),
+        let bytes = if rng.index(3) == 0 { sound.to_vec() } else { mangled(sound, &[], &mut rng) };
+        let head = match rng.index(4) {
+            0 => Head(rng.next_u64()),
+            _ => Head::new([Codec::Lz4, Codec::Zstd][rng.index(2)], place, &bytes),
         };
         let object = [&head.0.to_le_bytes()[..], &bytes].concat();
         for (i, byte) in object.iter().enumerate().take(OBJECT_MAX) {
             // SAFETY: inside the zspage. The readers race with it as with a hostile daemon: they must bear any mixture.
             unsafe { at.add(i).write_volatile(*byte) };
         }
-        if rng.below(8) == 0 {
-            seg.zclass(0).store(rng.next() as u8, Ordering::Relaxed);
+        if rng.index(8) == 0 {
+            seg.zclass(0).store(rng.next_u64() as u8, Ordering::Relaxed);
         }
     }
 }
@@ -273,8 +246,8 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
 /// What is decoded is what was checked, though the pool changes all the time: the reader decodes a copy.
 #[test]
 fn objects_that_change_while_they_are_read_do_no_harm() {
-    let seed = seed();
-    let mut rng = Rng(seed);
+    let seed = seed("objects_that_change_while_they_are_read_do_no_harm");
+    let mut rng = Rng::new(seed);
     let (page, sound) = frame(&mut rng, &mut Compressor::new(Mode::Dense, 75).unwrap());
     let mut w = Writer::new(2, 2);
     let handle = w.put(0, Codec::Zstd, &sound).unwrap();
@@ -284,7 +257,7 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
     let end = Instant::now() + Duration::from_secs(if is_soak() { 60 } else { 3 });
     let (mut whole, mut other, mut refused) = (0_u64, 0_u64, 0_u64);
     std::thread::scope(|s| {
-        s.spawn(|| scribble(&seg, &sound, place, Rng(rng.next()), &stop));
+        s.spawn(|| scribble(&seg, &sound, place, Rng::new(rng.next_u64()), &stop));
         let mut out = Fenced::new();
         while Instant::now() < end {
             // Else no slot would be where it was for long.

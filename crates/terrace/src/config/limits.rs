@@ -143,6 +143,10 @@ pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
     if terrace_policy::canonical(name).is_some() {
         return Ok(());
     }
+    if let Some((_, instead)) = terrace_policy::SIMULATED.iter().find(|(simulated, _)| *simulated == name) {
+        let why = format!("`{name}` is a yardstick of the simulator (terrace-sim) only");
+        return Err((why, format!("use {instead}, the nearest one, or {}", terrace_policy::NAMES[0])));
+    }
     let known = terrace_policy::NAMES.join(", ");
     Err((format!("there is no policy `{name}`"), format!("choose one of {known}")))
 }

@@ -1,0 +1,230 @@
+//! A ghost queue: the pages that left last, first in, first out, some of which come back.
+//!
+//! No keys, no links, no hash table: each page that leaves gets the next *serial number*, which travels as its shadow
+//! in the index entry, and the queue is one bit a number.
+//!
+//! ```text
+//!   serials:  ... 41   42   43   44   45   46   47 ► next
+//!   live:          0    1    1    0    1    1    1
+//!                  ▲ oldest: forgotten when the queue is longer than allowed
+//!                                 44 came back: its place is empty, so 41's successors stay longer
+//! ```
+//! That is exactly a linked list with removal, but for one case: the bits are a ring, and an entry is also forgotten
+//! once `slack` times the longest queue have been pushed after it.
+
+use std::num::NonZeroU32;
+
+use crate::Shadow;
+
+/// Serial numbers have 31 bits, so that a policy with two ghosts can say in a shadow which one it means.
+const MASK: u32 = u32::MAX >> 1;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Ghost {
+    live: Vec<u64>,
+    oldest: u32,
+    next: u32,
+    len: usize,
+    /// Taken out ahead of the insertion it belongs to.
+    announced: Option<u32>,
+}
+
+impl Ghost {
+    /// For at most `len_max` entries; one is forgotten at the latest when `slack * len_max` others came after it.
+    pub(crate) fn new(len_max: usize, slack: usize) -> Ghost {
+        let ring = (len_max * slack).next_power_of_two().clamp(64, 1 << 30);
+        Ghost { live: vec![0; ring / 64], oldest: 1, next: 1, len: 0, announced: None }
+    }
+
+    /// Places of the ring.
+    pub(crate) fn ring(&self) -> usize {
+        self.live.len() * 64
+    }
+
+    /// The place of a serial number in tables that go along with the ring.
+    pub(crate) fn place(&self, serial: u32) -> usize {
+        serial as usize & (self.ring() - 1)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.live.capacity() * size_of::<u64>()
+    }
+
+    fn span(&self) -> u32 {
+        self.next.wrapping_sub(self.oldest) & MASK
+    }
+
+    fn is_live(&self, serial: u32) -> bool {
+        let place = self.place(serial);
+        self.live[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    fn kill(&mut self, serial: u32) {
+        let place = self.place(serial);
+        self.live[place / 64] &= !(1 << (place % 64));
+        self.len -= 1;
+    }
+
+    /// A page has left: its serial number, never 0.
+    pub(crate) fn push(&mut self) -> u32 {
+        while self.span() as usize >= self.ring() {
+            if self.is_live(self.oldest) {
+                self.kill(self.oldest);
+            }
+            self.oldest = (self.oldest + 1) & MASK;
+        }
+        let serial = self.next;
+        let place = self.place(serial);
+        self.live[place / 64] |= 1 << (place % 64);
+        self.len += 1;
+        self.next = ((serial + 1) & MASK).max(1);
+        serial
+    }
+
+    /// Whether the page with this number is remembered.
+    pub(crate) fn contains(&self, serial: u32) -> bool {
+        let ago = self.next.wrapping_sub(serial) & MASK;
+        ago != 0 && ago <= self.span() && serial != 0 && self.is_live(serial)
+    }
+
+    /// Takes out the page with this number; false: it was forgotten.
+    pub(crate) fn take(&mut self, serial: u32) -> bool {
+        let found = self.contains(serial);
+        if found {
+            self.kill(serial);
+        }
+        found
+    }
+
+    /// Takes out, ahead of its insertion, the page that is about to be faulted; false: it was forgotten.
+    pub(crate) fn announce(&mut self, serial: u32) -> bool {
+        let found = self.take(serial);
+        self.announced = found.then_some(serial);
+        found
+    }
+
+    /// Whether a fault is announced whose insertion has not come yet.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced.is_some()
+    }
+
+    /// Whether this very page was announced; ends the announcement.
+    pub(crate) fn was_announced(&mut self, serial: u32) -> bool {
+        self.announced.take() == Some(serial)
+    }
+
+    /// The page enters: whether it is remembered, or was when it was announced.
+    pub(crate) fn recall(&mut self, serial: u32) -> bool {
+        self.was_announced(serial) || self.take(serial)
+    }
+
+    /// The oldest entry.
+    pub(crate) fn oldest(&mut self) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        while !self.is_live(self.oldest) {
+            self.oldest = (self.oldest + 1) & MASK;
+        }
+        Some(self.oldest)
+    }
+
+    /// Forgets the oldest entry, if there is one.
+    pub(crate) fn forget_oldest(&mut self) {
+        if let Some(serial) = self.oldest() {
+            self.kill(serial);
+        }
+    }
+
+    /// Forgets the oldest until `len_max` are left.
+    pub(crate) fn trim(&mut self, len_max: usize) {
+        while self.len > len_max {
+            self.forget_oldest();
+        }
+    }
+
+    /// The serial numbers, newest first, as text.
+    pub(crate) fn show(&self) -> String {
+        let serials = (1..=self.span()).map(|ago| self.next.wrapping_sub(ago) & MASK);
+        serials.filter(|&s| self.contains(s)).map(|s| s.to_string()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Proves that the length counts the live places.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let live: usize = self.live.iter().map(|word| word.count_ones() as usize).sum();
+        if live == self.len { Ok(()) } else { Err(format!("ghost: {live} live, {} counted", self.len)) }
+    }
+}
+
+/// A shadow out of a serial number and one bit of the policy's.
+pub(crate) fn shadow_of(serial: u32, bit: bool) -> Shadow {
+    Shadow(NonZeroU32::new(serial << 1 | u32::from(bit)).expect("no serial is 0"))
+}
+
+/// What [`shadow_of`] was made of.
+pub(crate) fn serial_of(shadow: Shadow) -> (u32, bool) {
+    (shadow.0.get() >> 1, shadow.0.get() & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use terrace_testkit::rng::Rng;
+
+    #[test]
+    fn it_is_a_list_with_removal() {
+        let mut rng = Rng::new(1);
+        let mut ghost = Ghost::new(20, 8);
+        let mut model: VecDeque<u32> = VecDeque::new();
+        ghost.oldest = MASK - 1000; // so that the numbers wrap on the way
+        ghost.next = ghost.oldest;
+        for _ in 0..20_000 {
+            let draw = rng.index(1 << 31);
+            if draw.is_multiple_of(3) && !model.is_empty() {
+                let serial = model.remove(draw / 3 % model.len()).unwrap();
+                assert!(ghost.recall(serial));
+                assert!(!ghost.recall(serial));
+            } else {
+                model.push_front(ghost.push());
+                model.truncate(20);
+                ghost.trim(20);
+            }
+            assert_eq!(ghost.len(), model.len());
+            assert_eq!(ghost.oldest(), model.back().copied());
+            ghost.check().unwrap();
+        }
+        let all: Vec<String> = model.iter().map(|serial| serial.to_string()).collect();
+        assert_eq!(ghost.show(), all.join(" "));
+    }
+
+    #[test]
+    fn one_that_waits_too_long_is_forgotten_by_the_ring() {
+        let mut ghost = Ghost::new(64, 1);
+        let first = ghost.push();
+        for _ in 0..63 {
+            let serial = ghost.push();
+            assert!(ghost.take(serial));
+        }
+        assert!(ghost.contains(first));
+        ghost.push();
+        assert!(!ghost.contains(first));
+        assert_eq!(ghost.len(), 1);
+    }
+
+    #[test]
+    fn an_announced_page_is_out_of_the_queue_and_recalled_once() {
+        let mut ghost = Ghost::new(8, 1);
+        let (a, b) = (ghost.push(), ghost.push());
+        assert!(ghost.announce(a) && ghost.is_announced());
+        assert_eq!(ghost.show(), b.to_string());
+        assert!(ghost.recall(a));
+        assert!(!ghost.recall(a));
+        assert_eq!(serial_of(shadow_of(b, true)), (b, true));
+    }
+}

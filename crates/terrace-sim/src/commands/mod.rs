@@ -1,0 +1,7 @@
+//! The subcommands, one a file, and the options that they share.
+
+mod compressed;
+pub mod gates;
+pub mod mrc;
+pub mod options;
+pub mod sim;

@@ -1,0 +1,53 @@
+//! Options that several subcommands have.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use clap::Args;
+use terrace_trace::{Column, Format, Options};
+
+/// Where results go.
+#[derive(Clone, Debug, Args)]
+pub struct Output {
+    /// Results as JSON on stdout, instead of a table.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Results as CSV on stdout, instead of a table.
+    #[arg(long)]
+    pub csv: bool,
+    /// Draws the miss ratios into one HTML file that needs nothing else.
+    #[arg(long, value_name = "FILE.html")]
+    pub plot: Option<PathBuf>,
+}
+
+/// Which files are traces, and how they are read.
+#[derive(Clone, Debug, Args)]
+pub struct Input {
+    /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, captures of `terrace trace`.
+    #[arg(long = "trace", value_name = "FILE", num_args = 1.., required = true)]
+    pub traces: Vec<PathBuf>,
+    /// The traces' format, where content and name do not tell: u64, oracle, text, csv, terrace.
+    #[arg(long, value_parser = format)]
+    pub format: Option<Format>,
+    /// A CSV's column of keys: its number, from 1, or its name in the header.
+    #[arg(long, value_parser = column)]
+    pub column: Option<Column>,
+}
+
+impl Input {
+    /// What a trace reader wants to be told.
+    pub fn options(&self) -> Options {
+        Options { format: self.format, column: self.column.clone() }
+    }
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    Format::named(text).ok_or_else(|| {
+        let names = Format::ALL.map(Format::name).join(", ");
+        format!("no format; there are {names}")
+    })
+}
+
+fn column(text: &str) -> Result<Column, Infallible> {
+    Ok(Column::parse(text))
+}

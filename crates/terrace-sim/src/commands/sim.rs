@@ -1,0 +1,182 @@
+//! `terrace-sim sim`: what each policy would miss on a trace.
+
+use std::io;
+
+use clap::Args;
+use serde::Serialize;
+use terrace_policy::NAMES;
+use terrace_sim::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
+use terrace_sim::output::{self, print, write_whole};
+use terrace_sim::plot::{self, Chart, Line};
+use terrace_sim::progress::Progress;
+use terrace_sim::ranking::{Bounds, Rank, ranking, ranking_table, table};
+use terrace_sim::sim::Mode;
+use terrace_sim::trace::{Trace, names, warn_of_loss};
+
+use super::compressed::{self, Compress};
+use super::options::{Input, Output};
+
+const CSV_HEAD: [&str; 7] =
+    ["trace", "policy", "size_frac", "cache_pages", "requests", "misses", "miss_ratio"];
+
+/// Options of `sim`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  terrace-sim sim --trace w106.u64.zst
+  terrace-sim sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000 --plot sim.html
+  terrace trace MNT -o today.trc; terrace-sim sim --trace today.trc --size 262144 --sampled
+  terrace-sim sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87")]
+pub struct Sim {
+    #[command(flatten)]
+    input: Input,
+    /// Policies; by default all. `opt` (Belady's optimum) is always run along where shares above it are shown.
+    #[arg(long = "policy", value_name = "NAMES", value_delimiter = ',')]
+    policies: Vec<String>,
+    /// Pool sizes: pages, or shares of the trace's different pages, rounded down.
+    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', default_value = "0.1%,1%,10%,25%")]
+    sizes: Vec<Size>,
+    /// Feeds accesses as the engine does: hits as touch counts, victims in batches ahead of demand.
+    #[arg(long)]
+    sampled: bool,
+    #[command(flatten)]
+    compress: Compress,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    sampled: bool,
+    cells: Vec<Above<'a>>,
+    ranking: &'a [Rank],
+}
+
+#[derive(Serialize)]
+struct Above<'a> {
+    #[serde(flatten)]
+    cell: &'a Cell,
+    above_opt: Option<f64>,
+}
+
+/// Runs the simulations and prints them.
+pub fn run(options: &Sim) -> io::Result<()> {
+    if !options.compress.compress.is_empty() {
+        return run_compressed(options);
+    }
+    let all = || known().into_iter().map(str::to_owned).collect();
+    let asked = if options.policies.is_empty() {
+        all()
+    } else {
+        chosen(&options.policies).map_err(io::Error::other)?
+    };
+    let mut policies = asked.clone();
+    if !options.output.csv && !policies.iter().any(|policy| policy == OPT) {
+        policies.push(OPT.into());
+    }
+    let mode = if options.sampled { SAMPLED } else { Mode::Exact };
+    let mut progress = Progress::default();
+    let mut cells = Vec::new();
+    for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
+        let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
+        let wrong_size = |size: &Size| pages(&trace, *size).err();
+        if let Some(wrong) = options.sizes.iter().find_map(wrong_size) {
+            return Err(io::Error::other(wrong));
+        }
+        let jobs = jobs(&policies, &options.sizes, mode);
+        cells.extend(compute_all(&trace, &jobs, &mut progress));
+        progress.clear();
+        warn_of_loss(&trace.name, trace.lost, trace.ids.len());
+    }
+    if let Some(path) = &options.output.plot {
+        write_whole(path, &plot::page("Miss ratios by cache size", &charts(&cells)))?;
+    }
+    print(&text(options, &cells)?)
+}
+
+/// The same with compressed tiers.
+fn run_compressed(options: &Sim) -> io::Result<()> {
+    let policies = if options.policies.is_empty() {
+        vec![NAMES[0].to_owned()]
+    } else {
+        chosen(&options.policies).map_err(io::Error::other)?
+    };
+    if policies.iter().any(|policy| policy == OPT) {
+        return Err(io::Error::other("opt has no compressed tier; leave it out of --policy"));
+    }
+    let mut progress = Progress::default();
+    let mut cells = Vec::new();
+    for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
+        let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
+        let jobs = jobs(&policies, &options.sizes, SAMPLED);
+        cells.extend(compressed::compute_all(&trace, &jobs, &options.compress, &mut progress)?);
+        progress.clear();
+        warn_of_loss(&trace.name, trace.lost, trace.ids.len());
+    }
+    print(&match (options.output.csv, options.output.json) {
+        (true, _) => compressed::csv(&cells)?,
+        (_, true) => {
+            let report = serde_json::json!({ "schema": "terrace.sim-compress.v1", "cells": cells });
+            serde_json::to_string_pretty(&report)? + "\n"
+        }
+        _ => compressed::table(&cells),
+    })
+}
+
+/// Each policy at each size; the largest pools are not last, where one core would wait for the other.
+fn jobs(policies: &[String], sizes: &[Size], mode: Mode) -> Vec<Job> {
+    let at = |size: &Size| {
+        let size = *size;
+        policies.iter().map(move |policy| Job { policy: policy.clone(), size, mode })
+    };
+    sizes.iter().rev().flat_map(at).collect()
+}
+
+fn text(options: &Sim, cells: &[Cell]) -> io::Result<String> {
+    if options.output.csv {
+        return csv(cells);
+    }
+    let bounds = Bounds::of(cells);
+    let ranks = ranking(cells, &bounds);
+    if options.output.json {
+        let cells = cells.iter().map(|cell| Above { cell, above_opt: bounds.above(cell) }).collect();
+        let report = Report { schema: "terrace.sim.v1", sampled: options.sampled, cells, ranking: &ranks };
+        return Ok(serde_json::to_string_pretty(&report)? + "\n");
+    }
+    let of_each = cells.len() / ranks.len().max(1);
+    Ok(format!("{}{}", table(cells, &bounds), ranking_table(&ranks, of_each)))
+}
+
+fn csv(cells: &[Cell]) -> io::Result<String> {
+    let row = |cell: &Cell| {
+        let Cell { trace, policy, size_frac, cache_pages, requests, misses, miss_ratio, .. } = cell;
+        [
+            trace.clone(),
+            policy.clone(),
+            size_frac.to_string(),
+            cache_pages.to_string(),
+            requests.to_string(),
+            misses.to_string(),
+            format!("{miss_ratio:.6}"),
+        ]
+    };
+    output::csv(CSV_HEAD, cells.iter().map(row))
+}
+
+fn charts(cells: &[Cell]) -> Vec<Chart> {
+    let mut charts: Vec<Chart> = Vec::new();
+    for cell in cells {
+        if charts.last().is_none_or(|chart| chart.title != cell.trace) {
+            charts.push(Chart { title: cell.trace.clone(), lines: Vec::new() });
+        }
+        let lines = &mut charts.last_mut().expect("one was pushed").lines;
+        let known = lines.iter().position(|line| line.name == cell.policy).unwrap_or_else(|| {
+            lines.push(Line { name: cell.policy.clone(), points: Vec::new() });
+            lines.len() - 1
+        });
+        lines[known].points.push((cell.cache_pages as f64, cell.miss_ratio));
+    }
+    let by_size = |line: &mut Line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    charts.iter_mut().flat_map(|chart| &mut chart.lines).for_each(by_size);
+    charts
+}

@@ -1,0 +1,518 @@
+//! The cache of a simulation with a compressed tier below DRAM, both out of one budget.
+//!
+//! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`Boundary`] how much memory the tier has.
+//!
+//! ```text
+//!                 victims                            neither ────────────────► absent, shadow
+//!   DRAM, policy ─────────► used again, or room below? ─┤
+//!     ▲    ▲                                             └─ compresses? ─► the tier, by age ► absent, shadow
+//!     │    └────────────────────────────── asked for often enough of late ───┘    the untouched oldest
+//!     └──── fault: used again if it is a recent refault
+//! ```
+//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
+//! what the requests take ([`Prices`]); compressing goes on beside them.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use terrace_policy::boundary::{Boundary, Costs, Window};
+use terrace_policy::list::{List, Slots};
+use terrace_policy::{Evict, Slot, Touches, Victim, Why};
+
+use crate::sim::{Entry, Mode, Pool};
+
+/// Pages of a chunk, the step in which memory changes sides; a small budget has `CHUNKS_MIN` all the same.
+const CHUNK_PAGES: usize = 512;
+const CHUNKS_MIN: usize = 64;
+/// How often the boundary is looked at, ns.
+const JUDGED_EVERY_NS: u64 = 50_000_000;
+/// Pages that leave DRAM at once, and that the tier gives up at once to make room.
+const BATCH: usize = 64;
+/// Touches below, halved now and then, that bring a page back to DRAM; how far they are counted.
+const PROMOTE_AT: u8 = 8;
+const TOUCHES_MAX: u8 = 64;
+/// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
+const REFUSALS: u32 = 16;
+const REPROBE: u32 = 64;
+/// Tags of nodes.
+const FREE: u8 = 0;
+const USED: u8 = 1;
+
+/// What requests take, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// A hit in DRAM.
+    pub hit: u64,
+    /// Reading the device, compressing, decompressing.
+    pub costs: Costs,
+}
+
+impl Default for Prices {
+    /// An NVMe disk, and LZ4.
+    fn default() -> Prices {
+        Prices { hit: 500, costs: Costs { read: 50_000, work: 10_000, compress: 8_000, decompress: 4_000 } }
+    }
+}
+
+/// What one page's content is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The file that it belongs to: any small number.
+    pub file: u8,
+    /// Whether it can be compressed.
+    pub compresses: bool,
+}
+
+/// What is to be simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Memory of both tiers, pages.
+    pub budget: usize,
+    /// Compressed pages that fit into the memory of one, at least 1.
+    pub ratio: f64,
+    /// What of the budget the tier may have, per cent; if that is one share only, the boundary stands still.
+    pub percent: RangeInclusive<u32>,
+    /// What the clock goes by, and the boundary.
+    pub prices: Prices,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompressedOutcome {
+    /// Requests.
+    pub requests: u64,
+    /// Those answered by the tier.
+    pub tier_hits: u64,
+    /// Those that found their page nowhere.
+    pub misses: u64,
+    /// Pages compressed and stored.
+    pub stored: u64,
+    /// Pages compressed in vain.
+    pub refused: u64,
+    /// Pages not tried because others of their file were refused.
+    pub refused_by_file: u64,
+    /// Pages that came back to DRAM.
+    pub promoted: u64,
+    /// Windows judged.
+    pub windows: u64,
+    /// Windows in which the boundary moved.
+    pub moves: u64,
+    /// Windows in which it moved the other way than the last time.
+    pub turns: u64,
+    /// Memory that the tier could have, pages, summed over all requests.
+    pub share_sum: u64,
+}
+
+impl CompressedOutcome {
+    /// What a request takes on average, ns. Compressing goes on beside it.
+    pub fn request_ns(&self, prices: &Prices) -> f64 {
+        let Prices { hit, costs } = *prices;
+        let hits = self.requests - self.misses - self.tier_hits;
+        let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss();
+        ns as f64 / self.requests.max(1) as f64
+    }
+    /// What the tier costs the processor for each request on average, ns: compressing, and decompressing for readers and for DRAM.
+    pub fn tier_ns(&self, prices: &Prices) -> f64 {
+        let Costs { compress, decompress, .. } = prices.costs;
+        let ns = (self.stored + self.refused) * compress + (self.tier_hits + self.promoted) * decompress;
+        ns as f64 / self.requests.max(1) as f64
+    }
+    /// Hits in the tier for each page that was compressed.
+    pub fn hits_per_compression(&self) -> f64 {
+        self.tier_hits as f64 / (self.stored + self.refused).max(1) as f64
+    }
+    /// Memory that the tier could have on average, pages.
+    pub fn share_mean(&self) -> f64 {
+        self.share_sum as f64 / self.requests.max(1) as f64
+    }
+}
+
+/// The compressed pages: a queue by age, with a second chance for those that were touched.
+struct CompressedPool {
+    slots: Slots,
+    queue: List,
+    ids: Vec<u32>,
+    touches: Vec<u8>,
+    free: Vec<Slot>,
+    ratio: f64,
+    /// Pages that fit.
+    room: usize,
+    /// Nodes that were ever used, and which of them was aged last.
+    known: usize,
+    aged: usize,
+}
+
+impl CompressedPool {
+    fn new(budget: usize, ratio: f64) -> CompressedPool {
+        let nodes = (budget as f64 * ratio) as usize;
+        let (slots, [queue]) = Slots::new::<1>(nodes);
+        CompressedPool {
+            slots,
+            queue,
+            ids: vec![0; nodes],
+            touches: vec![0; nodes],
+            free: (0..nodes as Slot).rev().collect(),
+            ratio,
+            room: 0,
+            known: 0,
+            aged: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+    /// Memory in use, pages.
+    fn pages(&self) -> usize {
+        (self.len() as f64 / self.ratio).ceil() as usize
+    }
+    fn set_limit(&mut self, pages: usize) {
+        self.room = ((pages as f64 * self.ratio) as usize).min(self.ids.len());
+    }
+
+    fn store(&mut self, id: u32) -> Slot {
+        let node = self.free.pop().expect("there is room");
+        self.known = self.known.max(node as usize + 1);
+        (self.ids[node as usize], self.touches[node as usize]) = (id, 0);
+        self.slots.push(&mut self.queue, node, USED);
+        node
+    }
+    fn remove(&mut self, node: Slot) {
+        self.slots.unlink(&mut self.queue, node, FREE);
+        self.free.push(node);
+    }
+
+    /// One hit; true if that makes the page worth a frame.
+    fn touch(&mut self, node: Slot) -> bool {
+        let touches = &mut self.touches[node as usize];
+        *touches = (*touches + 1).min(TOUCHES_MAX);
+        *touches == PROMOTE_AT
+    }
+    /// Halves the touches of so many pages, each in its turn; one that was touched at all stays touched.
+    fn age(&mut self, pages: usize) {
+        for _ in 0..pages.min(self.known) {
+            self.aged = (self.aged + 1) % self.known;
+            let touches = &mut self.touches[self.aged];
+            *touches = (*touches / 2).max((*touches).min(1));
+        }
+    }
+    /// Whether it has filled its memory.
+    fn is_full(&self) -> bool {
+        self.len() >= self.room / 16 * 15
+    }
+
+    /// Removes up to `want` of the oldest that were not touched since they were last looked at; the others start anew.
+    fn coldest(&mut self, want: usize) -> Vec<u32> {
+        let mut out = Vec::new();
+        let mut looks = self.len();
+        while let Some(node) = self.slots.tail(&self.queue).filter(|_| looks > 0 && out.len() < want) {
+            looks -= 1;
+            if std::mem::take(&mut self.touches[node as usize]) > 0 {
+                self.slots.unlink(&mut self.queue, node, FREE);
+                self.slots.push(&mut self.queue, node, USED);
+            } else {
+                out.push(self.ids[node as usize]);
+                self.remove(node);
+            }
+        }
+        out
+    }
+}
+
+/// The touch table, which notes what the policy finds touched: such pages were used again.
+struct Noting<'a> {
+    counts: &'a mut Vec<u8>,
+    reused: &'a [Cell<bool>],
+}
+
+impl Touches for Noting<'_> {
+    fn peek(&self, slot: Slot) -> u8 {
+        let count = self.counts[slot as usize];
+        if count != 0 {
+            self.reused[slot as usize].set(true);
+        }
+        count
+    }
+    fn set(&mut self, slot: Slot, count: u8) {
+        self.counts[slot as usize] = count;
+    }
+}
+
+/// Both tiers.
+pub struct CompressedSim<'a> {
+    pool: Pool<'a>,
+    compressed: CompressedPool,
+    boundary: Boundary,
+    setup: Setup,
+    content: &'a dyn Fn(u32) -> Content,
+    /// Slots whose page was used again, or came back soon.
+    reused: Vec<Cell<bool>>,
+    /// Pages refused in a row, by file.
+    refused: Vec<u32>,
+    chunk_pages: usize,
+    /// Pages that DRAM may hold.
+    dram: usize,
+    outcome: CompressedOutcome,
+    window: Window,
+    clock_ns: u64,
+    judged_ns: u64,
+    /// Hits of the tier when its touches were aged.
+    aged_at: u64,
+    /// Whether the boundary went up or down when it last moved.
+    went: i8,
+    /// The policy keeps shadows.
+    has_ghost: bool,
+}
+
+impl fmt::Debug for CompressedSim<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CompressedSim { boundary, outcome, .. } = self;
+        f.debug_struct("CompressedSim")
+            .field("boundary", boundary)
+            .field("outcome", outcome)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> CompressedSim<'a> {
+    /// Both tiers, empty. `policy`: freshly built for `setup.budget` slots. `ids_max`: above the numbers of all pages. `content` tells
+    /// what is in a page.
+    ///
+    /// # Panics
+    /// If the ratio is less than 1, or the budget less than 2 pages.
+    pub fn new(
+        policy: &'a mut dyn Evict,
+        setup: Setup,
+        ids_max: usize,
+        content: &'a dyn Fn(u32) -> Content,
+    ) -> CompressedSim<'a> {
+        assert!(setup.ratio >= 1.0 && setup.budget >= 2, "{setup:?}");
+        let chunk_pages = (setup.budget / CHUNKS_MIN).clamp(1, CHUNK_PAGES);
+        let chunks = (setup.budget / chunk_pages) as u32;
+        let share = |percent: u32| (u64::from(chunks) * u64::from(percent) / 100) as u32;
+        let has_ghost = policy.shadow().is_some();
+        let mut boundary = Boundary::new(setup.prices.costs);
+        boundary.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
+        let mut pool = Pool::new(policy, setup.budget, Mode::Sampled { batch: BATCH });
+        pool.make_known(ids_max);
+        let mut sim = CompressedSim {
+            pool,
+            compressed: CompressedPool::new(setup.budget, setup.ratio),
+            boundary,
+            content,
+            has_ghost,
+            reused: vec![Cell::new(false); setup.budget],
+            refused: vec![0; 1 << u8::BITS],
+            chunk_pages,
+            dram: setup.budget,
+            outcome: CompressedOutcome::default(),
+            window: Window::default(),
+            clock_ns: 0,
+            judged_ns: 0,
+            aged_at: 0,
+            went: 0,
+            setup,
+        };
+        sim.fit();
+        sim
+    }
+
+    /// What has happened so far.
+    pub fn outcome(&self) -> CompressedOutcome {
+        self.outcome
+    }
+    /// Memory in use by DRAM and by the tier, pages: never more than the budget.
+    pub fn used(&self) -> (usize, usize) {
+        (self.resident(), self.compressed.pages())
+    }
+    /// Memory that the tier may have now, pages.
+    pub fn share(&self) -> usize {
+        self.setup.budget - self.dram
+    }
+    /// Whether pages are compressed at all.
+    pub fn compresses(&self) -> bool {
+        self.boundary.compresses()
+    }
+    fn resident(&self) -> usize {
+        self.setup.budget - self.pool.free.len()
+    }
+
+    /// One request.
+    pub fn request(&mut self, id: u32) {
+        let Prices { hit, costs } = self.setup.prices;
+        self.outcome.requests += 1;
+        self.outcome.share_sum += self.share() as u64;
+        let entry = self.pool.entries[id as usize];
+        self.clock_ns += if let Some(slot) = entry.slot() {
+            let touches = &mut self.pool.touches[slot as usize];
+            *touches = touches.saturating_add(1);
+            hit
+        } else if let Some(node) = entry.node() {
+            self.outcome.tier_hits += 1;
+            self.window.tier_hits += 1;
+            if self.compressed.touch(node) {
+                self.promote(id, node);
+            }
+            costs.decompress
+        } else {
+            self.fault(id);
+            costs.miss()
+        };
+        if self.clock_ns - self.judged_ns >= JUDGED_EVERY_NS {
+            self.judged_ns = self.clock_ns;
+            self.judge();
+        }
+    }
+
+    fn fault(&mut self, id: u32) {
+        self.outcome.misses += 1;
+        self.make_room();
+        let entry = self.pool.entries[id as usize];
+        let (shadow, came_back) = (entry.shadow(), entry.came_before());
+        let slot = self.pool.claim(id);
+        let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
+        self.window.refaults += u64::from(came_back);
+        self.reused[slot as usize].set(recent);
+    }
+
+    fn promote(&mut self, id: u32, node: Slot) {
+        self.make_room();
+        // Making room above may have made room below.
+        if self.pool.entries[id as usize].node() != Some(node) {
+            return;
+        }
+        self.compressed.remove(node);
+        let slot = self.pool.claim(id);
+        let shadow = self.pool.policy.shadow();
+        self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
+        self.reused[slot as usize].set(true);
+        self.outcome.promoted += 1;
+        self.window.promoted += 1;
+    }
+
+    /// Makes DRAM ready for one page more.
+    fn make_room(&mut self) {
+        while self.resident() + self.pool.free_min >= self.dram {
+            self.reclaim();
+        }
+    }
+
+    /// Has the policy give up a batch, some of which goes below.
+    fn reclaim(&mut self) {
+        let mut victims = std::mem::take(&mut self.pool.victims);
+        let mut touches = Noting { counts: &mut self.pool.touches, reused: &self.reused };
+        self.pool.policy.victims(self.pool.batch, &mut touches, &mut victims);
+        assert!(!victims.is_empty(), "no victim among {} pages", self.resident());
+        for victim in victims.drain(..) {
+            let id = self.pool.ids[victim.slot as usize];
+            let node = self.lower(&victim, id);
+            // Also where the policy keeps no shadows, the boundary wants to know what comes back.
+            let absent = if self.has_ghost { Entry::absent(victim.shadow) } else { Entry::was_here() };
+            self.pool.entries[id as usize] = node.map_or(absent, Entry::compressed);
+            self.pool.free.push(victim.slot);
+        }
+        self.pool.victims = victims;
+    }
+
+    /// Where a page that DRAM gives up stands in the tier, if it goes there.
+    fn lower(&mut self, victim: &Victim, id: u32) -> Option<Slot> {
+        let filling = !self.reused[victim.slot as usize].get();
+        if filling && self.compressed.is_full() {
+            return None;
+        }
+        if !self.boundary.compresses() {
+            self.boundary.passed();
+            return None;
+        }
+        let Content { file, compresses } = (self.content)(id);
+        if self.is_incompressible(file) {
+            self.outcome.refused_by_file += 1;
+            self.window.untried += 1;
+            return None;
+        }
+        if self.compressed.room == 0 {
+            return None;
+        }
+        if !compresses {
+            self.refused[file as usize] += 1;
+            self.outcome.refused += 1;
+            self.window.refused += 1;
+            self.window.filling += u64::from(filling);
+            return None;
+        }
+        self.refused[file as usize] = 0;
+        if self.compressed.len() >= self.compressed.room {
+            self.give_up(BATCH.min(self.compressed.room.div_ceil(8)));
+        }
+        if self.compressed.len() >= self.compressed.room {
+            return None;
+        }
+        self.outcome.stored += 1;
+        self.window.stored += 1;
+        self.window.filling += u64::from(filling);
+        Some(self.compressed.store(id))
+    }
+
+    /// Whether a page is not worth trying, after so many of its file were refused; one in so many is.
+    fn is_incompressible(&mut self, file: u8) -> bool {
+        let refused = &mut self.refused[file as usize];
+        let Some(vain) = refused.checked_sub(REFUSALS) else { return false };
+        *refused += 1;
+        !vain.is_multiple_of(REPROBE)
+    }
+
+    /// Has the tier give pages up. The policy does not know them when they come back: they have been away longer than anything in DRAM.
+    /// (Else all pages of a loop come back as recent refaults, DRAM turns over, and everything circulates.)
+    fn give_up(&mut self, want: usize) {
+        for id in self.compressed.coldest(want) {
+            self.pool.entries[id as usize] = Entry::was_here();
+        }
+    }
+
+    fn judge(&mut self) {
+        let hits = self.outcome.tier_hits;
+        self.compressed.age((hits - std::mem::replace(&mut self.aged_at, hits)) as usize);
+        let before = self.boundary.chunks();
+        let window = Window {
+            tier_pages: self.compressed.len() as u64,
+            tier_frames: self.compressed.pages() as u64,
+            full: self.compressed.is_full(),
+            ..self.window
+        };
+        if !self.boundary.judge(window) {
+            return;
+        }
+        self.window = Window::default();
+        self.outcome.windows += 1;
+        let goes = (i64::from(self.boundary.chunks()) - i64::from(before)).signum() as i8;
+        if goes != 0 {
+            self.outcome.moves += 1;
+            self.outcome.turns += u64::from(self.went == -goes);
+            self.went = goes;
+            self.fit();
+        }
+    }
+
+    /// Lets both tiers have what the boundary says: first whoever has to give memory up. What leaves DRAM for it goes below, where
+    /// the oldest make room.
+    fn fit(&mut self) {
+        let share = (self.boundary.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
+        if share < self.share() {
+            self.limit_compressed(share);
+        }
+        self.dram = self.setup.budget - share;
+        while self.resident() > self.dram {
+            self.reclaim();
+        }
+        self.pool.policy.set_capacity(self.dram);
+        self.limit_compressed(share);
+    }
+
+    fn limit_compressed(&mut self, pages: usize) {
+        self.compressed.set_limit(pages);
+        while self.compressed.len() > self.compressed.room {
+            self.give_up(BATCH.min(self.compressed.len() - self.compressed.room));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! terrace-sim: cache policies on recorded accesses.
+
+mod commands;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use commands::{gates, mrc, sim};
+
+/// Cache policies on recorded accesses: what each would miss, at many sizes at once.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
+    Sim(sim::Sim),
+    /// The miss ratio of an LRU cache of every size, from one pass over a trace.
+    Mrc(mrc::Mrc),
+    /// All policies on a directory of traces, and the gates they must pass.
+    #[command(visible_alias = "policies")]
+    Gates(gates::Gates),
+}
+
+fn main() -> ExitCode {
+    let command = match parse() {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    match run(&command) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            eprintln!("terrace-sim: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The command, or the exit code of help, version or a wrong use, which is told in one line.
+fn parse() -> Result<Command, ExitCode> {
+    Cli::try_parse().map(|cli| cli.command).map_err(|e| {
+        if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            let _ = e.print();
+            return ExitCode::from(e.exit_code() as u8);
+        }
+        let text = e.render().to_string();
+        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        eprintln!("terrace-sim: {why} (see `terrace-sim --help`)");
+        ExitCode::from(2)
+    })
+}
+
+fn run(command: &Command) -> io::Result<u8> {
+    match command {
+        Command::Sim(options) => sim::run(options).map(|()| 0),
+        Command::Mrc(options) => mrc::run(options).map(|()| 0),
+        Command::Gates(options) => gates::run(options),
+    }
+}

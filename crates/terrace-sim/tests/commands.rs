@@ -1,0 +1,304 @@
+//! The commands as a user runs them: what they print, what they refuse, what they leave behind.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use terrace_testkit::rng::Rng;
+
+/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
+fn terrace_sim(dir: &Path, args: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-sim")]);
+    command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
+    command
+}
+
+/// What it printed; nothing went wrong, and nothing was told beside it.
+#[track_caller]
+fn done(dir: &Path, args: &str) -> String {
+    let Output { status, stdout, stderr } = terrace_sim(dir, args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(status.success() && stderr.is_empty(), "{args}: {status}\n{stderr}");
+    String::from_utf8(stdout).unwrap()
+}
+
+/// Exit code 2, and one line that says `what`; no file that was begun.
+#[track_caller]
+fn refused(dir: &Path, args: &str, what: &str) {
+    let Output { status, stdout, stderr } = terrace_sim(dir, args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{args}: {stderr}");
+    assert!(stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"), "{args}: {stderr}");
+    assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-sim: "), "{args}: {stderr}");
+    let mut files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
+}
+
+/// Requests over some 2000 pages, a few of them popular.
+fn keys(seed: u64) -> Vec<u64> {
+    let mut rng = Rng::new(seed);
+    let mut key = || {
+        let scale = 1 + rng.below(2000);
+        1 + rng.below(scale)
+    };
+    (0..20_000).map(|_| key()).collect()
+}
+
+fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    std::fs::write(dir.join(name), bytes).unwrap();
+}
+
+fn u64s(keys: &[u64]) -> Vec<u8> {
+    keys.iter().flat_map(|key| key.to_le_bytes()).collect()
+}
+
+/// A directory with the same requests as `a.u64` and `b.txt`.
+fn place() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    write(dir.path(), "a.u64", u64s(&keys(1)));
+    let lines: String = keys(1).iter().map(|key| format!("{key}\n")).collect();
+    write(dir.path(), "b.txt", lines);
+    dir
+}
+
+#[test]
+fn a_compressed_tier_is_shown_beside_none() {
+    let dir = place();
+    let args = "sim --trace a.u64 --policy strata,lru --size 200 --compress 1.87,4 --compress-share 50";
+    let report: Value = serde_json::from_str(&done(dir.path(), &format!("{args} --json"))).unwrap();
+    let cells = report["cells"].as_array().unwrap();
+    let ratios: Vec<f64> = cells.iter().map(|cell| cell["ratio"].as_f64().unwrap()).collect();
+    assert_eq!(ratios, [1.0, 1.87, 4.0, 1.0, 1.87, 4.0]);
+    for cells in cells.chunks(3) {
+        let of = |name: &str| -> Vec<f64> { cells.iter().map(|cell| cell[name].as_f64().unwrap()).collect() };
+        let misses = of("misses");
+        assert!(misses[0] > misses[1] && misses[1] > misses[2], "denser is better: {misses:?}");
+        assert_eq!((of("tier_share_mean")[0], of("tier_hits")[0], of("time_ratio")[0]), (0.0, 0.0, 1.0));
+        assert!(
+            of("tier_hits")[1] > 0.0 && of("time_ratio")[1] < 1.0 && of("tier_share_end")[1] == 0.495,
+            "{cells:?}"
+        );
+    }
+    let csv = done(dir.path(), &format!("{args} --csv"));
+    assert_eq!(csv.lines().count(), 7);
+    assert!(csv.lines().all(|line| line.split(',').count() == 22), "{csv}");
+    assert!(done(dir.path(), args).contains("strata"));
+    let refused_all = done(dir.path(), &format!("{args} --csv --compress-refused 100%"));
+    assert!(refused_all.lines().skip(1).all(|line| line.split(',').nth(8) == Some("0")), "{refused_all}");
+    refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no compressed tier");
+}
+
+#[test]
+fn csv_has_one_row_a_cell_and_formats_agree() {
+    let dir = place();
+    let csv = done(dir.path(), "sim --trace a.u64 b.txt --policy strata,lru,opt --size 1%,10%,200 --csv");
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("trace,policy,size_frac,cache_pages,requests,misses,miss_ratio"));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), 2 * 3 * 3);
+    for (a, b) in rows.iter().zip(&rows[9..]) {
+        assert_eq!((a[0], b[0], &a[1..]), ("a", "b", &b[1..]));
+        let (requests, misses, ratio): (f64, f64, f64) =
+            (a[4].parse().unwrap(), a[5].parse().unwrap(), a[6].parse().unwrap());
+        assert!(requests == 20_000.0 && (misses / requests - ratio).abs() < 1e-6, "{a:?}");
+    }
+    let misses = |policy: &str, pages: &str| -> u64 {
+        rows.iter().find(|row| row[1] == policy && row[3] == pages).unwrap()[5].parse().unwrap()
+    };
+    assert!(misses("opt", "200") < misses("strata", "200") && misses("opt", "200") < misses("lru", "200"));
+    let named =
+        |names: &str| done(dir.path(), &format!("sim --trace a.u64 --policy {names} --size 200 --csv"));
+    assert_eq!(named("mglru,mglru-fg"), named("mglru-fg"), "each policy once, by whatever name");
+    let exact = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
+    let sampled = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
+    assert_ne!(exact, sampled, "batches are not told accesses");
+}
+
+#[test]
+fn tables_json_and_plots() {
+    let dir = place();
+    let table = done(dir.path(), "sim --trace a.u64 --policy lru --size 10% --plot p.html");
+    assert!(
+        table.contains("a, 20000 requests") && table.contains("\nopt ") && table.contains("1 cells;"),
+        "{table}"
+    );
+    let html = std::fs::read_to_string(dir.path().join("p.html")).unwrap();
+    assert!(html.contains("<svg") && html.contains("lru") && !html.contains("http"));
+    assert!(!dir.path().join("p.html.new").exists());
+    // What is no file stays what it is.
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let read = std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap());
+    done(dir.path(), "sim --trace a.u64 --policy lru --size 10% --plot pipe");
+    assert!(read.join().unwrap().contains("<svg"));
+    let json: Value =
+        serde_json::from_str(&done(dir.path(), "sim --trace a.u64 --size 5%,10% --json")).unwrap();
+    assert_eq!(json["schema"], "terrace.sim.v1");
+    let cells = json["cells"].as_array().unwrap();
+    assert!(cells.iter().all(|cell| cell["above_opt"].as_f64().unwrap() >= 0.0));
+    assert_eq!(json["ranking"][0]["policy"], "opt");
+    assert_eq!(json["ranking"].as_array().unwrap().len() * 2, cells.len());
+}
+
+#[test]
+fn curves() {
+    let dir = place();
+    let csv = done(dir.path(), "mrc --trace a.u64 --samples 200 --exact --csv");
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("trace,size_frac,cache_pages,miss_ratio,exact"));
+    let rows: Vec<Vec<f64>> =
+        lines.map(|line| line.split(',').skip(1).map(|field| field.parse().unwrap()).collect()).collect();
+    assert!(
+        rows.len() > 100 && rows.windows(2).all(|pair| pair[0][1] < pair[1][1] && pair[0][2] >= pair[1][2])
+    );
+    // What the exact curve says of a size is what lru misses in it.
+    let at = rows.iter().find(|row| row[1] >= 200.0).unwrap();
+    let sim = done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
+    assert!(sim.trim_end().ends_with(&format!("{:.6}", at[3])), "{sim} {at:?}");
+    let json: Value = serde_json::from_str(&done(
+        dir.path(),
+        "mrc --trace a.u64 --samples 1000 --exact --json --plot m.html",
+    ))
+    .unwrap();
+    assert!(json["traces"][0]["error_mean"].as_f64().unwrap() < 0.03, "{json}");
+    assert!(dir.path().join("m.html").exists());
+    assert!(done(dir.path(), "mrc --trace a.u64").contains("100.00 % of the pages sampled"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let dir = place();
+    for name in ["none.u64", "none.txt", "none.csv"] {
+        write(dir.path(), name, "");
+        refused(dir.path(), &format!("sim --trace {name}"), "no requests, read as");
+        refused(dir.path(), &format!("mrc --trace {name}"), "no requests, read as");
+    }
+    refused(dir.path(), "sim --trace a.u64 --policy lru,best", "no policy best; there are strata,");
+    refused(dir.path(), "sim --trace a.u64 --size 0", "at least one page");
+    refused(
+        dir.path(),
+        "sim --trace a.u64 --size 0.01%",
+        "a: 0.01% of 1816 pages are less than one page; give a larger --size",
+    );
+    refused(dir.path(), "sim --trace a.u64 --size big", "big is no size");
+    refused(dir.path(), "sim --trace missing", "missing: cannot be opened");
+    refused(dir.path(), "sim --trace a.u64 --format tape", "there are u64, oracle, text, csv, terrace");
+    refused(dir.path(), "sim --trace a.u64 --format terrace", "a.u64: not a capture of terrace");
+    refused(dir.path(), "sim --trace a.u64 --plot /nonexistent/p.html", "/nonexistent/p.html");
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    refused(dir.path(), "sim --trace a.u64 --plot d", "d: Is a directory");
+    refused(dir.path(), "sim", "--trace <FILE>");
+    refused(dir.path(), "sim --trace b.txt --format oracle", "bytes are left over");
+    refused(dir.path(), "mrc --trace a.u64 --samples 1", "1 is not in");
+    refused(dir.path(), "policies --traces .", "reference_miss_ratios.csv");
+    write(
+        dir.path(),
+        "reference_miss_ratios.csv",
+        "trace,policy,size_frac,cache_objects,miss_ratio\na,lru,x\n",
+    );
+    refused(dir.path(), "policies --traces .", "line 2: not a reference");
+}
+
+/// What a capture lost is said, and the rest is used.
+#[test]
+fn captures_are_replayed_and_their_losses_told() {
+    use terrace_trace::Door;
+    use terrace_trace::capture::{Event, Header, Writer};
+    let dir = TempDir::new().unwrap();
+    let mut writer = Writer::new(Vec::new(), &Header::default());
+    for page in keys(2) {
+        writer
+            .access(&Event { object: page % 5, page, write: false, door: Door::Fast, time_ms: page })
+            .unwrap();
+    }
+    writer.lost(5000).unwrap();
+    write(dir.path(), "today.trc", writer.finish().unwrap());
+    let Output { status, stdout, stderr } =
+        terrace_sim(dir.path(), "sim --trace today.trc --policy lru --size 10% --csv").output().unwrap();
+    assert!(status.success() && String::from_utf8_lossy(&stdout).contains("today.trc,lru,0.1,"));
+    assert_eq!(
+        String::from_utf8_lossy(&stderr),
+        "today.trc: the capture lost 5000 accesses (20.00 %); miss ratios are of those it has\n"
+    );
+}
+
+/// Two files of one name, of different requests: each is measured by its own optimum.
+#[test]
+fn traces_of_one_name_are_told_apart() {
+    let dir = place();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    write(dir.path(), "d/a.u64", u64s(&keys(9)));
+    let json = done(dir.path(), "sim --trace a.u64 d/a.u64 --policy opt --size 200 --json");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let of = |i: usize| (json["cells"][i]["trace"].as_str().unwrap(), json["cells"][i]["above_opt"].as_f64());
+    assert_eq!((of(0), of(1)), (("a.u64", Some(0.0)), ("d/a.u64", Some(0.0))));
+}
+
+/// A trace that never ends, interrupted: gone at once, without a file.
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    let mut child = terrace_sim(dir.path(), "sim --trace /dev/stdin --format text --plot p.html")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    (0..1000).for_each(|key| writeln!(stdin, "{key}").unwrap());
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Gates pass with a reference that is true, and each fails where the reference is not.
+#[test]
+fn gates_pass_and_fail() {
+    let dir = TempDir::new().unwrap();
+    write(dir.path(), "a.u64", u64s(&keys(3)));
+    write(dir.path(), "b.u64", u64s(&keys(4)));
+    let csv = done(dir.path(), "sim --trace a.u64 --size 1%,10% --csv");
+    let reference = |belady: &str, lru: f64| {
+        let mut text = String::from("trace,policy,size_frac,cache_objects,miss_ratio\n");
+        for row in csv.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>()) {
+            let ratio: f64 = row[6].parse().unwrap();
+            let (policy, ratio) = match row[1] {
+                "opt" => (belady, ratio),
+                "lru" => ("lru", ratio * lru),
+                "2q" => ("twoq", ratio),
+                "w-tinylfu" => ("wtinyLFU", ratio),
+                other => (other, ratio),
+            };
+            text += &format!("{},{policy},{},{},{ratio:.4}\n", row[0], row[2], row[3]);
+        }
+        write(dir.path(), "reference_miss_ratios.csv", text);
+    };
+    let verdicts = || {
+        let output = terrace_sim(dir.path(), "policies --traces . --json").output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let gates =
+            json["gates"].as_array().unwrap().iter().map(|gate| gate["passed"] == true).collect::<Vec<_>>();
+        assert_eq!(output.status.code(), Some(i32::from(gates.contains(&false))));
+        assert_eq!(json["others"]["cells"]["exact"][0]["trace"], "b");
+        gates
+    };
+    reference("belady", 1.0);
+    let sound = verdicts();
+    assert_eq!(sound[1..], [true; 4], "the first gate is the default's on a trace of this test's making");
+    reference("belady", 1.03);
+    assert_eq!(verdicts()[1..], [true, false, true, true], "lru is 3 % off");
+    reference("nobody", 1.0);
+    assert_eq!(verdicts()[1..], [true, true, false, true], "no Belady to compare with");
+    reference("clock", 1.0); // the optimum's numbers stand for clock's
+    assert!(!verdicts()[2]);
+    let output = terrace_sim(dir.path(), "policies --traces .").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("FAILED published")
+            && text.contains("clock on a at 1%")
+            && text.contains("== Other traces")
+    );
+}

@@ -1,0 +1,46 @@
+//! Belady's optimum, by the policy and by plain means.
+
+use std::collections::{BTreeSet, HashMap};
+
+use terrace_policy::Evict;
+use terrace_sim::opt::{Opt, next_uses};
+use terrace_sim::sim::{Ids, Mode, run_ids};
+
+/// Misses of the policy `opt`.
+pub fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
+    let mut numbers = Ids::default();
+    let ids: Vec<u32> = trace.iter().map(|&key| numbers.id(key)).collect();
+    let mut opt = Opt::new(capacity, next_uses(&ids));
+    let outcome = run_ids(&mut opt, &ids, numbers.len(), capacity, Mode::Exact);
+    opt.check().unwrap();
+    outcome.misses
+}
+
+/// Misses of Belady's MIN, by plain means.
+pub fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
+    let mut next = vec![usize::MAX; trace.len()];
+    let mut seen: HashMap<u64, usize> = HashMap::new();
+    for i in (0..trace.len()).rev() {
+        if let Some(later) = seen.insert(trace[i], i) {
+            next[i] = later;
+        }
+    }
+    // Resident pages by their next use; pages never used again are told apart by key.
+    let mut by_next: BTreeSet<(usize, u64)> = BTreeSet::new();
+    let mut next_of: HashMap<u64, usize> = HashMap::new();
+    let mut misses = 0;
+    for (i, &key) in trace.iter().enumerate() {
+        if let Some(expected) = next_of.remove(&key) {
+            by_next.remove(&(expected, key));
+        } else {
+            misses += 1;
+            if next_of.len() == capacity {
+                let (_, farthest) = by_next.pop_last().expect("a full pool is not empty");
+                next_of.remove(&farthest);
+            }
+        }
+        next_of.insert(key, next[i]);
+        by_next.insert((next[i], key));
+    }
+    misses
+}

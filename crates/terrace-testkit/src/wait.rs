@@ -1,0 +1,47 @@
+//! Waiting for a condition: a test is as fast as what it waits for, and as patient as a busy machine needs.
+
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+/// What a condition is given that comes at once on an idle machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// After a minute, with `what`.
+#[track_caller]
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(LONG, condition), "waited {} s in vain: {what}", LONG.as_secs());
+}
+
+/// Whether `condition` holds before `limit` is over.
+pub fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_ends_with_the_condition_or_the_limit() {
+        let mut looks = 0;
+        wait_until("the third look", || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+        assert!(!holds_within(Duration::ZERO, || false) && holds_within(Duration::ZERO, || true));
+    }
+}
