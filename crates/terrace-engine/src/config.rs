@@ -1,6 +1,6 @@
 //! What an engine is told at its start.
 
-use crate::tier::CompressedConfig;
+use crate::state::compressed::CompressedConfig;
 use std::time::Duration;
 
 /// Which kind of I/O the engine does on source files.

@@ -2,17 +2,17 @@
 
 use crate::clock::Clock;
 use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
-use crate::core::Core;
-use crate::door::Clients;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::source::SourceFile;
 use crate::io::Io;
-use crate::lru::MinTtl;
-use crate::object::{Object, ObjectId, ObjectRef};
-use crate::sample::Estimate;
+use crate::observe::lru::MinTtl;
+use crate::observe::mrc::Estimate;
+use crate::observe::trace::Tracing;
+use crate::path::writeback::SourceRoot;
+use crate::preload_server::Clients;
 use crate::segment::SegmentHandles;
-use crate::source::SourceFile;
-use crate::tier::Compressed;
-use crate::trace::Tracing;
-use crate::writeback::SourceRoot;
+use crate::state::Core;
+use crate::state::compressed::Compressed;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::RawFd;

@@ -1,9 +1,9 @@
 //! The engine as the namespace sees it.
 
 use crate::engine::{Door, Engine};
+use crate::file::object::{ErrorCursor, ObjectRef};
+use crate::file::source::{DataFd, SourceFile};
 use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
-use crate::object::{ErrorCursor, ObjectRef};
-use crate::source::{DataFd, SourceFile};
 use rustix::fs::Stat;
 use std::io;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! An object: a regular file as the cache knows it.
 
-use crate::dirt::Dirt;
-use crate::source::{SourceFile, times_of};
-use crate::vain::Vain;
+use crate::file::backoff::Vain;
+use crate::file::source::{SourceFile, times_of};
+use crate::state::dirty::Dirt;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::sync::Arc;

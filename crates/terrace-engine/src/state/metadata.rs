@@ -3,7 +3,7 @@
 //! The promise is 32 bytes a resident page of a file of 100 KiB or more that is cached whole, and of a large one that is
 //! cached half, at random.
 
-use crate::core::Core;
+use crate::state::Core;
 use terrace_shm::index::IndexBytes;
 
 /// Bytes of a dirty or unstable page in the books of what the source lacks: its place in an ordered set.
@@ -52,7 +52,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::io::NullIo;
-    use crate::tier::CompressedConfig;
+    use crate::state::compressed::CompressedConfig;
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! A file that cannot be written is its own writers' trouble: it counts against them and against no others, until such
 //! files alone are over the limit. Nobody is told of a failure before a whole pass of writeback was waited for.
 
-use crate::core::Core;
 use crate::engine::Engine;
-use crate::object::Object;
+use crate::file::object::Object;
+use crate::state::Core;
 use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,10 @@
 //! The frame pool's size: the memory limit minus all else that is kept for the user, in chunks of 2 MiB.
 
 use crate::config::MEMORY_MIN;
-use crate::core::Core;
 use crate::engine::{Engine, Extra};
-use crate::object::Object;
+use crate::file::object::Object;
 use crate::segment::flag::{HELD, REUSED};
+use crate::state::Core;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;

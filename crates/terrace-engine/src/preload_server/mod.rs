@@ -5,10 +5,10 @@
 //! ring is read once. Nor can a client keep others waiting: all that may take its time (syncs, the close of a descriptor
 //! of a strange file system) is done by threads beside, and all of it is bounded.
 
-use crate::core::Before;
 use crate::engine::Engine;
-use crate::object::{Object, ObjectId, ObjectRef};
-use crate::trace::Cursors;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::observe::trace::Cursors;
+use crate::state::Before;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;

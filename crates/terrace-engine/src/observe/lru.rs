@@ -10,9 +10,9 @@
 //! waits. The oldest generation grows older meanwhile, so nobody waits longer than `min_ttl` for the first eviction.
 
 use crate::clock::Clock;
-use crate::core::Core;
 use crate::engine::Engine;
 use crate::segment::flag;
+use crate::state::Core;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

@@ -1,8 +1,10 @@
-//! Free frames ahead of need: the policy names victims, [`crate::core`] withdraws them.
+//! Free frames ahead of need: the policy names victims, [`crate::state`] withdraws them.
+
+pub(crate) mod cpu_headroom;
 
 use crate::engine::Engine;
-use crate::pool::Backed;
-use crate::tier::Judge;
+use crate::path::resize::Backed;
+use crate::state::compressed::Judge;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;

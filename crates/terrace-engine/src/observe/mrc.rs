@@ -15,8 +15,8 @@
 //! What it cannot know: how often a page was used between two looks (one use is fed, the rest counts as hits of any
 //! cache, which they are), nor in what order pages were; a donation that was dropped is left out altogether. Writes count as uses.
 
-use crate::core::{Core, key_of};
 use crate::engine::Engine;
+use crate::state::{Core, key_of};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::HashMap;

@@ -8,9 +8,9 @@
 //! as lost. What stands in a lane is a client's word: objects and pages that do not exist are dropped, and times
 //! are taken for order only. While nothing is recorded, a request of the main door costs one load more.
 
-use crate::door::Client;
 use crate::engine::Engine;
-use crate::object::{Object, ObjectId};
+use crate::file::object::{Object, ObjectId};
+use crate::preload_server::Client;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;

@@ -5,10 +5,10 @@
 //! to write it, and would drop it then. Unstable pages keep their frames until a sync has succeeded; if it fails they are
 //! dirty again. All of this changes under the core lock; each state has a flag in the frame, which outlives terraced.
 
-use crate::core::Core;
 use crate::engine::Engine;
-use crate::object::{Object, ObjectId, ObjectRef};
+use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{DIRTY, UNSTABLE, WRITEBACK};
+use crate::state::Core;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 

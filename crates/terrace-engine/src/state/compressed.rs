@@ -10,14 +10,14 @@
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
 
 use crate::clock::thread_cpu_ns;
-use crate::core::Core;
-use crate::door::Totals;
 use crate::engine::Engine;
-use crate::idle::Idle;
-use crate::object::Object;
+use crate::file::object::Object;
+use crate::preload_server::Totals;
 use crate::reclaim::BATCH;
+use crate::reclaim::cpu_headroom::Idle;
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::state::Core;
 use crate::stats::CompressedTier;
 use std::cell::RefCell;
 use std::io;
@@ -750,8 +750,8 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::object::ObjectRef;
     use crate::io::BlockingIo;
-    use crate::object::ObjectRef;
     use crate::{Door, EngineConfig, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;

@@ -1,13 +1,19 @@
 //! What the core lock guards: the index, the policy, the frames and their owners.
 
-use crate::dirt::Books;
-use crate::frames::Frames;
-use crate::lru::MinTtl;
-use crate::object::{Object, ObjectId, ObjectRef};
-use crate::sample::{Sampler, Watch};
+pub(crate) mod bits;
+pub mod compressed;
+pub(crate) mod dirty;
+pub(crate) mod frames;
+pub(crate) mod metadata;
+
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::observe::lru::MinTtl;
+use crate::observe::mrc::{Sampler, Watch};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::tier::{Compressed, Leaving, WAS_HERE};
+use crate::state::compressed::{Compressed, Leaving, WAS_HERE};
+use crate::state::dirty::Books;
+use crate::state::frames::Frames;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;

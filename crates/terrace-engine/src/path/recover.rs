@@ -10,9 +10,9 @@
 //! Each step may be the last, and the next daemon begins anew.
 
 use crate::engine::Engine;
-use crate::object::{Object, ObjectId, ObjectRef};
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::source::SourceFile;
 use crate::segment::flag::{HELD, UNSTABLE};
-use crate::source::SourceFile;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;

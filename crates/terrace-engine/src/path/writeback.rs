@@ -4,11 +4,11 @@
 //! page whose writeback fails is dirty again, and every open handle hears of it at its next fsync. So it is with a page that
 //! the kernel's page cache has taken and the kernel cannot write: see [`crate::dirt`].
 
-use crate::dirt::Fate;
 use crate::engine::Engine;
+use crate::file::object::{ErrorCursor, Object, ObjectRef};
+use crate::file::source::DataFd;
 use crate::io::{IoVec, WriteOp};
-use crate::object::{ErrorCursor, Object, ObjectRef};
-use crate::source::DataFd;
+use crate::state::dirty::Fate;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::io;

@@ -4,10 +4,10 @@
 //! fill what a partial write needs, copy, `commit` (core lock: dirty bit first, then publish).
 
 use crate::engine::Engine;
+use crate::file::object::{Object, ObjectRef};
+use crate::file::source::SourceFile;
 use crate::io::IoVec;
-use crate::object::{Object, ObjectRef};
-use crate::source::SourceFile;
-use crate::trace::Kind;
+use crate::observe::trace::Kind;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -314,7 +314,7 @@ impl Engine {
     }
 }
 
-impl crate::core::Core {
+impl crate::state::Core {
     /// Drops all pages beyond a new end, and zeroes the rest of the last page.
     pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
         self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);

@@ -3,7 +3,7 @@
 //! The lowest frame that will do is taken: so the top of the pool is the first to be empty when it has to shrink.
 //! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
 
-use crate::bits::BitSet;
+use crate::state::bits::BitSet;
 use terrace_shm::RUN_PAGES;
 use terrace_shm::layout::CHUNK_FRAMES;
 

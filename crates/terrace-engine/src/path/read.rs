@@ -3,12 +3,12 @@
 //! Life of a miss: [`Engine::read`] -> `plan` (under the core lock: which pages, which frames) -> I/O without any lock ->
 //! `fill` (under the core lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
 
-use crate::core::{Before, Core};
 use crate::engine::{Door, Engine};
+use crate::file::object::{Object, ObjectRef};
 use crate::io::{AlignedBuf, IoVec};
-use crate::object::{Object, ObjectRef};
-use crate::tier::Reader;
-use crate::trace::Kind;
+use crate::observe::trace::Kind;
+use crate::state::compressed::Reader;
+use crate::state::{Before, Core};
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
