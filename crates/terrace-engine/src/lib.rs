@@ -3,19 +3,21 @@
 //! | folder | job |
 //! |---|---|
 //! | [`path`] | what programs ask for: read, write, writeback, resize, recovery |
-//! | [`reclaim`] | free frames: the policy names victims, this module acts |
-//! | [`preload_server`] | the fast door: registers clients, hands out source descriptors, drains donations |
+//! | `reclaim` | free frames: the policy names victims, this module acts |
+//! | `preload_server` | the fast door: registers clients, hands out source descriptors, drains donations |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
-//! | [`state`] | all that changes under one lock |
+//! | `state` | all that changes under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors, and what is kept about it |
 //! | [`namespace`] | names, inodes, handles, attributes |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, core lock, object dirty set.
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock, object dirty set.
 //! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
 
+mod access_log;
 pub mod clock;
 pub mod config;
+mod context;
 mod engine;
 pub mod file;
 pub mod io;
@@ -23,22 +25,23 @@ pub mod namespace;
 pub mod observe;
 mod pagecache;
 pub mod path;
-pub mod preload_server;
-pub mod reclaim;
+mod preload_server;
+mod reclaim;
+mod rings;
 pub mod segment;
-pub mod state;
+mod state;
 pub mod stats;
 
 pub use file::{object, source};
 pub use observe::{lru, trace};
-pub use preload_server as door;
 
 pub use clock::{Clock, SystemClock};
-pub use config::{EngineConfig, IoKind, RING_SLOTS_MAX};
-pub use engine::{Door, Engine};
-pub use object::{ErrorCursor, Object, ObjectId, ObjectRef};
+pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
+pub use engine::Engine;
+pub use file::errseq::ErrorCursor;
+pub use object::{Object, ObjectId, ObjectRef};
+pub use path::read::Door;
 pub use segment::SegmentHandles;
 pub use source::SourceFile;
-pub use state::compressed::{Admit, CompressedConfig};
 pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;

@@ -9,21 +9,17 @@
 //! the kernel then kills a process, we press back: a miss is read and passed on without being kept, and a writer
 //! waits. The oldest generation grows older meanwhile, so nobody waits longer than `min_ttl` for the first eviction.
 
-use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::context::Context;
 use crate::segment::flag;
-use crate::state::Core;
+use crate::state::lru::is_generation;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use terrace_policy::{Evict, Generation};
 
-/// Frames looked at under one core lock.
+/// Frames looked at under one state lock.
 const WALK: u32 = 4096;
-/// Pages evicted under one core lock.
+/// Pages evicted under one state lock.
 const BATCH: usize = 64;
 
 /// What `terrace lru` shows.
@@ -124,39 +120,6 @@ pub struct Evicted {
     pub kept: u64,
 }
 
-/// Below this age the oldest generation is not evicted from.
-#[derive(Debug)]
-pub(crate) struct MinTtl {
-    pub ttl: Duration,
-    clock: Arc<dyn Clock>,
-    started_ns: u64,
-    pub refused: u64,
-}
-
-impl MinTtl {
-    pub(crate) fn new(ttl: Duration, clock: Arc<dyn Clock>) -> MinTtl {
-        MinTtl { ttl, started_ns: clock.now_ns(), clock, refused: 0 }
-    }
-    /// True if nothing may be evicted now.
-    pub(crate) fn holds(&mut self, policy: &dyn Evict) -> bool {
-        if self.ttl.is_zero() {
-            return false;
-        }
-        let now_ms = self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        let rows = policy.generations(now_ms);
-        // From the oldest on; what is in no generation has no age.
-        let oldest = rows.iter().rev().find(|g| is_generation(g) && g.pages > 0);
-        let holds = oldest.is_some_and(|g| u128::from(g.age_ms) < self.ttl.as_millis());
-        self.refused += u64::from(holds);
-        holds
-    }
-}
-
-/// Queues stand among the generations with the number 0.
-fn is_generation(row: &Generation) -> bool {
-    row.label.strip_prefix("gen ").is_some_and(|seq| seq.parse() == Ok(row.seq))
-}
-
 impl Kinds {
     fn count(&mut self, flags: u8) {
         *match flags {
@@ -168,117 +131,106 @@ impl Kinds {
     }
 }
 
-impl Engine {
-    /// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
-    /// off by as many.
-    pub fn lru(&self) -> Lru {
-        let mut kinds = self.kinds();
-        let core = self.core.lock();
-        let (policy, window) = (&core.policy, core.policy.window());
-        let lists = policy.generations(self.uptime_ms()).into_iter().map(|g| {
-            let seq = is_generation(&g).then_some(g.seq);
-            let kinds = seq.map(|seq| kinds.remove(&Some(seq)).unwrap_or_default());
-            ListRow { label: g.label, seq, age_ms: g.age_ms, pages: g.pages as u64, kinds }
-        });
-        let lists = lists.collect();
-        let tiers = policy.tiers().into_iter().map(|t| TierRow {
-            tier: t.tier,
-            pages: t.pages as u64,
-            refaulted: t.refaulted,
-            evicted: t.evicted,
-            protected: t.protected,
-            avg_refaulted: t.avg_refaulted,
-            avg_total: t.avg_total,
-        });
-        Lru {
-            schema: "terrace.lru.v1",
-            policy: policy.name().to_owned(),
-            min_seq: window.as_ref().map(|w| *w.start()),
-            max_seq: window.as_ref().map(|w| *w.end()),
-            lists,
-            queued: kinds.remove(&None).unwrap_or_default(),
-            tiers: tiers.collect(),
-            refaults: policy.refaults().total,
-            refaults_recent: policy.refaults().recent,
-            pgscan: core.counts.pgscan,
-            pgsteal: core.counts.pgsteal,
-            min_ttl_ms: core.min_ttl.ttl.as_millis() as u64,
-            min_ttl_refused: core.min_ttl.refused,
-        }
-    }
-
-    /// Pages of each generation by what they hold; under None, those of no generation.
-    fn kinds(&self) -> HashMap<Option<u64>, Kinds> {
-        let mut kinds: HashMap<Option<u64>, Kinds> = HashMap::new();
-        let mut from = 0;
-        loop {
-            let core = self.core.lock();
-            let end = core.frames.populated();
-            if from >= end {
-                return kinds;
-            }
-            let to = from.saturating_add(WALK).min(end);
-            for frame in (from..to).filter(|&f| core.policy.contains(f)) {
-                let seq = core.policy.standing(frame).map(|s| s.seq);
-                kinds.entry(seq).or_default().count(self.handles.frame_flags(frame).load(Ordering::Relaxed));
-            }
-            from = to;
-        }
-    }
-
-    /// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
-    ///
-    /// # Errors
-    /// The policy has no generations.
-    pub fn lru_age(&self) -> Result<u64, Refused> {
-        let mut core = self.core.lock();
-        core.policy.set_time(self.uptime_ms());
-        let mut touches = core.touches();
-        let name = core.policy.name();
-        core.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
-    }
-
-    /// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
-    /// at: they move to younger generations.
-    ///
-    /// # Errors
-    /// No generations; a generation that is too young.
-    pub fn lru_evict(&self, seq: u64, pages: u64) -> Result<Evicted, Refused> {
-        let mut done = Evicted::default();
-        while done.evicted < pages {
-            let mut core = self.core.lock();
-            let open = core.policy.window().ok_or(Refused::NoGenerations(core.policy.name()))?;
-            if seq.saturating_add(2) > *open.end() && done == Evicted::default() {
-                return Err(Refused::TooYoung { seq, open });
-            }
-            let want = usize::try_from(pages - done.evicted).unwrap_or(BATCH).min(BATCH);
-            let Some((evicted, kept)) = core.evict_until(seq, want) else { break };
-            done.evicted += evicted;
-            done.kept += kept;
-        }
-        Ok(done)
+/// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
+/// off by as many.
+pub(crate) fn show(cx: &Context) -> Lru {
+    let mut kinds = kinds(cx);
+    let state = cx.state.lock();
+    let (policy, window) = (&state.lru.policy, state.lru.policy.window());
+    let lists = policy.generations(cx.uptime_ms()).into_iter().map(|g| {
+        let seq = is_generation(&g).then_some(g.seq);
+        let kinds = seq.map(|seq| kinds.remove(&Some(seq)).unwrap_or_default());
+        ListRow { label: g.label, seq, age_ms: g.age_ms, pages: g.pages as u64, kinds }
+    });
+    let lists = lists.collect();
+    let tiers = policy.tiers().into_iter().map(|t| TierRow {
+        tier: t.tier,
+        pages: t.pages as u64,
+        refaulted: t.refaulted,
+        evicted: t.evicted,
+        protected: t.protected,
+        avg_refaulted: t.avg_refaulted,
+        avg_total: t.avg_total,
+    });
+    Lru {
+        schema: "terrace.lru.v1",
+        policy: policy.name().to_owned(),
+        min_seq: window.as_ref().map(|w| *w.start()),
+        max_seq: window.as_ref().map(|w| *w.end()),
+        lists,
+        queued: kinds.remove(&None).unwrap_or_default(),
+        tiers: tiers.collect(),
+        refaults: policy.refaults().total,
+        refaults_recent: policy.refaults().recent,
+        pgscan: state.counts.pgscan,
+        pgsteal: state.counts.pgsteal,
+        min_ttl_ms: state.lru.min_ttl.ttl.as_millis() as u64,
+        min_ttl_refused: state.lru.min_ttl.refused,
     }
 }
 
-impl Core {
-    /// Evicts up to `want` pages of generations up to `seq`: pages evicted, and pages that had to stay. None: there are no
-    /// more.
-    fn evict_until(&mut self, seq: u64, want: usize) -> Option<(u64, u64)> {
-        let (mut touches, mut victims) = (self.touches(), Vec::new());
-        self.policy.victims_until(seq, want, &mut touches, &mut victims);
-        self.counts.pgscan += victims.len() as u64;
-        let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
-        (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
+/// Pages of each generation by what they hold; under None, those of no generation.
+fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
+    let mut kinds: HashMap<Option<u64>, Kinds> = HashMap::new();
+    let mut from = 0;
+    loop {
+        let state = cx.state.lock();
+        let end = state.frames.populated();
+        if from >= end {
+            return kinds;
+        }
+        let to = from.saturating_add(WALK).min(end);
+        for frame in (from..to).filter(|&f| state.lru.policy.contains(f)) {
+            let seq = state.lru.policy.standing(frame).map(|s| s.seq);
+            kinds.entry(seq).or_default().count(cx.handles.frame_flags(frame).load(Ordering::Relaxed));
+        }
+        from = to;
     }
+}
+
+/// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
+///
+/// # Errors
+/// The policy has no generations.
+pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
+    let mut state = cx.state.lock();
+    state.lru.policy.set_time(cx.uptime_ms());
+    let mut touches = state.lru.touches();
+    let name = state.lru.policy.name();
+    state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
+}
+
+/// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
+/// at: they move to younger generations.
+///
+/// # Errors
+/// No generations; a generation that is too young.
+pub(crate) fn evict(cx: &Context, seq: u64, pages: u64) -> Result<Evicted, Refused> {
+    let mut done = Evicted::default();
+    while done.evicted < pages {
+        let mut state = cx.state.lock();
+        let open = state.lru.policy.window().ok_or(Refused::NoGenerations(state.lru.policy.name()))?;
+        if seq.saturating_add(2) > *open.end() && done == Evicted::default() {
+            return Err(Refused::TooYoung { seq, open });
+        }
+        let want = usize::try_from(pages - done.evicted).unwrap_or(BATCH).min(BATCH);
+        let Some((evicted, kept)) = state.evict_until(seq, want) else { break };
+        done.evicted += evicted;
+        done.kept += kept;
+    }
+    Ok(done)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
     use crate::clock::ManualClock;
     use crate::io::NullIo;
     use crate::{Door, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     const PAGE: u64 = 4096;
 
@@ -314,9 +266,9 @@ mod tests {
             }
         }
         fn resident(&self, page: u64) -> bool {
-            let core = self.engine.core.lock();
-            let place = core.index.find(self.o.slot_index(), page);
-            place.is_some_and(|p| core.index.get(p).frame().is_some())
+            let state = self.engine.cx.state.lock();
+            let place = state.pages.index.find(self.o.slot_index(), page);
+            place.is_some_and(|p| state.pages.index.get(p).frame().is_some())
         }
     }
 
@@ -392,7 +344,7 @@ mod tests {
     #[test]
     fn the_young_stay_and_others_wait() {
         let s = stage("strata", Duration::from_secs(10));
-        let frames = u64::from(s.engine.pool_frames());
+        let frames = u64::from(s.engine.cx.pool_frames());
         s.read(0..=frames - 1);
         s.read(frames..=frames + 500);
         assert!((0..frames).all(|page| s.resident(page)), "all of them are younger than 10 s");

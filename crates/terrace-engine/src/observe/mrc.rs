@@ -9,24 +9,22 @@
 //!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both doors)
 //!                                        hits + misses counted by both doors ──► accesses that passed unsampled
 //! ```
-//! *Touch counts are the policy's*: of watched frames it sees what we took over plus what came since ([`Watch`]), so that it
+//! *Touch counts are the policy's*: of watched frames it sees what we took over plus what came since (`state/sampler.rs`), so that it
 //! decides as if nobody watched. Hits cost nothing more, misses a hash.
 //!
 //! What it cannot know: how often a page was used between two looks (one use is fed, the rest counts as hits of any
 //! cache, which they are), nor in what order pages were; a donation that was dropped is left out altogether. Writes count as uses.
 
-use crate::engine::Engine;
-use crate::state::{Core, key_of};
+use crate::context::{Context, Wakeup};
+use crate::state::sampler::Sampled;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrace_policy::mini::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
-use terrace_shm::map::TOUCH_MAX;
-use terrace_shm::{PAGE_SIZE, TouchTable};
+use terrace_shm::PAGE_SIZE;
 
 /// Time between two looks: at the least, while nothing happens, at the most.
 const LOOK_MIN: Duration = Duration::from_millis(20);
@@ -34,10 +32,6 @@ const LOOK_IDLE: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 /// A look takes this share of the time at the most: 1/150.
 const COST_DIVISOR: u32 = 150;
-/// Frames looked at under one lock.
-const SLICE: usize = 512;
-/// Uses noted between two looks at the most; more are left out.
-const EVENTS_MAX: usize = 16 << 10;
 /// What was seen counts half after this long.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 /// How often it is made to count less.
@@ -49,233 +43,12 @@ const SAMPLES_MIN: usize = 1024;
 const SLOTS_MIN: usize = 128;
 const SLOTS_MAX: usize = 1024;
 const BYTES_PER_SLOT: usize = 64 << 10;
-/// Frames of a chunk of marks.
-const CHUNK: usize = 64 * 64;
-
-type Chunk = Box<[AtomicU64; CHUNK / 64]>;
 
 /// How long to wait after a look that took so long.
 fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
     // Of a machine that was suspended meanwhile a look takes hours.
     let least = (took.min(LOOK_IDLE) * COST_DIVISOR).clamp(LOOK_MIN, LOOK_MAX);
     if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
-}
-
-/// Which frames are watched, and what the policy has not taken yet of their touches.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    touches: Arc<TouchTable>,
-    /// One bit a frame, where any was ever watched.
-    marks: Vec<OnceLock<Chunk>>,
-    pages: Mutex<Watched>,
-    /// Hashes below this are sampled.
-    threshold: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Watched {
-    list: Vec<Page>,
-    /// Where each frame stands in the list.
-    at: HashMap<u32, usize>,
-}
-
-/// A watched page.
-#[derive(Debug, Clone, Copy)]
-struct Page {
-    frame: u32,
-    key: u64,
-    /// Touches that were taken from the table and belong to the policy.
-    saved: u8,
-    /// It was used since the last look, and the table no longer says so.
-    used: bool,
-}
-
-impl Watch {
-    pub(crate) fn new(touches: Arc<TouchTable>, frames_max: usize) -> Watch {
-        Watch {
-            touches,
-            marks: (0..frames_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
-            pages: Mutex::default(),
-            threshold: AtomicU64::new(u64::MAX),
-        }
-    }
-    fn wants(&self, key: u64) -> bool {
-        Shards::hash(key) < self.threshold.load(Ordering::Relaxed)
-    }
-    fn mark(&self, frame: u32) -> Option<&AtomicU64> {
-        let chunk = self.marks[frame as usize / CHUNK].get()?;
-        Some(&chunk[frame as usize % CHUNK / 64])
-    }
-    #[inline]
-    pub(crate) fn is_watched(&self, frame: u32) -> bool {
-        self.mark(frame).is_some_and(|word| word.load(Ordering::Relaxed) >> (frame % 64) & 1 != 0)
-    }
-    fn watch(&self, frame: u32, key: u64) {
-        debug_assert!(!self.is_watched(frame), "frame {frame} is watched already");
-        let new_chunk = || Box::new([const { AtomicU64::new(0) }; CHUNK / 64]);
-        let chunk = self.marks[frame as usize / CHUNK].get_or_init(new_chunk);
-        let mut pages = self.pages.lock();
-        chunk[frame as usize % CHUNK / 64].fetch_or(1 << (frame % 64), Ordering::Relaxed);
-        let at = pages.list.len();
-        pages.list.push(Page { frame, key, saved: 0, used: false });
-        pages.at.insert(frame, at);
-    }
-    /// The page of a frame that is watched no longer: its key, if it was used since the last look.
-    fn forget(&self, pages: &mut Watched, frame: u32) -> Option<u64> {
-        let at = pages.at.remove(&frame)?;
-        let page = pages.list.swap_remove(at);
-        if let Some(moved) = pages.list.get(at) {
-            pages.at.insert(moved.frame, at);
-        }
-        if let Some(word) = self.mark(frame) {
-            word.fetch_and(!(1 << (frame % 64)), Ordering::Relaxed);
-        }
-        let count = self.touches.count(frame);
-        let since = count.load(Ordering::Relaxed);
-        count.store(since.saturating_add(page.saved).min(TOUCH_MAX), Ordering::Relaxed);
-        (page.used || since > 0).then_some(page.key)
-    }
-
-    /// Touches of a frame as the policy sees them.
-    #[inline]
-    pub(crate) fn peek(&self, frame: u32) -> u8 {
-        let since = self.touches.count(frame).load(Ordering::Relaxed);
-        if !self.is_watched(frame) {
-            return since;
-        }
-        let pages = self.pages.lock();
-        let saved = pages.at.get(&frame).map_or(0, |&at| pages.list[at].saved);
-        since.saturating_add(saved).min(TOUCH_MAX)
-    }
-    /// The policy replaces the touches of a frame.
-    #[inline]
-    pub(crate) fn set(&self, frame: u32, count: u8) {
-        let in_table = self.touches.count(frame);
-        if !self.is_watched(frame) {
-            in_table.store(count, Ordering::Relaxed);
-            return;
-        }
-        let mut pages = self.pages.lock();
-        let Some(&at) = pages.at.get(&frame) else { return };
-        let page = &mut pages.list[at];
-        page.used |= in_table.load(Ordering::Relaxed) > 0;
-        page.saved = count;
-        in_table.store(0, Ordering::Relaxed);
-    }
-
-    /// Keys of pages used since the last look, out of the list from `from` on; and where to go on, if there is more.
-    fn look(&self, from: usize, used: &mut Vec<u64>) -> Option<usize> {
-        let mut pages = self.pages.lock();
-        let to = (from + SLICE).min(pages.list.len());
-        for page in &mut pages.list[from.min(to)..to] {
-            let in_table = self.touches.count(page.frame);
-            let since = in_table.load(Ordering::Relaxed);
-            if since > 0 {
-                in_table.store(0, Ordering::Relaxed);
-                page.saved = page.saved.saturating_add(since).min(TOUCH_MAX);
-            }
-            if since > 0 || page.used {
-                page.used = false;
-                used.push(page.key);
-            }
-        }
-        (to < pages.list.len()).then_some(to)
-    }
-
-    /// Watches no more what is no longer sampled.
-    fn narrow(&self, threshold: u64) {
-        if self.threshold.swap(threshold, Ordering::Relaxed) == threshold {
-            return;
-        }
-        let mut pages = self.pages.lock();
-        let unwanted = |page: &&Page| Shards::hash(page.key) >= threshold;
-        let frames: Vec<u32> = pages.list.iter().filter(unwanted).map(|page| page.frame).collect();
-        for frame in frames {
-            self.forget(&mut pages, frame);
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let chunks = self.marks.iter().filter(|chunk| chunk.get().is_some()).count();
-        let pages = self.pages.lock();
-        // A table holds a key, a value and a control byte for each of its places, 8/7 to 16/7 of its entries.
-        chunks * size_of::<[u64; CHUNK / 64]>()
-            + pages.list.capacity() * size_of::<Page>()
-            + pages.at.capacity() * 17 * 8 / 7
-    }
-}
-
-/// What the core lock guards of the sample.
-#[derive(Debug)]
-pub(crate) struct Sampler {
-    pub watch: Arc<Watch>,
-    /// Keys of sampled pages that entered or were written since the last look.
-    events: Vec<u64>,
-    /// Those that found no room.
-    dropped: u64,
-    /// Pages written.
-    written: u64,
-}
-
-impl Sampler {
-    pub(crate) fn new(touches: Arc<TouchTable>, frames_max: usize) -> Sampler {
-        Sampler {
-            watch: Arc::new(Watch::new(touches, frames_max)),
-            events: Vec::new(),
-            dropped: 0,
-            written: 0,
-        }
-    }
-    fn used(&mut self, key: u64) {
-        if self.events.len() < EVENTS_MAX {
-            self.events.push(key);
-        } else {
-            self.dropped += 1;
-        }
-    }
-}
-
-impl Core {
-    /// The page of an owned frame has become resident, because a program uses it or will.
-    pub(crate) fn sample_entry(&mut self, frame: u32, used: bool) {
-        let Some(key) = self.key_in(frame) else { return };
-        if self.sampler.watch.wants(key) {
-            self.sampler.watch.watch(frame, key);
-            if used {
-                self.sampler.used(key);
-            }
-        }
-    }
-    /// A page was read and passed on.
-    pub(crate) fn sample_passing(&mut self, object: u64, page: u64) {
-        let key = key_of(object, page);
-        if self.sampler.watch.wants(key) {
-            self.sampler.used(key);
-        }
-    }
-    /// A page was written, which had entered before or not.
-    pub(crate) fn sample_write(&mut self, frame: u32, resident: bool) {
-        self.sampler.written += 1;
-        if resident && self.sampler.watch.is_watched(frame) {
-            let key = {
-                let pages = self.sampler.watch.pages.lock();
-                pages.at.get(&frame).map(|&at| pages.list[at].key)
-            };
-            if let Some(key) = key {
-                self.sampler.used(key);
-            }
-        }
-    }
-    /// A frame's page goes.
-    pub(crate) fn sample_exit(&mut self, frame: u32) {
-        if self.sampler.watch.is_watched(frame) {
-            let watch = self.sampler.watch.clone();
-            let used = watch.forget(&mut watch.pages.lock(), frame);
-            if let Some(key) = used {
-                self.sampler.used(key);
-            }
-        }
-    }
 }
 
 /// Accesses counted by both doors since the start.
@@ -435,31 +208,41 @@ const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NOW: usize = 1;
 const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
 
-impl Engine {
+/// The sample of a live instance: an estimate, and the thread that feeds it.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    cx: Arc<Context>,
+    estimate: Mutex<Estimate>,
+    pub wakeup: Wakeup,
+    /// Memory of the sample, bytes.
+    bytes: Arc<AtomicU64>,
+}
+
+impl Sampling {
+    /// Begins the estimate for the pool as it is.
+    pub(crate) fn new(cx: Arc<Context>) -> Sampling {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counted = bytes.clone();
+        cx.count_memory(move || counted.load(Ordering::Relaxed));
+        let frames = cx.pool_frames() as usize;
+        let estimate = Mutex::new(Estimate::new(&cx.config.policy, frames, cx.clock.now_ns()));
+        Sampling { cx, estimate, wakeup: Wakeup::default(), bytes }
+    }
+
     /// Body of the sampling thread.
     pub(crate) fn sample_loop(&self) {
         let mut pause = LOOK_MIN;
-        while !self.stopping.load(Ordering::Acquire) {
-            self.sample_bell.wait(pause);
+        while !self.cx.is_stopping() {
+            self.wakeup.wait(pause);
             let begin = std::time::Instant::now();
             let busy = self.sample();
             pause = next_pause(pause, busy, begin.elapsed());
         }
     }
 
-    /// Begins the estimate for the pool as it is.
-    pub(crate) fn begin_estimate(&self) {
-        let frames = self.pool_frames() as usize;
-        *self.estimate.lock() = Estimate::new(&self.config.policy, frames, self.clock.now_ns());
-    }
-
     /// One look at the sample: true if there were accesses.
     pub(crate) fn sample(&self) -> bool {
-        let (watch, mut used, dropped, written) = {
-            let s = &mut self.core.lock().sampler;
-            let (events, dropped) = (std::mem::take(&mut s.events), std::mem::take(&mut s.dropped));
-            (s.watch.clone(), events, dropped, s.written)
-        };
+        let Sampled { watch, events: mut used, dropped, written } = self.cx.state.lock().sampler.take();
         // Of what entered, only this share is known to the estimate.
         let entered = used.len() as u64;
         let kept = if dropped > 0 { entered as f64 / (entered + dropped) as f64 } else { 1.0 };
@@ -470,33 +253,33 @@ impl Engine {
         // After the look: what is fed has then been counted, but for what just happens.
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
-        estimate.fit(self.pool_frames() as usize);
-        let busy = estimate.feed(&used, kept, now, self.clock.now_ns());
+        estimate.fit(self.cx.pool_frames() as usize);
+        let busy = estimate.feed(&used, kept, now, self.cx.clock.now_ns());
         watch.narrow(estimate.threshold());
         let bytes = estimate.shards.bytes() + estimate.mini.bytes() + watch.bytes();
-        self.sample_bytes.store(bytes as u64, Ordering::Relaxed);
+        self.bytes.store(bytes as u64, Ordering::Relaxed);
         busy
     }
 
     fn counted(&self, written: u64) -> Counted {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let (c, fast) = (&self.counts, self.clients.totals());
+        let (c, clients) = (&self.cx.counters, self.cx.read_totals());
         let (main_misses, donated) = (get(&c.miss_pages), get(&c.donations_taken) + get(&c.donations_read));
         // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
-        let below = self.tier_hits(&fast);
-        let promoted = self.core.lock().tier.as_ref().map_or(0, |tier| tier.counts.promoted);
+        let below = self.cx.compressed_hits(&clients);
+        let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);
         Counted {
-            hits: (get(&c.hit_pages) + fast.hits).saturating_sub(below),
-            misses: main_misses + fast.misses + below,
+            hits: (get(&c.hit_pages) + clients.hits).saturating_sub(below),
+            misses: main_misses + clients.misses + below,
             known_misses: main_misses + donated + promoted,
             written,
         }
     }
 
     /// What other sizes of memory would do, as of now.
-    pub fn mrc(&self) -> Mrc {
+    pub(crate) fn mrc(&self) -> Mrc {
         self.sample();
-        let policy = self.core.lock().policy.name().to_owned();
+        let policy = self.cx.state.lock().lru.policy.name().to_owned();
         let estimate = self.estimate.lock();
         let (curve, ratios) = (estimate.shards.curve(), estimate.mini.hit_ratios().collect::<Vec<f64>>());
         let any = curve.accesses >= 1.0;
@@ -529,8 +312,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
     use crate::clock::ManualClock;
     use crate::io::NullIo;
+    use crate::state::sampler::EVENTS_MAX;
     use crate::{Door, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
 
@@ -544,57 +329,6 @@ mod tests {
         }
         fn unit(&mut self) -> f64 {
             (self.next() >> 11) as f64 / (1u64 << 53) as f64
-        }
-    }
-
-    fn table() -> Arc<TouchTable> {
-        let geometry = terrace_shm::Geometry::for_frames(1 << 16);
-        let fd = terrace_shm::map::memfd("touch", geometry.touch_bytes()).unwrap();
-        Arc::new(TouchTable::attach(&fd, &geometry).unwrap())
-    }
-
-    /// Watched or not, the policy sees the same counts; and each use is told at the next look, once.
-    #[test]
-    fn the_policy_does_not_notice_that_somebody_watches() {
-        let (plain, watched) = (table(), table());
-        let watch = Watch::new(watched.clone(), 1 << 16);
-        let mut rng = Rng(7);
-        let frames = [3, 4, 63, 64, 4095, 4096, 40_000];
-        frames.iter().for_each(|&f| watch.watch(f, u64::from(f)));
-        let mut used = std::collections::BTreeSet::new();
-        for step in 0..100_000 {
-            let f = frames[rng.next() as usize % frames.len()];
-            match rng.next() % 8 {
-                0 => {
-                    let mut told = Vec::new();
-                    assert_eq!(watch.look(0, &mut told), None);
-                    told.sort_unstable();
-                    assert_eq!(told, used.into_iter().collect::<Vec<u64>>(), "step {step}");
-                    used = std::collections::BTreeSet::new();
-                }
-                1 => {
-                    let count = (rng.next() % 4) as u8;
-                    plain.count(f).store(count, Ordering::Relaxed);
-                    watch.set(f, count);
-                }
-                2 => {
-                    let was_used = watch.forget(&mut watch.pages.lock(), f);
-                    assert_eq!(was_used, used.take(&u64::from(f)), "step {step}");
-                    let [ours, theirs] = [&watched, &plain].map(|t| t.count(f).load(Ordering::Relaxed));
-                    assert_eq!(ours, theirs, "step {step}");
-                    watch.set(f, 0);
-                    plain.count(f).store(0, Ordering::Relaxed);
-                    watch.watch(f, u64::from(f));
-                }
-                _ => {
-                    plain.touch(f);
-                    watched.touch(f);
-                    used.insert(u64::from(f));
-                }
-            }
-            for f in frames {
-                assert_eq!(watch.peek(f), plain.count(f).load(Ordering::Relaxed), "step {step}");
-            }
         }
     }
 
@@ -643,13 +377,13 @@ mod tests {
                 self.engine.read(&self.o, page * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
                 if i % 250 == 0 {
                     self.clock.advance(LOOK_MIN);
-                    self.engine.sample();
+                    self.engine.sampling.sample();
                 }
             }
         }
         /// What was seen so far counts no more.
         fn forget_the_past(&self) {
-            let mut e = self.engine.estimate.lock();
+            let mut e = self.engine.sampling.estimate.lock();
             e.shards.fade(0.0);
             e.mini.fade(0.0);
             (e.hits, e.reads, e.accesses, e.seconds) = (0.0, 0.0, 0.0, 0.0);
@@ -746,7 +480,7 @@ mod tests {
         for page in (0..PAGES).chain(0..PAGES) {
             s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
         }
-        assert!(s.engine.core.lock().sampler.dropped > EVENTS_MAX as u64);
+        assert!(s.engine.cx.state.lock().sampler.dropped > EVENTS_MAX as u64);
         let told = s.told();
         assert!(told.measured < 0.01 && told.same.hit_ratio < 0.05, "{told:?}");
     }
@@ -757,7 +491,7 @@ mod tests {
         s.read(0..2000);
         let before = s.engine.mrc();
         s.engine.resize(48 << 20).unwrap();
-        s.engine.sample();
+        s.engine.sampling.sample();
         let after = s.engine.mrc();
         assert!(before.estimates.len() == 4 && after.estimates.is_empty(), "{before:?} {after:?}");
         s.read(0..2000);

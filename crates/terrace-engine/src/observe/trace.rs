@@ -8,10 +8,11 @@
 //! as lost. What stands in a lane is a client's word: objects and pages that do not exist are dropped, and times
 //! are taken for order only. While nothing is recorded, a request of the main door costs one load more.
 
-use crate::engine::Engine;
-use crate::file::object::{Object, ObjectId};
-use crate::preload_server::Client;
-use parking_lot::Mutex;
+pub use crate::access_log::Kind;
+use crate::access_log::{NOTED_MAX, Noted};
+use crate::context::Context;
+use crate::file::object::ObjectId;
+use crate::rings::Rings;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -23,34 +24,15 @@ use terrace_shm::ring::Ring;
 use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Spans that the main door may note between two looks of the recorder.
-const NOTED_MAX: usize = 8192;
 /// Spans held back for the sake of order.
 const PENDING_MAX: usize = 32_768;
 /// How long a span is held back: threads and processes tell of theirs at different times.
 const HOLD_NS: u64 = 5_000_000;
 /// A reserved place of a lane that is still empty after this was left behind by a thread that died.
 const ABANDONED_NS: u64 = 50_000_000;
-/// Clients that ended since the last look, whose lanes are still to be read.
-const LEAVING_MAX: usize = 256;
 
 /// How often a recorder should look: lanes are made for the fastest reader at this pace.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1);
-
-/// Through which door a page was accessed, and what became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Read through the mount, found in a frame.
-    MainHit,
-    /// Read through the mount, fetched from the source.
-    MainMiss,
-    /// Written through the mount.
-    Write,
-    /// Read by the library out of a frame.
-    FastHit,
-    /// Read by the library from the source.
-    FastMiss,
-}
 
 /// One access to one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,30 +65,16 @@ impl Lost {
     }
 }
 
-/// Adjacent pages accessed by one request.
-#[derive(Debug, Clone, Copy)]
-struct Noted {
-    object: ObjectId,
-    page: u64,
-    pages: u64,
-    at_ns: u64,
-    kind: Kind,
-}
-
-/// What the engine keeps for a recorder.
+/// Whether somebody records, and what memory that takes.
 #[derive(Debug, Default)]
-pub(crate) struct Tracing {
+pub(crate) struct Recording {
     /// There is a recorder.
     taken: AtomicBool,
-    noted: Mutex<Vec<Noted>>,
-    lost: AtomicU64,
-    /// Clients that have ended, with what they left in their lanes.
-    leaving: Mutex<Vec<Arc<Client>>>,
     /// Memory of the recording.
     bytes: AtomicU64,
 }
 
-impl Tracing {
+impl Recording {
     /// Memory that the recording takes just now.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -129,13 +97,15 @@ struct Cursor {
 
 impl Cursors {
     /// What was left in the lanes before is of no interest.
-    fn begin(&mut self, ring: &Ring) {
-        for (i, c) in self.0.iter_mut().enumerate() {
+    fn begin(ring: &Ring) -> Cursors {
+        let mut cursors = Cursors::default();
+        for (i, c) in cursors.0.iter_mut().enumerate() {
             let ends = ring.lane(i).ends;
             let (next, lost) = (ends.head.load(Ordering::Acquire), ends.lost.load(Ordering::Relaxed));
             *c = Cursor { next, lost, ..Cursor::default() };
             queue::release(&ends.tail, next);
         }
+        cursors
     }
 
     /// Takes what the lanes hold, at most [`LANE_RECORDS`] of each.
@@ -177,57 +147,14 @@ impl Cursors {
     }
 }
 
-impl Engine {
-    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
-    pub fn record(self: &Arc<Engine>) -> Option<Recorder> {
-        if self.tracing.taken.swap(true, Ordering::AcqRel) {
-            return None;
-        }
-        for client in self.clients.all() {
-            client.cursors.lock().begin(&client.ring);
-        }
-        let (pending, gathered) = (Vec::new(), Vec::new());
-        let start_ns = self.clock.now_ns();
-        self.handles.segment.header().tracing.store(1, Ordering::Release);
-        Some(Recorder { engine: self.clone(), start_ns, pending, gathered, lost: Lost::default() })
-    }
-
-    /// True while somebody records.
-    #[inline]
-    pub(crate) fn is_traced(&self) -> bool {
-        self.handles.segment.header().tracing.load(Ordering::Relaxed) != 0
-    }
-
-    /// Notes an access by the main door. For callers that have asked [`Engine::is_traced`].
-    #[cold]
-    pub(crate) fn note_access(&self, o: &Object, offset: u64, bytes: usize, kind: Kind) {
-        if bytes == 0 {
-            return;
-        }
-        let page = offset / PAGE;
-        let pages = (offset + bytes as u64).div_ceil(PAGE) - page;
-        let at_ns = self.clock.now_ns();
-        let mut noted = self.tracing.noted.lock();
-        if noted.len() < NOTED_MAX {
-            noted.push(Noted { object: o.id(), page, pages, at_ns, kind });
-        } else {
-            self.tracing.lost.fetch_add(pages, Ordering::Relaxed);
-        }
-    }
-
-    /// A client ends: what it has left in its lanes is still to be read.
-    pub(crate) fn keep_for_recorder(&self, client: &Arc<Client>) {
-        let mut leaving = self.tracing.leaving.lock();
-        if self.is_traced() && leaving.len() < LEAVING_MAX {
-            leaving.push(client.clone());
-        }
-    }
-}
-
 /// Who gathers a recording. Ask it every [`LOOK_EVERY`].
 #[derive(Debug)]
 pub struct Recorder {
-    engine: Arc<Engine>,
+    cx: Arc<Context>,
+    rings: Arc<Rings>,
+    recording: Arc<Recording>,
+    /// The clients whose lanes are read, and how far.
+    lanes: Vec<(Arc<Ring>, Cursors)>,
     start_ns: u64,
     /// In order of time, but for what came since the last look.
     pending: Vec<Noted>,
@@ -236,12 +163,28 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
+    pub(crate) fn begin(cx: Arc<Context>, rings: Arc<Rings>, recording: Arc<Recording>) -> Option<Recorder> {
+        if recording.taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let begin = |ring: Arc<Ring>| {
+            let cursors = Cursors::begin(&ring);
+            (ring, cursors)
+        };
+        let lanes = rings.all().into_iter().map(begin).collect();
+        let (pending, gathered) = (Vec::new(), Vec::new());
+        let start_ns = cx.clock.now_ns();
+        cx.handles.segment.header().tracing.store(1, Ordering::Release);
+        Some(Recorder { cx, rings, recording, lanes, start_ns, pending, gathered, lost: Lost::default() })
+    }
+
     /// Hands on what is old enough, in order of time.
     ///
     /// # Errors
     /// Those of `sink`.
     pub fn look(&mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<()> {
-        let now = self.engine.clock.now_ns();
+        let now = self.cx.clock.now_ns();
         self.gather(now);
         self.hand_on(now.saturating_sub(HOLD_NS), sink)
     }
@@ -251,8 +194,8 @@ impl Recorder {
     /// # Errors
     /// Those of `sink`.
     pub fn finish(mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<Lost> {
-        self.engine.handles.segment.header().tracing.store(0, Ordering::Release);
-        self.gather(self.engine.clock.now_ns());
+        self.cx.handles.segment.header().tracing.store(0, Ordering::Release);
+        self.gather(self.cx.clock.now_ns());
         self.hand_on(u64::MAX, sink)?;
         Ok(self.lost)
     }
@@ -264,27 +207,9 @@ impl Recorder {
 
     /// Takes what both doors have noted.
     fn gather(&mut self, now_ns: u64) {
-        let engine = self.engine.clone();
-        let tracing = &engine.tracing;
-        self.lost.main_door = self.lost.main_door.saturating_add(tracing.lost.swap(0, Ordering::Relaxed));
-        let main = std::mem::take(&mut *tracing.noted.lock());
-        let mut bytes = 0;
-        let mut clients = engine.clients.all();
-        clients.append(&mut tracing.leaving.lock());
-        for client in clients {
-            let mut cursors = client.cursors.lock();
-            cursors.drain(&client.ring, now_ns, &mut self.lost, &mut |s| {
-                let kind = if s.miss { Kind::FastMiss } else { Kind::FastHit };
-                self.gathered.push(Noted {
-                    object: s.object,
-                    page: s.page,
-                    pages: s.pages.into(),
-                    at_ns: s.at_ns,
-                    kind,
-                });
-            });
-            bytes += cursors.bytes();
-        }
+        let (main, lost) = self.cx.access_log.take();
+        self.lost.main_door = self.lost.main_door.saturating_add(lost);
+        let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
         // Of a door by itself the order is known even where its clock is too coarse to tell.
         let all = main.into_iter().chain(self.gathered.drain(..));
@@ -299,7 +224,34 @@ impl Recorder {
         }
         self.pending.sort_by_key(|n| n.at_ns);
         let held = (self.pending.capacity() + self.gathered.capacity() + NOTED_MAX) * size_of::<Noted>();
-        tracing.bytes.store(bytes + held as u64, Ordering::Relaxed);
+        self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
+    }
+
+    /// Takes what clients have noted, those among them that have ended; the memory of their lanes.
+    fn gather_lanes(&mut self, now_ns: u64) -> u64 {
+        let live = self.rings.all();
+        let leaving = self.rings.take_leaving();
+        for ring in live.iter().chain(&leaving) {
+            if !self.lanes.iter().any(|(known, _)| Arc::ptr_eq(known, ring)) {
+                self.lanes.push((ring.clone(), Cursors::default()));
+            }
+        }
+        let mut bytes = 0;
+        for (ring, cursors) in &mut self.lanes {
+            cursors.drain(ring, now_ns, &mut self.lost, &mut |s| {
+                let kind = if s.miss { Kind::FastMiss } else { Kind::FastHit };
+                self.gathered.push(Noted {
+                    object: s.object,
+                    page: s.page,
+                    pages: s.pages.into(),
+                    at_ns: s.at_ns,
+                    kind,
+                });
+            });
+            bytes += cursors.bytes();
+        }
+        self.lanes.retain(|(ring, _)| live.iter().any(|l| Arc::ptr_eq(l, ring)));
+        bytes
     }
 
     /// Keeps of what clients say only what can be: pages of files that exist, times within the recording.
@@ -309,9 +261,9 @@ impl Recorder {
             return;
         }
         {
-            let core = self.engine.core.lock();
+            let state = self.cx.state.lock();
             for (id, end) in &mut ends {
-                *end = core.objects.get(id).map_or(0, |o| o.size().div_ceil(PAGE));
+                *end = state.objects.get(id).map_or(0, |o| o.size().div_ceil(PAGE));
             }
         }
         let (start, lost) = (self.start_ns, &mut self.lost);
@@ -341,22 +293,21 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let tracing = &self.engine.tracing;
-        self.engine.handles.segment.header().tracing.store(0, Ordering::Release);
-        for client in self.engine.clients.all() {
-            client.ring.forget_lanes();
+        self.cx.handles.segment.header().tracing.store(0, Ordering::Release);
+        for ring in self.rings.all() {
+            ring.forget_lanes();
         }
-        tracing.leaving.lock().clear();
-        *tracing.noted.lock() = Vec::new();
-        tracing.lost.store(0, Ordering::Relaxed);
-        tracing.bytes.store(0, Ordering::Relaxed);
-        tracing.taken.store(false, Ordering::Release);
+        self.rings.take_leaving();
+        self.cx.access_log.take();
+        self.recording.bytes.store(0, Ordering::Relaxed);
+        self.recording.taken.store(false, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
     use crate::io::NullIo;
     use crate::{Door, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
@@ -409,10 +360,10 @@ mod tests {
         let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
         let recorder = engine.record().unwrap();
         for _ in 0..NOTED_MAX + 5 {
-            engine.note_access(&o, 4096, 8192, Kind::MainHit);
+            engine.cx.note_access(&o, 4096, 8192, Kind::MainHit);
         }
         let (got, lost) = all(recorder);
         assert_eq!((got.len(), lost.main_door), (2 * NOTED_MAX, 10));
-        assert_eq!(engine.tracing.bytes(), 0);
+        assert_eq!(engine.recording.bytes(), 0);
     }
 }

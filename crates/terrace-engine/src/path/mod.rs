@@ -1,8 +1,14 @@
 //! What programs ask for: reads, writes, syncs, and what these need.
 
+pub(crate) mod decompress;
+pub(crate) mod fetch;
+pub mod flusher;
+pub(crate) mod objects;
+pub(crate) mod promote;
 pub mod read;
 pub mod recover;
-pub mod resize;
+pub(crate) mod resize;
+pub(crate) mod sync;
 pub(crate) mod throttle;
-pub mod write;
-pub mod writeback;
+pub(crate) mod write;
+pub(crate) mod writeback;

@@ -1,14 +1,16 @@
 //! A read: what is resident is copied out, what is not is read from the source and published.
 //!
-//! Life of a miss: [`Engine::read`] -> `plan` (under the core lock: which pages, which frames) -> I/O without any lock ->
-//! `fill` (under the core lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
+//! Life of a miss: [`read`] -> `plan` (under the state lock: which pages, which frames) -> I/O without any lock ->
+//! `fill` (under the state lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
 
-use crate::engine::{Door, Engine};
+use crate::access_log::Kind;
+use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::io::{AlignedBuf, IoVec};
-use crate::observe::trace::Kind;
-use crate::state::compressed::Reader;
-use crate::state::{Before, Core};
+use crate::path::decompress::CompressedReader;
+use crate::path::{fetch, promote};
+use crate::state::State;
+use crate::state::page_table::{PageVersion, key_of};
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
@@ -25,10 +27,21 @@ thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
 }
 
+/// Through which door a request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// A mount open behind the kernel's page cache: terrace is the second level.
+    MainCached,
+    /// A mount open that bypasses the kernel's page cache (fast-door clients).
+    MainDirect,
+    /// The library.
+    Library,
+}
+
 /// A page of a plan.
 struct Planned {
     page: u64,
-    before: Before,
+    before: PageVersion,
     frame: u32,
 }
 
@@ -49,293 +62,275 @@ enum Plan {
     /// Read into these frames and publish. Most of them have been here before, or not.
     Fill(Vec<Planned>, bool),
     /// Pass on what the source says, and only remember it in the ghost.
-    PassOn(Vec<(u64, Before)>),
+    PassOn(Vec<(u64, PageVersion)>),
 }
 
-impl Engine {
-    /// Reads at `offset` into `buf`; short only at the end of the file.
-    ///
-    /// # Errors
-    /// What the source says.
-    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
-        self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        let (mut done, mut missed) = (0, 0);
-        let (mut vain, mut calm) = (0, None);
-        let traced = self.is_traced();
-        let mut reader = Reader::new(self);
-        while done < buf.len() {
-            let (at, rest) = (offset + done as u64, &mut buf[done..]);
-            // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
-            let step = unsafe {
-                let (seg, touches) = (&self.handles.segment, &self.handles.touches);
-                read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
-            };
-            if traced {
-                let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
-                self.note_access(o, at, n, Kind::MainHit);
-            }
-            match step {
-                Outcome::Done(n) => {
-                    done += n;
-                    break;
-                }
-                Outcome::Miss { done: n } => {
-                    let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
-                    let n2 = self.fault(o, miss, &mut rest[n..])?;
-                    if traced {
-                        self.note_access(o, miss.at, n2, Kind::MainMiss);
-                    }
-                    missed += n2.div_ceil(PAGE_SIZE);
-                    done += n + n2;
-                    vain = if n + n2 == 0 { vain + 1 } else { 0 };
-                }
-                // A write is under way, or the page moves faster than we copy: wait for the writer.
-                Outcome::MainDoor { done: n } => {
-                    done += n;
-                    if calm.is_none() {
-                        drop(o.content.read());
-                    }
-                    vain = if n == 0 { vain + 1 } else { 0 };
-                    if vain >= VAIN_MAX {
-                        // Compressed, and not to be read as it is: damaged. The source has it.
-                        self.core.lock().expel_page(o, (offset + done as u64) / PAGE);
-                    }
-                }
-            }
-            if vain >= VAIN_MAX && calm.is_none() {
-                calm = Some(o.content.read());
-            }
-        }
-        reader.settle(self, o);
-        self.counts.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
-        self.counts.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
-        let pages = done.div_ceil(PAGE_SIZE);
-        self.counts.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
-        Ok(done)
-    }
-
-    /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
-    fn fault(&self, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
-        let Miss { at, door, .. } = miss;
-        let (first, size) = (at / PAGE, o.size());
-        if at >= size {
-            return Ok(0);
-        }
-        let end = (at + buf.len() as u64).min(size);
-        let mut pages = (end.div_ceil(PAGE) - first).min((self.config.io_max_bytes / PAGE_SIZE) as u64);
-        if door != Door::MainCached {
-            // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
-            let window_max = (self.config.readahead_max_bytes / PAGE_SIZE) as u64;
-            let ahead = o.readahead.lock().beyond(first, pages, window_max);
-            pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
-        }
-        match self.plan(o, first, pages, door) {
-            Plan::Again => Ok(0),
-            Plan::Fill(plan, known) => self.fill(o, miss, end, buf, plan, known),
-            Plan::PassOn(plan) => self.pass_on(o, miss, end, buf, &plan),
-        }
-    }
-
-    fn plan(&self, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
-        let mut core = self.core.lock();
-        let slot = o.slot_index();
-        if core.in_flight.contains(&(slot, first)) {
-            self.fault_done.wait(&mut core);
-            return Plan::Again;
-        }
-        // Only an entry can tell a change of its page from one of its neighbours: without leaves, every write to the file
-        // would make vain what is read meanwhile.
-        if core.is_known(o) {
-            for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
-                core.index.ensure(slot, page);
-            }
-        }
-        let Some((_, shadow)) = core.observe(o, first) else { return Plan::Again };
-        let admit = door != Door::MainCached || shadow != 0;
-        let (mut absent, mut known) = (Vec::new(), 0);
-        for page in first..first + pages {
-            match core.observe(o, page) {
-                Some((before, shadow))
-                    if (door != Door::MainCached || (shadow != 0) == admit)
-                        && !core.in_flight.contains(&(slot, page)) =>
-                {
-                    absent.push((page, before));
-                    known += usize::from(shadow != 0);
-                }
-                _ => break,
-            }
-        }
-        if !admit {
-            return Plan::PassOn(absent);
-        }
-        let plan = claim_frames(&mut core, &absent);
-        if plan.is_empty() {
-            // Everything is dirty or in use: do without.
-            return Plan::PassOn(absent);
-        }
-        core.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
-        if core.frames.free_count() < self.free_low() {
-            self.reclaim_bell.ring();
-        }
-        Plan::Fill(plan, known * 2 >= absent.len())
-    }
-
-    fn fill(
-        &self,
-        o: &Object,
-        miss: Miss,
-        end: u64,
-        buf: &mut [u8],
-        plan: Vec<Planned>,
-        known: bool,
-    ) -> io::Result<usize> {
-        let at = miss.at;
-        let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
-        let began = self.clock.now_ns();
-        let read = self.read_frames(o, plan[0].page, &frames);
-        let took = self.clock.now_ns().saturating_sub(began);
-        let mut good = plan.len();
-        if read.is_ok() {
-            // The frames are still ours alone: copy before anybody can evict them.
-            self.copy_out(at, end, buf, &plan);
-        } else {
-            good = 0;
-        }
-        let mut core = self.core.lock();
-        for (i, p) in plan.iter().enumerate() {
-            core.in_flight.remove(&(o.slot_index(), p.page));
-            let valid = read.is_ok() && core.untouched_since(o, p.page, p.before);
-            let place = if valid { core.index.ensure(o.slot_index(), p.page) } else { None };
-            match place {
-                Some(place) => {
-                    let asked_for = p.page * PAGE < end;
-                    core.insert(place, p.frame, if asked_for { Why::Read } else { Why::Readahead });
-                }
-                None => core.unclaim(p.frame),
-            }
-            if !valid && !miss.calm {
-                good = good.min(i);
-            }
-        }
-        if read.is_ok() && known {
-            // Behind its page cache the kernel reads ahead: two such reads are under way at once.
-            let at_once = if miss.door == Door::MainCached && plan.len() > 1 { 2 } else { 1 };
-            core.note_source_read(plan.len(), took / at_once);
-        }
-        drop(core);
-        self.fault_done.notify_all();
-        read?;
-        let until = (plan[0].page + good as u64) * PAGE;
-        Ok(until.min(end).saturating_sub(at) as usize)
-    }
-
-    /// Reads consecutive pages from the source into frames; what lies beyond the end of the file is zero.
-    pub(crate) fn read_frames(&self, o: &Object, first: u64, frames: &[u32]) -> io::Result<()> {
-        let seg = &self.handles.segment;
-        let mut bufs: Vec<IoVec> = Vec::new();
-        for &f in frames {
-            let ptr = seg.frame(f);
-            match bufs.last_mut() {
-                Some(b) if b.ptr.wrapping_add(b.len) == ptr => b.len += PAGE_SIZE,
-                _ => bufs.push(IoVec { ptr, len: PAGE_SIZE }),
-            }
-        }
-        let fd = o.source().reader()?;
-        // SAFETY: the frames are claimed: nobody else reads or writes them.
-        let n = unsafe { self.io.read(fd.raw(), first * PAGE, &bufs)? };
-        for (i, &f) in frames.iter().enumerate() {
-            let have = n.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
-            // SAFETY: as above; in bounds of the frame.
-            unsafe { seg.frame(f).add(have).write_bytes(0, PAGE_SIZE - have) };
-        }
-        Ok(())
-    }
-
-    fn copy_out(&self, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
-        for p in plan.iter().filter(|p| p.page * PAGE < end) {
-            let from = at.max(p.page * PAGE);
-            let to = end.min((p.page + 1) * PAGE);
-            let (n, i) = ((to - from) as usize, (from - at) as usize);
-            let out = &mut buf[i..i + n];
-            // SAFETY: the frame is claimed by this thread; the range lies inside it.
-            unsafe {
-                let src = self.handles.segment.frame(p.frame).add((from - p.page * PAGE) as usize);
-                std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), n);
-            }
-        }
-    }
-
-    /// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
-    fn pass_on(
-        &self,
-        o: &Object,
-        miss: Miss,
-        end: u64,
-        buf: &mut [u8],
-        plan: &[(u64, Before)],
-    ) -> io::Result<usize> {
-        let at = miss.at;
-        let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
-        let until = end.min((first + plan.len() as u64) * PAGE);
-        let want = (until - at) as usize;
-        let fd = o.source().reader()?;
-        let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
-        let read = |ptr: *mut u8| {
-            // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
-            unsafe { self.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
+/// Reads at `offset` into `buf`; short only at the end of the file.
+///
+/// # Errors
+/// What the source says.
+pub(crate) fn read(
+    cx: &Context,
+    o: &ObjectRef,
+    offset: u64,
+    buf: &mut [u8],
+    door: Door,
+) -> io::Result<usize> {
+    cx.counters.reads.fetch_add(1, Ordering::Relaxed);
+    let (mut done, mut missed) = (0, 0);
+    let (mut vain, mut calm) = (0, None);
+    let traced = cx.is_traced();
+    let mut reader = CompressedReader::new(&cx.handles);
+    while done < buf.len() {
+        let (at, rest) = (offset + done as u64, &mut buf[done..]);
+        // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
+        let step = unsafe {
+            let (seg, touches) = (&cx.handles.segment, &cx.handles.touches);
+            read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
         };
-        if direct {
-            let n = read(buf.as_mut_ptr())?;
-            buf[n.min(len)..len].fill(0);
-        } else {
-            BOUNCE.with_borrow_mut(|bounce| -> io::Result<()> {
-                let b = bounce.slice(len);
-                let n = read(b.as_mut_ptr())?;
-                b[n.min(len)..].fill(0);
-                let skip = (at - first * PAGE) as usize;
-                buf[..want].copy_from_slice(&b[skip..skip + want]);
-                Ok(())
-            })?;
+        if traced {
+            let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
+            cx.note_access(o, at, n, Kind::MainHit);
         }
-        let mut core = self.core.lock();
-        let mut good = 0;
-        for &(page, before) in plan {
-            if core.untouched_since(o, page, before) {
-                remember(&mut core, o, page);
-                core.sample_passing(o.id(), page);
-            } else if !miss.calm {
+        match step {
+            Outcome::Done(n) => {
+                done += n;
                 break;
             }
-            good += 1;
+            Outcome::Miss { done: n } => {
+                let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
+                let n2 = fault(cx, o, miss, &mut rest[n..])?;
+                if traced {
+                    cx.note_access(o, miss.at, n2, Kind::MainMiss);
+                }
+                missed += n2.div_ceil(PAGE_SIZE);
+                done += n + n2;
+                vain = if n + n2 == 0 { vain + 1 } else { 0 };
+            }
+            // A write is under way, or the page moves faster than we copy: wait for the writer.
+            Outcome::MainDoor { done: n } => {
+                done += n;
+                if calm.is_none() {
+                    drop(o.content.read());
+                }
+                vain = if n == 0 { vain + 1 } else { 0 };
+                if vain >= VAIN_MAX {
+                    // Compressed, and not to be read as it is: damaged. The source has it.
+                    cx.state.lock().invalidate_page(o, (offset + done as u64) / PAGE);
+                }
+            }
         }
-        core.counts.passed_on += good;
-        Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
+        if vain >= VAIN_MAX && calm.is_none() {
+            calm = Some(o.content.read());
+        }
     }
+    promote::finish_read(cx, o, reader);
+    cx.counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+    cx.counters.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
+    let pages = done.div_ceil(PAGE_SIZE);
+    cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
+    Ok(done)
+}
+
+/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
+fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
+    let Miss { at, door, .. } = miss;
+    let (first, size) = (at / PAGE, o.size());
+    if at >= size {
+        return Ok(0);
+    }
+    let end = (at + buf.len() as u64).min(size);
+    let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
+    if door != Door::MainCached {
+        // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
+        let window_max = (cx.config.readahead_max_bytes / PAGE_SIZE) as u64;
+        let ahead = o.readahead.lock().beyond(first, pages, window_max);
+        pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
+    }
+    match plan(cx, o, first, pages, door) {
+        Plan::Again => Ok(0),
+        Plan::Fill(plan, known) => fill(cx, o, miss, end, buf, plan, known),
+        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan),
+    }
+}
+
+fn plan(cx: &Context, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
+    let mut state = cx.state.lock();
+    let slot = o.slot_index();
+    if state.in_flight.contains(&(slot, first)) {
+        cx.fault_done.wait(&mut state);
+        return Plan::Again;
+    }
+    // Only an entry can tell a change of its page from one of its neighbours: without leaves, every write to the file
+    // would make vain what is read meanwhile.
+    if state.objects.is_known(o) {
+        for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
+            state.pages.index.ensure(slot, page);
+        }
+    }
+    let Some((_, shadow)) = state.pages.snapshot(o, first) else { return Plan::Again };
+    let admit = door != Door::MainCached || shadow != 0;
+    let (mut absent, mut known) = (Vec::new(), 0);
+    for page in first..first + pages {
+        match state.pages.snapshot(o, page) {
+            Some((before, shadow))
+                if (door != Door::MainCached || (shadow != 0) == admit)
+                    && !state.in_flight.contains(&(slot, page)) =>
+            {
+                absent.push((page, before));
+                known += usize::from(shadow != 0);
+            }
+            _ => break,
+        }
+    }
+    if !admit {
+        return Plan::PassOn(absent);
+    }
+    let plan = claim_frames(&mut state, &absent);
+    if plan.is_empty() {
+        // Everything is dirty or in use: do without.
+        return Plan::PassOn(absent);
+    }
+    state.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
+    cx.wake_reclaim_if_low(&state);
+    Plan::Fill(plan, known * 2 >= absent.len())
+}
+
+fn fill(
+    cx: &Context,
+    o: &Object,
+    miss: Miss,
+    end: u64,
+    buf: &mut [u8],
+    plan: Vec<Planned>,
+    known: bool,
+) -> io::Result<usize> {
+    let at = miss.at;
+    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+    let began = cx.clock.now_ns();
+    let read = fetch::read_frames(cx, o, plan[0].page, &frames);
+    let took = cx.clock.now_ns().saturating_sub(began);
+    let mut good = plan.len();
+    if read.is_ok() {
+        // The frames are still ours alone: copy before anybody can evict them.
+        copy_out(cx, at, end, buf, &plan);
+    } else {
+        good = 0;
+    }
+    let mut state = cx.state.lock();
+    for (i, p) in plan.iter().enumerate() {
+        state.in_flight.remove(&(o.slot_index(), p.page));
+        let valid = read.is_ok() && state.is_current(o, p.page, p.before);
+        let place = if valid { state.pages.index.ensure(o.slot_index(), p.page) } else { None };
+        match place {
+            Some(place) => {
+                let asked_for = p.page * PAGE < end;
+                state.insert(place, p.frame, if asked_for { Why::Read } else { Why::Readahead });
+            }
+            None => state.unclaim(p.frame),
+        }
+        if !valid && !miss.calm {
+            good = good.min(i);
+        }
+    }
+    if read.is_ok() && known {
+        // Behind its page cache the kernel reads ahead: two such reads are under way at once.
+        let at_once = if miss.door == Door::MainCached && plan.len() > 1 { 2 } else { 1 };
+        if let Some(compressed) = &mut state.compressed {
+            compressed.note_source_read(plan.len(), took / at_once);
+        }
+    }
+    drop(state);
+    cx.fault_done.notify_all();
+    read?;
+    let until = (plan[0].page + good as u64) * PAGE;
+    Ok(until.min(end).saturating_sub(at) as usize)
+}
+
+fn copy_out(cx: &Context, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
+    for p in plan.iter().filter(|p| p.page * PAGE < end) {
+        let from = at.max(p.page * PAGE);
+        let to = end.min((p.page + 1) * PAGE);
+        let (n, i) = ((to - from) as usize, (from - at) as usize);
+        let out = &mut buf[i..i + n];
+        // SAFETY: the frame is claimed by this thread; the range lies inside it.
+        unsafe {
+            let src = cx.handles.segment.frame(p.frame).add((from - p.page * PAGE) as usize);
+            std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), n);
+        }
+    }
+}
+
+/// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
+fn pass_on(
+    cx: &Context,
+    o: &Object,
+    miss: Miss,
+    end: u64,
+    buf: &mut [u8],
+    plan: &[(u64, PageVersion)],
+) -> io::Result<usize> {
+    let at = miss.at;
+    let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
+    let until = end.min((first + plan.len() as u64) * PAGE);
+    let want = (until - at) as usize;
+    let fd = o.source().reader()?;
+    let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
+    let read = |ptr: *mut u8| {
+        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
+        unsafe { cx.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
+    };
+    if direct {
+        let n = read(buf.as_mut_ptr())?;
+        buf[n.min(len)..len].fill(0);
+    } else {
+        BOUNCE.with_borrow_mut(|bounce| -> io::Result<()> {
+            let b = bounce.slice(len);
+            let n = read(b.as_mut_ptr())?;
+            b[n.min(len)..].fill(0);
+            let skip = (at - first * PAGE) as usize;
+            buf[..want].copy_from_slice(&b[skip..skip + want]);
+            Ok(())
+        })?;
+    }
+    let mut state = cx.state.lock();
+    let mut good = 0;
+    for &(page, before) in plan {
+        if state.is_current(o, page, before) {
+            remember(&mut state, o, page);
+            state.sampler.pass(key_of(o.id(), page));
+        } else if !miss.calm {
+            break;
+        }
+        good += 1;
+    }
+    state.counts.passed_on += good;
+    Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
 }
 
 /// Leaves a shadow for a page that was passed on.
-fn remember(core: &mut Core, o: &Object, page: u64) {
-    let Some(shadow) = core.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
-    if let Some(place) = core.index.ensure(o.slot_index(), page) {
-        let e = core.index.get(place);
+fn remember(state: &mut State, o: &Object, page: u64) {
+    let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
+    if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {
+        let e = state.pages.index.get(place);
         if e.shadow() == 0 {
-            terrace_shm::protocol::publish(core.index.entry(place), e.with_shadow(shadow.get()));
+            terrace_shm::protocol::publish(state.pages.index.entry(place), e.with_shadow(shadow.get()));
         }
     }
 }
 
 /// Frames for consecutive pages, adjacent within each run where the pool has them.
-fn claim_frames(core: &mut Core, absent: &[(u64, Before)]) -> Vec<Planned> {
+fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned> {
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
     while i < absent.len() {
         let left_in_run = RUN_PAGES - (absent[i].0 % RUN_PAGES as u64) as usize;
         let n = left_in_run.min(absent.len() - i);
-        let run = if n > 1 { core.claim_run(n) } else { None };
+        let run = if n > 1 { state.claim_run(n) } else { None };
         for (k, &(page, before)) in absent[i..i + n].iter().enumerate() {
             let frame = match run {
                 Some(first) => Some(first + k as u32),
-                None => core.claim(),
+                None => state.claim(),
             };
             match frame {
                 Some(frame) => plan.push(Planned { page, before, frame }),

@@ -1,7 +1,7 @@
 //! What a restarted daemon does with the segment that its predecessor left.
 //!
-//! 1. The namespace, which knows the inodes, calls [`Engine::reattach_object`] for each regular file.
-//! 2. [`Engine::recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
+//! 1. The namespace, which knows the inodes, calls [`reattach_object`] for each regular file.
+//! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
 //!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
 //!    What the source had been given, but perhaps not for good, goes to it again, unless somebody else has changed the file since.
 //! 3. What lies beyond the end of a file goes: a truncate may have cut the source and died before it cut the cache.
@@ -9,15 +9,14 @@
 //!
 //! Each step may be the last, and the next daemon begins anew.
 
-use crate::engine::Engine;
+use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::SourceFile;
+use crate::path::resize;
 use crate::segment::flag::{HELD, UNSTABLE};
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
-use terrace_policy::Why;
 use terrace_shm::index::Place;
-use terrace_shm::protocol::publish;
 use terrace_shm::{Entry, State};
 
 /// What was found.
@@ -33,121 +32,115 @@ pub struct Recovered {
     pub dropped: usize,
 }
 
-impl Engine {
-    /// Takes over the object `id` if the dead daemon had published it.
-    pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
-        let mut core = self.core.lock();
-        if let Some(o) = core.objects.get(&id) {
-            return Some(o.clone());
-        }
-        let seg = self.handles.segment.clone();
-        let slot = seg.find_object(id)?;
-        let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
-        // Nothing is known of what the dead daemon did to it and did not make stable.
-        object.unsynced.store(true, Ordering::Relaxed);
-        // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
-        // A dead writer may have extended the source before it published the size.
-        if let Ok(st) = object.source().stat() {
-            seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
-        }
-        Some(core.adopt_object(object))
+/// Takes over the object `id` if the dead daemon had published it.
+pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
+    let mut state = cx.state.lock();
+    if let Some(o) = state.objects.get(&id) {
+        return Some(o.clone());
     }
+    let seg = cx.handles.segment.clone();
+    let slot = seg.find_object(id)?;
+    let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
+    // Nothing is known of what the dead daemon did to it and did not make stable.
+    object.unsynced.store(true, Ordering::Relaxed);
+    // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
+    // A dead writer may have extended the source before it published the size.
+    if let Ok(st) = object.source().stat() {
+        seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
+    }
+    Some(state.objects.adopt(object))
+}
 
-    /// Takes over all pages of the reattached objects, and empties the slots of all others.
-    pub fn recover_pages(&self) -> Recovered {
-        // Written back at once: it is not known since when they are dirty, nor who will change the files meanwhile.
-        let since = self.clock.now_ns().saturating_sub(self.config.dirty_expire.as_nanos() as u64);
-        let mut found = Recovered::default();
-        let mut core = self.core.lock();
-        let seg = self.handles.segment.clone();
-        for i in 0..seg.slots_used() {
-            let slot = seg.object(i);
-            if slot.id.load(Ordering::Relaxed) != 0 && core.object_in_slot(i).is_none() {
-                slot.root.store(0, Ordering::Release);
-                slot.id.store(0, Ordering::Release);
-            }
+/// Takes over all pages of the reattached objects, and empties the slots of all others.
+pub(crate) fn recover_pages(cx: &Context) -> Recovered {
+    // Written back at once: it is not known since when they are dirty, nor who will change the files meanwhile.
+    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
+    let handles = &cx.handles;
+    let mut found = Recovered::default();
+    let mut state = cx.state.lock();
+    let seg = cx.handles.segment.clone();
+    for i in 0..seg.slots_used() {
+        let slot = seg.object(i);
+        if slot.id.load(Ordering::Relaxed) != 0 && state.objects.in_slot(i).is_none() {
+            slot.root.store(0, Ordering::Release);
+            slot.id.store(0, Ordering::Release);
         }
-        let objects: Vec<ObjectRef> = core.objects.values().cloned().collect();
-        let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
-        core.index.recover(&slots);
-        let (mut pages, mut compressed) = (Vec::<(ObjectRef, u64, Place, Entry)>::new(), Vec::new());
-        for o in &objects {
-            core.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
-                let e = core.index.get(place);
-                if e.frame().is_some() {
-                    pages.push((o.clone(), page, place, e));
-                } else if e.state() == State::Tier {
-                    compressed.push(place);
-                }
-            });
-        }
-        // They were clean, and the pool of this daemon is empty.
-        for place in compressed {
-            core.make_absent(place, 0);
-        }
-        found.objects = objects.len();
-        let mut kept = Vec::new();
-        // Pages of one object follow each other.
-        let mut asked = None;
-        let mut is_changed_behind = |o: &ObjectRef| {
-            let ask = || o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat));
-            match asked {
-                Some((id, changed)) if id == o.id() => changed,
-                _ => asked.insert((o.id(), ask())).1,
-            }
-        };
-        for (o, page, place, e) in pages {
-            let frame = e.frame().expect("filtered above");
-            let flags = self.handles.frame_flags(frame);
-            let held = flags.load(Ordering::Acquire) & HELD;
-            let busy = e.state() != State::Present;
-            if (busy && held == 0) || !core.recover_owner(place, frame) {
-                core.make_absent(place, 0);
-                found.dropped += 1;
-                continue;
-            }
-            match held {
-                0 => flags.store(0, Ordering::Release),
-                UNSTABLE if !busy && is_changed_behind(&o) => core.inherit_unstable(&o, page, frame, since),
-                _ => {
-                    core.inherit_dirt(&o, page, frame, since);
-                    found.dirty += 1;
-                }
-            }
-            if busy {
-                let clock = core.index.tick();
-                publish(core.index.entry(place), Entry::present(frame, clock));
-            }
-            kept.push(frame);
-        }
-        found.pages = kept.len();
-        core.recover_frames(&kept);
-        let mut touches = core.touches();
-        for frame in kept {
-            let count = terrace_policy::Touches::take(&mut touches, frame);
-            core.tell_key(frame);
-            core.policy.insert(frame, None, Why::Read, &mut touches);
-            terrace_policy::Touches::set(&mut touches, frame, count.min(terrace_shm::map::TOUCH_MAX));
-            core.sample_entry(frame, false);
-        }
-        for o in &objects {
-            core.drop_beyond(o, o.size());
-        }
-        drop(core);
-        for o in &objects {
-            match o.dirty_pages() {
-                0 => o.restore_times(),
-                _ => o.owe_times(),
-            }
-        }
-        self.adjust_pool();
-        found
     }
+    let objects: Vec<ObjectRef> = state.objects.values().cloned().collect();
+    let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
+    state.pages.index.recover(&slots);
+    let (mut pages, mut compressed) = (Vec::<(ObjectRef, u64, Place, Entry)>::new(), Vec::new());
+    for o in &objects {
+        state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
+            let e = state.pages.index.get(place);
+            if e.frame().is_some() {
+                pages.push((o.clone(), page, place, e));
+            } else if e.state() == State::Tier {
+                compressed.push(place);
+            }
+        });
+    }
+    // They were clean, and the pool of this daemon is empty.
+    for place in compressed {
+        state.pages.make_absent(place, 0);
+    }
+    found.objects = objects.len();
+    let mut kept = Vec::new();
+    // Pages of one object follow each other.
+    let mut asked = None;
+    let mut is_changed_behind = |o: &ObjectRef| {
+        let ask = || o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat));
+        match asked {
+            Some((id, changed)) if id == o.id() => changed,
+            _ => asked.insert((o.id(), ask())).1,
+        }
+    };
+    for (o, page, place, e) in pages {
+        let frame = e.frame().expect("filtered above");
+        let flags = handles.frame_flags(frame);
+        let held = flags.load(Ordering::Acquire) & HELD;
+        let busy = e.state() != State::Present;
+        if (busy && held == 0) || !state.pages.adopt_rmap(place, frame) {
+            state.pages.make_absent(place, 0);
+            found.dropped += 1;
+            continue;
+        }
+        match held {
+            0 => flags.store(0, Ordering::Release),
+            UNSTABLE if !busy && is_changed_behind(&o) => state.dirty.adopt_unstable(flags, &o, page, since),
+            _ => {
+                state.dirty.adopt(flags, &o, page, since);
+                found.dirty += 1;
+            }
+        }
+        if busy {
+            state.pages.publish_present(place, frame);
+        }
+        kept.push(frame);
+    }
+    found.pages = kept.len();
+    state.recover_frames(&kept);
+    for frame in kept {
+        state.lru_adopt(frame);
+    }
+    for o in &objects {
+        state.drop_beyond(o, o.size());
+    }
+    drop(state);
+    for o in &objects {
+        match o.dirty_pages() {
+            0 => o.restore_times(),
+            _ => o.owe_times(),
+        }
+    }
+    resize::adjust_pool(cx);
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
     use crate::clock::SystemClock;
     use crate::config::EngineConfig;
     use crate::io::NullIo;
@@ -173,9 +166,10 @@ mod tests {
         let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
         engine.write(&o, 0, &vec![1; PAGES as usize * 4096]).unwrap();
         let frames: Vec<u32> = {
-            let core = engine.core.lock();
-            let frame =
-                |page| core.index.get(core.index.find(o.slot_index(), page).unwrap()).frame().unwrap();
+            let state = engine.cx.state.lock();
+            let frame = |page| {
+                state.pages.index.get(state.pages.index.find(o.slot_index(), page).unwrap()).frame().unwrap()
+            };
             (0..PAGES).map(frame).collect()
         };
         drop((o, engine));

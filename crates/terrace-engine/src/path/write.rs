@@ -1,24 +1,25 @@
 //! Writes, truncates, and operations on the source that the cache must not see half done.
 //!
-//! Life of a write: [`Engine::write`] -> `throttle` -> per batch of pages: `prepare` (core lock: frames, entries Busy),
-//! fill what a partial write needs, copy, `commit` (core lock: dirty bit first, then publish).
+//! Life of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries Busy),
+//! fill what a partial write needs, copy, `commit` (state lock: dirty bit first, then publish).
 
-use crate::engine::Engine;
+use crate::access_log::Kind;
+use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::io::IoVec;
-use crate::observe::trace::Kind;
+use crate::path::{fetch, sync, throttle, writeback};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
 use terrace_shm::index::Place;
-use terrace_shm::protocol::{publish, withdraw};
+use terrace_shm::protocol::withdraw;
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages changed under one pair of core locks.
+/// Pages changed under one pair of state locks.
 const BATCH: usize = 64;
 
 /// A page that a write is changing.
@@ -42,302 +43,267 @@ enum Obstacle {
     Index,
 }
 
-impl Engine {
-    /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
-    /// at once. Waits while too much is dirty.
-    ///
-    /// # Errors
-    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
-    /// is no room for more dirty pages.
-    pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let end =
-            offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
-        self.throttle(o, data.len().div_ceil(PAGE_SIZE) as u64)?;
-        let _content = o.content.write();
-        let old_size = o.size();
-        // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
-        let writer = o.source().writer()?;
-        let source = writer.raw();
-        if end > old_size {
-            self.io.truncate(source, end)?;
-            // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
-            o.growing.store(end, Ordering::Release);
-        }
-        let written = self.write_pages(o, old_size, offset, data);
-        // What was written before an error stays written, as with any file system.
-        let end = offset + *written.as_ref().unwrap_or(&0) as u64;
-        if end > old_size {
-            o.slot().size.store(end, Ordering::Release);
-        }
-        self.settle_size(o, source)?;
-        let done = written?;
-        o.note_write(self.clock.wall_ns());
-        if self.is_traced() {
-            self.note_access(o, offset, done, Kind::Write);
-        }
-        self.counts.writes.fetch_add(1, Ordering::Relaxed);
-        self.counts.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
-        Ok(done)
+/// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
+/// at once. Waits while too much is dirty.
+///
+/// # Errors
+/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
+/// is no room for more dirty pages.
+pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
+    if data.is_empty() {
+        return Ok(0);
     }
-
-    /// Ends the growth of the source; cuts it back if the write fell short of what it had announced.
-    fn settle_size(&self, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
-        let announced = o.growing.load(Ordering::Relaxed);
-        if announced > o.size() {
-            let _writeback = o.writeback.lock();
-            self.io.truncate(source, o.size())?;
-        }
-        o.growing.store(0, Ordering::Release);
-        Ok(())
+    let end = offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+    throttle::wait_for_room(cx, o, data.len().div_ceil(PAGE_SIZE) as u64)?;
+    let _content = o.content.write();
+    let old_size = o.size();
+    // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
+    let writer = o.source().writer()?;
+    let source = writer.raw();
+    if end > old_size {
+        cx.io.truncate(source, end)?;
+        // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
+        o.growing.store(end, Ordering::Release);
     }
+    let written = write_pages(cx, o, old_size, offset, data);
+    // What was written before an error stays written, as with any file system.
+    let end = offset + *written.as_ref().unwrap_or(&0) as u64;
+    if end > old_size {
+        o.slot().size.store(end, Ordering::Release);
+    }
+    end_growth(cx, o, source)?;
+    let done = written?;
+    o.note_write(cx.clock.wall_ns());
+    if cx.is_traced() {
+        cx.note_access(o, offset, done, Kind::Write);
+    }
+    cx.counters.writes.fetch_add(1, Ordering::Relaxed);
+    cx.counters.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
+    Ok(done)
+}
 
-    fn write_pages(&self, o: &Object, old_size: u64, offset: u64, data: &[u8]) -> io::Result<usize> {
-        let (mut done, mut hope) = (0, None);
-        while done < data.len() {
-            let step = match self.write_batch(o, old_size, offset + done as u64, &data[done..]) {
-                Ok(Ok(n)) => Ok(n),
-                Ok(Err(Obstacle::Frames)) => self.wait_for_frames(o, &mut hope).map(|()| 0),
-                Ok(Err(Obstacle::Index)) => {
-                    let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
-                    self.write_through(o, offset + done as u64, &data[done..done + n]).map(|()| n)
-                }
-                Err(e) => Err(e),
-            };
-            match step {
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
+/// Ends the growth of the source; cuts it back if the write fell short of what it had announced.
+fn end_growth(cx: &Context, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
+    let announced = o.growing.load(Ordering::Relaxed);
+    if announced > o.size() {
+        let _writeback = o.writeback.lock();
+        cx.io.truncate(source, o.size())?;
+    }
+    o.growing.store(0, Ordering::Release);
+    Ok(())
+}
+
+fn write_pages(cx: &Context, o: &Object, old_size: u64, offset: u64, data: &[u8]) -> io::Result<usize> {
+    let (mut done, mut wait) = (0, None);
+    while done < data.len() {
+        let step = match write_batch(cx, o, old_size, offset + done as u64, &data[done..]) {
+            Ok(Ok(n)) => Ok(n),
+            Ok(Err(Obstacle::Frames)) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+            Ok(Err(Obstacle::Index)) => {
+                let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
+                write_through(cx, o, offset + done as u64, &data[done..done + n]).map(|()| n)
             }
-        }
-        Ok(done)
-    }
-
-    /// Changes the first pages of a write; bytes done. The object's content lock is held.
-    fn write_batch(
-        &self,
-        o: &Object,
-        old_size: u64,
-        at: u64,
-        data: &[u8],
-    ) -> io::Result<Result<usize, Obstacle>> {
-        let batch = match self.prepare(o, at, data.len()) {
-            Ok(batch) => batch,
-            Err(obstacle) => return Ok(Err(obstacle)),
+            Err(e) => Err(e),
         };
-        let mut done = 0;
-        for (i, c) in batch.iter().enumerate() {
-            if let Err(e) = self.fill_for_write(o, c, old_size) {
-                self.commit(o, &batch[..i]);
-                self.abandon(o, &batch[i..]);
-                return if i > 0 { Ok(Ok(done)) } else { Err(e) };
-            }
-            let n = c.to - c.from;
-            // SAFETY: the entry is Busy, so readers discard what they copy; the content lock keeps writers out.
-            unsafe {
-                let frame = self.handles.segment.frame(c.frame).add(c.from);
-                std::ptr::copy_nonoverlapping(data[done..done + n].as_ptr(), frame, n);
-            }
-            done += n;
+        match step {
+            Ok(n) => done += n,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
         }
-        self.commit(o, &batch);
-        Ok(Ok(done))
     }
+    Ok(done)
+}
 
-    /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
-    fn prepare(&self, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
-        let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
-        let mut core = self.core.lock();
-        let (mut pos, mut obstacle) = (at, None);
-        while pos < at + len as u64 && batch.len() < BATCH {
-            let page = pos / PAGE;
-            let from = (pos % PAGE) as usize;
-            let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
-            let Some(place) = core.index.ensure(o.slot_index(), page) else {
-                obstacle = Some(Obstacle::Index);
+/// Changes the first pages of a write; bytes done. The object's content lock is held.
+fn write_batch(
+    cx: &Context,
+    o: &Object,
+    old_size: u64,
+    at: u64,
+    data: &[u8],
+) -> io::Result<Result<usize, Obstacle>> {
+    let batch = match prepare(cx, o, at, data.len()) {
+        Ok(batch) => batch,
+        Err(obstacle) => return Ok(Err(obstacle)),
+    };
+    let mut done = 0;
+    for (i, c) in batch.iter().enumerate() {
+        if let Err(e) = fill_for_write(cx, o, c, old_size) {
+            commit(cx, o, &batch[..i]);
+            abandon(cx, o, &batch[i..]);
+            return if i > 0 { Ok(Ok(done)) } else { Err(e) };
+        }
+        let n = c.to - c.from;
+        // SAFETY: the entry is Busy, so readers discard what they copy; the content lock keeps writers out.
+        unsafe {
+            let frame = cx.handles.segment.frame(c.frame).add(c.from);
+            std::ptr::copy_nonoverlapping(data[done..done + n].as_ptr(), frame, n);
+        }
+        done += n;
+    }
+    commit(cx, o, &batch);
+    Ok(Ok(done))
+}
+
+/// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
+fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
+    let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
+    let mut state = cx.state.lock();
+    let (mut pos, mut obstacle) = (at, None);
+    while pos < at + len as u64 && batch.len() < BATCH {
+        let page = pos / PAGE;
+        let from = (pos % PAGE) as usize;
+        let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
+        let Some(place) = state.pages.index.ensure(o.slot_index(), page) else {
+            obstacle = Some(Obstacle::Index);
+            break;
+        };
+        if state.pages.index.get(place).state() == State::Tier {
+            match to - from {
+                PAGE_SIZE => state.invalidate(place),
+                // What the write leaves of the page is needed.
+                _ => drop(state.promote(place)),
+            }
+            if state.pages.index.get(place).state() == State::Tier {
+                obstacle = Some(Obstacle::Frames);
                 break;
-            };
-            if core.index.get(place).state() == State::Tier {
-                match to - from {
-                    PAGE_SIZE => core.expel(place),
-                    // What the write leaves of the page is needed.
-                    _ => drop(core.promote(place)),
-                }
-                if core.index.get(place).state() == State::Tier {
+            }
+        }
+        let e = state.pages.index.get(place);
+        let (frame, resident) = match e.frame() {
+            Some(frame) => (frame, true),
+            None => match state.claim() {
+                Some(frame) => (frame, false),
+                None => {
                     obstacle = Some(Obstacle::Frames);
                     break;
                 }
-            }
-            let e = core.index.get(place);
-            let (frame, resident) = match e.frame() {
-                Some(frame) => (frame, true),
-                None => match core.claim() {
-                    Some(frame) => (frame, false),
-                    None => {
-                        obstacle = Some(Obstacle::Frames);
-                        break;
-                    }
-                },
-            };
-            let clock = core.index.tick();
-            withdraw(core.index.entry(place), Entry::busy(frame, clock));
-            if !resident {
-                core.own(place, frame);
-            }
-            batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
-            pos += (to - from) as u64;
+            },
+        };
+        let clock = state.pages.index.tick();
+        withdraw(state.pages.index.entry(place), Entry::busy(frame, clock));
+        if !resident {
+            state.map_frame(place, frame);
         }
-        // Now that all of them are Busy: see `protocol::stamp`.
-        core.note_change(o);
-        if core.frames.free_count() < self.free_low() {
-            self.reclaim_bell.ring();
-        }
-        match obstacle {
-            Some(obstacle) if batch.is_empty() => Err(obstacle),
-            _ => Ok(batch),
-        }
+        batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
+        pos += (to - from) as u64;
     }
-
-    /// Brings a frame to what the page holds before the write, where the write does not cover it all.
-    fn fill_for_write(&self, o: &Object, c: &Changing, old_size: u64) -> io::Result<()> {
-        if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
-            return Ok(());
-        }
-        if c.page * PAGE < old_size {
-            return self.read_frames(o, c.page, &[c.frame]);
-        }
-        // SAFETY: the entry is Busy and the frame new: nobody reads it.
-        unsafe { self.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
-        Ok(())
-    }
-
-    fn commit(&self, o: &Object, batch: &[Changing]) {
-        let now = self.clock.now_ns();
-        let mut core = self.core.lock();
-        for c in batch {
-            core.soil(o, c.page, c.frame, now);
-            let clock = core.index.tick();
-            publish(core.index.entry(c.place), Entry::present(c.frame, clock));
-            core.sample_write(c.frame, c.resident);
-            if !c.resident {
-                core.enlist(c.frame, c.shadow, Why::Write);
-            }
-        }
-        if core.dirt.totals.reclaimable() > self.dirty_background() {
-            self.writeback_bell.ring();
-        }
-    }
-
-    /// Undoes `prepare` for pages whose content could not be had.
-    fn abandon(&self, _o: &Object, batch: &[Changing]) {
-        let mut core = self.core.lock();
-        for c in batch {
-            if c.resident {
-                let clock = core.index.tick();
-                publish(core.index.entry(c.place), Entry::present(c.frame, clock));
-            } else {
-                core.release(c.place, c.frame, 0);
-            }
-        }
-    }
-
-    /// Writes a piece of one page straight to the source, for when the index is full.
-    fn write_through(&self, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
-        let fd = o.source().buffered()?;
-        let mut copy = data.to_vec();
-        let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
-        // SAFETY: `copy` lives until the call returns.
-        unsafe { self.io.write(fd.raw(), at, &[buf])? };
-        let mut core = self.core.lock();
-        core.drop_pages(o, at / PAGE, at / PAGE);
-        Ok(())
-    }
-
-    /// Sets the size of the file, in cache and source.
-    ///
-    /// # Errors
-    /// What the source says; nothing has changed then.
-    pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
-        let _content = o.content.write();
-        let _writeback = o.writeback.lock();
-        let writer = o.source().writer()?;
-        o.unsynced.store(true, Ordering::Relaxed);
-        let old = o.size();
-        self.core.lock().note_change(o);
-        if size < old {
-            // Readers see the end first, then the pages go: nobody sees zeros where data were.
-            o.slot().size.store(size, Ordering::Release);
-        }
-        if let Err(e) = self.io.truncate(writer.raw(), size) {
-            o.slot().size.store(old, Ordering::Release);
-            return Err(e);
-        }
-        if size < old {
-            self.core.lock().drop_beyond(o, size);
-        } else {
-            o.slot().size.store(size, Ordering::Release);
-            self.core.lock().note_change(o);
-        }
-        o.note_write(self.clock.wall_ns());
-        o.restore_times();
-        Ok(())
-    }
-
-    /// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
-    /// first, cached pages of `range` are dropped after, and the size is read anew.
-    ///
-    /// # Errors
-    /// A failed writeback, or what `f` says.
-    pub fn with_source<T>(
-        &self,
-        o: &ObjectRef,
-        range: Range<u64>,
-        f: impl FnOnce(&SourceFile) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let _content = o.content.write();
-        let _writeback = o.writeback.lock();
-        self.write_back_locked(o, range.clone(), false)?;
-        self.stabilize_locked(o, true)?;
-        let (first, last) =
-            (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-        // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
-        self.core.lock().drop_pages(o, first, last);
-        o.unsynced.store(true, Ordering::Relaxed);
-        let result = f(o.source());
-        self.core.lock().drop_pages(o, first, last);
-        let st = o.source().stat()?;
-        o.slot().size.store(st.st_size as u64, Ordering::Release);
-        o.adopt_times();
-        result
+    // Now that all of them are Busy: see `protocol::stamp`.
+    state.pages.note_change(o);
+    cx.wake_reclaim_if_low(&state);
+    match obstacle {
+        Some(obstacle) if batch.is_empty() => Err(obstacle),
+        _ => Ok(batch),
     }
 }
 
-impl crate::state::Core {
-    /// Drops all pages beyond a new end, and zeroes the rest of the last page.
-    pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
-        self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
-        if !size.is_multiple_of(PAGE) {
-            self.zero_tail(o, size);
-        }
+/// Brings a frame to what the page holds before the write, where the write does not cover it all.
+fn fill_for_write(cx: &Context, o: &Object, c: &Changing, old_size: u64) -> io::Result<()> {
+    if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
+        return Ok(());
     }
+    if c.page * PAGE < old_size {
+        return fetch::read_frames(cx, o, c.page, &[c.frame]);
+    }
+    // SAFETY: the entry is Busy and the frame new: nobody reads it.
+    unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
+    Ok(())
+}
 
-    /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
-    fn zero_tail(&mut self, o: &Object, size: u64) {
-        let Some(place) = self.index.find(o.slot_index(), size / PAGE) else { return };
-        self.expel(place);
-        let e = self.index.get(place);
-        let clock = self.index.tick();
-        if e.state() != State::Present {
-            publish(self.index.entry(place), Entry::absent(e.shadow(), clock));
-            return;
+fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
+    let now = cx.clock.now_ns();
+    let mut state = cx.state.lock();
+    for c in batch {
+        state.mark_dirty(o, c.page, c.frame, now);
+        state.pages.publish_present(c.place, c.frame);
+        state.sampler.write(c.frame, c.resident);
+        if !c.resident {
+            state.lru_add(c.frame, c.shadow, Why::Write);
         }
-        withdraw(self.index.entry(place), Entry::busy(e.payload(), clock));
-        let at = (size % PAGE) as usize;
-        // SAFETY: the entry is Busy; the range lies inside the frame.
-        unsafe { self.handles.segment.frame(e.payload()).add(at).write_bytes(0, PAGE_SIZE - at) };
-        let clock = self.index.tick();
-        publish(self.index.entry(place), Entry::present(e.payload(), clock));
     }
+    if state.dirty.totals.reclaimable() > throttle::dirty_background(cx) {
+        cx.writeback_wakeup.signal();
+    }
+}
+
+/// Undoes `prepare` for pages whose content could not be had.
+fn abandon(cx: &Context, _o: &Object, batch: &[Changing]) {
+    let mut state = cx.state.lock();
+    for c in batch {
+        if c.resident {
+            state.pages.publish_present(c.place, c.frame);
+        } else {
+            state.release(c.place, c.frame, 0);
+        }
+    }
+}
+
+/// Writes a piece of one page straight to the source, for when the index is full.
+fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
+    let fd = o.source().buffered()?;
+    let mut copy = data.to_vec();
+    let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
+    // SAFETY: `copy` lives until the call returns.
+    unsafe { cx.io.write(fd.raw(), at, &[buf])? };
+    let mut state = cx.state.lock();
+    state.drop_pages(o, at / PAGE, at / PAGE);
+    Ok(())
+}
+
+/// Sets the size of the file, in cache and source.
+///
+/// # Errors
+/// What the source says; nothing has changed then.
+pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    let writer = o.source().writer()?;
+    o.unsynced.store(true, Ordering::Relaxed);
+    let old = o.size();
+    cx.state.lock().pages.note_change(o);
+    if size < old {
+        // Readers see the end first, then the pages go: nobody sees zeros where data were.
+        o.slot().size.store(size, Ordering::Release);
+    }
+    if let Err(e) = cx.io.truncate(writer.raw(), size) {
+        o.slot().size.store(old, Ordering::Release);
+        return Err(e);
+    }
+    if size < old {
+        cx.state.lock().drop_beyond(o, size);
+    } else {
+        o.slot().size.store(size, Ordering::Release);
+        cx.state.lock().pages.note_change(o);
+    }
+    o.note_write(cx.clock.wall_ns());
+    o.restore_times();
+    Ok(())
+}
+
+/// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
+/// first, cached pages of `range` are dropped after, and the size is read anew.
+///
+/// # Errors
+/// A failed writeback, or what `f` says.
+pub(crate) fn with_source<T>(
+    cx: &Context,
+    o: &ObjectRef,
+    range: Range<u64>,
+    f: impl FnOnce(&SourceFile) -> io::Result<T>,
+) -> io::Result<T> {
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    writeback::write_back_locked(cx, o, range.clone(), false)?;
+    sync::stabilize_locked(cx, o, true)?;
+    let (first, last) =
+        (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
+    // PageVersion, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
+    cx.state.lock().drop_pages(o, first, last);
+    o.unsynced.store(true, Ordering::Relaxed);
+    let result = f(o.source());
+    cx.state.lock().drop_pages(o, first, last);
+    let st = o.source().stat()?;
+    o.slot().size.store(st.st_size as u64, Ordering::Release);
+    o.adopt_times();
+    result
 }

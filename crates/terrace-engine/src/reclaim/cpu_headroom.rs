@@ -14,7 +14,7 @@ type Times = [u64; 5];
 
 /// How much of the processors is to be had.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Free {
+pub(crate) struct CpuShare {
     /// The share of them that nobody uses, 0 to 1.
     pub idle: f64,
     /// The share of the time for which the hypervisor lets them run, 0 to 1.
@@ -23,18 +23,17 @@ pub(crate) struct Free {
 
 /// Looks at the kernel's account from time to time.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub(crate) struct CpuHeadroom {
     last: Option<Times>,
     at_ns: u64,
     again: Duration,
 }
 
-impl Idle {
-    /// What was to be had of the processors since the last look, at `now_ns` of a monotonic clock. What the tier used is idle too,
-    /// which is `own_ns` so far: a tier that fills what was idle is not to think that it disturbs others. But while the calling thread, the one
-    /// that compresses, waited for a processor, others had use for them all: for so long, it took from them what it used. None: the last look
-    /// was just now, it is the first one, or the kernel does not tell.
-    pub(crate) fn share(&mut self, now_ns: u64, own_ns: u64) -> Option<Free> {
+impl CpuHeadroom {
+    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns` so far) counts as idle,
+    /// except while the calling thread was runnable but not running: others had use for all processors then. None: the last sample was
+    /// just now, it is the first one, or the kernel does not tell.
+    pub(crate) fn sample(&mut self, now_ns: u64, own_ns: u64) -> Option<CpuShare> {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
@@ -47,14 +46,14 @@ impl Idle {
     }
 }
 
-fn share(last: Times, now: Times) -> Option<Free> {
+fn share(last: Times, now: Times) -> Option<CpuShare> {
     let [idle, all, stolen, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
     let unused = idle + own.saturating_sub(waited);
     let of = |part: u64, whole: u64| (part as f64 / whole as f64).min(1.0);
-    (all > 0).then(|| Free { idle: of(unused, all), given: of(all, all + stolen) })
+    (all > 0).then(|| CpuShare { idle: of(unused, all), given: of(all, all + stolen) })
 }
 
-/// Idle and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
+/// CpuHeadroom and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
 /// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
 fn ticks(stat: &str) -> Option<[u64; 3]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
@@ -86,7 +85,7 @@ mod tests {
     #[test]
     fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
         let before = [100, 1000, 7, 50, 9000];
-        let free = |idle, given| Some(Free { idle, given });
+        let free = |idle, given| Some(CpuShare { idle, given });
         assert_eq!(share(before, [150, 1200, 7, 100, 9000]), free(0.5, 1.0));
         assert_eq!(share(before, [150, 1200, 207, 100, 9020]), free(0.4, 0.5));
         assert_eq!(share(before, [150, 1200, 7, 100, 9999]), free(0.25, 1.0), "however long it waited");
@@ -96,9 +95,9 @@ mod tests {
 
     #[test]
     fn looks_are_a_second_apart_but_for_the_first_ones() {
-        let mut idle = Idle::default();
+        let mut idle = CpuHeadroom::default();
         let mut looks = |at_ms: u64| {
-            idle.share(at_ms * 1_000_000, 0);
+            idle.sample(at_ms * 1_000_000, 0);
             idle.at_ns == at_ms * 1_000_000
         };
         let start = 1_000_000;
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(looked, [0, 100, 1100, 9000]);
         // And the kernel answers.
         std::thread::sleep(Duration::from_millis(300));
-        let free = idle.share((start + 10_000) * 1_000_000, 0);
+        let free = idle.sample((start + 10_000) * 1_000_000, 0);
         let sound = |share: f64| (0.0..=1.0).contains(&share);
         assert!(free.is_some_and(|free| sound(free.idle) && sound(free.given)), "{free:?}");
     }

@@ -5,70 +5,17 @@
 //! to write it, and would drop it then. Unstable pages keep their frames until a sync has succeeded; if it fails they are
 //! dirty again. All of this changes under the core lock; each state has a flag in the frame, which outlives terraced.
 
-use crate::engine::Engine;
-use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
+use crate::file::object::{Object, ObjectId};
 use crate::segment::flag::{DIRTY, UNSTABLE, WRITEBACK};
-use crate::state::Core;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
-
-/// What the source does not have of one object.
-#[derive(Debug, Default)]
-pub(crate) struct Dirt {
-    /// Dirty pages, in file order.
-    pub dirty: BTreeSet<u64>,
-    /// Since when the oldest of them is (ns, engine clock).
-    pub dirty_since: u64,
-    /// Pages under writeback.
-    pub writeback: u64,
-    /// Unstable pages, and the round of [`Books::sync_round`] in which they became so.
-    pub unstable: BTreeMap<u64, u64>,
-    /// Since when the oldest of them is.
-    pub unstable_since: u64,
-    /// errno of the last writeback, if it failed; else 0.
-    pub errno: i32,
-    /// When it failed.
-    pub failed_at: u64,
-}
-
-impl Dirt {
-    /// Pages that the source does not show yet.
-    pub fn unwritten(&self) -> u64 {
-        self.dirty.len() as u64 + self.writeback
-    }
-    /// How many pages are in each state.
-    pub fn totals(&self) -> Totals {
-        let dirty = self.dirty.len() as u64;
-        let failing = if self.errno == 0 { 0 } else { dirty };
-        Totals { dirty, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }
-    }
-}
-
-/// Pages in each state.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Totals {
-    pub dirty: u64,
-    pub writeback: u64,
-    pub unstable: u64,
-    /// Dirty pages of objects whose last writeback failed.
-    pub failing: u64,
-}
-
-impl Totals {
-    /// Pages that cannot be evicted now.
-    pub fn all(&self) -> u64 {
-        self.dirty + self.writeback + self.unstable
-    }
-    /// Pages that writeback, or a sync, makes clean if it is asked to.
-    pub fn reclaimable(&self) -> u64 {
-        self.dirty - self.failing + self.unstable
-    }
-}
+use crate::state::page_table::PageTable;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The same for all objects, and how writeback gets on.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    pub totals: Totals,
+pub(crate) struct DirtyAccounting {
+    pub totals: DirtyTotals,
     /// Objects that have some.
     pub objects: BTreeSet<ObjectId>,
     failing_objects: u64,
@@ -84,7 +31,7 @@ pub(crate) struct Books {
     pub sync_round: u64,
 }
 
-impl Books {
+impl DirtyAccounting {
     /// errno of a writeback that keeps failing; 0: all work.
     pub fn failing_errno(&self) -> i32 {
         if self.failing_objects == 0 { 0 } else { self.last_errno }
@@ -93,7 +40,7 @@ impl Books {
 
 /// What has become of a page under writeback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum WritebackOutcome {
     /// The device has taken it.
     Arrived,
     /// The kernel's page cache has taken it.
@@ -102,122 +49,122 @@ pub(crate) enum Fate {
     Failed,
 }
 
-impl Core {
-    /// Changes the books of one object, and those of all with them.
-    fn book<T>(&mut self, o: &Object, change: impl FnOnce(&mut Dirt) -> T) -> T {
-        let mut dirt = o.dirt.lock();
-        let (before, failed) = (dirt.totals(), dirt.errno != 0);
-        let result = change(&mut dirt);
-        let after = dirt.totals();
-        let all = &mut self.dirt.totals;
+impl DirtyAccounting {
+    /// Changes the sets of one object, and the sums with them.
+    fn account<T>(&mut self, o: &Object, change: impl FnOnce(&mut DirtyPages) -> T) -> T {
+        let mut dirty = o.dirty.lock();
+        let (before, failed) = (dirty.totals(), dirty.errno != 0);
+        let result = change(&mut dirty);
+        let after = dirty.totals();
+        let all = &mut self.totals;
         all.dirty = all.dirty + after.dirty - before.dirty;
         all.writeback = all.writeback + after.writeback - before.writeback;
         all.unstable = all.unstable + after.unstable - before.unstable;
         all.failing = all.failing + after.failing - before.failing;
-        match (failed, dirt.errno != 0) {
-            (false, true) => self.dirt.failing_objects += 1,
-            (true, false) => self.dirt.failing_objects -= 1,
+        match (failed, dirty.errno != 0) {
+            (false, true) => self.failing_objects += 1,
+            (true, false) => self.failing_objects -= 1,
             _ => {}
         }
         match (before.all() > 0, after.all() > 0) {
-            (false, true) => drop(self.dirt.objects.insert(o.id())),
-            (true, false) => drop(self.dirt.objects.remove(&o.id())),
+            (false, true) => drop(self.objects.insert(o.id())),
+            (true, false) => drop(self.objects.remove(&o.id())),
             _ => {}
         }
         result
     }
 
-    /// Marks a page dirty. Before it is published: a crash in between must not lose it.
-    pub(crate) fn soil(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
-        let handles = self.handles.clone();
-        let flags = handles.frame_flags(frame);
+    /// Marks a page dirty, given the flags of its frame. Before it is published: a crash in between must not lose it.
+    pub(crate) fn mark(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         if flags.fetch_or(DIRTY, Ordering::Release) & DIRTY != 0 {
             return;
         }
         // What is written again need not be stable before.
         flags.fetch_and(!UNSTABLE, Ordering::Release);
-        self.book_dirty(o, page, now_ns);
+        self.account_dirty(o, page, now_ns);
     }
 
     /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (An unstable
     /// one, too: the kernel may have told the dead daemon, and nobody else, that it was lost.) The frame says so at every moment, for this daemon may be
     /// killed at any.
-    pub(crate) fn inherit_dirt(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
-        self.handles.frame_flags(frame).store(DIRTY, Ordering::Release);
-        self.book_dirty(o, page, now_ns);
+    pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
+        flags.store(DIRTY, Ordering::Release);
+        self.account_dirty(o, page, now_ns);
     }
 
     /// Takes over an unstable page as it is, since what the source shows is newer. One that was lost, of which only the dead daemon was told, stays so.
-    pub(crate) fn inherit_unstable(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
-        self.handles.frame_flags(frame).store(UNSTABLE, Ordering::Release);
-        self.book_unstable(o, page, now_ns);
+    pub(crate) fn adopt_unstable(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
+        flags.store(UNSTABLE, Ordering::Release);
+        self.account_unstable(o, page, now_ns);
     }
 
-    fn book_unstable(&mut self, o: &Object, page: u64, now_ns: u64) {
-        let round = self.dirt.sync_round;
-        self.book(o, |dirt| {
-            if dirt.unstable.is_empty() {
-                dirt.unstable_since = now_ns;
+    fn account_unstable(&mut self, o: &Object, page: u64, now_ns: u64) {
+        let round = self.sync_round;
+        self.account(o, |dirty| {
+            if dirty.unstable.is_empty() {
+                dirty.unstable_since = now_ns;
             }
-            dirt.unstable.insert(page, round);
+            dirty.unstable.insert(page, round);
         });
     }
 
-    fn book_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
-        self.book(o, |dirt| {
-            dirt.unstable.remove(&page);
-            if dirt.dirty.is_empty() {
-                dirt.dirty_since = now_ns;
+    fn account_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
+        self.account(o, |dirty| {
+            dirty.unstable.remove(&page);
+            if dirty.dirty.is_empty() {
+                dirty.dirty_since = now_ns;
             }
-            dirt.dirty.insert(page);
+            dirty.dirty.insert(page);
         });
     }
 
     /// Forgets that a page is dirty or unstable: it goes, or it need not be written.
-    pub(crate) fn clean(&mut self, o: &Object, page: u64, frame: u32) {
-        let flags = self.handles.frame_flags(frame).fetch_and(!(DIRTY | UNSTABLE), Ordering::Release);
-        if flags & (DIRTY | UNSTABLE) != 0 {
-            self.book(o, |dirt| {
-                dirt.dirty.remove(&page);
-                dirt.unstable.remove(&page);
+    pub(crate) fn clean(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
+        if flags.fetch_and(!(DIRTY | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
+            self.account(o, |dirty| {
+                dirty.dirty.remove(&page);
+                dirty.unstable.remove(&page);
             });
         }
     }
 
     /// A dirty page sets out.
-    pub(crate) fn begin_writeback(&mut self, o: &Object, page: u64, frame: u32) {
-        let handles = self.handles.clone();
-        handles.frame_flags(frame).fetch_or(WRITEBACK, Ordering::Release);
-        handles.frame_flags(frame).fetch_and(!DIRTY, Ordering::Release);
-        self.book(o, |dirt| {
-            dirt.dirty.remove(&page);
-            dirt.writeback += 1;
+    pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
+        flags.fetch_or(WRITEBACK, Ordering::Release);
+        flags.fetch_and(!DIRTY, Ordering::Release);
+        self.account(o, |dirty| {
+            dirty.dirty.remove(&page);
+            dirty.writeback += 1;
         });
     }
 
     /// It has arrived, or is dirty again. It may have become dirty again meanwhile in any case.
-    pub(crate) fn end_writeback(&mut self, o: &Object, page: u64, frame: u32, fate: Fate, now_ns: u64) {
-        let handles = self.handles.clone();
-        let flags = handles.frame_flags(frame);
-        match fate {
-            Fate::Arrived => {}
-            Fate::Failed => self.soil(o, page, frame, now_ns),
-            Fate::Unstable if flags.load(Ordering::Relaxed) & DIRTY != 0 => {}
-            Fate::Unstable => {
+    pub(crate) fn end_writeback(
+        &mut self,
+        flags: &AtomicU8,
+        o: &Object,
+        page: u64,
+        outcome: WritebackOutcome,
+        now_ns: u64,
+    ) {
+        match outcome {
+            WritebackOutcome::Arrived => {}
+            WritebackOutcome::Failed => self.mark(flags, o, page, now_ns),
+            WritebackOutcome::Unstable if flags.load(Ordering::Relaxed) & DIRTY != 0 => {}
+            WritebackOutcome::Unstable => {
                 flags.fetch_or(UNSTABLE, Ordering::Release);
-                self.book_unstable(o, page, now_ns);
+                self.account_unstable(o, page, now_ns);
             }
         }
-        self.dirt.arrived += u64::from(fate != Fate::Failed);
+        self.arrived += u64::from(outcome != WritebackOutcome::Failed);
         flags.fetch_and(!WRITEBACK, Ordering::Release);
-        self.book(o, |dirt| dirt.writeback -= 1);
+        self.account(o, |dirty| dirty.writeback -= 1);
     }
 
     /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
-    pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {
-        let handles = self.handles.clone();
+    pub(crate) fn end_sync(&mut self, table: &PageTable, o: &Object, round: u64, lost: Option<u64>) {
         let pages: Vec<u64> = o
-            .dirt
+            .dirty
             .lock()
             .unstable
             .iter()
@@ -225,33 +172,24 @@ impl Core {
             .map(|(page, _)| *page)
             .collect();
         for &page in &pages {
-            let place = self.index.find(o.slot_index(), page).expect("an unstable page has a place");
-            let frame = self.index.get(place).frame().expect("an unstable page has a frame");
+            let flags = table.flags(table.frame_of(o, page).expect("an unstable page has a frame"));
             match lost {
-                Some(now_ns) => self.soil(o, page, frame, now_ns),
-                None => drop(handles.frame_flags(frame).fetch_and(!UNSTABLE, Ordering::Release)),
+                Some(now_ns) => self.mark(flags, o, page, now_ns),
+                None => drop(flags.fetch_and(!UNSTABLE, Ordering::Release)),
             }
         }
-        self.book(o, |dirt| dirt.unstable.retain(|_, became| *became >= round));
-        self.dirt.arrived += if lost.is_none() { pages.len() as u64 } else { 0 };
+        self.account(o, |dirty| dirty.unstable.retain(|_, became| *became >= round));
+        self.arrived += if lost.is_none() { pages.len() as u64 } else { 0 };
     }
 
     /// How the last writeback of an object ended: errno, or 0.
     pub(crate) fn note_outcome(&mut self, o: &Object, errno: i32, now_ns: u64) {
-        self.book(o, |dirt| {
-            dirt.errno = errno;
-            dirt.failed_at = now_ns;
+        self.account(o, |dirty| {
+            dirty.errno = errno;
+            dirty.failed_at = now_ns;
         });
         if errno != 0 {
-            self.dirt.last_errno = errno;
+            self.last_errno = errno;
         }
-    }
-}
-
-impl Engine {
-    /// Objects with pages that the source does not have for certain.
-    pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
-        let core = self.core.lock();
-        core.dirt.objects.iter().filter_map(|id| core.objects.get(id).cloned()).collect()
     }
 }

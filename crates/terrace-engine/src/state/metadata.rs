@@ -3,7 +3,10 @@
 //! The promise is 32 bytes a resident page of a file of 100 KiB or more that is cached whole, and of a large one that is
 //! cached half, at random.
 
-use crate::state::Core;
+use crate::file::dirty_pages::DirtyTotals;
+use crate::state::frames::Frames;
+use crate::state::page_table::PageTable;
+use terrace_policy::Evict;
 use terrace_shm::index::IndexBytes;
 
 /// Bytes of a dirty or unstable page in the books of what the source lacks: its place in an ordered set.
@@ -27,6 +30,19 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
+    /// What the pages of now need.
+    pub(crate) fn of(table: &PageTable, policy: &dyn Evict, frames: &Frames, dirty: DirtyTotals) -> Metadata {
+        let populated = frames.populated() as usize;
+        Metadata {
+            index: table.index.resident_bytes(),
+            policy: (populated * policy.bytes()).div_ceil(table.frames_max()),
+            owners: populated * size_of::<u32>(),
+            free: frames.heap_bytes(),
+            marks: populated * 2,
+            dirt: dirty.all() as usize * DIRT_BYTES,
+        }
+    }
+
     /// All of it.
     pub fn total(&self) -> u64 {
         let books = self.policy + self.owners + self.free + self.marks + self.dirt;
@@ -34,25 +50,11 @@ impl Metadata {
     }
 }
 
-impl Core {
-    /// What the pages of now need.
-    pub(crate) fn metadata(&self) -> Metadata {
-        let populated = self.frames.populated() as usize;
-        Metadata {
-            index: self.index.resident_bytes(),
-            policy: (populated * self.policy.bytes()).div_ceil(self.owner.len()),
-            owners: populated * size_of_val(&self.owner[0]),
-            free: self.frames.heap_bytes(),
-            marks: populated * 2,
-            dirt: self.dirt.totals.all() as usize * DIRT_BYTES,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use crate::config::CompressedConfig;
     use crate::io::NullIo;
-    use crate::state::compressed::CompressedConfig;
+    use crate::path::resize;
     use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
@@ -72,7 +74,7 @@ mod tests {
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
         let file = tempfile::tempfile().unwrap();
-        let pages = (f64::from(engine.pool_frames()) * spread) as u64;
+        let pages = (f64::from(engine.cx.pool_frames()) * spread) as u64;
         let file_pages = file_pages.min(pages);
         let objects: Vec<_> = (1..=pages / file_pages)
             .map(|id| engine.object(id, file.as_raw_fd(), file_pages * PAGE).unwrap())
@@ -87,15 +89,15 @@ mod tests {
             let o = &objects[(page / file_pages) as usize];
             engine.read(o, page % file_pages * PAGE, &mut buf, Door::Library).unwrap();
             if i % 1024 == 0 {
-                engine.adjust_pool();
+                resize::adjust_pool(&engine.cx);
             }
         }
         assert_eq!(engine.check(), Vec::<String>::new());
         let told = engine.stats().memory.metadata_bytes_per_page;
-        let core = engine.core.lock();
-        let (m, resident) = (core.metadata(), f64::from(core.frames.in_use()));
+        let state = engine.cx.state.lock();
+        let (m, resident) = (state.metadata(), f64::from(state.frames.in_use()));
         assert!(
-            resident > f64::from(engine.pool_frames()) * 0.95 * spread.min(1.0),
+            resident > f64::from(engine.cx.pool_frames()) * 0.95 * spread.min(1.0),
             "{resident} pages resident"
         );
         let each = |bytes: usize| bytes as f64 / resident;
