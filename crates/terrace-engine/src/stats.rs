@@ -96,7 +96,7 @@ pub struct CompressedTier {
     pub hits_per_compression: f64,
     /// Pages put into the pool.
     pub stored_pages: u64,
-    /// Pages that the daemon decompressed under its lock, most of them to bring them back to DRAM.
+    /// Pages that the daemon decompressed to bring them back to DRAM.
     pub loaded_pages: u64,
     /// Pages given up to make room.
     pub evicted_pages: u64,

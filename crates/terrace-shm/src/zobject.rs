@@ -24,9 +24,9 @@ const SLOT_BITS: u32 = 10;
 const UNITS: usize = ZSPAGE_SIZE / UNIT;
 
 const _: () = assert!(UNITS <= 1 << SLOT_BITS);
-const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (32 - SLOT_BITS));
+const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (31 - SLOT_BITS));
 
-/// Where an object stands: zspage and slot. The payload of an entry in state Tier.
+/// Where an object stands: zspage and slot. What the entry of a compressed page names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
 

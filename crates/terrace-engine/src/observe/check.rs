@@ -4,7 +4,6 @@ use crate::context::Context;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use std::sync::atomic::Ordering;
 use terrace_shm::State;
-use terrace_shm::zobject::Handle;
 
 /// Disagreements; empty = all is well. Holds the state lock all the while.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
@@ -20,8 +19,8 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
         unstable += dirty_pages.unstable.len() as u64;
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
             let e = state.pages.index.get(place);
-            if e.state() == State::Tier {
-                compressed.push((place, Handle(e.payload())));
+            if let Some(handle) = e.handle() {
+                compressed.push((place, handle));
             }
             let Some(frame) = e.frame() else { return };
             named += 1;

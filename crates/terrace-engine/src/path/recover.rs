@@ -75,7 +75,7 @@ pub(crate) fn recover_pages(cx: &Context) -> Recovered {
             let e = state.pages.index.get(place);
             if e.frame().is_some() {
                 pages.push((o.clone(), page, place, e));
-            } else if e.state() == State::Tier {
+            } else if e.state() == State::Below {
                 compressed.push(place);
             }
         });

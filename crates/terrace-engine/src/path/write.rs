@@ -8,7 +8,8 @@ use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::io::IoVec;
-use crate::path::{fetch, sync, throttle, writeback};
+use crate::path::{fetch, promote, sync, throttle, writeback};
+use crate::state::NotPromoted;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -41,6 +42,8 @@ enum Obstacle {
     Frames,
     /// No index node.
     Index,
+    /// This page is compressed, and the write leaves some of it.
+    Compressed(u64),
 }
 
 /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
@@ -99,6 +102,10 @@ fn write_pages(cx: &Context, o: &Object, old_size: u64, offset: u64, data: &[u8]
         let step = match write_batch(cx, o, old_size, offset + done as u64, &data[done..]) {
             Ok(Ok(n)) => Ok(n),
             Ok(Err(Obstacle::Frames)) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+            Ok(Err(Obstacle::Compressed(page))) => match promote::promote_page(cx, o, page) {
+                Err(NotPromoted::NoFrame) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+                Ok(()) | Err(NotPromoted::Gone) => Ok(0),
+            },
             Ok(Err(Obstacle::Index)) => {
                 let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
                 write_through(cx, o, offset + done as u64, &data[done..done + n]).map(|()| n)
@@ -158,16 +165,13 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
             obstacle = Some(Obstacle::Index);
             break;
         };
-        if state.pages.index.get(place).state() == State::Tier {
-            match to - from {
-                PAGE_SIZE => state.invalidate(place),
-                // What the write leaves of the page is needed.
-                _ => drop(state.promote(place)),
-            }
-            if state.pages.index.get(place).state() == State::Tier {
-                obstacle = Some(Obstacle::Frames);
+        if state.pages.index.get(place).state() == State::Below {
+            if to - from < PAGE_SIZE {
+                // What the write leaves of the page is needed, and nothing is decompressed under the lock.
+                obstacle = Some(Obstacle::Compressed(page));
                 break;
             }
+            state.invalidate(place);
         }
         let e = state.pages.index.get(place);
         let (frame, resident) = match e.frame() {

@@ -4,7 +4,7 @@
 //! Life of a page in it: the policy gives it up, and the tier has room (which it fills slowly where processors are busy), or the page was
 //! used more than once (`flag::REUSED`) -> `reclaim/compress.rs` (reclaim's thread, no lock) -> [`State::finish_store`](super::State::finish_store): the entry names the pool's
 //! object, the frame is free -> readers decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for
-//! often enough of late ([`PROMOTE_AT`]): [`State::promote`](super::State::promote) -> or nobody reads it, and [`State::shrink_compressed`](super::State::shrink_compressed) gives it up, oldest first.
+//! often enough of late ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion) -> or nobody reads it, and [`State::shrink_compressed`](super::State::shrink_compressed) gives it up, oldest first.
 //!
 //! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
 //! follows what it earns (`terrace-policy/src/boundary.rs`).
@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::Shadow;
 use terrace_policy::boundary::{Boundary, Costs, Window};
-use terrace_shm::codec::{Codec, Coded, Page};
-use terrace_shm::compress::{Refusal, Unzstd};
+use terrace_shm::codec::{Codec, Coded};
+use terrace_shm::compress::Refusal;
 use terrace_shm::index::{Index, Place};
 use terrace_shm::layout::HUGE;
 use terrace_shm::protocol::replace;
@@ -87,7 +87,6 @@ pub(crate) struct Compressed {
     admit: Admit,
     /// The policy keeps shadows: those it wants.
     has_ghost: bool,
-    unzstd: Unzstd,
     pub compressor_bytes: usize,
     /// Pages that may be compressed for no reason but that there is room, until the tier is judged again.
     fill_budget: u64,
@@ -139,7 +138,6 @@ impl Compressed {
             counts: TierCounts::default(),
             admit: config.admit,
             has_ghost,
-            unzstd: Unzstd::new()?,
             compressor_bytes: 0,
             fill_budget: u64::MAX,
             refaults: 0,
@@ -154,9 +152,9 @@ impl Compressed {
     pub(crate) fn target(&self) -> u64 {
         u64::from(self.boundary.chunks()) * HUGE as u64
     }
-    /// Memory of its books and codecs, bytes.
+    /// Memory of its books and of the compressor, bytes.
     pub(crate) fn books_bytes(&self) -> u64 {
-        self.pool.books_bytes() + (self.unzstd.bytes() + self.compressor_bytes) as u64
+        self.pool.books_bytes() + self.compressor_bytes as u64
     }
     /// Whether more pages fit in without others leaving.
     pub(crate) fn has_room(&self) -> bool {
@@ -242,7 +240,7 @@ impl Compressed {
     /// what was brought.
     pub(crate) fn note_race(&mut self, now: EntryState) {
         let counts = &mut self.counts;
-        *(if now == EntryState::Tier { &mut counts.duplicates } else { &mut counts.changed }) += 1;
+        *(if now == EntryState::Below { &mut counts.duplicates } else { &mut counts.changed }) += 1;
     }
     /// How compressing a page of `object` ended.
     pub(crate) fn note_result(
@@ -273,19 +271,16 @@ impl Compressed {
     pub(crate) fn compact(&mut self, index: &Index) {
         self.pool.compact(COMPACT_BYTES, |place, _, new| {
             let clock = index.tick();
-            replace(index.entry(place), Entry::tier(new.0, clock));
+            replace(index.entry(place), Entry::compressed(new, clock));
         });
         if let Err(e) = self.pool.trim(IDLE_BYTES) {
             tracing::warn!("memory of the compressed tier not given back: {e}");
         }
     }
-    /// Decompresses a page; false if it is damaged.
-    pub(crate) fn load(&mut self, handle: Handle, out: &mut Page) -> bool {
-        let result = self.pool.load(handle, &mut self.unzstd, out);
-        if result.is_err() {
-            tracing::error!("a compressed page is damaged; it is read from the source again");
-        }
-        result.is_ok()
+    /// A page has come back to DRAM.
+    pub(crate) fn note_promotion(&mut self, handle: Handle) {
+        self.pool.remove(handle);
+        self.counts.promoted += 1;
     }
 
     /// Moves the boundary by what the last `past` ns brought, on so many processors: by so many chunks. `hits` of compressed pages, and
@@ -358,7 +353,7 @@ impl Compressed {
             hits,
             hits_per_compression: share(hits, compressed),
             stored_pages: counts.stored_pages,
-            loaded_pages: counts.loaded_pages,
+            loaded_pages: c.promoted,
             evicted_pages: counts.evicted_pages,
             pgpromote: c.promoted,
             reject_compress_poor: c.reject_compress_poor,
@@ -380,4 +375,4 @@ fn learn<const PARTS: u64>(known: &mut u64, seen: u64) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -33,11 +33,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::{Evict, Shadow, Touches, Victim, Why};
-use terrace_shm::codec::{Coded, Page};
+use terrace_shm::codec::Coded;
 use terrace_shm::compress::Refusal;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::{publish, replace, withdraw};
-use terrace_shm::zobject::Handle;
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -52,6 +51,25 @@ pub(crate) struct Counts {
     pub refaults: u64,
     pub inserted: u64,
     pub passed_on: u64,
+}
+
+/// A compressed page on its way back to DRAM.
+#[derive(Debug)]
+pub(crate) struct Promotion {
+    pub place: Place,
+    /// Claimed for it.
+    pub frame: u32,
+    /// What its entry said.
+    pub seen: Entry,
+}
+
+/// Why a page is not promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotPromoted {
+    /// No frame: all are dirty or in use.
+    NoFrame,
+    /// It is not compressed (any more), it has moved meanwhile, or it was damaged.
+    Gone,
 }
 
 /// Everything that changes together.
@@ -438,7 +456,7 @@ impl State {
         match stored {
             Some(handle) => {
                 let clock = self.pages.index.tick();
-                replace(self.pages.index.entry(place), Entry::tier(handle.0, clock));
+                replace(self.pages.index.entry(place), Entry::compressed(handle, clock));
                 self.free_mapped(frame);
             }
             None => self.release(place, frame, self.shadow_of(shadow)),
@@ -462,12 +480,9 @@ impl State {
 
     /// Drops the compressed page at `place`, if that is what stands there.
     pub(crate) fn invalidate(&mut self, place: Place) {
-        let e = self.pages.index.get(place);
-        if e.state() != EntryState::Tier {
-            return;
-        }
+        let Some(handle) = self.pages.index.get(place).handle() else { return };
         self.pages.make_absent(place, 0);
-        self.compressed.as_mut().expect("an entry names its pool").pool.remove(Handle(e.payload()));
+        self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
     }
     /// [`State::invalidate`] by page.
     pub(crate) fn invalidate_page(&mut self, o: &Object, page: u64) {
@@ -477,39 +492,48 @@ impl State {
         }
     }
 
-    /// Brings the compressed page at `place` back into a frame; false if there is no frame, or nothing there that could be read.
-    pub(crate) fn promote(&mut self, place: Place) -> bool {
-        if self.pages.index.get(place).state() != EntryState::Tier {
-            return false;
+    /// First phase of a promotion: claims a frame for the compressed page at `place`. The caller decompresses it into the frame without the
+    /// lock, and ends with [`State::finish_promotion`] in any case.
+    pub(crate) fn begin_promotion(&mut self, place: Place) -> Result<Promotion, NotPromoted> {
+        if self.pages.index.get(place).handle().is_none() {
+            return Err(NotPromoted::Gone);
         }
-        let Some(frame) = self.claim() else { return false };
+        let Some(frame) = self.claim() else { return Err(NotPromoted::NoFrame) };
         // Making room for the frame may have made room below.
-        let e = self.pages.index.get(place);
-        if e.state() != EntryState::Tier || !self.load(Handle(e.payload()), frame) {
+        let seen = self.pages.index.get(place);
+        if seen.handle().is_none() {
+            self.unclaim(frame);
+            return Err(NotPromoted::Gone);
+        }
+        Ok(Promotion { place, frame, seen })
+    }
+
+    /// Second phase: publishes the frame, which holds the page's content if `intact`. If the entry has changed meanwhile, or the page
+    /// is damaged, there is no promotion.
+    pub(crate) fn finish_promotion(
+        &mut self,
+        promotion: &Promotion,
+        intact: bool,
+    ) -> Result<(), NotPromoted> {
+        let Promotion { place, frame, seen } = *promotion;
+        let handle = seen.handle().expect("only a compressed page is promoted");
+        if self.pages.index.get(place) != seen {
+            self.unclaim(frame);
+            return Err(NotPromoted::Gone);
+        }
+        if !intact {
+            tracing::error!("a compressed page is damaged; it is read from the source again");
             self.unclaim(frame);
             self.invalidate(place);
-            return false;
+            return Err(NotPromoted::Gone);
         }
         self.remap(place, frame);
         self.pages.publish_present(place, frame);
-        let compressed = self.compressed.as_mut().expect("an entry names its pool");
-        compressed.pool.remove(Handle(e.payload()));
-        compressed.counts.promoted += 1;
+        self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
         // Whoever is read so often below has earned its place above.
         let shadow = self.lru.policy.shadow();
         self.lru_insert(frame, shadow, Why::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);
-        true
-    }
-    /// Decompresses into a claimed frame.
-    fn load(&mut self, handle: Handle, frame: u32) -> bool {
-        let at = self.handles.segment.frame(frame).cast::<Page>();
-        // SAFETY: a claimed frame is ours alone, and in bounds.
-        self.compressed.as_mut().expect("an entry names its pool").load(handle, unsafe { &mut *at })
-    }
-    /// [`State::promote`] by page.
-    pub(crate) fn promote_page(&mut self, o: &Object, page: u64) -> bool {
-        self.objects.is_known(o)
-            && self.pages.index.find(o.slot_index(), page).is_some_and(|place| self.promote(place))
+        Ok(())
     }
 }

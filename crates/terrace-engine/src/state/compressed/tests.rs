@@ -11,18 +11,18 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_shm::compress::{Compressor, Mode};
 
-const PAGES: u64 = 256;
+pub(crate) const PAGES: u64 = 256;
 
 /// A file of pages that tell their number, all of them read and then compressed. Reclaim is not served: the test is its thread.
-struct Squeezed {
-    engine: Arc<Engine>,
+pub(crate) struct Squeezed {
+    pub engine: Arc<Engine>,
     compressor: Compressor,
-    o: ObjectRef,
+    pub o: ObjectRef,
     _file: tempfile::NamedTempFile,
 }
 
 /// A quarter noise (xorshift64), the rest text.
-fn content(page: u64) -> Vec<u8> {
+pub(crate) fn content(page: u64) -> Vec<u8> {
     let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut bytes: Vec<u8> = Vec::with_capacity(2 * PAGE_SIZE);
     while bytes.len() < PAGE_SIZE / 4 {
@@ -37,7 +37,7 @@ fn content(page: u64) -> Vec<u8> {
 }
 
 impl Squeezed {
-    fn new(codec: Mode) -> Squeezed {
+    pub(crate) fn new(codec: Mode) -> Squeezed {
         Squeezed::under("strata", codec)
     }
     fn under(policy: &str, codec: Mode) -> Squeezed {
@@ -70,25 +70,25 @@ impl Squeezed {
         self.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut leaving));
         compress::compress(&self.engine.cx, &leaving, &mut self.compressor);
     }
-    fn read(&self, page: u64) -> Vec<u8> {
+    pub(crate) fn read(&self, page: u64) -> Vec<u8> {
         let mut buf = vec![0; PAGE_SIZE];
         let n = self.engine.read(&self.o, page * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
         buf.truncate(n);
         buf
     }
-    fn damage(&self) {
+    pub(crate) fn damage(&self) {
         let seg = &self.engine.cx.handles.segment;
         for zspage in 0..2 {
             // SAFETY: memory of the segment, which only this thread uses.
             unsafe { seg.zspage(zspage).write_bytes(0xa5, terrace_shm::layout::ZSPAGE_SIZE) };
         }
     }
-    fn stats(&self) -> CompressedTier {
+    pub(crate) fn stats(&self) -> CompressedTier {
         let stats = self.engine.stats();
         assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "{:?}", stats.memory);
         stats.compressed.unwrap()
     }
-    fn state(&self, page: u64) -> EntryState {
+    pub(crate) fn state(&self, page: u64) -> EntryState {
         let state = self.engine.cx.state.lock();
         state.pages.index.get(state.pages.index.find(self.o.slot_index(), page).unwrap()).state()
     }
@@ -97,7 +97,7 @@ impl Squeezed {
         let place = state.pages.index.find(self.o.slot_index(), page).unwrap();
         state.pages.index.get(place).frame().is_some_and(|frame| state.sampler.watch.is_watched(frame))
     }
-    fn agrees(&self) {
+    pub(crate) fn agrees(&self) {
         assert_eq!(self.engine.check(), Vec::<String>::new());
     }
 }
@@ -229,7 +229,7 @@ fn writes_and_cuts_find_compressed_pages() {
     for _ in 0..4 {
         s.squeeze();
     }
-    assert_eq!((s.state(3), s.state(4)), (EntryState::Tier, EntryState::Tier));
+    assert_eq!((s.state(3), s.state(4)), (EntryState::Below, EntryState::Below));
     assert_eq!((s.read(3), s.read(4)), (third, vec![9; PAGE_SIZE]));
     s.engine.truncate(&s.o, at(5) + 100).unwrap();
     assert_eq!(s.read(5), content(5)[..100]);
