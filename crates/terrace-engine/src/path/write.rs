@@ -8,7 +8,8 @@ use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::io::IoVec;
-use crate::path::{fetch, promote, sync, throttle, writeback};
+use crate::path::fetch::{self, Piece};
+use crate::path::{promote, sync, throttle, writeback};
 use crate::state::NotPromoted;
 use rustix::io::Errno;
 use std::io;
@@ -133,13 +134,12 @@ fn write_batch(
         Ok(batch) => batch,
         Err(obstacle) => return Ok(Err(obstacle)),
     };
+    let (good, failed) = match fill_for_write(cx, o, &batch, old_size) {
+        Ok(()) => (batch.len(), None),
+        Err((good, e)) => (good, Some(e)),
+    };
     let mut done = 0;
-    for (i, c) in batch.iter().enumerate() {
-        if let Err(e) = fill_for_write(cx, o, c, old_size) {
-            commit(cx, o, &batch[..i]);
-            abandon(cx, o, &batch[i..]);
-            return if i > 0 { Ok(Ok(done)) } else { Err(e) };
-        }
+    for c in &batch[..good] {
         let n = c.to - c.from;
         // SAFETY: the entry is Busy, so readers discard what they copy; the content lock keeps writers out.
         unsafe {
@@ -148,8 +148,12 @@ fn write_batch(
         }
         done += n;
     }
-    commit(cx, o, &batch);
-    Ok(Ok(done))
+    commit(cx, o, &batch[..good]);
+    abandon(cx, &batch[good..]);
+    match failed {
+        Some(e) if good == 0 => Err(e),
+        _ => Ok(Ok(done)),
+    }
 }
 
 /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
@@ -201,17 +205,34 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
     }
 }
 
-/// Brings a frame to what the page holds before the write, where the write does not cover it all.
-fn fill_for_write(cx: &Context, o: &Object, c: &Changing, old_size: u64) -> io::Result<()> {
-    if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
-        return Ok(());
+/// Brings frames to what their pages hold before the write, where it does not cover them. If that fails: the first page that it
+/// failed for.
+fn fill_for_write(
+    cx: &Context,
+    o: &Object,
+    batch: &[Changing],
+    old_size: u64,
+) -> Result<(), (usize, io::Error)> {
+    let mut at_source = Vec::new();
+    for (i, c) in batch.iter().enumerate() {
+        if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
+            continue;
+        }
+        if c.page * PAGE < old_size {
+            at_source.push(i);
+        } else {
+            // SAFETY: the entry is Busy and the frame new: nobody reads it.
+            unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
+        }
     }
-    if c.page * PAGE < old_size {
-        return fetch::read_frames(cx, o, c.page, &[c.frame]);
-    }
-    // SAFETY: the entry is Busy and the frame new: nobody reads it.
-    unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
-    Ok(())
+    // Its first page and its last at the most.
+    let piece = |&i: &usize| {
+        let Changing { page, frame, .. } = &batch[i];
+        Piece { object: o, first: *page, frames: std::slice::from_ref(frame) }
+    };
+    let pieces: Vec<Piece<'_>> = at_source.iter().map(piece).collect();
+    let results = fetch::read_pieces(cx, &pieces);
+    at_source.into_iter().zip(results).try_for_each(|(i, result)| result.map_err(|e| (i, e)))
 }
 
 fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
@@ -231,7 +252,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
 }
 
 /// Undoes `prepare` for pages whose content could not be had.
-fn abandon(cx: &Context, _o: &Object, batch: &[Changing]) {
+fn abandon(cx: &Context, batch: &[Changing]) {
     let mut state = cx.state.lock();
     for c in batch {
         if c.resident {

@@ -2,7 +2,8 @@
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
-use crate::path::{fetch, promote};
+use crate::path::fetch::{self, Piece};
+use crate::path::promote;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::credentials::Trusted;
 use crate::state::page_table::PageVersion;
@@ -96,7 +97,7 @@ fn drain(cx: &Context, client: &Client) -> usize {
         offers.iter().filter(|offer| offer.len > 0).map(|offer| offer.id).collect();
     let trusted = client.credentials.trusted(&with_content, |id| cx.lookup_object(id));
     let accepted = accept(cx, &offers, &trusted);
-    let filled: Vec<bool> = accepted.iter().map(|d| fill(cx, client, d)).collect();
+    let filled = fill(cx, client, &accepted);
     let mut state = cx.state.lock();
     for (d, filled) in accepted.iter().zip(&filled) {
         let valid = *filled && state.is_current(&d.object, d.page, d.before);
@@ -152,17 +153,30 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
     accepted
 }
 
-/// Brings the content into the claimed frame: from the ring, or from the source.
-fn fill(cx: &Context, client: &Client, d: &Fill) -> bool {
-    let Some(len) = d.len else {
-        return fetch::read_frames(cx, &d.object, d.page, &[d.frame]).is_ok();
+/// Brings the content into the claimed frames: from the ring, or from the source. Whether it could be had.
+fn fill(cx: &Context, client: &Client, fills: &[Fill]) -> Vec<bool> {
+    let piece = |fill| {
+        let Fill { object, page, frame, .. }: &Fill = fill;
+        Piece { object, first: *page, frames: std::slice::from_ref(frame) }
     };
+    let from_source: Vec<Piece<'_>> = fills.iter().filter(|fill| fill.len.is_none()).map(piece).collect();
+    let mut read = fetch::read_pieces(cx, &from_source).into_iter();
+    let filled = fills.iter().map(|fill| match fill.len {
+        Some(len) => {
+            copy_from_ring(cx, client, fill, len);
+            true
+        }
+        None => read.next().is_some_and(|result| result.is_ok()),
+    });
+    filled.collect()
+}
+
+fn copy_from_ring(cx: &Context, client: &Client, fill: &Fill, len: usize) {
     // SAFETY: the frame is claimed; the ring page is mapped. The client may scribble meanwhile: it may write the file,
     // so whatever arrives is content that it could have written.
     unsafe {
-        let frame = cx.handles.segment.frame(d.frame);
-        std::ptr::copy_nonoverlapping(client.ring.content(d.slot), frame, len);
+        let frame = cx.handles.segment.frame(fill.frame);
+        std::ptr::copy_nonoverlapping(client.ring.content(fill.slot), frame, len);
         frame.add(len).write_bytes(0, PAGE_SIZE - len);
     }
-    true
 }
