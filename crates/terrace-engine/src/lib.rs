@@ -1,15 +1,20 @@
 //! The terrace cache engine: what stands between a program and the files of its source directory.
 //!
+//! From the top down; nothing imports what stands above it.
+//!
 //! | folder | job |
 //! |---|---|
-//! | [`path`] | what programs ask for: read, write, writeback, resize, recovery |
-//! | `reclaim` | free frames: the policy names victims, this module acts |
-//! | `preload_server` | the fast door: registers clients, hands out source descriptors, drains donations |
+//! | `engine` | the facade: builds the parts, starts and stops threads |
+//! | `preload_server` | serves the preload library: registers clients, hands out source descriptors, takes page fills |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
+//! | `reclaim` | free frames ahead of need, compression of what leaves, the balance between the two |
+//! | [`path`] | what programs ask for: read, write, writeback, sync, resize, recovery |
+//! | `context` | what every path gets: configuration, io, clock, the state behind its lock, counters |
 //! | `state` | all that changes under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors, and what is kept about it |
-//! | [`namespace`] | names, inodes, handles, attributes |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
+//!
+//! [`namespace`] has names, inodes, handles and attributes; `pagecache` is the engine as it sees it.
 //!
 //! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock, object dirty set.
 //! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.

@@ -29,7 +29,7 @@ pub struct Object {
     /// Held (write) while unstable pages are made stable, and (read) by other syncs: the kernel tells each failure once a
     /// descriptor, and who did not hear of it must not take the pages for stable.
     pub(crate) syncing: RwLock<()>,
-    /// What the source does not have yet. Locked inside the core lock, or alone.
+    /// What the source does not have yet. Locked inside the state lock, or alone.
     pub(crate) dirty: Mutex<DirtyPages>,
     /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
     pub(crate) growing: AtomicU64,

@@ -4,8 +4,8 @@
 //! the LRU curve beside it. Both are fed from two sides, and know from counters how much they do not see:
 //!
 //! ```text
-//!   core lock: a page enters ── sampled? ──► event: used          (misses, writes)
-//!                                   └──────► its frame is watched
+//!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
+//!                                    └──────► its frame is watched
 //!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both doors)
 //!                                        hits + misses counted by both doors ──► accesses that passed unsampled
 //! ```

@@ -78,7 +78,7 @@ pub(crate) struct TierCounts {
     pub compress_ns: u64,
 }
 
-/// The tier's books. Behind the core lock.
+/// The compressed pages, and what they have earned.
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub pool: ZPool,

@@ -1,9 +1,9 @@
-//! The books of what the source does not have for certain.
+//! What the source does not have for certain: the pages of all objects, counted.
 //!
 //! A page is *dirty* (the source does not have it), then under *writeback* (on its way), then clean; or, if it went through
 //! the kernel's page cache, *unstable*, as the kernel's NFS client says: the source shows it, but the kernel may still fail
 //! to write it, and would drop it then. Unstable pages keep their frames until a sync has succeeded; if it fails they are
-//! dirty again. All of this changes under the core lock; each state has a flag in the frame, which outlives terraced.
+//! dirty again. All of this changes under the state lock; each state has a flag in the frame, which outlives terraced.
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};

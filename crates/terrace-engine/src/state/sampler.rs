@@ -164,7 +164,7 @@ impl Watch {
     }
 }
 
-/// What the core lock guards of the sample.
+/// What the state lock guards of the sample.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     pub watch: Arc<Watch>,
