@@ -149,11 +149,9 @@ fn write_batch(
         done += n;
     }
     commit(cx, o, &batch[..good]);
+    let Some(e) = failed else { return Ok(Ok(done)) };
     abandon(cx, &batch[good..]);
-    match failed {
-        Some(e) if good == 0 => Err(e),
-        _ => Ok(Ok(done)),
-    }
+    if good == 0 { Err(e) } else { Ok(Ok(done)) }
 }
 
 /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
@@ -224,6 +222,9 @@ fn fill_for_write(
             // SAFETY: the entry is Busy and the frame new: nobody reads it.
             unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
         }
+    }
+    if at_source.is_empty() {
+        return Ok(());
     }
     // Its first page and its last at the most.
     let piece = |&i: &usize| {
