@@ -174,8 +174,7 @@ pub mod queue {
 #[cfg(all(test, loom))]
 mod tests {
     use super::*;
-    use crate::entry::State;
-    use crate::zobject::Handle;
+    use crate::entry::{Handle, State};
     use loom::sync::Arc;
     use loom::thread;
 
