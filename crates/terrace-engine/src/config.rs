@@ -1,7 +1,7 @@
 //! What an engine is told at its start.
 
-use crate::tier::CompressedConfig;
 use std::time::Duration;
+use terrace_shm::compress::Mode;
 
 /// Which kind of I/O the engine does on source files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,46 @@ impl Default for EngineConfig {
             compressed: CompressedConfig::default(),
             ring_slots: 64,
             clients_max: 256,
+        }
+    }
+}
+
+/// Which pages go to the compressed tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admit {
+    /// Those that were read again after they came, or that came back; any while there is room.
+    Reused,
+    /// All.
+    All,
+}
+
+/// The compressed tier as it is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressedConfig {
+    /// Codecs; None: no compressed tier.
+    pub codec: Option<Mode>,
+    /// Share of memory that it has in any case, per cent.
+    pub min_share: u32,
+    /// Share of memory that it may have, per cent.
+    pub max_share: u32,
+    /// Which pages it takes.
+    pub admit: Admit,
+    /// A page whose result is longer than this share of it stays uncompressed, per cent.
+    pub refuse_percent: u32,
+    /// What a read of the device costs, ns, until something better is known.
+    pub miss_ns: u64,
+}
+
+impl Default for CompressedConfig {
+    fn default() -> CompressedConfig {
+        CompressedConfig {
+            codec: Some(Mode::Mixed),
+            min_share: 0,
+            max_share: 75,
+            admit: Admit::Reused,
+            refuse_percent: 75,
+            // An NVMe disk.
+            miss_ns: 60_000,
         }
     }
 }

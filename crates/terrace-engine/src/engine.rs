@@ -1,128 +1,47 @@
-//! The engine: one instance of the cache, shared by all its threads.
+//! The engine: one instance of the cache, built of its parts. Nothing below knows it.
 
 use crate::clock::Clock;
 use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
-use crate::core::Core;
-use crate::door::Clients;
+use crate::context::Context;
+use crate::file::errseq::ErrorCursor;
+use crate::file::object::{ObjectId, ObjectRef};
+use crate::file::source::SourceFile;
+use crate::file::source_root::SourceRoot;
 use crate::io::Io;
-use crate::lru::MinTtl;
-use crate::object::{Object, ObjectId, ObjectRef};
-use crate::sample::Estimate;
+use crate::observe::lru::{self, Evicted, Lru, Refused};
+use crate::observe::mrc::{Mrc, Sampling};
+use crate::observe::trace::{Recorder, Recording};
+use crate::observe::{check, stat};
+use crate::path::flusher::{self, DirtyReport};
+use crate::path::read::{self, Door};
+use crate::path::recover::{self, Recovered};
+use crate::path::{objects, resize, sync, write};
+use crate::preload_server::{self, Clients};
+use crate::reclaim;
+use crate::rings::Rings;
 use crate::segment::SegmentHandles;
-use crate::source::SourceFile;
-use crate::tier::Compressed;
-use crate::trace::Tracing;
-use crate::writeback::SourceRoot;
-use parking_lot::{Condvar, Mutex};
+use crate::state::State;
+use crate::state::compressed::Compressed;
+use crate::stats::Stats;
+use parking_lot::Mutex;
 use std::io;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-/// Through which door a request came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// A mount open behind the kernel's page cache: terrace is the second level.
-    MainCached,
-    /// A mount open that bypasses the kernel's page cache (fast-door clients).
-    MainDirect,
-    /// The library.
-    Library,
-}
-
-/// Counters of the main door. Relaxed: they are read for people.
-#[derive(Debug, Default)]
-pub(crate) struct DoorCounts {
-    pub reads: AtomicU64,
-    pub read_bytes: AtomicU64,
-    pub hit_pages: AtomicU64,
-    pub miss_pages: AtomicU64,
-    pub writes: AtomicU64,
-    pub write_bytes: AtomicU64,
-    pub written_back: AtomicU64,
-    pub writeback_errors: AtomicU64,
-    pub donations_taken: AtomicU64,
-    pub donations_refused: AtomicU64,
-    pub donations_read: AtomicU64,
-    pub throttled: AtomicU64,
-    /// Reads of compressed pages; those of clients are counted in their rings.
-    pub tier_hits: AtomicU64,
-}
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// One instance of the cache.
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) config: EngineConfig,
-    pub(crate) memory: AtomicU64,
-    /// What the machine lets it have at the moment, bytes; `u64::MAX` where that is no less than the limit.
-    pub(crate) ceiling: AtomicU64,
-    pub(crate) handles: Arc<SegmentHandles>,
-    pub(crate) core: Mutex<Core>,
-    /// A fault has ended.
-    pub(crate) fault_done: Condvar,
-    /// Dirty pages have become fewer, or writeback has failed.
-    pub(crate) dirty_done: Condvar,
-    pub(crate) reclaim_bell: Bell,
-    pub(crate) writeback_bell: Bell,
-    pub(crate) io: Arc<dyn Io>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// What the clock said at the start (ns).
-    started_ns: u64,
-    pub(crate) counts: DoorCounts,
-    pub(crate) clients: Clients,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) source_root: OnceLock<SourceRoot>,
-    pub(crate) chunks: AtomicU64,
-    pub(crate) extra: OnceLock<Extra>,
-    pub(crate) tracing: Tracing,
-    pub(crate) sample_bell: Bell,
-    pub(crate) estimate: Mutex<Estimate>,
-    /// Memory of the sample, bytes.
-    pub(crate) sample_bytes: AtomicU64,
+    pub(crate) cx: Arc<Context>,
+    pub(crate) clients: Arc<Clients>,
+    rings: Arc<Rings>,
+    pub(crate) sampling: Arc<Sampling>,
+    pub(crate) recording: Arc<Recording>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
-/// Memory that others keep for the user.
-pub(crate) struct Extra(Box<dyn Fn() -> u64 + Send + Sync>);
-
-impl Extra {
-    pub(crate) fn bytes(&self) -> u64 {
-        (self.0)()
-    }
-}
-
-impl std::fmt::Debug for Extra {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Extra({})", self.bytes())
-    }
-}
-
-/// A condition that one thread sleeps on and others ring.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rung: Mutex<bool>,
-    cond: Condvar,
-}
-
-impl Bell {
-    /// Wakes the sleeper; costs a load if it was rung already.
-    pub(crate) fn ring(&self) {
-        let mut rung = self.rung.lock();
-        if !*rung {
-            *rung = true;
-            self.cond.notify_one();
-        }
-    }
-    /// Sleeps until rung or until `timeout` has passed.
-    pub(crate) fn wait(&self, timeout: std::time::Duration) {
-        let mut rung = self.rung.lock();
-        if !*rung {
-            self.cond.wait_for(&mut rung, timeout);
-        }
-        *rung = false;
-    }
-}
-
+/// Life of an instance.
 impl Engine {
     /// Starts an engine over the memory files of `handles`, new ones or those that a dead engine has left. Over the latter
     /// the namespace must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
@@ -149,64 +68,59 @@ impl Engine {
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
-        let estimate = Estimate::new(&config.policy, 1, clock.now_ns());
-        let min_ttl = MinTtl::new(config.min_ttl, clock.clone());
         // A predecessor may have been told another limit than the configuration's.
         let limit = &handles.segment.header().limit_bytes;
         let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
-        let mut core = Core::new(handles.clone(), policy, min_ttl);
+        let limit = limit.load(Ordering::Relaxed);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
-        core.tier = Compressed::new(config.compressed, has_ghost, &handles)?;
-        let engine = Arc::new(Engine {
-            memory: AtomicU64::new(limit.load(Ordering::Relaxed)),
-            ceiling: AtomicU64::new(u64::MAX),
-            core: Mutex::new(core),
-            fault_done: Condvar::new(),
-            dirty_done: Condvar::new(),
-            reclaim_bell: Bell::default(),
-            writeback_bell: Bell::default(),
-            clients: Clients::new(config.clients_max, config.ring_slots),
-            config,
-            handles,
-            io,
-            started_ns: clock.now_ns(),
-            clock,
-            counts: DoorCounts::default(),
-            stopping: AtomicBool::new(false),
-            source_root: OnceLock::new(),
-            chunks: AtomicU64::new(0),
-            extra: OnceLock::new(),
-            tracing: Tracing::default(),
-            sample_bell: Bell::default(),
-            estimate: Mutex::new(estimate),
-            sample_bytes: AtomicU64::new(0),
-            threads: Mutex::new(Vec::new()),
-        });
+        let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
+        let state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed);
         // A predecessor may have died over a recording.
-        engine.handles.segment.header().tracing.store(0, Ordering::Release);
-        engine.adjust_pool();
-        engine.begin_estimate();
-        Ok(engine)
+        handles.segment.header().tracing.store(0, Ordering::Release);
+        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io));
+        Ok(Arc::new(Engine::over(cx)))
+    }
+
+    /// Puts the services over a context: each says what memory it keeps, and what others need of it.
+    fn over(cx: Arc<Context>) -> Engine {
+        let rings = Arc::new(Rings::default());
+        let clients = Arc::new(Clients::new(cx.config.clients_max, cx.config.ring_slots, rings.clone()));
+        let recording = Arc::new(Recording::default());
+        let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
+        cx.count_memory(move || of_clients.bytes());
+        cx.count_memory(move || of_recording.bytes());
+        cx.set_read_totals(move || reads.read_totals());
+        resize::adjust_pool(&cx);
+        let sampling = Arc::new(Sampling::new(cx.clone()));
+        Engine { cx, clients, rings, sampling, recording, threads: Mutex::new(Vec::new()) }
     }
 
     /// Starts the background threads: reclaim, writeback, sample. From now on fast-door clients may donate.
     ///
     /// # Errors
     /// No more threads.
-    pub fn serve(self: &Arc<Engine>) -> io::Result<()> {
+    pub fn serve(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
-        for (name, body) in [
-            ("reclaim", Engine::reclaim_loop as fn(&Engine)),
-            ("writeback", Engine::writeback_loop),
-            ("sample", Engine::sample_loop),
-        ] {
-            let engine = self.clone();
-            threads.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
-        }
-        self.handles.segment.header().serving.store(1, Ordering::Release);
+        let mut start = |name: &str, body: Box<dyn FnOnce() + Send>| -> io::Result<()> {
+            threads.push(std::thread::Builder::new().name(name.into()).spawn(body)?);
+            Ok(())
+        };
+        let (cx, writeback, sampling) = (self.cx.clone(), self.cx.clone(), self.sampling.clone());
+        start("reclaim", Box::new(move || reclaim::reclaim_loop(&cx)))?;
+        start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
+        start("sample", Box::new(move || sampling.sample_loop()))?;
+        self.handles().segment.header().serving.store(1, Ordering::Release);
         // A predecessor may have left something to be written.
-        self.writeback_bell.ring();
+        self.cx.writeback_wakeup.signal();
         Ok(())
+    }
+
+    /// Serves the preload library on a listening SOCK_SEQPACKET socket until the engine stops.
+    ///
+    /// # Errors
+    /// No eventfd, no thread, a listener that fails.
+    pub fn serve_preload(&self, listener: &OwnedFd) -> io::Result<()> {
+        preload_server::serve(&self.cx, &self.clients, listener)
     }
 
     /// Writes everything back and ends the background threads.
@@ -214,7 +128,7 @@ impl Engine {
     /// # Errors
     /// The first writeback that failed; its pages are lost with the segment.
     pub fn shutdown(&self) -> io::Result<()> {
-        self.handles.segment.header().serving.store(0, Ordering::Release);
+        self.handles().segment.header().serving.store(0, Ordering::Release);
         let flushed = self.flush_all(true);
         self.halt();
         flushed
@@ -223,55 +137,59 @@ impl Engine {
     /// Ends the background threads and writes nothing back: what is dirty stays so in the segment, for the next engine
     /// over it.
     pub fn halt(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.reclaim_bell.ring();
-        self.writeback_bell.ring();
-        self.sample_bell.ring();
+        self.cx.stopping.store(true, Ordering::Release);
+        self.cx.reclaim_wakeup.signal();
+        self.cx.writeback_wakeup.signal();
+        self.sampling.wakeup.signal();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }
     }
 
-    /// The policy's time: since this engine began, for that is when the policy's oldest pages came.
-    pub(crate) fn uptime_ms(&self) -> u64 {
-        self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
-    }
-
     /// True once it is told to end.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.cx.is_stopping()
     }
     /// The memory files.
     pub fn handles(&self) -> &Arc<SegmentHandles> {
-        &self.handles
+        &self.cx.handles
     }
     /// Says how to learn what memory others keep for the user (namespace tables, bytes); it counts against the limit.
-    /// Asked often, and under the core lock.
+    /// Asked often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _ = self.extra.set(Extra(Box::new(bytes)));
+        self.cx.count_memory(bytes);
     }
     /// st_dev of the mount, for clients.
     pub fn set_mount_dev(&self, dev: u64) {
-        self.handles.segment.header().mount_dev.store(dev, Ordering::Release);
+        self.handles().segment.header().mount_dev.store(dev, Ordering::Release);
     }
+    /// Says which directory the mount serves.
+    ///
+    /// # Errors
+    /// The directory cannot be opened for reading: files are made stable one by one then.
+    pub fn set_source_root(&self, root: BorrowedFd<'_>) -> io::Result<()> {
+        let _ = self.cx.source_root.set(SourceRoot::open(root)?);
+        Ok(())
+    }
+}
 
+/// Objects.
+impl Engine {
     /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
     /// object; `size` is the file's.
     ///
     /// # Errors
     /// ENFILE if the object table has no room near the object's hash.
     pub fn object(&self, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
-        let mut core = self.core.lock();
-        if let Some(o) = core.objects.get(&id) {
-            return Ok(o.clone());
-        }
-        let seg = self.handles.segment.clone();
-        core.add_object(id, size, |slot| Object::new(id, slot, seg, SourceFile::new(path_fd)))
-            .ok_or_else(|| rustix::io::Errno::NFILE.into())
+        objects::object(&self.cx, id, path_fd, size)
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
-        self.core.lock().objects.get(&id).cloned()
+        self.cx.lookup_object(id)
+    }
+    /// True if pages or shadows of the object are known.
+    pub(crate) fn remembers(&self, o: &ObjectRef) -> bool {
+        !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
     /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
     /// fails the object stays, and writeback goes on trying.
@@ -279,34 +197,155 @@ impl Engine {
     /// # Errors
     /// The failed writeback.
     pub fn forget_object(&self, id: ObjectId) -> io::Result<()> {
-        let Some(o) = self.lookup_object(id) else { return Ok(()) };
-        let _content = o.content.write();
-        let _writeback = o.writeback.lock();
-        if o.gone.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        if !o.doomed.load(Ordering::Relaxed) {
-            self.write_back_locked(&o, 0..u64::MAX, false)?;
-            self.sync_foreign_locked(&o)?;
-            self.stabilize_locked(&o, true)?;
-        }
-        let mut core = self.core.lock();
-        core.remove_object(&o);
-        o.gone.store(true, Ordering::Relaxed);
-        Ok(())
+        objects::forget_object(&self.cx, id)
     }
     /// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
     pub fn discard_object(&self, id: ObjectId) {
-        let Some(o) = self.lookup_object(id) else { return };
-        o.doomed.store(true, Ordering::Relaxed);
-        let _content = o.content.write();
-        let _writeback = o.writeback.lock();
-        if !o.gone.load(Ordering::Relaxed) {
-            self.core.lock().drop_pages(&o, 0, u64::MAX);
-        }
+        objects::discard_object(&self.cx, id);
     }
-    /// All objects.
-    pub(crate) fn objects(&self) -> Vec<ObjectRef> {
-        self.core.lock().objects.values().cloned().collect()
+    /// Takes over the object `id` if the dead daemon had published it.
+    pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
+        recover::reattach_object(&self.cx, id, path_fd)
+    }
+    /// Takes over all pages of the reattached objects, and empties the slots of all others.
+    pub fn recover_pages(&self) -> Recovered {
+        recover::recover_pages(&self.cx)
+    }
+}
+
+/// What programs ask for.
+impl Engine {
+    /// Reads at `offset` into `buf`; short only at the end of the file.
+    ///
+    /// # Errors
+    /// What the source says.
+    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
+        read::read(&self.cx, o, offset, buf, door)
+    }
+    /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
+    /// at once. Waits while too much is dirty.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
+    /// is no room for more dirty pages.
+    pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
+        write::write(&self.cx, o, offset, data)
+    }
+    /// Sets the size of the file, in cache and source.
+    ///
+    /// # Errors
+    /// What the source says; nothing has changed then.
+    pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
+        write::truncate(&self.cx, o, size)
+    }
+    /// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
+    /// first, cached pages of `range` are dropped after, and the size is read anew.
+    ///
+    /// # Errors
+    /// A failed writeback, or what `f` says.
+    pub fn with_source<T>(
+        &self,
+        o: &ObjectRef,
+        range: Range<u64>,
+        f: impl FnOnce(&SourceFile) -> io::Result<T>,
+    ) -> io::Result<T> {
+        write::with_source(&self.cx, o, range, f)
+    }
+    /// Makes what was written visible to those who go round the mount (close, SEEK_HOLE, ...). Small amounts go through
+    /// the kernel's page cache, which is quick; durability is fsync's business.
+    ///
+    /// # Errors
+    /// The first failure; the pages stay dirty.
+    pub fn flush(&self, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
+        sync::flush(&self.cx, o, range)
+    }
+    /// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
+    ///
+    /// # Errors
+    /// A failure that this handle has not heard of.
+    pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
+        sync::fsync(&self.cx, o, data_only, seen)
+    }
+    /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
+    ///
+    /// # Errors
+    /// The first failure, after all was tried. Not that of a file without a name: nobody finds it in the source, and those who have it open
+    /// still have its pages.
+    pub fn flush_all(&self, sync: bool) -> io::Result<()> {
+        sync::flush_all(&self.cx, sync)
+    }
+    /// True if the thread belongs to a registered client: its opens bypass the kernel's page cache.
+    pub fn is_client(&self, tid: u32) -> bool {
+        self.clients.is_client(tid)
+    }
+    /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
+    /// no close by a program.
+    pub fn is_door_thread(&self, tid: u32) -> bool {
+        self.clients.is_door_thread(tid)
+    }
+}
+
+/// What its user asks for.
+impl Engine {
+    /// Sets the memory limit of a live instance and waits until it holds.
+    ///
+    /// # Errors
+    /// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails: the old limit is
+    /// in force again then.
+    pub fn resize(&self, bytes: u64) -> io::Result<()> {
+        resize::resize(&self.cx, bytes)
+    }
+    /// The limit that the user has set on all memory, bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.cx.memory.load(Ordering::Relaxed)
+    }
+    /// Bounds memory below the limit for as long as the machine has no more (`u64::MAX`: no longer). What is cached beyond it goes, as far as
+    /// it is clean; the rest when it is written. The limit itself stays as the user has set it.
+    pub fn set_ceiling(&self, bytes: u64) {
+        resize::set_ceiling(&self.cx, bytes);
+    }
+    /// Evicts all clean pages. Pages dropped.
+    pub fn drop_clean(&self) -> u64 {
+        reclaim::drop_clean(&self.cx)
+    }
+    /// What the source does not have yet, naming the `files_max` files with most of it.
+    pub fn dirty_report(&self, files_max: usize) -> DirtyReport {
+        flusher::dirty_report(&self.cx, files_max)
+    }
+    /// A snapshot of the counters and sizes.
+    pub fn stats(&self) -> Stats {
+        stat::stats(&self.cx, &self.rings)
+    }
+    /// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
+    /// off by as many.
+    pub fn lru(&self) -> Lru {
+        lru::show(&self.cx)
+    }
+    /// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
+    ///
+    /// # Errors
+    /// The policy has no generations.
+    pub fn lru_age(&self) -> Result<u64, Refused> {
+        lru::age(&self.cx)
+    }
+    /// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
+    /// at: they move to younger generations.
+    ///
+    /// # Errors
+    /// No generations; a generation that is too young.
+    pub fn lru_evict(&self, seq: u64, pages: u64) -> Result<Evicted, Refused> {
+        lru::evict(&self.cx, seq, pages)
+    }
+    /// What other sizes of memory would do, as of now.
+    pub fn mrc(&self) -> Mrc {
+        self.sampling.mrc()
+    }
+    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
+    pub fn record(&self) -> Option<Recorder> {
+        Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone())
+    }
+    /// Disagreements between index, frames, policy and dirty sets; empty = all is well. Holds the state lock all the while.
+    pub fn check(&self) -> Vec<String> {
+        check::check(&self.cx)
     }
 }

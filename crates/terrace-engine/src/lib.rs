@@ -1,66 +1,53 @@
 //! The terrace cache engine: what stands between a program and the files of its source directory.
 //!
-//! | module | job |
+//! From the top down; nothing imports what stands above it.
+//!
+//! | folder | job |
 //! |---|---|
-//! | [`fault`] | a read: copy what is resident, read the rest from the source, publish it |
-//! | [`write`] | a write, a truncate, an operation on the source that the cache must not see half done |
-//! | [`writeback`] | dirty pages to the source, in file order, and the errors of it |
-//! | `dirt` | the books of what the source does not have for certain |
-//! | `throttle` | writers wait while too much is unwritten |
-//! | [`reclaim`] | free frames: the policy names victims, this module acts |
-//! | [`pool`] | frames, budget, resize |
-//! | `metadata` | what pages cost beside their frames |
-//! | [`door`] | the fast door: registers clients, hands out source descriptors, drains donations |
-//! | [`tier`] | compressed pages; `vain`, what is not tried for them; `idle`, whether there are processors for it |
-//! | [`lru`] | the policy's lists from outside: shown, aged, evicted by command; `min_ttl` |
-//! | [`sample`] | what other sizes of memory would do, from a sample of live accesses |
-//! | [`trace`] | records what programs access, for the simulator |
-//! | [`namespace`] | names, inodes, handles, attributes |
-//! | [`recover`] | what a restarted daemon does with the segment that it finds |
+//! | `engine` | the facade: builds the parts, starts and stops threads |
+//! | `preload_server` | serves the preload library: registers clients, hands out source descriptors, takes page fills |
+//! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
+//! | `reclaim` | free frames ahead of need, compression of what leaves, the balance between the two |
+//! | [`path`] | what programs ask for: read, write, writeback, sync, resize, recovery |
+//! | `context` | what every path gets: configuration, io, clock, the state behind its lock, counters |
+//! | `state` | all that changes under one lock |
+//! | [`file`](mod@file) | a file of the source: its descriptors, and what is kept about it |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, core lock, object dirty set.
+//! [`namespace`] has names, inodes, handles and attributes; `pagecache` is the engine as it sees it.
+//!
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock, object dirty set.
 //! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
 
-mod bits;
-pub mod check;
+mod access_log;
 pub mod clock;
 pub mod config;
-mod core;
-mod dirt;
-pub mod door;
-pub mod fault;
-mod frames;
-mod idle;
+mod context;
+mod engine;
+pub mod file;
 pub mod io;
-pub mod lru;
-mod metadata;
 pub mod namespace;
-pub mod object;
+pub mod observe;
 mod pagecache;
-pub mod pool;
-pub mod reclaim;
-pub mod recover;
-pub mod sample;
+pub mod path;
+mod preload_server;
+mod reclaim;
+mod rings;
 pub mod segment;
-pub mod source;
+mod state;
 pub mod stats;
-mod throttle;
-pub mod tier;
-pub mod trace;
-mod vain;
-pub mod write;
-pub mod writeback;
 mod yield_memory;
 
-mod engine;
+pub use file::{object, source};
+pub use observe::{lru, trace};
 
 pub use clock::{Clock, SystemClock};
-pub use config::{EngineConfig, IoKind, RING_SLOTS_MAX};
-pub use engine::{Door, Engine};
-pub use object::{ErrorCursor, Object, ObjectId, ObjectRef};
+pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
+pub use engine::Engine;
+pub use file::errseq::ErrorCursor;
+pub use object::{Object, ObjectId, ObjectRef};
+pub use path::read::Door;
 pub use segment::SegmentHandles;
 pub use source::SourceFile;
 pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;
-pub use tier::{Admit, CompressedConfig};

@@ -1,15 +1,16 @@
 //! The engine as the namespace sees it.
 
-use crate::engine::{Door, Engine};
+use crate::engine::Engine;
+use crate::file::errseq::ErrorCursor;
+use crate::file::object::ObjectRef;
+use crate::file::source::{DataFd, SourceFile};
 use crate::namespace::{self, Attr, CachedFile, PageCache, Time};
-use crate::object::{ErrorCursor, ObjectRef};
-use crate::source::{DataFd, SourceFile};
+use crate::path::read::Door;
 use rustix::fs::Stat;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 
 /// What an object costs: its books, its share of the object table, its inode.
@@ -32,7 +33,7 @@ impl CachedFile for ObjectRef {
         self.source().close_writer(self.is_unsettled())
     }
     fn is_unsettled(&self) -> bool {
-        self.dirt.lock().totals().all() > 0
+        self.dirty.lock().totals().all() > 0
     }
     fn is_changed_behind(&self, stat: &Stat) -> bool {
         crate::Object::is_changed_behind(self, stat)
@@ -69,11 +70,11 @@ impl PageCache for Engine {
         Engine::object(self, id, path_fd, size)
     }
     fn remembers(&self, object: &ObjectRef) -> bool {
-        !self.core.lock().index.is_empty(object.slot_index())
+        Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
         // The namespace keeps to half of it: then what objects and their inodes cost stays within a quarter of the limit.
-        let affordable = self.memory.load(Ordering::Relaxed) as usize / 4 / OBJECT_BYTES * 2;
+        let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }
     fn reattach(&self, id: u64, path_fd: RawFd) -> Option<ObjectRef> {
@@ -92,7 +93,7 @@ impl PageCache for Engine {
     }
     fn failing_objects(&self) -> Vec<u64> {
         let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
-        self.unwritten_objects().iter().filter_map(failing).collect()
+        self.cx.unwritten_objects().iter().filter_map(failing).collect()
     }
     fn error_cursor(&self, object: &ObjectRef) -> ErrorCursor {
         object.error_cursor()

@@ -1,9 +1,6 @@
 //! What `terrace stat` shows.
 
-use crate::engine::Engine;
 use serde::Serialize;
-use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_shm::PAGE_SIZE;
 
 /// A snapshot. Field names keep the kernel's stems; bytes are bytes, all else are pages or counts since the start.
 #[derive(Debug, Clone, Serialize)]
@@ -101,7 +98,7 @@ pub struct CompressedTier {
     pub hits_per_compression: f64,
     /// Pages put into the pool.
     pub stored_pages: u64,
-    /// Pages that the daemon decompressed under its lock, most of them to bring them back to DRAM.
+    /// Pages that the daemon decompressed to bring them back to DRAM.
     pub loaded_pages: u64,
     /// Pages given up to make room.
     pub evicted_pages: u64,
@@ -147,87 +144,4 @@ pub struct GenerationRow {
     pub seq: u64,
     pub age_ms: u64,
     pub pages: usize,
-}
-
-impl Engine {
-    /// A snapshot of the counters and sizes.
-    pub fn stats(&self) -> Stats {
-        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let now_ms = self.uptime_ms();
-        let fast = self.clients.totals();
-        let tier_hits = self.tier_hits(&fast);
-        let core = self.core.lock();
-        let tier_bytes = core.tier.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.books_bytes());
-        let (books, tables) = (core.metadata(), self.tables_bytes(&core));
-        let metadata = books.total();
-        let pages = u64::from(core.frames.in_use());
-        let frames_bytes = u64::from(core.frames.populated()) * PAGE_SIZE as u64;
-        let (d, c, dirt) = (&self.counts, core.counts, core.dirt.totals);
-        Stats {
-            schema: "terrace.stat.v1",
-            policy: core.policy.name().to_owned(),
-            memory: Memory {
-                limit_bytes: get(&self.memory),
-                ceiling_bytes: Some(get(&self.ceiling)).filter(|&ceiling| ceiling != u64::MAX),
-                used_bytes: frames_bytes + metadata + tables + tier_bytes,
-                frames_bytes,
-                frames_max_bytes: u64::from(self.pool_frames()) * PAGE_SIZE as u64,
-                metadata_bytes: metadata,
-                metadata_bytes_per_page: if pages > 0 { metadata as f64 / pages as f64 } else { 0.0 },
-                tables_bytes: tables,
-                pages,
-                free_frames: u64::from(core.frames.idle()),
-                huge_bytes: (core.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
-                index_bytes: books.index.total() as u64,
-            },
-            fast_door: FastDoor {
-                clients: self.clients.count(),
-                hits: fast.hits,
-                hit_bytes: fast.hit_bytes,
-                misses: fast.misses,
-                miss_bytes: fast.miss_bytes,
-                fallbacks: fast.fallbacks,
-                donations: fast.donations,
-                donations_dropped: fast.donations_dropped,
-                retries: fast.retries,
-                donations_taken: get(&d.donations_taken),
-                donations_refused: get(&d.donations_refused),
-                donations_read: get(&d.donations_read),
-            },
-            main_door: MainDoor {
-                reads: get(&d.reads),
-                read_bytes: get(&d.read_bytes),
-                hits: get(&d.hit_pages),
-                misses: get(&d.miss_pages),
-                passed_on: c.passed_on,
-                writes: get(&d.writes),
-                write_bytes: get(&d.write_bytes),
-            },
-            reclaim: Reclaim {
-                pgscan: c.pgscan,
-                pgsteal: c.pgsteal,
-                workingset_refault: c.refaults,
-                inserted: c.inserted,
-            },
-            compressed: core.tier.as_ref().map(|tier| tier.stats(tier_hits)),
-            writeback: Writeback {
-                dirty: dirt.dirty,
-                dirty_bytes: dirt.dirty * PAGE_SIZE as u64,
-                writeback: dirt.writeback,
-                unstable: dirt.unstable,
-                dirty_limit: self.dirty_limit(),
-                written_back: get(&d.written_back),
-                errors: get(&d.writeback_errors),
-                throttled: get(&d.throttled),
-                failing_errno: core.dirt.failing_errno(),
-            },
-            objects: core.objects.len(),
-            generations: core
-                .policy
-                .generations(now_ms)
-                .into_iter()
-                .map(|g| GenerationRow { label: g.label, seq: g.seq, age_ms: g.age_ms, pages: g.pages })
-                .collect(),
-        }
-    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrace_engine::io::BlockingIo;
 use terrace_engine::trace::Kind;
-use terrace_engine::{Door, Engine, EngineConfig, SegmentHandles, SystemClock, door};
+use terrace_engine::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::ring::Ring;
@@ -252,7 +252,7 @@ impl Served {
         std::fs::set_permissions(&socket_path, std::fs::Permissions::from_mode(0o777)).unwrap();
         let server = {
             let e = engine.clone();
-            std::thread::spawn(move || door::serve(&e, &listener))
+            std::thread::spawn(move || e.serve_preload(&listener))
         };
         Served { dir, engine, server, path_fd, id: meta.ino() }
     }
@@ -520,7 +520,7 @@ fn every_quick_hello_is_answered() {
     let (listener, path) = listen(dir.path());
     let server = {
         let e = engine.clone();
-        std::thread::spawn(move || door::serve(&e, &listener))
+        std::thread::spawn(move || e.serve_preload(&listener))
     };
     std::thread::scope(|s| {
         for _ in 0..3 {

@@ -129,9 +129,11 @@ unsafe fn copy_run(
                 continue;
             }
             State::Busy => return Step::Unstable,
-            State::Tier => {
+            State::Below => {
+                // What is on a device only the daemon can read.
+                let Some(handle) = first.handle() else { return Step::Unstable };
                 let (place, entry) = (Place::new(leaf, at), &entries[at]);
-                let look = Look { seg, touches, entry, seen: first, place, epoch, page };
+                let look = Look { seg, touches, entry, seen: first, handle, place, epoch, page };
                 let bytes = (PAGE_SIZE - in_page).min(len);
                 // SAFETY: bytes <= len.
                 match unsafe { look.read(in_page, out, bytes, unpack) } {

@@ -70,10 +70,10 @@ impl Place {
     pub(crate) fn new(leaf: u32, at: usize) -> Place {
         Place(leaf * RUN_PAGES as u32 + at as u32)
     }
-    fn leaf(self) -> u32 {
+    pub(crate) fn leaf(self) -> u32 {
         self.0 / RUN_PAGES as u32
     }
-    fn at(self) -> usize {
+    pub(crate) fn at(self) -> usize {
         self.0 as usize % RUN_PAGES
     }
 }

@@ -30,8 +30,8 @@ pub const LEAVES_MAX: u32 = (1 << 28) - 1;
 pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
 /// Bytes of a zspage: slots of one size for compressed pages.
 pub const ZSPAGE_SIZE: usize = 64 << 10;
-/// Zspages at the most (256 GiB): a [`crate::zobject::Handle`] and two marks beside them fit 32 bits.
-pub const ZSPAGES_MAX: u32 = (1 << 22) - 1;
+/// Zspages at the most (128 GiB): a [`crate::zobject::Handle`] fits 31 bits, for the top one tells what is on a device.
+pub const ZSPAGES_MAX: u32 = (1 << 21) - 1;
 /// Touch counts of a zspage. Slots beyond share them: the counts are hints.
 pub const ZSPAGE_TOUCHES: usize = 128;
 /// log2 of FANOUT.

@@ -49,7 +49,7 @@ pub mod zpool;
 #[cfg(not(loom))]
 mod zspages;
 
-pub use entry::{Entry, State};
+pub use entry::{Below, DeviceSlot, Entry, State};
 #[cfg(not(loom))]
 pub use layout::{Geometry, Header, ObjectSlot, PAGE_SIZE, RUN_PAGES};
 #[cfg(not(loom))]

@@ -174,7 +174,7 @@ pub mod queue {
 #[cfg(all(test, loom))]
 mod tests {
     use super::*;
-    use crate::entry::State;
+    use crate::entry::{Handle, State};
     use loom::sync::Arc;
     use loom::thread;
 
@@ -297,19 +297,17 @@ mod tests {
     fn zspages() -> Arc<(AtomicU64, AtomicU64, [Zspage; 2])> {
         let zspage =
             |class, x| Zspage { class: AtomicU64::new(class), slots: [Frame::new(x), Frame::new(0)] };
-        let (entry, other) = (Entry::tier(0, 1).0, Entry::EMPTY.0);
+        let (entry, other) = (Entry::compressed(Handle(0), 1).0, Entry::EMPTY.0);
         Arc::new((AtomicU64::new(entry), AtomicU64::new(other), [zspage(1, 1), zspage(0, 0)]))
     }
 
     /// One optimistic read of a compressed page. Handles are `zspage * 2 + slot`.
     fn read_tier(zspages: &[Zspage; 2], entry: &AtomicU64) -> Option<(u64, u64)> {
         let e = look(entry);
-        if e.state() != State::Tier {
-            return None;
-        }
-        let zspage = &zspages[e.payload() as usize / 2];
+        let at = e.handle()?.0 as usize;
+        let zspage = &zspages[at / 2];
         let class = zspage.class.load(Ordering::Relaxed);
-        let (a, b) = zspage.slots[e.payload() as usize % 2].read();
+        let (a, b) = zspage.slots[at % 2].read();
         unchanged(entry, e).then(|| {
             assert_eq!(a, b, "torn object believed");
             (class, a)
@@ -327,10 +325,10 @@ mod tests {
                     // The copy, the callback, and then somebody else's page of another class where it stood.
                     zspages[1].class.store(1, Ordering::Release);
                     zspages[1].slots[1].write(1);
-                    replace(entry, Entry::tier(3, 2));
+                    replace(entry, Entry::compressed(Handle(3), 2));
                     zspages[0].class.store(2, Ordering::Release);
                     zspages[0].slots[0].write(9);
-                    publish(other, Entry::tier(0, 3));
+                    publish(other, Entry::compressed(Handle(0), 3));
                 })
             };
             let (entry, other, zspages) = &*w;
@@ -358,7 +356,7 @@ mod tests {
                         zspages[0].class.store(0, Ordering::Release);
                         zspages[0].class.store(2, Ordering::Release);
                         zspages[0].slots[0].write(9);
-                        publish(other, Entry::tier(0, 3));
+                        publish(other, Entry::compressed(Handle(0), 3));
                     })
                 };
                 let (entry, other, zspages) = &*w;
@@ -383,7 +381,7 @@ mod tests {
                 thread::spawn(move || {
                     z.2[1].class.store(1, Ordering::Release);
                     z.2[1].slots[0].write(1);
-                    replace(&w.entry, Entry::tier(2, 2));
+                    replace(&w.entry, Entry::compressed(Handle(2), 2));
                     w.frame.write(9);
                     publish(&w.other, Entry::present(0, 3));
                 })

@@ -74,9 +74,10 @@ impl Copied {
 pub(crate) struct Look<'a> {
     pub seg: &'a Segment,
     pub touches: &'a TouchTable,
-    /// The entry, what it said, and its place.
+    /// The entry, what it said, the object that it named, and its place.
     pub entry: &'a AtomicU64,
     pub seen: Entry,
+    pub handle: Handle,
     pub place: Place,
     /// Reuse epoch before the walk.
     pub epoch: u64,
@@ -85,7 +86,8 @@ pub(crate) struct Look<'a> {
 }
 
 /// What became of it.
-pub(crate) enum Found {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
     /// The caller has the bytes.
     Content,
     /// The page has moved meanwhile: look again.
@@ -102,7 +104,7 @@ impl Look<'_> {
     #[cold]
     #[inline(never)]
     pub unsafe fn read(&self, in_page: usize, out: *mut u8, bytes: usize, unpack: &mut dyn Unpack) -> Found {
-        let handle = Handle(self.seen.payload());
+        let handle = self.handle;
         let mut copied = Copied::new();
         let fetched = copied.fetch(self.seg, handle);
         if !unchanged(self.entry, self.seen) || !same_epoch(&self.seg.header().epoch, self.epoch) {
@@ -121,6 +123,21 @@ impl Look<'_> {
         }
         unpack.served(self.page, self.touches.ztouch(handle));
         Found::Content
+    }
+}
+
+/// Decodes a whole compressed page for the daemon, without its lock: `seen` is what the entry of `place` said under it. (No epoch is
+/// asked for: an entry that is still `seen` is still the page's, for a version never comes back.)
+pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, out: &mut Page) -> Found {
+    let Some(handle) = seen.handle() else { return Found::Moved };
+    let mut copied = Copied::new();
+    let fetched = copied.fetch(seg, handle);
+    if !unchanged(&seg.leaf(place.leaf()).0[place.at()], seen) {
+        return Found::Moved;
+    }
+    match copied.coded(place).filter(|_| fetched) {
+        Some(coded) if coded.decode(out, unpack) => Found::Content,
+        _ => Found::Unreadable,
     }
 }
 

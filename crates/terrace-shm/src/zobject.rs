@@ -7,6 +7,7 @@
 //! Place is the page's in the index: the daemon finds the entry by it, a reader sees that he got the page he looked for.
 
 use crate::codec::Codec;
+pub use crate::entry::Handle;
 use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
 
 /// Size classes are about this far apart, bytes.
@@ -24,11 +25,7 @@ const SLOT_BITS: u32 = 10;
 const UNITS: usize = ZSPAGE_SIZE / UNIT;
 
 const _: () = assert!(UNITS <= 1 << SLOT_BITS);
-const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (32 - SLOT_BITS));
-
-/// Where an object stands: zspage and slot. The payload of an entry in state Tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Handle(pub u32);
+const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (31 - SLOT_BITS));
 
 impl Handle {
     /// The slot `slot` of zspage `zspage`.

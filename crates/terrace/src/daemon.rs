@@ -168,7 +168,7 @@ fn start_threads(
     thread("control", move || control.serve(&listener, answers))?;
     let (door, door_engine) = (shared.door.try_clone()?, engine.clone());
     thread("door", move || {
-        if let Err(err) = terrace_engine::door::serve(&door_engine, &door) {
+        if let Err(err) = door_engine.serve_preload(&door) {
             tracing::error!("fast door: {err}; programs go on by the main door");
         }
     })?;

@@ -45,6 +45,19 @@ pub struct WriteOp {
     pub result: io::Result<()>,
 }
 
+/// One read of a batch.
+#[derive(Debug)]
+pub struct ReadOp {
+    /// Where from.
+    pub fd: RawFd,
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Where to.
+    pub bufs: Vec<IoVec>,
+    /// Filled in: bytes read, short only at the end of the file, or the error.
+    pub result: io::Result<usize>,
+}
+
 /// I/O on source files.
 pub trait Io: Send + Sync + std::fmt::Debug {
     /// Reads at `offset` into `bufs`, in order; short only at the end of the file.
@@ -55,6 +68,17 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// # Safety
     /// Each of `bufs` must be valid for writes until the call returns.
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize>;
+
+    /// Does several reads, at once where the twin can.
+    ///
+    /// # Safety
+    /// As [`Io::read`], for each operation.
+    unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
+        for op in ops {
+            // SAFETY: the caller's promise.
+            op.result = unsafe { self.read(op.fd, op.offset, &op.bufs) };
+        }
+    }
 
     /// Writes all of `bufs` at `offset`.
     ///

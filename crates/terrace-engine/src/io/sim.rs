@@ -1,6 +1,6 @@
 //! The faulty twin: real I/O that fails or dawdles, by seed. (What falls short does so below the twins: [`super::ShortCalls`].)
 
-use super::{Io, IoVec, WriteOp};
+use super::{Io, IoVec, ReadOp, WriteOp};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
@@ -74,6 +74,16 @@ impl<T: Io> Io for SimIo<T> {
         }
         // SAFETY: the caller's promise.
         unsafe { self.inner.read(fd, offset, bufs) }
+    }
+    unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
+        self.dawdle();
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read_batch(ops) };
+        for op in ops.iter_mut().filter(|op| op.result.is_ok()) {
+            if self.strike(|f| f.read_eio) {
+                op.result = Err(Errno::IO.into());
+            }
+        }
     }
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
         self.dawdle();

@@ -1,9 +1,9 @@
-//! io_uring for batches of writes, so that the device sees them at once; single operations take the plain way, which is
+//! io_uring for batches of reads and writes, so that the device sees them at once; single operations take the plain way, which is
 //! cheaper at depth one. There are a few rings: who finds none free does not wait for another's batch, but takes the
 //! plain way too.
 
-use super::{BlockingIo, Io, IoVec, ShortCalls, WriteOp, advance, total};
-use io_uring::{IoUring, opcode, types};
+use super::{BlockingIo, Io, IoVec, ReadOp, ShortCalls, WriteOp, advance, total};
+use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::io;
@@ -70,40 +70,24 @@ impl UringIo {
         Ok(UringIo { rings: rings?, plain: BlockingIo::with_short_calls(short.clone()), short })
     }
 
-    /// Does a batch on one ring. False if the ring is broken; what has not been done then has no result.
+    /// Does a batch on a ring that is free, if there is one; what has not been done has no result.
     ///
     /// # Safety
-    /// As [`Io::write`], for each operation.
-    unsafe fn run(&self, ring: &mut IoUring, batch: &mut [WriteOp], done: &mut [Option<i32>]) -> bool {
-        let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
-        for (i, (op, part)) in batch.iter().zip(&parts).enumerate() {
-            let sqe = opcode::Writev::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
-                .offset(op.offset)
-                .build()
-                .user_data(i as u64);
-            // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole batch.
-            unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
-        }
-        let (mut left, mut works) = (batch.len(), true);
-        while left > 0 {
-            let waited = if works { ring.submit_and_wait(1) } else { Ok(0) };
-            let before = left;
-            for c in ring.completion() {
-                done[c.user_data() as usize] = Some(c.result());
-                left -= 1;
-            }
-            match waited.map_err(|e| e.raw_os_error()) {
-                // Broken. What it has not taken it never will; what it has taken ends, and the memory must last until then.
-                Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                    tracing::error!("io_uring: errno {errno:?}; this ring is given up");
-                    works = false;
-                    left -= ring.submission().len();
-                }
-                _ if before == left => std::thread::sleep(PAUSE),
-                _ => {}
+    /// What the operations point to lives until the call returns.
+    unsafe fn on_a_ring(&self, batch: &[squeue::Entry]) -> Vec<Option<i32>> {
+        let mut done = vec![None; batch.len()];
+        let free = self.rings.iter().filter(|_| batch.len() > 1).find_map(|ring| {
+            let ring = ring.try_lock()?;
+            ring.is_some().then_some(ring)
+        });
+        if let Some(mut slot) = free {
+            let ring = slot.as_mut().expect("looked at above");
+            // SAFETY: the caller's promise.
+            if !unsafe { run(ring, batch, &mut done) } {
+                *slot = None;
             }
         }
-        works
+        done
     }
 
     /// Completes a write that fell short or was interrupted, or that was never begun, the plain way.
@@ -125,6 +109,38 @@ impl UringIo {
     }
 }
 
+/// Does a batch on one ring. False if the ring is broken; what has not been done then has no result.
+///
+/// # Safety
+/// What the operations point to lives until the call returns.
+unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i32>]) -> bool {
+    for (i, sqe) in batch.iter().enumerate() {
+        let sqe = sqe.clone().user_data(i as u64);
+        // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole batch.
+        unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
+    }
+    let (mut left, mut works) = (batch.len(), true);
+    while left > 0 {
+        let waited = if works { ring.submit_and_wait(1) } else { Ok(0) };
+        let before = left;
+        for c in ring.completion() {
+            done[c.user_data() as usize] = Some(c.result());
+            left -= 1;
+        }
+        match waited.map_err(|e| e.raw_os_error()) {
+            // Broken. What it has not taken it never will; what it has taken ends, and the memory must last until then.
+            Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                tracing::error!("io_uring: errno {errno:?}; this ring is given up");
+                works = false;
+                left -= ring.submission().len();
+            }
+            _ if before == left => std::thread::sleep(PAUSE),
+            _ => {}
+        }
+    }
+    works
+}
+
 impl Io for UringIo {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
         // SAFETY: the caller's promise.
@@ -134,20 +150,43 @@ impl Io for UringIo {
         // SAFETY: the caller's promise.
         unsafe { self.plain.write(fd, offset, bufs) }
     }
+    unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
+        for batch in ops.chunks_mut(DEPTH as usize) {
+            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
+            let sqe = |(op, part): (&ReadOp, &Cow<'_, [IoVec]>)| {
+                opcode::Readv::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
+                    .offset(op.offset)
+                    .build()
+            };
+            let sqes: Vec<squeue::Entry> = batch.iter().zip(&parts).map(sqe).collect();
+            // SAFETY: the caller's promise; the lists live until the batch is done.
+            let done = unsafe { self.on_a_ring(&sqes) };
+            drop(parts);
+            for (op, res) in batch.iter_mut().zip(done) {
+                op.result = match res {
+                    Some(n) if n as usize == total(&op.bufs) => Ok(n as usize),
+                    Some(e) if e < 0 && e != -libc::EINTR && e != -libc::EAGAIN => {
+                        Err(io::Error::from_raw_os_error(-e))
+                    }
+                    // Short, interrupted, or not begun: once more the plain way, which tells an end of file from a short read.
+                    // SAFETY: the caller's promise.
+                    _ => unsafe { self.plain.read(op.fd, op.offset, &op.bufs) },
+                };
+            }
+        }
+    }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         for batch in ops.chunks_mut(DEPTH as usize) {
-            let mut done = vec![None; batch.len()];
-            let free = self.rings.iter().filter(|_| batch.len() > 1).find_map(|ring| {
-                let ring = ring.try_lock()?;
-                ring.is_some().then_some(ring)
-            });
-            if let Some(mut slot) = free {
-                let ring = slot.as_mut().expect("looked at above");
-                // SAFETY: the caller's promise.
-                if !unsafe { self.run(ring, batch, &mut done) } {
-                    *slot = None;
-                }
-            }
+            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
+            let sqe = |(op, part): (&WriteOp, &Cow<'_, [IoVec]>)| {
+                opcode::Writev::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
+                    .offset(op.offset)
+                    .build()
+            };
+            let sqes: Vec<squeue::Entry> = batch.iter().zip(&parts).map(sqe).collect();
+            // SAFETY: the caller's promise; the lists live until the batch is done.
+            let done = unsafe { self.on_a_ring(&sqes) };
+            drop(parts);
             for (op, res) in batch.iter_mut().zip(done) {
                 // SAFETY: the caller's promise.
                 op.result = unsafe { self.finish(op, res) };
@@ -190,6 +229,57 @@ mod tests {
         let mut back = vec![0; 500_000];
         file.read_exact_at(&mut back, 0).unwrap();
         assert!(back == pages.concat());
+    }
+
+    /// Reads 100 pieces of 5000 bytes at once, the last of them across the end of the file and beyond it.
+    fn read(io: &UringIo) {
+        let content: Vec<u8> = (0..98u32 * 5000 + 123).map(|i| (i / 7) as u8).collect();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&content, 0).unwrap();
+        let mut pieces = vec![vec![0u8; 5000]; 100];
+        let mut ops: Vec<ReadOp> = pieces
+            .iter_mut()
+            .zip(0u64..)
+            .map(|(piece, i)| {
+                let (first, rest) = piece.split_at_mut(1000);
+                let bufs = [first, rest].map(|part| IoVec { ptr: part.as_mut_ptr(), len: part.len() });
+                let result = Err(io::Error::other("not done"));
+                ReadOp { fd: file.as_raw_fd(), offset: i * 5000, bufs: bufs.to_vec(), result }
+            })
+            .collect();
+        // SAFETY: `pieces` outlives the call.
+        unsafe { io.read_batch(&mut ops) };
+        let bytes: Vec<usize> = ops.iter().map(|op| *op.result.as_ref().unwrap()).collect();
+        assert_eq!(bytes, [vec![5000; 98], vec![123, 0]].concat());
+        assert!(pieces.concat()[..content.len()] == content);
+    }
+
+    #[test]
+    fn batch_of_reads_ends_where_the_file_ends() {
+        read(&UringIo::new().unwrap());
+        read(&UringIo::with_short_calls(ShortCalls::new(1, 500)).unwrap());
+        let busy = UringIo::new().unwrap();
+        let _rings: Vec<_> = busy.rings.iter().map(|ring| ring.lock()).collect();
+        read(&busy);
+    }
+
+    #[test]
+    fn batch_of_reads_reports_each_error_at_its_read() {
+        let io = UringIo::new().unwrap();
+        let (file, unreadable) = (tempfile::tempfile().unwrap(), std::io::pipe().unwrap().1);
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        let mut pages = vec![vec![0u8; 4096]; 3];
+        let fds = [file.as_raw_fd(), unreadable.as_raw_fd(), file.as_raw_fd()];
+        let op = |(page, fd): (&mut Vec<u8>, RawFd)| {
+            let bufs = vec![IoVec { ptr: page.as_mut_ptr(), len: page.len() }];
+            ReadOp { fd, offset: 0, bufs, result: Err(io::Error::other("not done")) }
+        };
+        let mut ops: Vec<ReadOp> = pages.iter_mut().zip(fds).map(op).collect();
+        // SAFETY: `pages` outlives the call.
+        unsafe { io.read_batch(&mut ops) };
+        let read: Vec<Option<usize>> = ops.into_iter().map(|op| op.result.ok()).collect();
+        assert_eq!(read, [Some(4096), None, Some(4096)]);
+        assert!(pages[0] == [7; 4096] && pages[2] == [7; 4096]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use terrace_shm::codec::{Codec, Coded, Page, Plain, Unpack, same_word};
 use terrace_shm::index::{Index, Place};
 use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::zobject::{Handle, STORED_MAX};
-use terrace_shm::{Entry, PAGE_SIZE, State};
+use terrace_shm::{DeviceSlot, Entry, PAGE_SIZE};
 
 pub const OBJECT: u32 = 3;
 
@@ -59,25 +59,22 @@ impl Writer {
         let place = self.place(page);
         let handle = self.rig.pool.store(Coded { codec, bytes }, place)?;
         let clock = self.index.tick();
-        publish(self.index.entry(place), Entry::tier(handle.0, clock));
+        publish(self.index.entry(place), Entry::compressed(handle, clock));
         Some(handle)
     }
     pub fn drop_page(&mut self, page: u64) -> Option<Handle> {
         let place = self.place(page);
-        let entry = self.index.get(place);
-        if entry.state() != State::Tier {
-            return None;
-        }
+        let handle = self.index.get(place).handle()?;
         let clock = self.index.tick();
         withdraw(self.index.entry(place), Entry::absent(0, clock));
-        self.rig.pool.remove(Handle(entry.payload()));
-        Some(Handle(entry.payload()))
+        self.rig.pool.remove(handle);
+        Some(handle)
     }
     fn compact(&mut self, budget: usize) {
         let index = &self.index;
         self.rig.pool.compact(budget, |place, old, new| {
-            assert_eq!(index.get(place).payload(), old.0);
-            replace(index.entry(place), Entry::tier(new.0, index.tick()));
+            assert_eq!(index.get(place).handle(), Some(old));
+            replace(index.entry(place), Entry::compressed(new, index.tick()));
         });
     }
     pub fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
@@ -138,14 +135,19 @@ fn what_a_client_cannot_read_is_for_the_main_door() {
     assert_eq!(out, [100; PAGE_SIZE]);
     // Entries that name what is no object, or another page's.
     let of_page_0 = w.index.get(w.place(0)).payload();
-    for handle in [of_page_0, of_page_0 + 1, 5, 1 << 10, 2 << 10, u32::MAX] {
-        publish(w.index.entry(w.place(1)), Entry::tier(handle, w.index.tick()));
+    for handle in [of_page_0, of_page_0 + 1, 5, 1 << 10, 2 << 10, u32::MAX >> 1] {
+        publish(w.index.entry(w.place(1)), Entry::compressed(Handle(handle), w.index.tick()));
         assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::MainDoor { done: 0 }, "handle {handle:#x}");
+    }
+    // What is on a device no client can read.
+    for slot in [DeviceSlot::new(0, 0), DeviceSlot::new(DeviceSlot::REGIONS_MAX - 1, 4095)] {
+        publish(w.index.entry(w.place(1)), Entry::device(slot, w.index.tick()));
+        assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::MainDoor { done: 0 }, "{slot:?}");
     }
     for class in 0..=u8::MAX {
         w.rig.seg.zclass(0).store(class, Ordering::Relaxed);
         for slot in [0, 1, 20, 500, 1023] {
-            publish(w.index.entry(w.place(1)), Entry::tier(slot, w.index.tick()));
+            publish(w.index.entry(w.place(1)), Entry::compressed(Handle(slot), w.index.tick()));
             assert_eq!(w.read(4096, &mut out, &mut Plain), Outcome::MainDoor { done: 0 });
         }
     }

@@ -1,0 +1,67 @@
+//! What the main door notes of accesses while they are recorded, until the recorder takes it.
+
+use crate::clock::Clock;
+use crate::file::object::{Object, ObjectId};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Spans that may be noted between two looks of the recorder.
+pub(crate) const NOTED_MAX: usize = 8192;
+
+/// Through which door a page was accessed, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Read through the mount, found in a frame.
+    MainHit,
+    /// Read through the mount, fetched from the source.
+    MainMiss,
+    /// Written through the mount.
+    Write,
+    /// Read by the library out of a frame.
+    FastHit,
+    /// Read by the library from the source.
+    FastMiss,
+}
+
+/// Adjacent pages accessed by one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Noted {
+    pub object: ObjectId,
+    pub page: u64,
+    pub pages: u64,
+    pub at_ns: u64,
+    pub kind: Kind,
+}
+
+/// Accesses noted since the recorder last looked.
+#[derive(Debug, Default)]
+pub(crate) struct AccessLog {
+    noted: Mutex<Vec<Noted>>,
+    lost: AtomicU64,
+}
+
+impl AccessLog {
+    /// Notes an access. For callers that have asked whether somebody records.
+    #[cold]
+    pub(crate) fn note(&self, clock: &dyn Clock, o: &Object, offset: u64, bytes: usize, kind: Kind) {
+        if bytes == 0 {
+            return;
+        }
+        let page = offset / PAGE;
+        let pages = (offset + bytes as u64).div_ceil(PAGE) - page;
+        let at_ns = clock.now_ns();
+        let mut noted = self.noted.lock();
+        if noted.len() < NOTED_MAX {
+            noted.push(Noted { object: o.id(), page, pages, at_ns, kind });
+        } else {
+            self.lost.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+    /// What was noted, and the number of pages that found no room.
+    pub(crate) fn take(&self) -> (Vec<Noted>, u64) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        (std::mem::take(&mut *self.noted.lock()), lost)
+    }
+}

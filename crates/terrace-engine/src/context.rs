@@ -1,0 +1,233 @@
+//! What every path through the cache gets: configuration, clock, I/O, the state behind its lock, wake-ups, counters.
+//!
+//! It knows nothing of the services above it. They say by closures what it needs of them: how much memory they keep
+//! ([`Context::count_memory`]), and what reads of clients have cost ([`Context::set_read_totals`]).
+
+use crate::access_log::{AccessLog, Kind};
+use crate::clock::Clock;
+use crate::config::EngineConfig;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::source_root::SourceRoot;
+use crate::io::Io;
+use crate::segment::SegmentHandles;
+use crate::state::State;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use terrace_shm::layout::CHUNK_FRAMES;
+
+/// Counters of the main door. Relaxed: they are read for people.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub reads: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub hit_pages: AtomicU64,
+    pub miss_pages: AtomicU64,
+    pub writes: AtomicU64,
+    pub write_bytes: AtomicU64,
+    pub written_back: AtomicU64,
+    pub writeback_errors: AtomicU64,
+    pub donations_taken: AtomicU64,
+    pub donations_refused: AtomicU64,
+    pub donations_read: AtomicU64,
+    pub throttled: AtomicU64,
+    /// Reads of compressed pages; those of clients are counted in their rings.
+    pub compressed_hits: AtomicU64,
+}
+
+/// What clients have counted of their reads.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ReadTotals {
+    /// Pages found in the cache.
+    pub hits: u64,
+    /// Of these, compressed ones.
+    pub compressed_hits: u64,
+    /// Pages read from the source, in how many reads, and how long these took.
+    pub misses: u64,
+    pub reads: u64,
+    pub read_ns: u64,
+}
+
+/// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.
+struct MemoryUser(Box<dyn Fn() -> u64 + Send + Sync>);
+
+impl std::fmt::Debug for MemoryUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MemoryUser({})", (self.0)())
+    }
+}
+
+type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
+
+/// What every path gets.
+pub(crate) struct Context {
+    pub config: EngineConfig,
+    /// The limit on all memory, bytes.
+    pub memory: AtomicU64,
+    /// What the machine lets it have at the moment, bytes; `u64::MAX` where that is no less than the limit.
+    pub ceiling: AtomicU64,
+    /// Chunks that the pool may hold.
+    pub chunks: AtomicU64,
+    pub handles: Arc<SegmentHandles>,
+    pub state: Mutex<State>,
+    /// A fault has ended.
+    pub fault_done: Condvar,
+    /// Dirty pages have become fewer, or writeback has failed.
+    pub dirty_done: Condvar,
+    pub reclaim_wakeup: Wakeup,
+    pub writeback_wakeup: Wakeup,
+    pub io: Arc<dyn Io>,
+    pub clock: Arc<dyn Clock>,
+    /// What the clock said at the start (ns).
+    started_ns: u64,
+    pub counters: Counters,
+    pub access_log: AccessLog,
+    pub source_root: OnceLock<SourceRoot>,
+    pub stopping: AtomicBool,
+    memory_users: RwLock<Vec<MemoryUser>>,
+    read_totals: OnceLock<ReadTotalsOf>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context")
+            .field("config", &self.config)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A condition that one thread sleeps on and others signal.
+#[derive(Debug, Default)]
+pub(crate) struct Wakeup {
+    signalled: Mutex<bool>,
+    cond: Condvar,
+}
+
+impl Wakeup {
+    /// Wakes the sleeper; costs a load if it was signalled already.
+    pub(crate) fn signal(&self) {
+        let mut signalled = self.signalled.lock();
+        if !*signalled {
+            *signalled = true;
+            self.cond.notify_one();
+        }
+    }
+    /// Sleeps until signalled or until `timeout` has passed.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let mut signalled = self.signalled.lock();
+        if !*signalled {
+            self.cond.wait_for(&mut signalled, timeout);
+        }
+        *signalled = false;
+    }
+}
+
+impl Context {
+    pub(crate) fn new(
+        config: EngineConfig,
+        memory_bytes: u64,
+        handles: Arc<SegmentHandles>,
+        state: State,
+        clock: Arc<dyn Clock>,
+        io: Arc<dyn Io>,
+    ) -> Context {
+        Context {
+            config,
+            memory: AtomicU64::new(memory_bytes),
+            ceiling: AtomicU64::new(u64::MAX),
+            chunks: AtomicU64::new(0),
+            handles,
+            state: Mutex::new(state),
+            fault_done: Condvar::new(),
+            dirty_done: Condvar::new(),
+            reclaim_wakeup: Wakeup::default(),
+            writeback_wakeup: Wakeup::default(),
+            io,
+            started_ns: clock.now_ns(),
+            clock,
+            counters: Counters::default(),
+            access_log: AccessLog::default(),
+            source_root: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+            memory_users: RwLock::default(),
+            read_totals: OnceLock::new(),
+        }
+    }
+
+    /// The policy's time: since this engine began, for that is when the policy's oldest pages came.
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
+    }
+    /// True once the engine is told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The memory in force: the limit, or less while the machine has less.
+    pub(crate) fn budget(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed).min(self.ceiling.load(Ordering::Relaxed))
+    }
+
+    /// Counts what `bytes` says against the memory limit from now on.
+    pub(crate) fn count_memory(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.memory_users.write().push(MemoryUser(Box::new(bytes)));
+    }
+    /// Memory that all users of it keep, bytes.
+    pub(crate) fn counted_memory(&self) -> u64 {
+        self.memory_users.read().iter().map(|user| (user.0)()).sum()
+    }
+
+    /// Says how to learn what clients have counted of their reads.
+    pub(crate) fn set_read_totals(&self, totals: impl Fn() -> ReadTotals + Send + Sync + 'static) {
+        let _ = self.read_totals.set(Box::new(totals));
+    }
+    /// What clients have counted of their reads.
+    pub(crate) fn read_totals(&self) -> ReadTotals {
+        self.read_totals.get().map_or_else(ReadTotals::default, |totals| totals())
+    }
+    /// Reads that compressed pages have answered, clients' reads given.
+    pub(crate) fn compressed_hits(&self, clients: &ReadTotals) -> u64 {
+        self.counters.compressed_hits.load(Ordering::Relaxed) + clients.compressed_hits
+    }
+
+    /// Frames that the pool may hold now.
+    pub(crate) fn pool_frames(&self) -> u32 {
+        (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
+    }
+    /// Below this many free frames reclaim is woken.
+    pub(crate) fn free_low(&self) -> u32 {
+        (self.pool_frames() / 512).clamp(32, 4096)
+    }
+    /// Wakes reclaim if free frames have become few.
+    pub(crate) fn wake_reclaim_if_low(&self, state: &State) {
+        if state.frames.free_count() < self.free_low() {
+            self.reclaim_wakeup.signal();
+        }
+    }
+
+    /// The object `id`, if it is published.
+    pub(crate) fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
+        self.state.lock().objects.get(&id).cloned()
+    }
+    /// All objects.
+    pub(crate) fn objects(&self) -> Vec<ObjectRef> {
+        self.state.lock().objects.values().cloned().collect()
+    }
+    /// Objects with pages that the source does not have for certain.
+    pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
+        self.state.lock().unwritten_objects()
+    }
+
+    /// Notes an access by the main door. For callers that have asked [`Context::is_traced`].
+    #[cold]
+    pub(crate) fn note_access(&self, o: &Object, offset: u64, bytes: usize, kind: Kind) {
+        self.access_log.note(&*self.clock, o, offset, bytes, kind);
+    }
+    /// True while somebody records accesses.
+    #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.handles.segment.header().tracing.load(Ordering::Relaxed) != 0
+    }
+}

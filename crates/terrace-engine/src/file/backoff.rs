@@ -1,0 +1,74 @@
+//! Per-file backoff: after 16 failed tries, most further ones are skipped; one page in 64 is tried.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Backoff tries, less those that worked, after which further ones are spared, but for one in so many.
+const TRIES: u16 = 16;
+const REPROBE: u16 = 64;
+
+/// The last tries with pages of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff(AtomicU16);
+
+impl Backoff {
+    /// Whether to skip the next try. Skipped tries are counted, too, so that one in so many is made. (Two bytes: each object has one.
+    /// When they overflow, tries begin anew.)
+    pub(crate) fn should_skip(&self) -> bool {
+        let failed = self.0.load(Ordering::Relaxed);
+        if failed < TRIES {
+            return false;
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        !(failed - TRIES).is_multiple_of(REPROBE)
+    }
+
+    /// How a try ended. One that worked outweighs so many failed ones.
+    pub(crate) fn note(&self, worked: bool, outweighs: u16) {
+        if worked {
+            let failed = self.0.load(Ordering::Relaxed).min(TRIES);
+            self.0.store(failed.saturating_sub(outweighs), Ordering::Relaxed);
+        } else {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_tries_are_spared_until_one_works() {
+        let vain = Backoff::default();
+        (0..TRIES).for_each(|_| {
+            assert!(!vain.should_skip());
+            vain.note(false, TRIES);
+        });
+        let tried = (0..10 * REPROBE).filter(|_| !vain.should_skip()).count();
+        assert_eq!(tried, 10);
+        vain.note(true, TRIES);
+        (0..TRIES).for_each(|_| {
+            assert!(!vain.should_skip());
+            vain.note(false, TRIES);
+        });
+        assert!(!vain.should_skip() && vain.should_skip(), "the first is a probe");
+    }
+
+    #[test]
+    fn what_works_now_and_then_is_spared_if_that_is_too_seldom() {
+        // Of 1000 pages each `one_in`th would do.
+        let tried = |one_in: u32| {
+            let vain = Backoff::default();
+            (1..=1000)
+                .filter(|i| {
+                    !vain.should_skip() && {
+                        vain.note(i % one_in == 0, 4);
+                        true
+                    }
+                })
+                .count()
+        };
+        assert_eq!(tried(4), 1000);
+        assert!(tried(10) < 200, "{}", tried(10));
+    }
+}

@@ -1,0 +1,46 @@
+//! Failed writebacks of one object, as the kernel's errseq: each handle hears of each failure once.
+
+use parking_lot::Mutex;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug)]
+struct Errors {
+    count: u64,
+    last: i32,
+    seen: bool,
+}
+
+/// Failed writebacks so far.
+#[derive(Debug)]
+pub(crate) struct ErrorSequence(Mutex<Errors>);
+
+/// What one open file has heard of failed writebacks.
+#[derive(Debug)]
+pub struct ErrorCursor(AtomicU64);
+
+impl ErrorSequence {
+    pub(crate) fn new() -> ErrorSequence {
+        ErrorSequence(Mutex::new(Errors { count: 0, last: 0, seen: true }))
+    }
+    /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
+    pub(crate) fn cursor(&self) -> ErrorCursor {
+        let e = self.0.lock();
+        ErrorCursor(AtomicU64::new(if e.seen { e.count } else { e.count - 1 }))
+    }
+    pub(crate) fn note(&self, error: &io::Error) {
+        let mut e = self.0.lock();
+        e.count += 1;
+        e.last = error.raw_os_error().unwrap_or(libc::EIO);
+        e.seen = false;
+    }
+    /// Reports a failure that this handle has not heard of.
+    pub(crate) fn take(&self, cursor: &ErrorCursor) -> io::Result<()> {
+        let mut e = self.0.lock();
+        if cursor.0.swap(e.count, Ordering::Relaxed) == e.count {
+            return Ok(());
+        }
+        e.seen = true;
+        Err(io::Error::from_raw_os_error(e.last))
+    }
+}

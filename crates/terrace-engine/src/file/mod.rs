@@ -1,0 +1,10 @@
+//! A file of the source as the cache knows it: its descriptors, and what is kept about it.
+
+pub(crate) mod backoff;
+pub(crate) mod dirty_pages;
+pub mod errseq;
+pub mod object;
+pub(crate) mod readahead;
+pub mod source;
+pub(crate) mod source_root;
+mod times;

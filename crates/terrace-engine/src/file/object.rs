@@ -1,0 +1,125 @@
+//! An object: a regular file as the cache knows it.
+
+use crate::file::backoff::Backoff;
+use crate::file::dirty_pages::DirtyPages;
+use crate::file::errseq::{ErrorCursor, ErrorSequence};
+use crate::file::readahead::Readahead;
+use crate::file::source::SourceFile;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_shm::{ObjectSlot, Segment};
+
+/// Number of an object: the inode number that programs see on the mount.
+pub type ObjectId = u64;
+/// A shared object.
+pub type ObjectRef = Arc<Object>;
+
+/// A regular file of the source, published in the segment.
+#[derive(Debug)]
+pub struct Object {
+    id: ObjectId,
+    slot: u32,
+    seg: Arc<Segment>,
+    source: SourceFile,
+    /// Held (write) while content or size changes, so that a reader who must not see that waits (read).
+    pub(crate) content: RwLock<()>,
+    /// Held while pages of the object are on their way to the source.
+    pub(crate) writeback: Mutex<()>,
+    /// Held (write) while unstable pages are made stable, and (read) by other syncs: the kernel tells each failure once a
+    /// descriptor, and who did not hear of it must not take the pages for stable.
+    pub(crate) syncing: RwLock<()>,
+    /// What the source does not have yet. Locked inside the state lock, or alone.
+    pub(crate) dirty: Mutex<DirtyPages>,
+    /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
+    pub(crate) growing: AtomicU64,
+    pub(crate) readahead: Mutex<Readahead>,
+    errors: ErrorSequence,
+    /// Guards the times in the slot.
+    pub(super) times: Mutex<()>,
+    /// Changed since its file was last made stable.
+    pub(crate) unsynced: AtomicBool,
+    /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
+    pub(crate) doomed: AtomicBool,
+    /// Tries to compress a page of it, and to do so with LZ4.
+    pub(crate) compressing: Backoff,
+    pub(crate) lz4: Backoff,
+    /// Taken out of the books, its slot and descriptors may be another's. Set under the writeback lock.
+    pub(crate) gone: AtomicBool,
+}
+
+impl Object {
+    pub(crate) fn new(id: ObjectId, slot: u32, seg: Arc<Segment>, source: SourceFile) -> Object {
+        Object {
+            id,
+            slot,
+            seg,
+            source,
+            content: RwLock::new(()),
+            writeback: Mutex::new(()),
+            syncing: RwLock::new(()),
+            dirty: Mutex::new(DirtyPages::default()),
+            growing: AtomicU64::new(0),
+            readahead: Mutex::new(Readahead::default()),
+            errors: ErrorSequence::new(),
+            times: Mutex::new(()),
+            unsynced: AtomicBool::new(false),
+            doomed: AtomicBool::new(false),
+            compressing: Backoff::default(),
+            lz4: Backoff::default(),
+            gone: AtomicBool::new(false),
+        }
+    }
+    /// Its number.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+    /// Its slot in the segment's object table.
+    pub fn slot_index(&self) -> u32 {
+        self.slot
+    }
+    /// Its slot.
+    pub(crate) fn slot(&self) -> &ObjectSlot {
+        self.seg.object(self.slot)
+    }
+    /// The file itself.
+    pub fn source(&self) -> &SourceFile {
+        &self.source
+    }
+    /// Size in bytes, as programs see it.
+    pub fn size(&self) -> u64 {
+        self.slot().size.load(Ordering::Acquire)
+    }
+    /// Gives the fast door a reason to step aside for this object, or takes it back.
+    pub(crate) fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.slot().flags.fetch_or(flag, Ordering::SeqCst);
+        } else {
+            self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
+        }
+    }
+    /// Pages that the source does not show yet, those on their way among them.
+    pub fn dirty_pages(&self) -> u64 {
+        self.dirty.lock().unwritten()
+    }
+    /// The source's file has no name left.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.source.stat().is_ok_and(|stat| stat.st_nlink == 0)
+    }
+    /// errno of its last writeback, if that failed.
+    pub(crate) fn failing(&self) -> Option<i32> {
+        Some(self.dirty.lock().errno).filter(|&errno| errno != 0)
+    }
+
+    /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
+    pub fn error_cursor(&self) -> ErrorCursor {
+        self.errors.cursor()
+    }
+    pub(crate) fn note_error(&self, error: &std::io::Error) {
+        self.errors.note(error);
+    }
+    /// Reports a failure that this handle has not heard of.
+    pub(crate) fn take_error(&self, cursor: &ErrorCursor) -> std::io::Result<()> {
+        self.errors.take(cursor)
+    }
+}

@@ -1,0 +1,107 @@
+//! Times of an object.
+//!
+//! Writeback comes later than the write, so the cache knows mtime and ctime better than the source. They lie in the
+//! object's slot: an acknowledged utimens outlives terraced, as the data do.
+
+use crate::file::object::Object;
+use crate::file::source::times_of;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::layout::{TIMES_KNOWN, TIMES_RESTORE};
+
+/// Coarsest granularity of a file system's times: FAT's, ns.
+const COARSEST_NS: i64 = 2_000_000_000;
+
+impl Object {
+    /// mtime and ctime (ns since 1970) where the cache knows better than the source.
+    pub fn times(&self) -> Option<(i64, i64)> {
+        let _times = self.times.lock();
+        self.known_times()
+    }
+    fn known_times(&self) -> Option<(i64, i64)> {
+        let slot = self.slot();
+        let known = slot.times_known.load(Ordering::Acquire) & TIMES_KNOWN != 0;
+        let time = |t: &AtomicU64| t.load(Ordering::Relaxed).cast_signed();
+        known.then(|| (time(&slot.mtime), time(&slot.ctime)))
+    }
+    /// Times first, then the word that says that they are there. The caller holds `times`.
+    fn set_times(&self, (mtime, ctime): (i64, i64), restore: bool) {
+        let slot = self.slot();
+        slot.mtime.store(mtime.cast_unsigned(), Ordering::Relaxed);
+        slot.ctime.store(ctime.cast_unsigned(), Ordering::Relaxed);
+        slot.times_known.store(TIMES_KNOWN | if restore { TIMES_RESTORE } else { 0 }, Ordering::Release);
+    }
+    fn restore_due(&self) -> bool {
+        self.slot().times_known.load(Ordering::Relaxed) & TIMES_RESTORE != 0
+    }
+
+    /// A program wrote at `now`.
+    pub(crate) fn note_write(&self, now: i64) {
+        let _times = self.times.lock();
+        self.set_times((now, now), true);
+    }
+    /// A program set the mtime through the mount; the source has it already, unless a writeback has just put the old one
+    /// back.
+    pub fn adopt_mtime(&self, mtime: i64) {
+        let times = self.times.lock();
+        let Some((_, ctime)) = self.known_times() else { return };
+        self.set_times((mtime, ctime), true);
+        drop(times);
+        self.restore_times();
+    }
+    /// A program changed metadata through the mount (chmod, link, ...): the source's ctime is the newest.
+    pub fn adopt_ctime(&self) {
+        let _times = self.times.lock();
+        if let (Some((mtime, _)), Some((_, ctime))) = (self.known_times(), self.source().times()) {
+            self.set_times((mtime, ctime), self.restore_due());
+        }
+    }
+    /// The source itself was changed (fallocate, ...): its times are the newest.
+    pub(crate) fn adopt_times(&self) {
+        let _times = self.times.lock();
+        if let (Some(_), Some(newest)) = (self.known_times(), self.source().times()) {
+            self.set_times(newest, self.restore_due());
+        }
+    }
+
+    /// After a writeback: gives the source the mtime of the write, not of the writeback.
+    pub(crate) fn restore_times(&self) {
+        let _times = self.times.lock();
+        let Some((mtime, ctime)) = self.known_times().filter(|_| self.restore_due()) else { return };
+        if let Err(e) = self.set_mtime_of_source(mtime) {
+            tracing::debug!("object {}: mtime not restored: {e}", self.id());
+        }
+        // The source's file system may know no such fine times, and then cuts them. What is later is somebody else's.
+        let cut = |told: &i64| (0..COARSEST_NS).contains(&(mtime - told));
+        let told = self.source().times().map(|(told, _)| told).filter(cut);
+        self.set_times((told.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
+    }
+
+    /// Pages that the source has been given already go to it again: after that its mtime is to be restored, too.
+    pub(crate) fn owe_times(&self) {
+        let _times = self.times.lock();
+        if let Some(times) = self.known_times()
+            && self.dirty_pages() > 0
+        {
+            self.set_times(times, true);
+        }
+    }
+
+    /// Has somebody else changed the source, which says `stat` now, since its mtime was put right after a writeback? (Yes, too,
+    /// if it could not be put right, as that of another owner's file.)
+    pub(crate) fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
+        let _times = self.times.lock();
+        let (newest, _) = times_of(stat);
+        let resized = stat.st_size as u64 != self.size();
+        self.known_times().is_some_and(|(mtime, _)| !self.restore_due() && (newest != mtime || resized))
+    }
+
+    /// By path, for no descriptor that writes need be open any more.
+    fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
+        let time =
+            Timespec { tv_sec: mtime.div_euclid(1_000_000_000), tv_nsec: mtime.rem_euclid(1_000_000_000) };
+        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: time };
+        Ok(rustix::fs::utimensat(CWD, self.source().proc_path(), &times, AtFlags::empty())?)
+    }
+}

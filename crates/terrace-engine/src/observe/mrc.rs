@@ -1,0 +1,500 @@
+//! What more or less memory would do, from a sample of live accesses: the miss-ratio curve of `terrace stat --mrc`.
+//!
+//! Estimators: [`terrace_policy::minisim::Miniature`], which is the policy in force at other sizes, and [`terrace_policy::mrc::Shards`] for
+//! the LRU curve beside it. Both are fed from two sides, and know from counters how much they do not see:
+//!
+//! ```text
+//!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
+//!                                    └──────► its frame is watched
+//!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both doors)
+//!                                        hits + misses counted by both doors ──► accesses that passed unsampled
+//! ```
+//! *Touch counts are the policy's*: of watched frames it sees what we took over plus what came since (`state/sampler.rs`), so that it
+//! decides as if nobody watched. Hits cost nothing more, misses a hash.
+//!
+//! What it cannot know: how often a page was used between two looks (one use is fed, the rest counts as hits of any
+//! cache, which they are), nor in what order pages were; a donation that was dropped is left out altogether. Writes count as uses.
+
+use crate::context::{Context, Wakeup};
+use crate::state::sampler::Sampled;
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use terrace_policy::minisim::Miniature;
+use terrace_policy::mrc::{SAMPLES, Shards};
+use terrace_shm::PAGE_SIZE;
+
+/// Time between two looks: at the least, while nothing happens, at the most.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+const LOOK_IDLE: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// A look takes this share of the time at the most: 1/150.
+const COST_DIVISOR: u32 = 150;
+/// What was seen counts half after this long.
+const HALF_LIFE: Duration = Duration::from_secs(300);
+/// How often it is made to count less.
+const FADE_EVERY: Duration = Duration::from_secs(1);
+/// Memory that one sampled key stands for at the least, so that the sample does not eat up a small cache.
+const BYTES_PER_SAMPLE: usize = 16 << 10;
+const SAMPLES_MIN: usize = 1024;
+/// Slots of the miniature of the cache as it is, and the memory that one of them stands for at the least.
+const SLOTS_MIN: usize = 128;
+const SLOTS_MAX: usize = 1024;
+const BYTES_PER_SLOT: usize = 64 << 10;
+
+/// How long to wait after a look that took so long.
+fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
+    // Of a machine that was suspended meanwhile a look takes hours.
+    let least = (took.min(LOOK_IDLE) * COST_DIVISOR).clamp(LOOK_MIN, LOOK_MAX);
+    if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
+}
+
+/// Accesses counted by both doors since the start.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    hits: u64,
+    misses: u64,
+    /// Of the misses, those that the sample can know of.
+    known_misses: u64,
+    written: u64,
+}
+
+/// The estimate, and how far its feeding has come. Behind a lock of its own.
+#[derive(Debug)]
+pub(crate) struct Estimate {
+    shards: Shards,
+    /// The policy in force at these sizes, pages.
+    mini: Miniature,
+    sizes: Vec<usize>,
+    policy: String,
+    counted: Counted,
+    /// Uses fed that the counters have not shown yet.
+    ahead: u64,
+    /// Reads that hit, reads, all accesses, and the seconds they took, faded like the estimate.
+    hits: f64,
+    reads: f64,
+    accesses: f64,
+    seconds: f64,
+    looked_ns: u64,
+    faded_ns: u64,
+}
+
+impl Estimate {
+    pub(crate) fn new(policy: &str, frames: usize, now_ns: u64) -> Estimate {
+        let samples = (frames * PAGE_SIZE / BYTES_PER_SAMPLE).clamp(SAMPLES_MIN, SAMPLES);
+        let (sizes, mini) = miniature(policy, frames);
+        Estimate {
+            shards: Shards::new(samples),
+            mini,
+            sizes,
+            policy: policy.to_owned(),
+            counted: Counted::default(),
+            ahead: 0,
+            hits: 0.0,
+            reads: 0.0,
+            accesses: 0.0,
+            seconds: 0.0,
+            looked_ns: now_ns,
+            faded_ns: now_ns,
+        }
+    }
+
+    /// Begins anew if the cache is another size by now.
+    fn fit(&mut self, frames: usize) {
+        if frames.abs_diff(self.sizes[NOW]) > self.sizes[NOW] / 8 {
+            (self.sizes, self.mini) = miniature(&self.policy, frames);
+            self.shards.fade(0.0);
+            (self.hits, self.reads, self.accesses, self.seconds) = (0.0, 0.0, 0.0, 0.0);
+        }
+    }
+
+    /// Keys whose hash is below this are wanted.
+    fn threshold(&self) -> u64 {
+        self.shards.threshold().max(self.mini.threshold())
+    }
+
+    /// Takes in the uses of a sample, which knows a share of what entered, and what the doors have counted; true if anything happened.
+    fn feed(&mut self, used: &[u64], kept: f64, now: Counted, now_ns: u64) -> bool {
+        for &key in used {
+            self.shards.feed(key);
+            self.mini.feed(key);
+        }
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let then = std::mem::replace(&mut self.counted, now);
+        let (hits, misses) = (since(now.hits, then.hits), since(now.misses, then.misses));
+        let written = since(now.written, then.written);
+        let entered = since(now.known_misses, then.known_misses) + written;
+        let seen = hits + (entered as f64 * kept) as u64;
+        let fed = used.len() as u64 + self.ahead;
+        self.shards.passed(seen.saturating_sub(fed));
+        self.mini.passed(seen.saturating_sub(fed));
+        self.ahead = fed.saturating_sub(seen);
+        self.hits += hits as f64;
+        self.reads += (hits + misses) as f64;
+        self.accesses += (hits + misses + written) as f64;
+        self.seconds += now_ns.saturating_sub(self.looked_ns) as f64 / 1e9;
+        self.looked_ns = now_ns;
+        self.fade(now_ns);
+        hits + misses + written > 0
+    }
+
+    /// What was long ago counts less.
+    fn fade(&mut self, now_ns: u64) {
+        let passed = Duration::from_nanos(now_ns.saturating_sub(self.faded_ns));
+        if passed < FADE_EVERY {
+            return;
+        }
+        self.faded_ns = now_ns;
+        let share = (-passed.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
+        self.shards.fade(share);
+        self.mini.fade(share);
+        for sum in [&mut self.hits, &mut self.reads, &mut self.accesses, &mut self.seconds] {
+            *sum *= share;
+        }
+    }
+}
+
+/// Miniatures of `policy` for a cache of so many frames, and the sizes that they stand for.
+fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
+    let slots = (frames * PAGE_SIZE / BYTES_PER_SLOT).clamp(SLOTS_MIN, SLOTS_MAX);
+    let mut sizes = FACTORS.map(|factor| (frames as f64 * factor) as usize).to_vec();
+    let largest = sizes[FACTORS.len() - 1];
+    sizes.extend(Some(frames + GIB_PAGES).filter(|&pages| pages <= largest));
+    let slots_max = slots * largest / frames.max(1);
+    let mini = Miniature::new(policy, &sizes, slots_max).expect("the engine runs this policy");
+    (sizes, mini)
+}
+
+/// What `terrace stat --mrc` shows.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Mrc {
+    pub schema: &'static str,
+    pub policy: String,
+    /// Seconds of which it tells; the longer ago, the less they count.
+    pub seconds: f64,
+    /// Page accesses of that time, reads and writes.
+    pub accesses: f64,
+    pub accesses_per_second: f64,
+    /// Different pages among them.
+    pub pages_used: f64,
+    /// Share of pages that were sampled for the LRU curve.
+    pub sample_rate: f64,
+    /// Of reads, as the policy in force has them; none: nothing was read.
+    pub measured_hit_ratio: Option<f64>,
+    /// None: there were no accesses.
+    pub estimates: Vec<MrcPoint>,
+    /// Accesses a second that would no longer miss with one GiB more.
+    pub gib_saves_per_second: Option<f64>,
+}
+
+/// The estimate for one size of memory.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[allow(missing_docs)]
+pub struct MrcPoint {
+    /// Times the frames that there are.
+    pub factor: f64,
+    pub bytes: u64,
+    /// Of the policy in force.
+    pub hit_ratio: f64,
+    /// Of an LRU cache.
+    pub lru_hit_ratio: f64,
+}
+
+/// Sizes that are told; the one that there is.
+const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
+const NOW: usize = 1;
+const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
+
+/// The sample of a live instance: an estimate, and the thread that feeds it.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    cx: Arc<Context>,
+    estimate: Mutex<Estimate>,
+    pub wakeup: Wakeup,
+    /// Memory of the sample, bytes.
+    bytes: Arc<AtomicU64>,
+}
+
+impl Sampling {
+    /// Begins the estimate for the pool as it is.
+    pub(crate) fn new(cx: Arc<Context>) -> Sampling {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counted = bytes.clone();
+        cx.count_memory(move || counted.load(Ordering::Relaxed));
+        let frames = cx.pool_frames() as usize;
+        let estimate = Mutex::new(Estimate::new(&cx.config.policy, frames, cx.clock.now_ns()));
+        Sampling { cx, estimate, wakeup: Wakeup::default(), bytes }
+    }
+
+    /// Body of the sampling thread.
+    pub(crate) fn sample_loop(&self) {
+        let mut pause = LOOK_MIN;
+        while !self.cx.is_stopping() {
+            self.wakeup.wait(pause);
+            let begin = std::time::Instant::now();
+            let busy = self.sample();
+            pause = next_pause(pause, busy, begin.elapsed());
+        }
+    }
+
+    /// One look at the sample: true if there were accesses.
+    pub(crate) fn sample(&self) -> bool {
+        let Sampled { watch, events: mut used, dropped, written } = self.cx.state.lock().sampler.take();
+        // Of what entered, only this share is known to the estimate.
+        let entered = used.len() as u64;
+        let kept = if dropped > 0 { entered as f64 / (entered + dropped) as f64 } else { 1.0 };
+        let mut from = Some(0);
+        while let Some(at) = from {
+            from = watch.look(at, &mut used);
+        }
+        // After the look: what is fed has then been counted, but for what just happens.
+        let now = self.counted(written);
+        let mut estimate = self.estimate.lock();
+        estimate.fit(self.cx.pool_frames() as usize);
+        let busy = estimate.feed(&used, kept, now, self.cx.clock.now_ns());
+        watch.narrow(estimate.threshold());
+        let bytes = estimate.shards.bytes() + estimate.mini.bytes() + watch.bytes();
+        self.bytes.store(bytes as u64, Ordering::Relaxed);
+        busy
+    }
+
+    fn counted(&self, written: u64) -> Counted {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let (c, clients) = (&self.cx.counters, self.cx.read_totals());
+        let (main_misses, donated) = (get(&c.miss_pages), get(&c.donations_taken) + get(&c.donations_read));
+        // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
+        let below = self.cx.compressed_hits(&clients);
+        let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);
+        Counted {
+            hits: (get(&c.hit_pages) + clients.hits).saturating_sub(below),
+            misses: main_misses + clients.misses + below,
+            known_misses: main_misses + donated + promoted,
+            written,
+        }
+    }
+
+    /// What other sizes of memory would do, as of now.
+    pub(crate) fn mrc(&self) -> Mrc {
+        self.sample();
+        let policy = self.cx.state.lock().lru.policy.name().to_owned();
+        let estimate = self.estimate.lock();
+        let (curve, ratios) = (estimate.shards.curve(), estimate.mini.hit_ratios().collect::<Vec<f64>>());
+        let any = curve.accesses >= 1.0;
+        let point = |i: usize| MrcPoint {
+            factor: FACTORS[i],
+            bytes: (estimate.sizes[i] * PAGE_SIZE) as u64,
+            hit_ratio: ratios[i],
+            lru_hit_ratio: 1.0 - curve.miss_ratio(estimate.sizes[i] as f64),
+        };
+        let per_second = if estimate.seconds > 0.0 { estimate.accesses / estimate.seconds } else { 0.0 };
+        // More than four times the memory: only the curve goes so far.
+        let frames = estimate.sizes[NOW] as f64;
+        let on_curve = || curve.miss_ratio(frames) - curve.miss_ratio(frames + GIB_PAGES as f64);
+        let saved = ratios.get(FACTORS.len()).map_or_else(on_curve, |more| more - ratios[NOW]);
+        Mrc {
+            schema: "terrace.mrc.v1",
+            policy,
+            seconds: estimate.seconds,
+            accesses: estimate.accesses,
+            accesses_per_second: per_second,
+            pages_used: curve.pages,
+            sample_rate: estimate.shards.rate(),
+            measured_hit_ratio: (estimate.reads >= 1.0).then(|| estimate.hits / estimate.reads),
+            estimates: if any { (0..FACTORS.len()).map(point).collect() } else { Vec::new() },
+            gib_saves_per_second: any.then(|| saved.max(0.0) * per_second),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::clock::ManualClock;
+    use crate::io::NullIo;
+    use crate::state::sampler::EVENTS_MAX;
+    use crate::{Door, EngineConfig, ObjectRef, SegmentHandles};
+    use std::os::fd::AsRawFd;
+
+    struct Rng(u64);
+    impl Rng {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+        fn unit(&mut self) -> f64 {
+            (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    #[test]
+    fn looks_are_as_rare_as_they_are_dear() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_pause(ms(500), true, ms(0)), LOOK_MIN);
+        assert_eq!(next_pause(ms(20), true, ms(1)), ms(150));
+        assert_eq!(next_pause(ms(40), false, ms(0)), ms(80));
+        assert_eq!(next_pause(ms(400), false, ms(0)), LOOK_IDLE);
+        assert_eq!(next_pause(ms(400), false, ms(7)), ms(1050));
+        assert_eq!(next_pause(ms(20), true, Duration::from_secs(7 * 3600)), LOOK_MAX);
+    }
+
+    struct Stage {
+        engine: Arc<Engine>,
+        clock: Arc<ManualClock>,
+        o: ObjectRef,
+        _file: std::fs::File,
+    }
+
+    const PAGES: u64 = 24_000;
+
+    fn stage(policy: &str, mib: u64) -> Stage {
+        let config = EngineConfig {
+            memory_bytes: mib << 20,
+            memory_max_bytes: Some(64 << 20),
+            readahead_max_bytes: 0,
+            huge_pages: false,
+            policy: policy.into(),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let clock = Arc::new(ManualClock::default());
+        let engine = Engine::start(config, handles, clock.clone(), Arc::new(NullIo)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), PAGES * 4096).unwrap();
+        Stage { engine, clock, o, _file: file }
+    }
+
+    impl Stage {
+        fn read(&self, pages: impl Iterator<Item = u64>) {
+            let mut buf = [0; 512];
+            for (i, page) in pages.enumerate() {
+                // In the middle, where nothing is read ahead.
+                self.engine.read(&self.o, page * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
+                if i % 250 == 0 {
+                    self.clock.advance(LOOK_MIN);
+                    self.engine.sampling.sample();
+                }
+            }
+        }
+        /// What was seen so far counts no more.
+        fn forget_the_past(&self) {
+            let mut e = self.engine.sampling.estimate.lock();
+            e.shards.fade(0.0);
+            e.mini.fade(0.0);
+            (e.hits, e.reads, e.accesses, e.seconds) = (0.0, 0.0, 0.0, 0.0);
+        }
+        fn told(&self) -> Told {
+            let mrc = self.engine.mrc();
+            let of = |factor: f64| *mrc.estimates.iter().find(|p| p.factor == factor).unwrap();
+            Told { same: of(1.0), twice: of(2.0), measured: mrc.measured_hit_ratio.unwrap() }
+        }
+    }
+
+    /// Estimates for the same memory and for twice as much, and what the same memory did.
+    #[derive(Debug)]
+    struct Told {
+        same: MrcPoint,
+        twice: MrcPoint,
+        measured: f64,
+    }
+
+    fn zipf(seed: u64, theta: f64) -> impl FnMut() -> u64 {
+        let mut sum = 0.0;
+        let cdf: Vec<f64> = (1..=PAGES)
+            .map(|rank| {
+                sum += (rank as f64).powf(-theta);
+                sum
+            })
+            .collect();
+        let mut rng = Rng(seed);
+        move || {
+            let at = rng.unit() * sum;
+            let rank = cdf.partition_point(|&c| c < at) as u64;
+            // Ranks spread over the file.
+            rank * 7919 % PAGES
+        }
+    }
+
+    fn told(policy: &str, mib: u64, mut page: impl FnMut() -> u64) -> Told {
+        let s = stage(policy, mib);
+        s.read(std::iter::repeat_with(&mut page).take(60_000));
+        s.forget_the_past();
+        s.read(std::iter::repeat_with(&mut page).take(120_000));
+        assert_eq!(s.engine.check(), Vec::<String>::new());
+        s.told()
+    }
+
+    #[track_caller]
+    fn near(what: &str, estimated: f64, measured: f64) {
+        assert!(
+            (estimated - measured).abs() < 0.06,
+            "{what}: estimated {estimated:.3}, measured {measured:.3}"
+        );
+    }
+
+    /// What is said of twice the memory is what twice the memory does: 30 MiB hold twice the frames of 16 MiB.
+    #[test]
+    fn twice_the_memory_does_what_was_predicted() {
+        for policy in ["lru", "strata"] {
+            let (half, whole) = (told(policy, 16, zipf(11, 0.9)), told(policy, 30, zipf(11, 0.9)));
+            println!("{policy}: {half:?} {whole:?}");
+            assert_eq!(half.twice.bytes, whole.same.bytes);
+            near(policy, half.same.hit_ratio, half.measured);
+            near(policy, whole.same.hit_ratio, whole.measured);
+            near(policy, half.twice.hit_ratio, whole.measured);
+            assert!(whole.measured > half.measured + 0.05, "the test tells nothing: {half:?} {whole:?}");
+            if policy == "lru" {
+                near("curve", half.same.lru_hit_ratio, half.measured);
+                near("curve", half.twice.lru_hit_ratio, whole.measured);
+            }
+        }
+    }
+
+    /// A loop over more than the cache holds is what LRU can do nothing with, and strata can.
+    #[test]
+    fn the_policy_in_force_is_the_one_that_is_estimated() {
+        let round = |pages: u64| {
+            let mut at = 0;
+            move || {
+                at += 1;
+                at * 7919 % pages
+            }
+        };
+        let (half, whole) = (told("strata", 16, round(9000)), told("strata", 30, round(9000)));
+        println!("{half:?} {whole:?}");
+        near("loop", half.same.hit_ratio, half.measured);
+        near("loop", half.twice.hit_ratio, whole.measured);
+        assert!(half.same.lru_hit_ratio < 0.05 && half.measured > 0.2, "{half:?}");
+    }
+
+    /// More sampled pages enter between two looks than are noted: those left out are left out altogether.
+    #[test]
+    fn a_flood_of_misses_is_no_flood_of_hits() {
+        let s = stage("lru", 16);
+        let mut buf = [0; 512];
+        for page in (0..PAGES).chain(0..PAGES) {
+            s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
+        }
+        assert!(s.engine.cx.state.lock().sampler.dropped > EVENTS_MAX as u64);
+        let told = s.told();
+        assert!(told.measured < 0.01 && told.same.hit_ratio < 0.05, "{told:?}");
+    }
+
+    #[test]
+    fn another_size_of_memory_is_estimated_anew() {
+        let s = stage("strata", 16);
+        s.read(0..2000);
+        let before = s.engine.mrc();
+        s.engine.resize(48 << 20).unwrap();
+        s.engine.sampling.sample();
+        let after = s.engine.mrc();
+        assert!(before.estimates.len() == 4 && after.estimates.is_empty(), "{before:?} {after:?}");
+        s.read(0..2000);
+        assert!(s.engine.mrc().estimates[NOW].bytes > 2 * before.estimates[NOW].bytes);
+    }
+}

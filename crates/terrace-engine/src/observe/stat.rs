@@ -1,0 +1,90 @@
+//! What `terrace stat` shows, gathered.
+
+use crate::context::Context;
+use crate::path::{resize, throttle};
+use crate::rings::Rings;
+use crate::stats::{FastDoor, GenerationRow, MainDoor, Memory, Reclaim, Stats, Writeback};
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::PAGE_SIZE;
+
+/// A snapshot of the counters and sizes.
+pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
+    let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+    let now_ms = cx.uptime_ms();
+    let fast = rings.totals();
+    let tier_hits = cx.compressed_hits(&rings.read_totals());
+    let state = cx.state.lock();
+    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.books_bytes());
+    let (books, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
+    let metadata = books.total();
+    let pages = u64::from(state.frames.in_use());
+    let frames_bytes = u64::from(state.frames.populated()) * PAGE_SIZE as u64;
+    let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
+    Stats {
+        schema: "terrace.stat.v1",
+        policy: state.lru.policy.name().to_owned(),
+        memory: Memory {
+            limit_bytes: get(&cx.memory),
+            ceiling_bytes: Some(get(&cx.ceiling)).filter(|&ceiling| ceiling != u64::MAX),
+            used_bytes: frames_bytes + metadata + tables + tier_bytes,
+            frames_bytes,
+            frames_max_bytes: u64::from(cx.pool_frames()) * PAGE_SIZE as u64,
+            metadata_bytes: metadata,
+            metadata_bytes_per_page: if pages > 0 { metadata as f64 / pages as f64 } else { 0.0 },
+            tables_bytes: tables,
+            pages,
+            free_frames: u64::from(state.frames.idle()),
+            huge_bytes: (state.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
+            index_bytes: books.index.total() as u64,
+        },
+        fast_door: FastDoor {
+            clients: rings.count(),
+            hits: fast.hits,
+            hit_bytes: fast.hit_bytes,
+            misses: fast.misses,
+            miss_bytes: fast.miss_bytes,
+            fallbacks: fast.fallbacks,
+            donations: fast.donations,
+            donations_dropped: fast.donations_dropped,
+            retries: fast.retries,
+            donations_taken: get(&d.donations_taken),
+            donations_refused: get(&d.donations_refused),
+            donations_read: get(&d.donations_read),
+        },
+        main_door: MainDoor {
+            reads: get(&d.reads),
+            read_bytes: get(&d.read_bytes),
+            hits: get(&d.hit_pages),
+            misses: get(&d.miss_pages),
+            passed_on: c.passed_on,
+            writes: get(&d.writes),
+            write_bytes: get(&d.write_bytes),
+        },
+        reclaim: Reclaim {
+            pgscan: c.pgscan,
+            pgsteal: c.pgsteal,
+            workingset_refault: c.refaults,
+            inserted: c.inserted,
+        },
+        compressed: state.compressed.as_ref().map(|tier| tier.stats(tier_hits)),
+        writeback: Writeback {
+            dirty: dirty.dirty,
+            dirty_bytes: dirty.dirty * PAGE_SIZE as u64,
+            writeback: dirty.writeback,
+            unstable: dirty.unstable,
+            dirty_limit: throttle::dirty_limit(cx),
+            written_back: get(&d.written_back),
+            errors: get(&d.writeback_errors),
+            throttled: get(&d.throttled),
+            failing_errno: state.dirty.failing_errno(),
+        },
+        objects: state.objects.len(),
+        generations: state
+            .lru
+            .policy
+            .generations(now_ms)
+            .into_iter()
+            .map(|g| GenerationRow { label: g.label, seq: g.seq, age_ms: g.age_ms, pages: g.pages })
+            .collect(),
+    }
+}

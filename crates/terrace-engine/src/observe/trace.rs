@@ -1,0 +1,369 @@
+//! Records of what programs read and write on a live mount, page by page, for the simulator.
+//!
+//! *Picture*: the main door notes spans of pages in a list; each client of the fast door notes its own, hits and misses, in lanes of
+//! its ring ([`terrace_shm::trace`]), because nobody else sees a hit. The recorder gathers both every
+//! millisecond, holds them back a little, puts them in order of time, and hands them on.
+//!
+//! Everything is bounded, nobody who reads or writes files ever waits for the recorder, and what finds no room is counted
+//! as lost. What stands in a lane is a client's word: objects and pages that do not exist are dropped, and times
+//! are taken for order only. While nothing is recorded, a request of the main door costs one load more.
+
+pub use crate::access_log::Kind;
+use crate::access_log::{NOTED_MAX, Noted};
+use crate::context::Context;
+use crate::file::object::ObjectId;
+use crate::rings::Rings;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::protocol::queue;
+use terrace_shm::ring::Ring;
+use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Spans held back for the sake of order.
+const PENDING_MAX: usize = 32_768;
+/// How long a span is held back: threads and processes tell of theirs at different times.
+const HOLD_NS: u64 = 5_000_000;
+/// A reserved place of a lane that is still empty after this was left behind by a thread that died.
+const ABANDONED_NS: u64 = 50_000_000;
+
+/// How often a recorder should look: lanes are made for the fastest reader at this pace.
+pub const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// One access to one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Since the recording began, nanoseconds.
+    pub at_ns: u64,
+    /// The file: its inode number on the mount.
+    pub object: ObjectId,
+    /// Page index in the file.
+    pub page: u64,
+    /// How.
+    pub kind: Kind,
+}
+
+/// Page accesses that are missing from a recording.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Lost {
+    /// Of the main door: the list was full.
+    pub main_door: u64,
+    /// Of the fast door: a lane was full.
+    pub fast_door: u64,
+    /// Read, but not told in time or not credibly: threads that died, files that were forgotten meanwhile.
+    pub unclear: u64,
+}
+
+impl Lost {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.main_door.saturating_add(self.fast_door).saturating_add(self.unclear)
+    }
+}
+
+/// Whether somebody records, and what memory that takes.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    /// There is a recorder.
+    taken: AtomicBool,
+    /// Memory of the recording.
+    bytes: AtomicU64,
+}
+
+impl Recording {
+    /// Memory that the recording takes just now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// How far the lanes of one client have been read. The daemon's own: the client could write to the shared one.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors([Cursor; LANES]);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Cursor {
+    next: u64,
+    /// The lane's count of lost pages when it was last looked at.
+    lost: u64,
+    /// Since when the next place has been reserved and empty; 0: it is not.
+    stuck_ns: u64,
+    used: bool,
+}
+
+impl Cursors {
+    /// What was left in the lanes before is of no interest.
+    fn begin(ring: &Ring) -> Cursors {
+        let mut cursors = Cursors::default();
+        for (i, c) in cursors.0.iter_mut().enumerate() {
+            let ends = ring.lane(i).ends;
+            let (next, lost) = (ends.head.load(Ordering::Acquire), ends.lost.load(Ordering::Relaxed));
+            *c = Cursor { next, lost, ..Cursor::default() };
+            queue::release(&ends.tail, next);
+        }
+        cursors
+    }
+
+    /// Takes what the lanes hold, at most [`LANE_RECORDS`] of each.
+    fn drain(&mut self, ring: &Ring, now_ns: u64, lost: &mut Lost, take: &mut impl FnMut(Span)) {
+        for (i, c) in self.0.iter_mut().enumerate() {
+            let lane = ring.lane(i);
+            let lost_by_now = lane.ends.lost.load(Ordering::Relaxed);
+            lost.fast_door = lost.fast_door.saturating_add(lost_by_now.wrapping_sub(c.lost));
+            c.lost = lost_by_now;
+            let head = lane.ends.head.load(Ordering::Acquire);
+            if head == c.next {
+                continue;
+            }
+            c.used = true;
+            if head.wrapping_sub(c.next) > LANE_RECORDS as u64 {
+                // No client of ours writes that.
+                lost.unclear += LANE_RECORDS as u64;
+                c.next = head;
+            }
+            while c.next != head {
+                match lane.get(c.next) {
+                    Some(span) => take(span),
+                    None if c.stuck_ns == 0 => {
+                        c.stuck_ns = now_ns;
+                        break;
+                    }
+                    None if now_ns.saturating_sub(c.stuck_ns) < ABANDONED_NS => break,
+                    None => lost.unclear += 1,
+                }
+                c.stuck_ns = 0;
+                c.next = c.next.wrapping_add(1);
+            }
+            queue::release(&lane.ends.tail, c.next);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().filter(|c| c.used).count() as u64 * LANE_BYTES as u64
+    }
+}
+
+/// Who gathers a recording. Ask it every [`LOOK_EVERY`].
+#[derive(Debug)]
+pub struct Recorder {
+    cx: Arc<Context>,
+    rings: Arc<Rings>,
+    recording: Arc<Recording>,
+    /// The clients whose lanes are read, and how far.
+    lanes: Vec<(Arc<Ring>, Cursors)>,
+    start_ns: u64,
+    /// In order of time, but for what came since the last look.
+    pending: Vec<Noted>,
+    gathered: Vec<Noted>,
+    lost: Lost,
+}
+
+impl Recorder {
+    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
+    pub(crate) fn begin(cx: Arc<Context>, rings: Arc<Rings>, recording: Arc<Recording>) -> Option<Recorder> {
+        if recording.taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let begin = |ring: Arc<Ring>| {
+            let cursors = Cursors::begin(&ring);
+            (ring, cursors)
+        };
+        let lanes = rings.all().into_iter().map(begin).collect();
+        let (pending, gathered) = (Vec::new(), Vec::new());
+        let start_ns = cx.clock.now_ns();
+        cx.handles.segment.header().tracing.store(1, Ordering::Release);
+        Some(Recorder { cx, rings, recording, lanes, start_ns, pending, gathered, lost: Lost::default() })
+    }
+
+    /// Hands on what is old enough, in order of time.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub fn look(&mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<()> {
+        let now = self.cx.clock.now_ns();
+        self.gather(now);
+        self.hand_on(now.saturating_sub(HOLD_NS), sink)
+    }
+
+    /// Ends the recording and hands on all that is left of it.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub fn finish(mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<Lost> {
+        self.cx.handles.segment.header().tracing.store(0, Ordering::Release);
+        self.gather(self.cx.clock.now_ns());
+        self.hand_on(u64::MAX, sink)?;
+        Ok(self.lost)
+    }
+
+    /// What is missing so far.
+    pub fn lost(&self) -> Lost {
+        self.lost
+    }
+
+    /// Takes what both doors have noted.
+    fn gather(&mut self, now_ns: u64) {
+        let (main, lost) = self.cx.access_log.take();
+        self.lost.main_door = self.lost.main_door.saturating_add(lost);
+        let bytes = self.gather_lanes(now_ns);
+        self.check(now_ns);
+        // Of a door by itself the order is known even where its clock is too coarse to tell.
+        let all = main.into_iter().chain(self.gathered.drain(..));
+        for n in all {
+            if self.pending.len() < PENDING_MAX {
+                self.pending.push(n);
+            } else if matches!(n.kind, Kind::FastHit | Kind::FastMiss) {
+                self.lost.fast_door = self.lost.fast_door.saturating_add(n.pages);
+            } else {
+                self.lost.main_door = self.lost.main_door.saturating_add(n.pages);
+            }
+        }
+        self.pending.sort_by_key(|n| n.at_ns);
+        let held = (self.pending.capacity() + self.gathered.capacity() + NOTED_MAX) * size_of::<Noted>();
+        self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
+    }
+
+    /// Takes what clients have noted, those among them that have ended; the memory of their lanes.
+    fn gather_lanes(&mut self, now_ns: u64) -> u64 {
+        let live = self.rings.all();
+        let leaving = self.rings.take_leaving();
+        for ring in live.iter().chain(&leaving) {
+            if !self.lanes.iter().any(|(known, _)| Arc::ptr_eq(known, ring)) {
+                self.lanes.push((ring.clone(), Cursors::default()));
+            }
+        }
+        let mut bytes = 0;
+        for (ring, cursors) in &mut self.lanes {
+            cursors.drain(ring, now_ns, &mut self.lost, &mut |s| {
+                let kind = if s.miss { Kind::FastMiss } else { Kind::FastHit };
+                self.gathered.push(Noted {
+                    object: s.object,
+                    page: s.page,
+                    pages: s.pages.into(),
+                    at_ns: s.at_ns,
+                    kind,
+                });
+            });
+            bytes += cursors.bytes();
+        }
+        self.lanes.retain(|(ring, _)| live.iter().any(|l| Arc::ptr_eq(l, ring)));
+        bytes
+    }
+
+    /// Keeps of what clients say only what can be: pages of files that exist, times within the recording.
+    fn check(&mut self, now_ns: u64) {
+        let mut ends: HashMap<ObjectId, u64> = self.gathered.iter().map(|n| (n.object, 0)).collect();
+        if ends.is_empty() {
+            return;
+        }
+        {
+            let state = self.cx.state.lock();
+            for (id, end) in &mut ends {
+                *end = state.objects.get(id).map_or(0, |o| o.size().div_ceil(PAGE));
+            }
+        }
+        let (start, lost) = (self.start_ns, &mut self.lost);
+        self.gathered.retain_mut(|n| {
+            if n.at_ns < start {
+                return false; // Left over from an earlier recording.
+            }
+            let end = ends.get(&n.object).copied().unwrap_or(0);
+            let pages = end.saturating_sub(n.page).min(n.pages);
+            lost.unclear += n.pages - pages;
+            (n.pages, n.at_ns) = (pages, n.at_ns.min(now_ns));
+            pages > 0
+        });
+    }
+
+    fn hand_on(&mut self, until_ns: u64, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<()> {
+        let ripe = self.pending.partition_point(|n| n.at_ns <= until_ns);
+        for n in self.pending.drain(..ripe) {
+            let at_ns = n.at_ns.saturating_sub(self.start_ns);
+            for page in n.page..n.page + n.pages {
+                sink(Access { at_ns, object: n.object, page, kind: n.kind })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.cx.handles.segment.header().tracing.store(0, Ordering::Release);
+        for ring in self.rings.all() {
+            ring.forget_lanes();
+        }
+        self.rings.take_leaving();
+        self.cx.access_log.take();
+        self.recording.bytes.store(0, Ordering::Relaxed);
+        self.recording.taken.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::io::NullIo;
+    use crate::{Door, EngineConfig, SegmentHandles, SystemClock};
+    use std::os::fd::AsRawFd;
+
+    fn engine() -> Arc<Engine> {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            readahead_max_bytes: 0,
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
+    }
+
+    fn all(recorder: Recorder) -> (Vec<(u64, Kind)>, Lost) {
+        let mut got = Vec::new();
+        let lost = recorder.finish(&mut |a| {
+            got.push((a.page, a.kind));
+            Ok(())
+        });
+        (got, lost.unwrap())
+    }
+
+    #[test]
+    fn the_main_door_tells_hits_misses_and_writes_in_order() {
+        let engine = engine();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
+        let mut buf = [0; 8192];
+        engine.read(&o, 0, &mut buf, Door::MainDirect).unwrap();
+        let recorder = engine.record().unwrap();
+        assert!(engine.record().is_none(), "one at a time");
+        engine.read(&o, 100, &mut buf[..50], Door::MainDirect).unwrap();
+        engine.write(&o, 5 * 4096, &buf[..10]).unwrap();
+        engine.read(&o, 4096, &mut buf[..4096], Door::MainDirect).unwrap();
+        engine.read(&o, 100 * 4096, &mut buf, Door::MainDirect).unwrap();
+        let miss = Kind::MainMiss;
+        let expected = [(0, Kind::MainHit), (5, Kind::Write), (1, Kind::MainHit), (100, miss), (101, miss)];
+        assert_eq!(all(recorder), (expected.to_vec(), Lost::default()));
+        engine.read(&o, 0, &mut buf, Door::MainDirect).unwrap();
+        let recorder = engine.record().unwrap();
+        assert_eq!(all(recorder), (Vec::new(), Lost::default()), "nothing is noted between two recordings");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let engine = engine();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
+        let recorder = engine.record().unwrap();
+        for _ in 0..NOTED_MAX + 5 {
+            engine.cx.note_access(&o, 4096, 8192, Kind::MainHit);
+        }
+        let (got, lost) = all(recorder);
+        assert_eq!((got.len(), lost.main_door), (2 * NOTED_MAX, 10));
+        assert_eq!(engine.recording.bytes(), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! Pages from the source into frames.
+
+use crate::context::Context;
+use crate::file::object::Object;
+use crate::file::source::DataFd;
+use crate::io::{IoVec, ReadOp};
+use std::io;
+use std::sync::Arc;
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Consecutive pages of a file, and the claimed frames for them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub object: &'a Object,
+    pub first: u64,
+    pub frames: &'a [u32],
+}
+
+/// Reads consecutive pages from the source into frames; what lies beyond the end of the file is zero.
+pub(crate) fn read_frames(cx: &Context, o: &Object, first: u64, frames: &[u32]) -> io::Result<()> {
+    let fd = o.source().reader()?;
+    // SAFETY: the frames are claimed: nobody else reads or writes them.
+    let n = unsafe { cx.io.read(fd.raw(), first * PAGE, &vectors(cx, frames))? };
+    zero_beyond(cx, frames, n);
+    Ok(())
+}
+
+/// [`read_frames`] of several pieces at once; how each of them ended.
+pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<()>> {
+    if let [one] = pieces {
+        return vec![read_frames(cx, one.object, one.first, one.frames)];
+    }
+    let readers: Vec<_> = pieces.iter().map(|piece| piece.object.source().reader()).collect();
+    let op = |(piece, fd): (&Piece<'_>, &io::Result<Arc<DataFd>>)| {
+        let fd = fd.as_ref().ok()?;
+        let bufs = vectors(cx, piece.frames);
+        Some(ReadOp { fd: fd.raw(), offset: piece.first * PAGE, bufs, result: Ok(0) })
+    };
+    let mut ops: Vec<ReadOp> = pieces.iter().zip(&readers).filter_map(op).collect();
+    // SAFETY: as in `read_frames`; the descriptors stay open until the end.
+    unsafe { cx.io.read_batch(&mut ops) };
+    let mut ops = ops.into_iter();
+    let end = |(piece, reader): (&Piece<'_>, io::Result<_>)| {
+        reader?;
+        let n = ops.next().expect("each reader has its operation").result?;
+        zero_beyond(cx, piece.frames, n);
+        Ok(())
+    };
+    pieces.iter().zip(readers).map(end).collect()
+}
+
+/// The memory of frames; adjacent ones are one piece.
+fn vectors(cx: &Context, frames: &[u32]) -> Vec<IoVec> {
+    let mut bufs: Vec<IoVec> = Vec::new();
+    for &f in frames {
+        let ptr = cx.handles.segment.frame(f);
+        match bufs.last_mut() {
+            Some(b) if b.ptr.wrapping_add(b.len) == ptr => b.len += PAGE_SIZE,
+            _ => bufs.push(IoVec { ptr, len: PAGE_SIZE }),
+        }
+    }
+    bufs
+}
+
+/// Zeroes what lies beyond the first `n` bytes of claimed frames.
+fn zero_beyond(cx: &Context, frames: &[u32], n: usize) {
+    for (i, &f) in frames.iter().enumerate() {
+        let have = n.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
+        // SAFETY: the frames are claimed: nobody else reads or writes them; in bounds of the frame.
+        unsafe { cx.handles.segment.frame(f).add(have).write_bytes(0, PAGE_SIZE - have) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Io, NullIo};
+    use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
+    use parking_lot::Mutex;
+    use std::os::fd::{AsRawFd, RawFd};
+
+    /// Notes how many reads come at once.
+    #[derive(Debug, Default)]
+    struct Counting(Mutex<Vec<usize>>);
+
+    impl Io for Counting {
+        unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+            self.0.lock().push(1);
+            // SAFETY: the caller's promise.
+            unsafe { NullIo.read(fd, offset, bufs) }
+        }
+        unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
+            self.0.lock().push(ops.len());
+            // SAFETY: the caller's promise.
+            unsafe { NullIo.read_batch(ops) };
+        }
+        unsafe fn write(&self, _: RawFd, _: u64, _: &[IoVec]) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_fs(&self, _: RawFd) -> io::Result<()> {
+            Ok(())
+        }
+        fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn write_reads_both_its_ends_at_once() {
+        let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let device = Arc::new(Counting::default());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), device.clone()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 16 * PAGE).unwrap();
+        engine.write(&o, 100, &[1; 5 * PAGE_SIZE]).unwrap();
+        engine.write(&o, 8 * PAGE, &[1; PAGE_SIZE + 1]).unwrap();
+        assert_eq!(*device.0.lock(), [2, 1], "first and last page; then a last page alone");
+        assert_eq!(engine.check(), Vec::<String>::new());
+    }
+}

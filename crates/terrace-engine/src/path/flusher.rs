@@ -1,0 +1,116 @@
+//! Background writeback: a thread that looks for what is too old, or too much.
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectRef};
+use crate::path::{sync, throttle, writeback};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Objects with unstable pages that are synced one by one; if there are more, the whole source is.
+const SYNC_EACH_MAX: usize = 8;
+/// How long the writeback thread leaves an object alone whose writeback has failed: a failing device is not hammered.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// What was unwritten at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct DirtyReport {
+    /// Bytes, all files together.
+    pub bytes: u64,
+    /// Files that have some.
+    pub files_total: u64,
+    /// Those with most, most first: path and bytes.
+    pub files: Vec<(String, u64)>,
+}
+
+/// Body of the writeback thread.
+pub(crate) fn writeback_loop(cx: &Context) {
+    while !cx.stopping.load(Ordering::Acquire) {
+        cx.writeback_wakeup.wait(cx.config.writeback_interval);
+        let pass = {
+            let mut state = cx.state.lock();
+            state.dirty.passes_begun += 1;
+            state.dirty.passes_begun
+        };
+        write_back_due(cx);
+        stabilize_due(cx);
+        cx.state.lock().dirty.passes_ended = pass;
+        cx.dirty_done.notify_all();
+    }
+}
+
+/// There is more than background writeback allows, or somebody waits.
+fn too_much(cx: &Context) -> bool {
+    let state = cx.state.lock();
+    state.dirty.totals.reclaimable() > throttle::dirty_background(cx) || state.dirty.waiting > 0
+}
+
+fn is_old(cx: &Context, since: u64) -> bool {
+    cx.clock.now_ns().saturating_sub(since) >= cx.config.dirty_expire.as_nanos() as u64
+}
+
+/// Writes back what is too old, and what is too much, oldest object first.
+fn write_back_due(cx: &Context) {
+    let mut objects: Vec<(u64, ObjectRef)> = cx
+        .unwritten_objects()
+        .into_iter()
+        .map(|o| {
+            let since = o.dirty.lock().dirty_since;
+            (since, o)
+        })
+        .collect();
+    objects.sort_by_key(|(since, _)| *since);
+    for (since, o) in objects {
+        let (none, failed_at) = {
+            let dirty = o.dirty.lock();
+            (dirty.dirty.is_empty(), Some(dirty.failed_at).filter(|_| dirty.errno != 0))
+        };
+        let resting =
+            failed_at.is_some_and(|at| cx.clock.now_ns().saturating_sub(at) < RETRY_AFTER.as_nanos() as u64);
+        if none || resting || o.doomed.load(Ordering::Relaxed) {
+            continue;
+        }
+        if failed_at.is_some() || is_old(cx, since) || too_much(cx) {
+            // The object's handles hear of a failure.
+            let _ = writeback::write_back(cx, &o, 0..u64::MAX);
+        }
+    }
+}
+
+/// Makes stable what is unstable for too long, or too much.
+fn stabilize_due(cx: &Context) {
+    let much = too_much(cx);
+    let mut due = cx.unwritten_objects();
+    due.retain(|o| {
+        let dirty = o.dirty.lock();
+        !dirty.unstable.is_empty() && (much || is_old(cx, dirty.unstable_since))
+    });
+    if due.len() > SYNC_EACH_MAX
+        && let Err(e) = sync::sync_root(cx)
+    {
+        tracing::warn!("the source cannot be synced: {e}");
+    }
+    for o in due {
+        let _ = sync::stabilize(cx, &o);
+    }
+}
+
+/// What the source does not have yet, naming the `files_max` files with most of it.
+pub(crate) fn dirty_report(cx: &Context, files_max: usize) -> DirtyReport {
+    let mut sizes: Vec<(u64, ObjectRef)> =
+        cx.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
+    // Without a name it is nothing that could be lost; who asks about all files that can be written asks the source too often.
+    let lost = |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
+    sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
+    sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let path = |o: &Object| {
+        let path = std::fs::read_link(o.source().proc_path());
+        path.map_or_else(|_| format!("inode {}", o.id()), |p| p.display().to_string())
+    };
+    DirtyReport {
+        bytes: sizes.iter().map(|(bytes, _)| bytes).sum(),
+        files_total: sizes.len() as u64,
+        files: sizes.iter().take(files_max).map(|(bytes, o)| (path(o), *bytes)).collect(),
+    }
+}

@@ -1,0 +1,14 @@
+//! What programs ask for: reads, writes, syncs, and what these need.
+
+pub(crate) mod decompress;
+pub(crate) mod fetch;
+pub mod flusher;
+pub(crate) mod objects;
+pub(crate) mod promote;
+pub mod read;
+pub mod recover;
+pub(crate) mod resize;
+pub(crate) mod sync;
+pub(crate) mod throttle;
+pub(crate) mod write;
+pub(crate) mod writeback;

@@ -1,0 +1,59 @@
+//! Objects come and go with the inodes that the kernel knows.
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::source::SourceFile;
+use crate::path::{sync, writeback};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
+/// object; `size` is the file's.
+///
+/// # Errors
+/// ENFILE if the object table has no room near the object's hash.
+pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
+    let mut state = cx.state.lock();
+    if let Some(o) = state.objects.get(&id) {
+        return Ok(o.clone());
+    }
+    let seg = cx.handles.segment.clone();
+    state
+        .add_object(id, size, |slot| Object::new(id, slot, seg, SourceFile::new(path_fd)))
+        .ok_or_else(|| rustix::io::Errno::NFILE.into())
+}
+
+/// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
+/// fails the object stays, and writeback goes on trying.
+///
+/// # Errors
+/// The failed writeback.
+pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
+    let Some(o) = cx.lookup_object(id) else { return Ok(()) };
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    if o.gone.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if !o.doomed.load(Ordering::Relaxed) {
+        writeback::write_back_locked(cx, &o, 0..u64::MAX, false)?;
+        sync::sync_foreign_locked(cx, &o)?;
+        sync::stabilize_locked(cx, &o, true)?;
+    }
+    let mut state = cx.state.lock();
+    state.remove_object(&o);
+    o.gone.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
+pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
+    let Some(o) = cx.lookup_object(id) else { return };
+    o.doomed.store(true, Ordering::Relaxed);
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    if !o.gone.load(Ordering::Relaxed) {
+        cx.state.lock().drop_pages(&o, 0, u64::MAX);
+    }
+}

@@ -1,0 +1,167 @@
+//! Compressed pages come back to DRAM, in two phases: a frame is claimed under the state lock, the page is decompressed into it without,
+//! and published under the lock again, unless its entry has changed meanwhile.
+
+use crate::context::Context;
+use crate::file::object::Object;
+use crate::path::decompress::CompressedReader;
+use crate::state::{NotPromoted, Promotion};
+use std::sync::atomic::Ordering;
+use terrace_shm::codec::Page;
+use terrace_shm::tier::{Found, load};
+
+/// Promotes one page.
+pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
+    let promotion = {
+        let mut state = cx.state.lock();
+        let known = state.objects.is_known(o);
+        let place = state.pages.index.find(o.slot_index(), page).filter(|_| known);
+        state.begin_promotion(place.ok_or(NotPromoted::Gone)?)?
+    };
+    let found = decompress(cx, &promotion);
+    cx.state.lock().finish_promotion(&promotion, found == Found::Content)
+}
+
+/// Decompresses a page into the frame that was claimed for it. Without the state lock.
+fn decompress(cx: &Context, promotion: &Promotion) -> Found {
+    #[cfg(test)]
+    tests::before_decompression(cx);
+    let seg = &cx.handles.segment;
+    let frame = seg.frame(promotion.frame).cast::<Page>();
+    // SAFETY: a claimed frame is ours alone, and in bounds.
+    let out = unsafe { &mut *frame };
+    load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
+}
+
+/// Promotes pages that are asked for often. One that cannot be had a frame, or has moved meanwhile, stays where it is.
+pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
+    for (o, page) in pages {
+        let _ = promote_page(cx, o, page);
+    }
+}
+
+/// After a read: counts what came from compressed pages, and promotes what has been read there often enough.
+pub(crate) fn finish_read(cx: &Context, o: &Object, reader: CompressedReader) {
+    if reader.served == 0 {
+        return;
+    }
+    cx.counters.compressed_hits.fetch_add(reader.served, Ordering::Relaxed);
+    promote_pages(cx, reader.worthy.iter().map(|&page| (o, page)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::resize;
+    use crate::state::compressed::tests::{PAGES, Squeezed, content};
+    use crate::{Door, Engine, ObjectRef};
+    use std::cell::{Cell, RefCell};
+    use std::sync::Arc;
+    use terrace_shm::compress::Mode;
+    use terrace_shm::{PAGE_SIZE, State as EntryState};
+
+    type Interruption = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// What happens once between the two phases of this thread's next promotion.
+        static INTERRUPTION: RefCell<Option<Interruption>> = const { RefCell::new(None) };
+        static DECOMPRESSED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Before each decompression: this thread does not hold the lock, and no other has a reason to.
+    pub(super) fn before_decompression(cx: &Context) {
+        assert!(cx.state.try_lock().is_some(), "decompression under the state lock");
+        DECOMPRESSED.set(DECOMPRESSED.get() + 1);
+        if let Some(interruption) = INTERRUPTION.take() {
+            interruption();
+        }
+    }
+
+    #[test]
+    fn promotion_decompresses_without_the_state_lock() {
+        let s = Squeezed::new(Mode::Mixed);
+        DECOMPRESSED.set(0);
+        for page in 0..PAGES / 2 {
+            assert_eq!(promote_page(&s.engine.cx, &s.o, page), Ok(()));
+        }
+        for page in PAGES / 2..PAGES {
+            s.engine.write(&s.o, page * PAGE_SIZE as u64 + 10, b"!!!!").unwrap();
+            let mut expected = content(page);
+            expected[10..14].copy_from_slice(b"!!!!");
+            assert_eq!(s.read(page), expected);
+        }
+        assert_eq!(DECOMPRESSED.get(), PAGES, "each page once, by read or by write");
+        assert_eq!((s.stats().pgpromote, s.stats().pages), (PAGES, 0));
+        s.agrees();
+    }
+
+    /// Promotes page 3 while something happens to it; what the page reads as in the end is `expected`, if it is there.
+    fn promoted_while(what: &str, expected: Option<Vec<u8>>, happens: fn(&Arc<Engine>, &ObjectRef)) {
+        for codec in [Mode::Lz4, Mode::Dense] {
+            let s = Squeezed::new(codec);
+            let (engine, o) = (s.engine.clone(), s.o.clone());
+            INTERRUPTION.set(Some(Box::new(move || happens(&engine, &o))));
+            assert_eq!(promote_page(&s.engine.cx, &s.o, 3), Err(NotPromoted::Gone), "{what}");
+            assert!(INTERRUPTION.take().is_none());
+            assert_eq!(s.engine.cx.state.lock().claimed, 0, "{what}: the frame is free again");
+            s.agrees();
+            if let Some(expected) = &expected {
+                assert!(s.read(3) == *expected, "{what}");
+                (0..3)
+                    .chain(4..PAGES)
+                    .for_each(|page| assert!(s.read(page) == content(page), "{what}: {page}"));
+            }
+            s.agrees();
+        }
+    }
+
+    #[test]
+    fn promotion_gives_way_to_a_write() {
+        promoted_while("a write of the page", Some(vec![9; PAGE_SIZE]), |engine, o| {
+            engine.write(o, 3 * PAGE_SIZE as u64, &[9; PAGE_SIZE]).unwrap();
+        });
+        let mut third = content(3);
+        third[..4].copy_from_slice(b"????");
+        promoted_while("a write of some of it", Some(third), |engine, o| {
+            engine.write(o, 3 * PAGE_SIZE as u64, b"????").unwrap();
+        });
+    }
+
+    #[test]
+    fn promotion_gives_way_to_invalidation() {
+        promoted_while("a truncate", None, |engine, o| engine.truncate(o, 2 * PAGE_SIZE as u64).unwrap());
+        promoted_while("an object that is forgotten", None, |engine, o| {
+            engine.forget_object(o.id()).unwrap()
+        });
+        promoted_while("a change of the source", Some(content(3)), |engine, o| {
+            engine.with_source(o, 0..u64::MAX, |_| Ok(())).unwrap();
+        });
+    }
+
+    #[test]
+    fn promotion_gives_way_to_eviction() {
+        promoted_while("an eviction", Some(content(3)), |engine, _| {
+            assert_eq!(resize::empty_compressed(&engine.cx), PAGES);
+        });
+        promoted_while("an eviction and a read from the source", Some(content(3)), |engine, o| {
+            resize::empty_compressed(&engine.cx);
+            let mut buf = [0; PAGE_SIZE];
+            engine.read(o, 3 * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
+        });
+        promoted_while("another promotion", Some(content(3)), |engine, o| {
+            assert_eq!(promote_page(&engine.cx, o, 3), Ok(()));
+        });
+    }
+
+    #[test]
+    fn damaged_page_is_dropped_not_promoted() {
+        let s = Squeezed::new(Mode::Mixed);
+        s.damage();
+        let gone = (0..PAGES).filter(|&page| promote_page(&s.engine.cx, &s.o, page).is_err());
+        let gone: Vec<u64> = gone.collect();
+        assert!(!gone.is_empty());
+        let absent = |page: &u64| s.state(*page) == EntryState::Absent;
+        assert!(gone.iter().all(absent), "the source has them");
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        s.agrees();
+    }
+}

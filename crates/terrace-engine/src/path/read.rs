@@ -1,0 +1,445 @@
+//! A read: what is resident is copied out, what is not is read from the source and published.
+//!
+//! Life of a miss: [`read`] -> `plan` (under the state lock: which pages, which frames) -> I/O without any lock ->
+//! `fill` (under the state lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
+
+use crate::access_log::Kind;
+use crate::context::Context;
+use crate::file::object::{Object, ObjectRef};
+use crate::io::{AlignedBuf, IoVec};
+use crate::path::decompress::CompressedReader;
+use crate::path::{fetch, promote};
+use crate::state::State;
+use crate::state::page_table::{PageVersion, key_of};
+use std::cell::RefCell;
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use terrace_policy::Why;
+use terrace_shm::client::{Outcome, read_resident};
+use terrace_shm::{PAGE_SIZE, RUN_PAGES};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Looks at a page in vain before a read keeps writers out: somebody changes it faster than the source can be read.
+const VAIN_MAX: u32 = 3;
+
+thread_local! {
+    static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
+}
+
+/// Through which door a request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// A mount open behind the kernel's page cache: terrace is the second level.
+    MainCached,
+    /// A mount open that bypasses the kernel's page cache (fast-door clients).
+    MainDirect,
+    /// The library.
+    Library,
+}
+
+/// A page of a plan.
+struct Planned {
+    page: u64,
+    before: PageVersion,
+    frame: u32,
+}
+
+/// A read that comes to an absent page.
+#[derive(Clone, Copy)]
+struct Miss {
+    at: u64,
+    door: Door,
+    /// The object's content lock is held: what the source says of an absent page is its content, whatever befalls the
+    /// entry meanwhile.
+    calm: bool,
+}
+
+/// What to do about the pages at the start of a miss.
+enum Plan {
+    /// Somebody was faster, or reads them now: look again.
+    Again,
+    /// Read into these frames and publish. Most of them have been here before, or not.
+    Fill(Vec<Planned>, bool),
+    /// Pass on what the source says, and only remember it in the ghost.
+    PassOn(Vec<(u64, PageVersion)>),
+}
+
+/// Reads at `offset` into `buf`; short only at the end of the file.
+///
+/// # Errors
+/// What the source says.
+pub(crate) fn read(
+    cx: &Context,
+    o: &ObjectRef,
+    offset: u64,
+    buf: &mut [u8],
+    door: Door,
+) -> io::Result<usize> {
+    cx.counters.reads.fetch_add(1, Ordering::Relaxed);
+    let (mut done, mut missed) = (0, 0);
+    let (mut vain, mut calm) = (0, None);
+    let traced = cx.is_traced();
+    let mut reader = CompressedReader::new(&cx.handles);
+    while done < buf.len() {
+        let (at, rest) = (offset + done as u64, &mut buf[done..]);
+        // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
+        let step = unsafe {
+            let (seg, touches) = (&cx.handles.segment, &cx.handles.touches);
+            read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
+        };
+        if traced {
+            let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
+            cx.note_access(o, at, n, Kind::MainHit);
+        }
+        match step {
+            Outcome::Done(n) => {
+                done += n;
+                break;
+            }
+            Outcome::Miss { done: n } => {
+                let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
+                let n2 = fault(cx, o, miss, &mut rest[n..])?;
+                if traced {
+                    cx.note_access(o, miss.at, n2, Kind::MainMiss);
+                }
+                missed += n2.div_ceil(PAGE_SIZE);
+                done += n + n2;
+                vain = if n + n2 == 0 { vain + 1 } else { 0 };
+            }
+            // A write is under way, or the page moves faster than we copy: wait for the writer.
+            Outcome::MainDoor { done: n } => {
+                done += n;
+                if calm.is_none() {
+                    drop(o.content.read());
+                }
+                vain = if n == 0 { vain + 1 } else { 0 };
+                if vain >= VAIN_MAX {
+                    // Compressed, and not to be read as it is: damaged. The source has it.
+                    cx.state.lock().invalidate_page(o, (offset + done as u64) / PAGE);
+                }
+            }
+        }
+        if vain >= VAIN_MAX && calm.is_none() {
+            calm = Some(o.content.read());
+        }
+    }
+    promote::finish_read(cx, o, reader);
+    cx.counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+    cx.counters.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
+    let pages = done.div_ceil(PAGE_SIZE);
+    cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
+    Ok(done)
+}
+
+/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
+fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
+    let Miss { at, door, .. } = miss;
+    let (first, size) = (at / PAGE, o.size());
+    if at >= size {
+        return Ok(0);
+    }
+    let end = (at + buf.len() as u64).min(size);
+    let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
+    if door != Door::MainCached {
+        // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
+        let window_max = (cx.config.readahead_max_bytes / PAGE_SIZE) as u64;
+        let ahead = o.readahead.lock().beyond(first, pages, window_max);
+        pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
+    }
+    match plan(cx, o, first, pages, door) {
+        Plan::Again => Ok(0),
+        Plan::Fill(plan, known) => fill(cx, o, miss, end, buf, plan, known),
+        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan),
+    }
+}
+
+fn plan(cx: &Context, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
+    let mut state = cx.state.lock();
+    let slot = o.slot_index();
+    if state.in_flight.contains(&(slot, first)) {
+        cx.fault_done.wait(&mut state);
+        return Plan::Again;
+    }
+    // Only an entry can tell a change of its page from one of its neighbours: without leaves, every write to the file
+    // would make vain what is read meanwhile.
+    if state.objects.is_known(o) {
+        for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
+            state.pages.index.ensure(slot, page);
+        }
+    }
+    let Some((_, shadow)) = state.pages.snapshot(o, first) else { return Plan::Again };
+    let admit = door != Door::MainCached || shadow != 0;
+    let (mut absent, mut known) = (Vec::new(), 0);
+    for page in first..first + pages {
+        match state.pages.snapshot(o, page) {
+            Some((before, shadow))
+                if (door != Door::MainCached || (shadow != 0) == admit)
+                    && !state.in_flight.contains(&(slot, page)) =>
+            {
+                absent.push((page, before));
+                known += usize::from(shadow != 0);
+            }
+            _ => break,
+        }
+    }
+    if !admit {
+        return Plan::PassOn(absent);
+    }
+    let plan = claim_frames(&mut state, &absent);
+    if plan.is_empty() {
+        // Everything is dirty or in use: do without.
+        return Plan::PassOn(absent);
+    }
+    state.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
+    cx.wake_reclaim_if_low(&state);
+    Plan::Fill(plan, known * 2 >= absent.len())
+}
+
+fn fill(
+    cx: &Context,
+    o: &Object,
+    miss: Miss,
+    end: u64,
+    buf: &mut [u8],
+    plan: Vec<Planned>,
+    known: bool,
+) -> io::Result<usize> {
+    let at = miss.at;
+    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+    let began = cx.clock.now_ns();
+    let read = fetch::read_frames(cx, o, plan[0].page, &frames);
+    let took = cx.clock.now_ns().saturating_sub(began);
+    let mut good = plan.len();
+    if read.is_ok() {
+        // The frames are still ours alone: copy before anybody can evict them.
+        copy_out(cx, at, end, buf, &plan);
+    } else {
+        good = 0;
+    }
+    let mut state = cx.state.lock();
+    for (i, p) in plan.iter().enumerate() {
+        state.in_flight.remove(&(o.slot_index(), p.page));
+        let valid = read.is_ok() && state.is_current(o, p.page, p.before);
+        let place = if valid { state.pages.index.ensure(o.slot_index(), p.page) } else { None };
+        match place {
+            Some(place) => {
+                let asked_for = p.page * PAGE < end;
+                state.insert(place, p.frame, if asked_for { Why::Read } else { Why::Readahead });
+            }
+            None => state.unclaim(p.frame),
+        }
+        if !valid && !miss.calm {
+            good = good.min(i);
+        }
+    }
+    if read.is_ok() && known {
+        // Behind its page cache the kernel reads ahead: two such reads are under way at once.
+        let at_once = if miss.door == Door::MainCached && plan.len() > 1 { 2 } else { 1 };
+        if let Some(compressed) = &mut state.compressed {
+            compressed.note_source_read(plan.len(), took / at_once);
+        }
+    }
+    drop(state);
+    cx.fault_done.notify_all();
+    read?;
+    let until = (plan[0].page + good as u64) * PAGE;
+    Ok(until.min(end).saturating_sub(at) as usize)
+}
+
+fn copy_out(cx: &Context, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
+    for p in plan.iter().filter(|p| p.page * PAGE < end) {
+        let from = at.max(p.page * PAGE);
+        let to = end.min((p.page + 1) * PAGE);
+        let (n, i) = ((to - from) as usize, (from - at) as usize);
+        let out = &mut buf[i..i + n];
+        // SAFETY: the frame is claimed by this thread; the range lies inside it.
+        unsafe {
+            let src = cx.handles.segment.frame(p.frame).add((from - p.page * PAGE) as usize);
+            std::ptr::copy_nonoverlapping(src, out.as_mut_ptr(), n);
+        }
+    }
+}
+
+/// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
+fn pass_on(
+    cx: &Context,
+    o: &Object,
+    miss: Miss,
+    end: u64,
+    buf: &mut [u8],
+    plan: &[(u64, PageVersion)],
+) -> io::Result<usize> {
+    let at = miss.at;
+    let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
+    let until = end.min((first + plan.len() as u64) * PAGE);
+    let want = (until - at) as usize;
+    let fd = o.source().reader()?;
+    let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
+    let read = |ptr: *mut u8| {
+        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
+        unsafe { cx.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
+    };
+    if direct {
+        let n = read(buf.as_mut_ptr())?;
+        buf[n.min(len)..len].fill(0);
+    } else {
+        BOUNCE.with_borrow_mut(|bounce| -> io::Result<()> {
+            let b = bounce.slice(len);
+            let n = read(b.as_mut_ptr())?;
+            b[n.min(len)..].fill(0);
+            let skip = (at - first * PAGE) as usize;
+            buf[..want].copy_from_slice(&b[skip..skip + want]);
+            Ok(())
+        })?;
+    }
+    let mut state = cx.state.lock();
+    let mut good = 0;
+    for &(page, before) in plan {
+        if state.is_current(o, page, before) {
+            remember(&mut state, o, page);
+            state.sampler.pass(key_of(o.id(), page));
+        } else if !miss.calm {
+            break;
+        }
+        good += 1;
+    }
+    state.counts.passed_on += good;
+    Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
+}
+
+/// Leaves a shadow for a page that was passed on.
+fn remember(state: &mut State, o: &Object, page: u64) {
+    let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
+    if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {
+        let e = state.pages.index.get(place);
+        if e.shadow() == 0 {
+            terrace_shm::protocol::publish(state.pages.index.entry(place), e.with_shadow(shadow.get()));
+        }
+    }
+}
+
+/// Frames for consecutive pages, adjacent within each run where the pool has them.
+fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned> {
+    let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
+    let mut i = 0;
+    while i < absent.len() {
+        let left_in_run = RUN_PAGES - (absent[i].0 % RUN_PAGES as u64) as usize;
+        let n = left_in_run.min(absent.len() - i);
+        let run = if n > 1 { state.claim_run(n) } else { None };
+        for (k, &(page, before)) in absent[i..i + n].iter().enumerate() {
+            let frame = match run {
+                Some(first) => Some(first + k as u32),
+                None => state.claim(),
+            };
+            match frame {
+                Some(frame) => plan.push(Planned { page, before, frame }),
+                None => return plan,
+            }
+        }
+        i += n;
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::{Io, IoVec, NullIo};
+    use crate::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use parking_lot::Mutex;
+    use std::io;
+    use std::os::fd::{AsRawFd, RawFd};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+    use std::time::Duration;
+
+    /// During each read of the source, another thread is asked to change the file, and waited for (but not for ever: it may be
+    /// kept out).
+    #[derive(Debug, Default)]
+    struct Meddling {
+        reads: AtomicU32,
+        meddler: Mutex<Option<SyncSender<SyncSender<()>>>>,
+    }
+
+    impl Io for Meddling {
+        unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let meddler = self.meddler.lock().clone();
+            if let Some(meddler) = meddler {
+                let (done, wait) = std::sync::mpsc::sync_channel(1);
+                meddler.send(done).unwrap();
+                assert_ne!(
+                    wait.recv_timeout(Duration::from_millis(100)),
+                    Err(RecvTimeoutError::Disconnected)
+                );
+            }
+            // SAFETY: the caller's promise.
+            unsafe { NullIo.read(fd, offset, bufs) }
+        }
+        unsafe fn write(&self, _: RawFd, _: u64, _: &[IoVec]) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_fs(&self, _: RawFd) -> io::Result<()> {
+            Ok(())
+        }
+        fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Source reads that it takes to read the first 16 pages of a file that `meddle` changes during each of them.
+    fn reads_needed(door: Door, meddle: impl Fn(&Engine, &ObjectRef) + Send) -> u32 {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let device = Arc::new(Meddling::default());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), device.clone()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 20).unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 8 << 20).unwrap();
+        std::thread::scope(|s| {
+            let (ask, asked) = std::sync::mpsc::sync_channel::<SyncSender<()>>(8);
+            let (engine, o) = (&engine, &o);
+            s.spawn(move || {
+                for done in asked {
+                    meddle(engine, o);
+                    let _ = done.try_send(());
+                }
+            });
+            *device.meddler.lock() = Some(ask);
+            let mut buf = vec![1; 16 * 4096];
+            assert_eq!(engine.read(o, 0, &mut buf, door).unwrap(), buf.len());
+            assert!(buf.iter().all(|&b| b == 0));
+            *device.meddler.lock() = None;
+        });
+        assert_eq!(engine.check(), Vec::<String>::new());
+        device.reads.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_write_elsewhere_does_not_make_a_read_vain() {
+        for door in [Door::Library, Door::MainCached] {
+            let needed = reads_needed(door, |engine, o| {
+                engine.write(o, 5 << 20, &[2; 4096]).unwrap();
+            });
+            assert_eq!(needed, 1, "{door:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_of_what_others_change_all_the_time_ends() {
+        for door in [Door::Library, Door::MainCached] {
+            let needed = reads_needed(door, |engine, o| {
+                engine.with_source(o, 0..16 * 4096, |_| Ok(())).unwrap();
+            });
+            assert!((1..=super::VAIN_MAX + 1).contains(&needed), "{needed} reads, {door:?}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a restarted daemon does with the segment that its predecessor left.
+//!
+//! 1. The namespace, which knows the inodes, calls [`reattach_object`] for each regular file.
+//! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
+//!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
+//!    What the source had been given, but perhaps not for good, goes to it again, unless somebody else has changed the file since.
+//! 3. What lies beyond the end of a file goes: a truncate may have cut the source and died before it cut the cache.
+//! 4. Slots whose object nobody claimed are emptied.
+//!
+//! Each step may be the last, and the next daemon begins anew.
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::source::SourceFile;
+use crate::path::resize;
+use crate::segment::flag::{HELD, UNSTABLE};
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use terrace_shm::index::Place;
+use terrace_shm::{Entry, State};
+
+/// What was found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// Objects taken over.
+    pub objects: usize,
+    /// Pages taken over.
+    pub pages: usize,
+    /// Of these, dirty ones.
+    pub dirty: usize,
+    /// Pages that were being changed and could be read from the source again.
+    pub dropped: usize,
+}
+
+/// Takes over the object `id` if the dead daemon had published it.
+pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
+    let mut state = cx.state.lock();
+    if let Some(o) = state.objects.get(&id) {
+        return Some(o.clone());
+    }
+    let seg = cx.handles.segment.clone();
+    let slot = seg.find_object(id)?;
+    let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
+    // Nothing is known of what the dead daemon did to it and did not make stable.
+    object.unsynced.store(true, Ordering::Relaxed);
+    // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
+    // A dead writer may have extended the source before it published the size.
+    if let Ok(st) = object.source().stat() {
+        seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
+    }
+    Some(state.objects.adopt(object))
+}
+
+/// Takes over all pages of the reattached objects, and empties the slots of all others.
+pub(crate) fn recover_pages(cx: &Context) -> Recovered {
+    // Written back at once: it is not known since when they are dirty, nor who will change the files meanwhile.
+    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
+    let handles = &cx.handles;
+    let mut found = Recovered::default();
+    let mut state = cx.state.lock();
+    let seg = cx.handles.segment.clone();
+    for i in 0..seg.slots_used() {
+        let slot = seg.object(i);
+        if slot.id.load(Ordering::Relaxed) != 0 && state.objects.in_slot(i).is_none() {
+            slot.root.store(0, Ordering::Release);
+            slot.id.store(0, Ordering::Release);
+        }
+    }
+    let objects: Vec<ObjectRef> = state.objects.values().cloned().collect();
+    let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
+    state.pages.index.recover(&slots);
+    let (mut pages, mut compressed) = (Vec::<(ObjectRef, u64, Place, Entry)>::new(), Vec::new());
+    for o in &objects {
+        state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
+            let e = state.pages.index.get(place);
+            if e.frame().is_some() {
+                pages.push((o.clone(), page, place, e));
+            } else if e.state() == State::Below {
+                compressed.push(place);
+            }
+        });
+    }
+    // They were clean, and the pool of this daemon is empty.
+    for place in compressed {
+        state.pages.make_absent(place, 0);
+    }
+    found.objects = objects.len();
+    let mut kept = Vec::new();
+    // Pages of one object follow each other.
+    let mut asked = None;
+    let mut is_changed_behind = |o: &ObjectRef| {
+        let ask = || o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat));
+        match asked {
+            Some((id, changed)) if id == o.id() => changed,
+            _ => asked.insert((o.id(), ask())).1,
+        }
+    };
+    for (o, page, place, e) in pages {
+        let frame = e.frame().expect("filtered above");
+        let flags = handles.frame_flags(frame);
+        let held = flags.load(Ordering::Acquire) & HELD;
+        let busy = e.state() != State::Present;
+        if (busy && held == 0) || !state.pages.adopt_rmap(place, frame) {
+            state.pages.make_absent(place, 0);
+            found.dropped += 1;
+            continue;
+        }
+        match held {
+            0 => flags.store(0, Ordering::Release),
+            UNSTABLE if !busy && is_changed_behind(&o) => state.dirty.adopt_unstable(flags, &o, page, since),
+            _ => {
+                state.dirty.adopt(flags, &o, page, since);
+                found.dirty += 1;
+            }
+        }
+        if busy {
+            state.pages.publish_present(place, frame);
+        }
+        kept.push(frame);
+    }
+    found.pages = kept.len();
+    state.recover_frames(&kept);
+    for frame in kept {
+        state.lru_adopt(frame);
+    }
+    for o in &objects {
+        state.drop_beyond(o, o.size());
+    }
+    drop(state);
+    for o in &objects {
+        match o.dirty_pages() {
+            0 => o.restore_times(),
+            _ => o.owe_times(),
+        }
+    }
+    resize::adjust_pool(cx);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::clock::SystemClock;
+    use crate::config::EngineConfig;
+    use crate::io::NullIo;
+    use crate::segment::SegmentHandles;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    const PAGES: u64 = 1024;
+
+    fn begin(config: &EngineConfig, handles: &Arc<SegmentHandles>) -> Arc<Engine> {
+        Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
+    }
+
+    /// Whoever is killed in the middle of a recovery leaves to the next one what he had found: a thread stands in for that next one.
+    #[test]
+    fn a_dirty_page_is_one_at_every_moment_of_a_recovery() {
+        let config = EngineConfig { memory_bytes: 48 << 20, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGES * 4096).unwrap();
+        let engine = begin(&config, &handles);
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        engine.write(&o, 0, &vec![1; PAGES as usize * 4096]).unwrap();
+        let frames: Vec<u32> = {
+            let state = engine.cx.state.lock();
+            let frame = |page| {
+                state.pages.index.get(state.pages.index.find(o.slot_index(), page).unwrap()).frame().unwrap()
+            };
+            (0..PAGES).map(frame).collect()
+        };
+        drop((o, engine));
+        for round in 0..20 {
+            let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+            let lost = std::thread::scope(|scope| {
+                let watcher = scope.spawn(|| {
+                    began.store(true, Ordering::Release);
+                    let held = |frame: &u32| handles.frame_flags(*frame).load(Ordering::Relaxed) & HELD != 0;
+                    let mut lost = 0;
+                    while !ended.load(Ordering::Acquire) {
+                        lost += frames.iter().filter(|frame| !held(frame)).count();
+                    }
+                    lost
+                });
+                while !began.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                let engine = begin(&config, &handles);
+                engine.reattach_object(7, file.as_raw_fd()).unwrap();
+                let found = engine.recover_pages();
+                assert_eq!((found.pages, found.dirty), (PAGES as usize, PAGES as usize));
+                ended.store(true, Ordering::Release);
+                watcher.join().unwrap()
+            });
+            assert_eq!(lost, 0, "in round {round} a page seemed clean");
+        }
+    }
+
+    /// Killed between a writeback and what puts the source's time right after it: no page is left that would lead to that.
+    #[test]
+    fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
+        let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let file = tempfile::tempfile().unwrap();
+        let engine = begin(&config, &handles);
+        let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
+        let written = 1_000_000_000_000_000_000;
+        o.note_write(written);
+        drop((o, engine));
+        let engine = begin(&config, &handles);
+        let o = engine.reattach_object(7, file.as_raw_fd()).unwrap();
+        assert_ne!(o.source().times().unwrap().0, written);
+        engine.recover_pages();
+        assert_eq!(o.source().times().unwrap().0, written);
+    }
+}

@@ -1,0 +1,175 @@
+//! The frame pool's size: the memory limit minus all else that is kept for the user, in chunks of 2 MiB.
+
+use crate::config::{CompressedConfig, MEMORY_MIN};
+use crate::context::Context;
+use crate::file::object::Object;
+use crate::path::sync;
+use crate::state::chunks::Backed;
+use crate::state::{SHRINK_BATCH, State};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
+use terrace_shm::ring::Ring;
+use terrace_shm::{ObjectSlot, PAGE_SIZE};
+
+/// No ceiling is lower: less holds no pool, whatever the machine says.
+const CEILING_MIN: u64 = MEMORY_MIN / 4;
+/// Bytes of metadata that a page costs in a densely cached file.
+const METADATA_PER_PAGE: u64 = 22;
+
+/// What files, clients and observers need, bytes: objects, tables of inodes and handles, rings, the recording and the sample.
+pub(crate) fn tables_bytes(cx: &Context, state: &State) -> u64 {
+    let slots = cx.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
+    let objects = state.objects.len() * (size_of::<Object>() + 96);
+    (slots + objects) as u64 + cx.counted_memory()
+}
+
+/// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
+/// pages that are dirty or in use are in the way; the next call goes on.
+pub(crate) fn adjust_pool(cx: &Context) -> bool {
+    fit_compressed(cx);
+    {
+        let mut state = cx.state.lock();
+        // Under the lock: of two limits that are set at once, the last one counts.
+        let limit = cx.budget();
+        let index_max = (limit / 16).max(1 << 20) as usize;
+        state.pages.index.set_limit(index_max);
+        // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
+        // books may grow, and a client may come, between two calls.
+        let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
+        let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
+        let tier = state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.books_bytes());
+        let metadata = state.metadata().total().max(full) + tables_bytes(cx, &state) + reserve + tier;
+        let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
+        let chunks = chunks.min(u64::from(cx.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
+        if chunks != cx.chunks.swap(chunks, Ordering::Relaxed) {
+            state.frames.set_limit(chunks as u32 * CHUNK_FRAMES as u32);
+            state.lru.policy.set_capacity(chunks as usize * CHUNK_FRAMES);
+        }
+    }
+    loop {
+        let mut state = cx.state.lock();
+        if !state.frames.must_shrink() {
+            // Now that frames have made room for it.
+            state.compressed.iter_mut().for_each(|tier| tier.pool.set_limit(tier.target()));
+            return true;
+        }
+        if !state.drop_top_chunk() {
+            drop(state);
+            cx.writeback_wakeup.signal();
+            return false;
+        }
+    }
+}
+
+/// Sets the memory limit of a live instance and waits until it holds.
+///
+/// # Errors
+/// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails: the old limit is
+/// in force again then.
+pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
+    let frames_max = u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
+    if bytes < MEMORY_MIN || bytes > frames_max {
+        let m = format!(
+            "{bytes} bytes is not between the minimum of {MEMORY_MIN} and this instance's maximum of {frames_max}"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, m));
+    }
+    let old = set_limit(cx, bytes);
+    while !adjust_pool(cx) {
+        // Whatever keeps its frames is in the way.
+        if let Err(e) = sync::write_all_back(cx, false, |_| true) {
+            set_limit(cx, old);
+            adjust_pool(cx);
+            return Err(e);
+        }
+        // What is left is on its way in or out: the end of a read is told, of all else we find out.
+        cx.fault_done.wait_for(&mut cx.state.lock(), Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Bounds memory below the limit; see [`crate::Engine::set_ceiling`].
+pub(crate) fn set_ceiling(cx: &Context, bytes: u64) {
+    let bytes = if bytes < cx.memory.load(Ordering::Relaxed) { bytes.max(CEILING_MIN) } else { u64::MAX };
+    if cx.ceiling.swap(bytes, Ordering::Relaxed) != bytes {
+        adjust_pool(cx);
+        cx.reclaim_wakeup.signal();
+    }
+}
+
+/// Puts another limit into force, also for a daemon that takes over; the one before.
+fn set_limit(cx: &Context, bytes: u64) -> u64 {
+    cx.handles.segment.header().limit_bytes.store(bytes, Ordering::Relaxed);
+    cx.memory.swap(bytes, Ordering::Relaxed)
+}
+
+/// Backs a chunk of frames with memory, a huge page if possible. Not under the lock: it takes a while.
+pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
+    if !cx.config.huge_pages {
+        return Backed::Small;
+    }
+    let start = cx.handles.segment.frame(first_frame).cast::<libc::c_void>();
+    // SAFETY: the range is a chunk of the segment mapping; neither advice changes content.
+    let advise = |len, advice| match unsafe { libc::madvise(start, len, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error()),
+    };
+    // Collapsing fills what is not there yet, but wants something to begin with. Populating all of it first took twelve
+    // times as long: 1.8 ms a chunk against 0.15.
+    let collapsed =
+        advise(PAGE_SIZE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE));
+    let backed = match collapsed {
+        Ok(()) => return Backed::Huge,
+        Err(Some(libc::EINVAL)) => Backed::Small,
+        Err(_) => Backed::NotYet,
+    };
+    let _ = advise(HUGE, libc::MADV_POPULATE_WRITE);
+    backed
+}
+
+/// Fits the tier's share to the limit on all memory; it shrinks if it must.
+pub(crate) fn fit_compressed(cx: &Context) {
+    let limit = cx.budget();
+    let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
+    let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
+    let CompressedConfig { min_share, max_share, .. } = cx.config.compressed;
+    {
+        let mut state = cx.state.lock();
+        let Some(tier) = &mut state.compressed else { return };
+        tier.boundary.set_limits(share(min_share)..=share(max_share), all);
+        tier.pool.set_limit(tier.target().min(tier.pool.limit()));
+    }
+    shrink_compressed(cx);
+}
+
+/// Brings the pool down to its limit, a bounded piece under each lock.
+pub(crate) fn shrink_compressed(cx: &Context) {
+    let mut vain = 0;
+    loop {
+        let mut state = cx.state.lock();
+        let Some(tier) = &state.compressed else { return };
+        let (before, pages) = (tier.pool.bytes(), tier.pool.stored_pages() as usize);
+        // Pages that were touched stay at the first look: as long as it may take to look at all of them, and again.
+        if before <= tier.pool.limit() || vain * SHRINK_BATCH > pages {
+            return;
+        }
+        // What is given up makes holes; it takes some to free a zspage.
+        let gone = state.shrink_compressed(SHRINK_BATCH);
+        let moved = gone > 0 || state.compressed.as_ref().is_some_and(|tier| tier.pool.bytes() < before);
+        vain = if moved { 0 } else { vain + 1 };
+    }
+}
+
+/// Gives up all that is compressed, a bounded piece under each lock. Pages dropped.
+pub(crate) fn empty_compressed(cx: &Context) -> u64 {
+    let mut dropped = 0;
+    loop {
+        let mut state = cx.state.lock();
+        if state.compressed.as_ref().is_none_or(|tier| tier.pool.stored_pages() == 0) {
+            return dropped;
+        }
+        dropped += state.shrink_compressed(SHRINK_BATCH) as u64;
+    }
+}

@@ -1,0 +1,163 @@
+//! What was written made visible, or stable: flush, fsync, and syncs of the whole source.
+
+use crate::context::Context;
+use crate::file::errseq::ErrorCursor;
+use crate::file::object::{Object, ObjectRef};
+use crate::path::writeback;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Dirty bytes up to which `flush` hands data to the kernel's page cache instead of waiting for the device.
+const VISIBLE_BUFFERED_MAX: u64 = 256 << 10;
+
+/// Makes what was written visible to those who go round the mount (close, SEEK_HOLE, ...). Small amounts go through
+/// the kernel's page cache, which is quick; durability is fsync's business.
+///
+/// # Errors
+/// The first failure; the pages stay dirty.
+pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
+    if o.doomed.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let _writeback = o.writeback.lock();
+    let small = o.dirty_pages() * PAGE <= VISIBLE_BUFFERED_MAX;
+    writeback::write_back_locked(cx, o, range, small)
+}
+
+/// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
+///
+/// # Errors
+/// A failure that this handle has not heard of.
+pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
+    let writeback = o.writeback.lock();
+    // Failures are counted against the object; the handle hears of them below.
+    let _ = writeback::write_back_locked(cx, o, 0..u64::MAX, false);
+    if o.dirty.lock().unstable.is_empty() {
+        drop(writeback);
+        let _ = sync(cx, o, data_only);
+    } else {
+        let _ = stabilize_locked(cx, o, data_only);
+    }
+    o.take_error(seen)
+}
+
+/// Writes everything back; with `sync`, also makes it stable, with all names of the source.
+///
+/// # Errors
+/// The first failure, after all was tried. Not that of a file without a name: nobody finds it in the source, and those who have it open
+/// still have its pages.
+pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
+    write_all_back(cx, sync, |o| !o.is_nameless())
+}
+
+/// [`flush_all`], with the failures of those objects for which `counts` says so.
+pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) -> bool) -> io::Result<()> {
+    let mut first = Ok(());
+    let mut note = |o: Option<&Object>, result: io::Result<()>| {
+        if first.is_ok() && result.is_err() && o.is_none_or(&counts) {
+            first = result;
+        }
+    };
+    let unwritten = cx.unwritten_objects();
+    for o in &unwritten {
+        note(Some(o), writeback::write_back(cx, o, 0..u64::MAX));
+    }
+    if sync {
+        note(None, sync_root(cx));
+        for o in cx.objects() {
+            note(Some(&o), sync_foreign(cx, &o));
+        }
+    }
+    for o in &unwritten {
+        note(Some(o), stabilize(cx, o));
+    }
+    first
+}
+
+/// Makes everything on the source's file system stable. The lock is held all the while: the kernel tells each failure
+/// once a descriptor, and who did not hear of it must not take the pages for stable.
+pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
+    let Some(root) = cx.source_root.get() else { return Ok(()) };
+    let _syncing = root.syncing.lock();
+    let round = {
+        let mut state = cx.state.lock();
+        state.dirty.sync_round += 1;
+        state.dirty.sync_round
+    };
+    cx.io.sync_fs(root.fd.as_raw_fd())?;
+    for o in cx.unwritten_objects() {
+        if o.source().stat().is_ok_and(|stat| stat.st_dev == root.dev) {
+            cx.state.lock().end_sync(&o, round, None);
+        }
+    }
+    cx.dirty_done.notify_all();
+    Ok(())
+}
+
+/// Makes an object stable that a sync of the source does not reach, because a file system is mounted in the source.
+pub(crate) fn sync_foreign(cx: &Context, o: &Object) -> io::Result<()> {
+    if !o.unsynced.load(Ordering::Relaxed) || o.doomed.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let _writeback = o.writeback.lock();
+    sync_foreign_locked(cx, o)
+}
+
+pub(crate) fn sync_foreign_locked(cx: &Context, o: &Object) -> io::Result<()> {
+    if o.gone.load(Ordering::Relaxed) || !o.unsynced.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if cx.source_root.get().map(|root| root.dev) == Some(o.source().stat()?.st_dev) {
+        return Ok(());
+    }
+    o.unsynced.store(false, Ordering::Relaxed);
+    let synced =
+        if o.dirty.lock().unstable.is_empty() { sync(cx, o, false) } else { stabilize_locked(cx, o, false) };
+    synced.inspect_err(|_| o.unsynced.store(true, Ordering::Relaxed))
+}
+
+/// Makes an object's unstable pages stable.
+pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
+    let _writeback = o.writeback.lock();
+    stabilize_locked(cx, o, true)
+}
+
+/// fsync or fdatasync of an object without unstable pages. If it fails, it fails for those too that have become so
+/// meanwhile.
+fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
+    let _syncing = o.syncing.read();
+    let synced = o.source().any().and_then(|f| cx.io.sync(f.raw(), data_only));
+    synced.inspect_err(|e| {
+        o.note_error(e);
+        cx.state.lock().end_sync(o, u64::MAX, Some(cx.clock.now_ns()));
+        o.owe_times();
+    })
+}
+
+/// As [`stabilize`]; if it fails they are dirty again. The caller holds the object's writeback lock, so that no
+/// page becomes unstable meanwhile.
+pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
+    if o.dirty.lock().unstable.is_empty() || o.gone.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let _syncing = o.syncing.write();
+    let synced = match o.source().syncer() {
+        Ok(fd) => cx.io.sync(fd.raw(), data_only),
+        // Its mode may forbid it. Then with all others, if that reaches it.
+        Err(e) => sync_root(cx).and(if o.dirty.lock().unstable.is_empty() { Ok(()) } else { Err(e) }),
+    };
+    let lost = synced.is_err().then(|| cx.clock.now_ns());
+    cx.state.lock().end_sync(o, u64::MAX, lost);
+    match &synced {
+        Ok(()) => drop(cx.dirty_done.notify_all()),
+        Err(_) => {
+            o.owe_times();
+            writeback::note_outcome(cx, o, &synced);
+        }
+    }
+    synced
+}

@@ -1,0 +1,97 @@
+//! Writers wait while too much is unwritten, as in the kernel's balance_dirty_pages: dirty pages, those under writeback and
+//! unstable ones count, for none of their frames can be had for anything else.
+//!
+//! A file that cannot be written is its own writers' trouble: it counts against them and against no others, until such
+//! files alone are over the limit. Nobody is told of a failure before a whole pass of writeback was waited for.
+
+use crate::context::Context;
+use crate::file::object::Object;
+use crate::state::State;
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often a writer that nobody wakes looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a writer waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WritebackWait {
+    /// The pass of writeback that it waits for.
+    pass: u64,
+    /// What had arrived before.
+    arrived: u64,
+}
+
+impl WritebackWait {
+    fn new(state: &State) -> WritebackWait {
+        // A pass that has begun already may be past what this writer needs.
+        WritebackWait { pass: state.dirty.passes_begun + 1, arrived: state.dirty.arrived }
+    }
+}
+
+/// Pages above which writers wait.
+pub(crate) fn dirty_limit(cx: &Context) -> u64 {
+    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_percent) / 100
+}
+
+/// Pages above which background writeback starts.
+pub(crate) fn dirty_background(cx: &Context) -> u64 {
+    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_percent) / 100
+}
+
+/// Waits until `pages` more of the object may become dirty.
+pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<()> {
+    let mut state = cx.state.lock();
+    if admits(cx, &state, o, pages) {
+        return Ok(());
+    }
+    cx.counters.throttled.fetch_add(1, Ordering::Relaxed);
+    let mut wait = WritebackWait::new(&state);
+    while !admits(cx, &state, o, pages) && !cx.stopping.load(Ordering::Relaxed) {
+        keep_waiting(cx, &state, o, &mut wait)?;
+        wait_for_writeback(cx, &mut state);
+    }
+    Ok(())
+}
+
+/// Waits a while for frames that writeback is to make clean. `wait` is the caller's for the whole of its waiting.
+pub(crate) fn wait_for_frames(cx: &Context, o: &Object, wait: &mut Option<WritebackWait>) -> io::Result<()> {
+    let mut state = cx.state.lock();
+    let wait = wait.get_or_insert_with(|| WritebackWait::new(&state));
+    keep_waiting(cx, &state, o, wait)?;
+    if cx.stopping.load(Ordering::Relaxed) {
+        return Err(Errno::IO.into());
+    }
+    wait_for_writeback(cx, &mut state);
+    Ok(())
+}
+
+fn admits(cx: &Context, state: &State, o: &Object, pages: u64) -> bool {
+    let (totals, limit) = (state.dirty.totals, dirty_limit(cx));
+    let counted = if o.failing().is_some() { totals.all() } else { totals.all() - totals.failing };
+    // With nothing unwritten, a single write may be as large as it likes.
+    totals.failing <= limit && (counted == 0 || counted + pages <= limit)
+}
+
+/// An error if waiting is of no use.
+fn keep_waiting(cx: &Context, state: &State, o: &Object, wait: &mut WritebackWait) -> io::Result<()> {
+    if state.dirty.passes_ended < wait.pass {
+        return Ok(());
+    }
+    let blocked = state.dirty.arrived == wait.arrived && state.dirty.totals.failing > dirty_limit(cx);
+    let others = Some(state.dirty.failing_errno()).filter(|&errno| blocked && errno != 0);
+    if let Some(errno) = o.failing().or(others) {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    *wait = WritebackWait::new(state);
+    Ok(())
+}
+
+fn wait_for_writeback(cx: &Context, state: &mut parking_lot::MutexGuard<'_, State>) {
+    cx.writeback_wakeup.signal();
+    state.dirty.waiting += 1;
+    cx.dirty_done.wait_for(state, LOOK_EVERY);
+    state.dirty.waiting -= 1;
+}

@@ -1,0 +1,335 @@
+//! Writes, truncates, and operations on the source that the cache must not see half done.
+//!
+//! Life of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries Busy),
+//! fill what a partial write needs, copy, `commit` (state lock: dirty bit first, then publish).
+
+use crate::access_log::Kind;
+use crate::context::Context;
+use crate::file::object::{Object, ObjectRef};
+use crate::file::source::SourceFile;
+use crate::io::IoVec;
+use crate::path::fetch::{self, Piece};
+use crate::path::{promote, sync, throttle, writeback};
+use crate::state::NotPromoted;
+use rustix::io::Errno;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use terrace_policy::Why;
+use terrace_shm::index::Place;
+use terrace_shm::protocol::withdraw;
+use terrace_shm::{Entry, PAGE_SIZE, State};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Pages changed under one pair of state locks.
+const BATCH: usize = 64;
+
+/// A page that a write is changing.
+struct Changing {
+    page: u64,
+    place: Place,
+    frame: u32,
+    /// Bytes of the page that the write covers.
+    from: usize,
+    to: usize,
+    /// It was resident before, so its frame holds content.
+    resident: bool,
+    shadow: u32,
+}
+
+/// Why a batch could not be prepared.
+enum Obstacle {
+    /// No frame: all are dirty or in use.
+    Frames,
+    /// No index node.
+    Index,
+    /// This page is compressed, and the write leaves some of it.
+    Compressed(u64),
+}
+
+/// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
+/// at once. Waits while too much is dirty.
+///
+/// # Errors
+/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
+/// is no room for more dirty pages.
+pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
+    if data.is_empty() {
+        return Ok(0);
+    }
+    let end = offset.checked_add(data.len() as u64).filter(|&e| e <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+    throttle::wait_for_room(cx, o, data.len().div_ceil(PAGE_SIZE) as u64)?;
+    let _content = o.content.write();
+    let old_size = o.size();
+    // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
+    let writer = o.source().writer()?;
+    let source = writer.raw();
+    if end > old_size {
+        cx.io.truncate(source, end)?;
+        // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
+        o.growing.store(end, Ordering::Release);
+    }
+    let written = write_pages(cx, o, old_size, offset, data);
+    // What was written before an error stays written, as with any file system.
+    let end = offset + *written.as_ref().unwrap_or(&0) as u64;
+    if end > old_size {
+        o.slot().size.store(end, Ordering::Release);
+    }
+    end_growth(cx, o, source)?;
+    let done = written?;
+    o.note_write(cx.clock.wall_ns());
+    if cx.is_traced() {
+        cx.note_access(o, offset, done, Kind::Write);
+    }
+    cx.counters.writes.fetch_add(1, Ordering::Relaxed);
+    cx.counters.write_bytes.fetch_add(done as u64, Ordering::Relaxed);
+    Ok(done)
+}
+
+/// Ends the growth of the source; cuts it back if the write fell short of what it had announced.
+fn end_growth(cx: &Context, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
+    let announced = o.growing.load(Ordering::Relaxed);
+    if announced > o.size() {
+        let _writeback = o.writeback.lock();
+        cx.io.truncate(source, o.size())?;
+    }
+    o.growing.store(0, Ordering::Release);
+    Ok(())
+}
+
+fn write_pages(cx: &Context, o: &Object, old_size: u64, offset: u64, data: &[u8]) -> io::Result<usize> {
+    let (mut done, mut wait) = (0, None);
+    while done < data.len() {
+        let step = match write_batch(cx, o, old_size, offset + done as u64, &data[done..]) {
+            Ok(Ok(n)) => Ok(n),
+            Ok(Err(Obstacle::Frames)) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+            Ok(Err(Obstacle::Compressed(page))) => match promote::promote_page(cx, o, page) {
+                Err(NotPromoted::NoFrame) => throttle::wait_for_frames(cx, o, &mut wait).map(|()| 0),
+                Ok(()) | Err(NotPromoted::Gone) => Ok(0),
+            },
+            Ok(Err(Obstacle::Index)) => {
+                let n = (PAGE_SIZE - (offset as usize + done) % PAGE_SIZE).min(data.len() - done);
+                write_through(cx, o, offset + done as u64, &data[done..done + n]).map(|()| n)
+            }
+            Err(e) => Err(e),
+        };
+        match step {
+            Ok(n) => done += n,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Changes the first pages of a write; bytes done. The object's content lock is held.
+fn write_batch(
+    cx: &Context,
+    o: &Object,
+    old_size: u64,
+    at: u64,
+    data: &[u8],
+) -> io::Result<Result<usize, Obstacle>> {
+    let batch = match prepare(cx, o, at, data.len()) {
+        Ok(batch) => batch,
+        Err(obstacle) => return Ok(Err(obstacle)),
+    };
+    let (good, failed) = match fill_for_write(cx, o, &batch, old_size) {
+        Ok(()) => (batch.len(), None),
+        Err((good, e)) => (good, Some(e)),
+    };
+    let mut done = 0;
+    for c in &batch[..good] {
+        let n = c.to - c.from;
+        // SAFETY: the entry is Busy, so readers discard what they copy; the content lock keeps writers out.
+        unsafe {
+            let frame = cx.handles.segment.frame(c.frame).add(c.from);
+            std::ptr::copy_nonoverlapping(data[done..done + n].as_ptr(), frame, n);
+        }
+        done += n;
+    }
+    commit(cx, o, &batch[..good]);
+    let Some(e) = failed else { return Ok(Ok(done)) };
+    abandon(cx, &batch[good..]);
+    if good == 0 { Err(e) } else { Ok(Ok(done)) }
+}
+
+/// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
+fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
+    let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
+    let mut state = cx.state.lock();
+    let (mut pos, mut obstacle) = (at, None);
+    while pos < at + len as u64 && batch.len() < BATCH {
+        let page = pos / PAGE;
+        let from = (pos % PAGE) as usize;
+        let to = PAGE_SIZE.min(from + (at + len as u64 - pos) as usize);
+        let Some(place) = state.pages.index.ensure(o.slot_index(), page) else {
+            obstacle = Some(Obstacle::Index);
+            break;
+        };
+        if state.pages.index.get(place).state() == State::Below {
+            if to - from < PAGE_SIZE {
+                // What the write leaves of the page is needed, and nothing is decompressed under the lock.
+                obstacle = Some(Obstacle::Compressed(page));
+                break;
+            }
+            state.invalidate(place);
+        }
+        let e = state.pages.index.get(place);
+        let (frame, resident) = match e.frame() {
+            Some(frame) => (frame, true),
+            None => match state.claim() {
+                Some(frame) => (frame, false),
+                None => {
+                    obstacle = Some(Obstacle::Frames);
+                    break;
+                }
+            },
+        };
+        let clock = state.pages.index.tick();
+        withdraw(state.pages.index.entry(place), Entry::busy(frame, clock));
+        if !resident {
+            state.map_frame(place, frame);
+        }
+        batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
+        pos += (to - from) as u64;
+    }
+    // Now that all of them are Busy: see `protocol::stamp`.
+    state.pages.note_change(o);
+    cx.wake_reclaim_if_low(&state);
+    match obstacle {
+        Some(obstacle) if batch.is_empty() => Err(obstacle),
+        _ => Ok(batch),
+    }
+}
+
+/// Brings frames to what their pages hold before the write, where it does not cover them. If that fails: the first page that it
+/// failed for.
+fn fill_for_write(
+    cx: &Context,
+    o: &Object,
+    batch: &[Changing],
+    old_size: u64,
+) -> Result<(), (usize, io::Error)> {
+    let mut at_source = Vec::new();
+    for (i, c) in batch.iter().enumerate() {
+        if c.resident || (c.from == 0 && c.to == PAGE_SIZE) {
+            continue;
+        }
+        if c.page * PAGE < old_size {
+            at_source.push(i);
+        } else {
+            // SAFETY: the entry is Busy and the frame new: nobody reads it.
+            unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
+        }
+    }
+    if at_source.is_empty() {
+        return Ok(());
+    }
+    // Its first page and its last at the most.
+    let piece = |&i: &usize| {
+        let Changing { page, frame, .. } = &batch[i];
+        Piece { object: o, first: *page, frames: std::slice::from_ref(frame) }
+    };
+    let pieces: Vec<Piece<'_>> = at_source.iter().map(piece).collect();
+    let results = fetch::read_pieces(cx, &pieces);
+    at_source.into_iter().zip(results).try_for_each(|(i, result)| result.map_err(|e| (i, e)))
+}
+
+fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
+    let now = cx.clock.now_ns();
+    let mut state = cx.state.lock();
+    for c in batch {
+        state.mark_dirty(o, c.page, c.frame, now);
+        state.pages.publish_present(c.place, c.frame);
+        state.sampler.write(c.frame, c.resident);
+        if !c.resident {
+            state.lru_add(c.frame, c.shadow, Why::Write);
+        }
+    }
+    if state.dirty.totals.reclaimable() > throttle::dirty_background(cx) {
+        cx.writeback_wakeup.signal();
+    }
+}
+
+/// Undoes `prepare` for pages whose content could not be had.
+fn abandon(cx: &Context, batch: &[Changing]) {
+    let mut state = cx.state.lock();
+    for c in batch {
+        if c.resident {
+            state.pages.publish_present(c.place, c.frame);
+        } else {
+            state.release(c.place, c.frame, 0);
+        }
+    }
+}
+
+/// Writes a piece of one page straight to the source, for when the index is full.
+fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
+    let fd = o.source().buffered()?;
+    let mut copy = data.to_vec();
+    let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
+    // SAFETY: `copy` lives until the call returns.
+    unsafe { cx.io.write(fd.raw(), at, &[buf])? };
+    let mut state = cx.state.lock();
+    state.drop_pages(o, at / PAGE, at / PAGE);
+    Ok(())
+}
+
+/// Sets the size of the file, in cache and source.
+///
+/// # Errors
+/// What the source says; nothing has changed then.
+pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    let writer = o.source().writer()?;
+    o.unsynced.store(true, Ordering::Relaxed);
+    let old = o.size();
+    cx.state.lock().pages.note_change(o);
+    if size < old {
+        // Readers see the end first, then the pages go: nobody sees zeros where data were.
+        o.slot().size.store(size, Ordering::Release);
+    }
+    if let Err(e) = cx.io.truncate(writer.raw(), size) {
+        o.slot().size.store(old, Ordering::Release);
+        return Err(e);
+    }
+    if size < old {
+        cx.state.lock().drop_beyond(o, size);
+    } else {
+        o.slot().size.store(size, Ordering::Release);
+        cx.state.lock().pages.note_change(o);
+    }
+    o.note_write(cx.clock.wall_ns());
+    o.restore_times();
+    Ok(())
+}
+
+/// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
+/// first, cached pages of `range` are dropped after, and the size is read anew.
+///
+/// # Errors
+/// A failed writeback, or what `f` says.
+pub(crate) fn with_source<T>(
+    cx: &Context,
+    o: &ObjectRef,
+    range: Range<u64>,
+    f: impl FnOnce(&SourceFile) -> io::Result<T>,
+) -> io::Result<T> {
+    let _content = o.content.write();
+    let _writeback = o.writeback.lock();
+    writeback::write_back_locked(cx, o, range.clone(), false)?;
+    sync::stabilize_locked(cx, o, true)?;
+    let (first, last) =
+        (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
+    // PageVersion, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
+    cx.state.lock().drop_pages(o, first, last);
+    o.unsynced.store(true, Ordering::Relaxed);
+    let result = f(o.source());
+    cx.state.lock().drop_pages(o, first, last);
+    let st = o.source().stat()?;
+    o.slot().size.store(st.st_size as u64, Ordering::Release);
+    o.adopt_times();
+    result
+}

@@ -1,0 +1,160 @@
+//! Dirty pages to the source, in file order and in large pieces.
+//!
+//! A page under writeback keeps its frame (flag WRITEBACK) and may be written again meanwhile: it is then dirty anew. A
+//! page whose writeback fails is dirty again, and every open handle hears of it at its next fsync. So it is with a page that
+//! the kernel's page cache has taken and the kernel cannot write: see [`crate::state::dirty`].
+
+use crate::context::Context;
+use crate::file::object::Object;
+use crate::file::source::DataFd;
+use crate::io::{IoVec, WriteOp};
+use crate::state::dirty::WritebackOutcome;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Pages collected under one state lock.
+const BATCH: usize = 2048;
+
+/// A page on its way.
+#[derive(Clone, Copy)]
+struct InFlightPage {
+    page: u64,
+    frame: u32,
+}
+
+/// Writes back the dirty pages of `range`. The source has the data then; the device may not.
+pub(crate) fn write_back(cx: &Context, o: &Object, range: Range<u64>) -> io::Result<()> {
+    let _writeback = o.writeback.lock();
+    write_back_locked(cx, o, range, false)
+}
+
+/// As [`write_back`], through the kernel's page cache if `cached`. The caller holds the object's writeback lock, so
+/// nothing is on its way at the start, and at the end everything has arrived or is dirty.
+pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cached: bool) -> io::Result<()> {
+    if o.gone.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (mut next, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
+    let mut result = Ok(());
+    while next < end && result.is_ok() {
+        let going = take_dirty(cx, o, next..end);
+        let Some(last) = going.last() else { break };
+        next = last.page + 1;
+        o.unsynced.store(true, Ordering::Relaxed);
+        result = write_out(cx, o, &going, cached);
+        note_outcome(cx, o, &result);
+    }
+    o.restore_times();
+    result
+}
+
+pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
+    let errno = result.as_ref().err().map_or(0, errno);
+    if let Err(e) = result {
+        o.note_error(e);
+        cx.counters.writeback_errors.fetch_add(1, Ordering::Relaxed);
+        if o.failing().is_none() {
+            tracing::warn!("object {}: writeback failed: {e}; its pages stay dirty", o.id());
+        }
+    }
+    cx.state.lock().dirty.note_outcome(o, errno, cx.clock.now_ns());
+    cx.dirty_done.notify_all();
+}
+
+/// Takes the first dirty pages of a range on their way: clean in the books, but not evictable.
+fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> {
+    let mut state = cx.state.lock();
+    let first: Vec<u64> = o.dirty.lock().dirty.range(pages).take(BATCH).copied().collect();
+    let mut going = Vec::with_capacity(first.len());
+    for page in first {
+        let frame = state.begin_writeback(o, page);
+        going.push(InFlightPage { page, frame });
+    }
+    going
+}
+
+fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], cached: bool) -> io::Result<()> {
+    let (mut ops, tail) = match operations(cx, o, going, cached) {
+        Ok(ops) => ops,
+        Err(e) => {
+            complete_writeback(cx, o, going, std::iter::repeat(WritebackOutcome::Failed));
+            return Err(e);
+        }
+    };
+    // SAFETY: frames under writeback stay where they are until `settle`.
+    unsafe { cx.io.write_batch(&mut ops) };
+    let outcome = |op: &WriteOp| match op.result {
+        Err(_) => WritebackOutcome::Failed,
+        Ok(()) if tail.as_ref().is_some_and(|tail| tail.raw() == op.fd) => WritebackOutcome::Unstable,
+        Ok(()) => WritebackOutcome::Arrived,
+    };
+    // Operations are in the order of the pages, and cover each of them.
+    let outcomes =
+        ops.iter().flat_map(|op| std::iter::repeat_n(outcome(op), bytes(&op.bufs).div_ceil(PAGE_SIZE)));
+    complete_writeback(cx, o, going, outcomes);
+    cx.counters.written_back.fetch_add(going.len() as u64, Ordering::Relaxed);
+    ops.into_iter().map(|op| op.result).find(|r| r.is_err()).unwrap_or(Ok(()))
+}
+
+/// Adjacent pages become one operation. The last page of a file whose size is no multiple of a page goes through
+/// the page cache, cut at the size: a direct write would lengthen the file. With it the descriptor of those that go
+/// through the page cache, if there are some.
+fn operations(
+    cx: &Context,
+    o: &Object,
+    going: &[InFlightPage],
+    cached: bool,
+) -> io::Result<(Vec<WriteOp>, Option<Arc<DataFd>>)> {
+    let size = o.size().max(o.growing.load(Ordering::Acquire));
+    let writer = o.source().writer()?;
+    let cached = cached || !writer.direct();
+    let mut tail = None;
+    let mut ops: Vec<WriteOp> = Vec::new();
+    for g in going {
+        let at = g.page * PAGE;
+        debug_assert!(at < size, "dirty page beyond the end");
+        let len = size.saturating_sub(at).min(PAGE) as usize;
+        let fd =
+            if cached || len < PAGE_SIZE { tail.insert(o.source().buffered()?).raw() } else { writer.raw() };
+        let ptr = cx.handles.segment.frame(g.frame);
+        match ops.last_mut() {
+            Some(op)
+                if op.fd == fd
+                    && op.offset + bytes(&op.bufs) as u64 == at
+                    && bytes(&op.bufs) < cx.config.io_max_bytes =>
+            {
+                match op.bufs.last_mut() {
+                    Some(b) if b.ptr.wrapping_add(b.len) == ptr => b.len += len,
+                    _ => op.bufs.push(IoVec { ptr, len }),
+                }
+            }
+            _ => ops.push(WriteOp { fd, offset: at, bufs: vec![IoVec { ptr, len }], result: Ok(()) }),
+        }
+    }
+    Ok((ops, tail))
+}
+
+fn complete_writeback(
+    cx: &Context,
+    o: &Object,
+    going: &[InFlightPage],
+    outcomes: impl Iterator<Item = WritebackOutcome>,
+) {
+    let now = cx.clock.now_ns();
+    let mut state = cx.state.lock();
+    for (g, outcome) in going.iter().zip(outcomes) {
+        state.end_writeback(o, g.page, g.frame, outcome, now);
+    }
+}
+
+fn bytes(bufs: &[IoVec]) -> usize {
+    bufs.iter().map(|b| b.len).sum()
+}
+
+fn errno(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,104 @@
+//! The registered client processes.
+
+use crate::preload_server::credentials::Credentials;
+use crate::rings::Rings;
+use parking_lot::RwLock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use terrace_shm::ring::Ring;
+
+/// Registered client processes.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub clients_max: usize,
+    pub ring_slots: usize,
+    list: RwLock<Vec<Arc<Client>>>,
+    rings: Arc<Rings>,
+    /// The thread that serves the socket, to be told from programs.
+    pub server_tid: AtomicU32,
+    /// A process that was refused was told of in the log.
+    pub warned: AtomicBool,
+}
+
+/// One client process.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub pid: u32,
+    pub process: OwnedFd,
+    pub credentials: Credentials,
+    pub socket: Arc<OwnedFd>,
+    pub ring: Arc<Ring>,
+}
+
+impl Client {
+    /// False once its connection was closed, by its end or by an exec: what runs under its number now is no client. Asked at
+    /// each open, for the server hears of it later than the next program opens its first file.
+    fn is_there(&self) -> bool {
+        let mut fds =
+            [PollFd::new(&*self.socket, PollFlags::RDHUP), PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&now)), Ok(0))
+    }
+}
+
+impl Clients {
+    pub(crate) fn new(clients_max: usize, ring_slots: usize, rings: Arc<Rings>) -> Clients {
+        Clients {
+            clients_max,
+            ring_slots,
+            list: RwLock::default(),
+            rings,
+            server_tid: AtomicU32::new(0),
+            warned: AtomicBool::new(false),
+        }
+    }
+    pub(super) fn count(&self) -> usize {
+        self.list.read().len()
+    }
+    pub(super) fn all(&self) -> Vec<Arc<Client>> {
+        self.list.read().clone()
+    }
+    pub(super) fn join(&self, client: Arc<Client>) -> Result<(), Errno> {
+        let mut list = self.list.write();
+        if list.len() >= self.clients_max {
+            return Err(Errno::USERS);
+        }
+        self.rings.add(client.ring.clone());
+        list.push(client);
+        Ok(())
+    }
+    /// A client has ended. `recorded`: what it has left in its lanes is still to be read.
+    pub(super) fn leave(&self, client: &Arc<Client>, recorded: bool) {
+        let mut list = self.list.write();
+        list.retain(|c| !Arc::ptr_eq(c, client));
+        self.rings.remove(&client.ring, recorded);
+    }
+    /// Memory of their rings, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.count() * Ring::bytes(self.ring_slots)) as u64
+    }
+
+    /// True if the thread belongs to a registered client: its opens bypass the kernel's page cache.
+    pub(crate) fn is_client(&self, tid: u32) -> bool {
+        let list = self.list.read();
+        if list.is_empty() {
+            return false;
+        }
+        let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
+        known(tid) || thread_group(tid).is_some_and(|pid| pid != tid && known(pid))
+    }
+    /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
+    /// no close by a program.
+    pub(crate) fn is_door_thread(&self, tid: u32) -> bool {
+        self.server_tid.load(Ordering::Relaxed) == tid
+    }
+}
+
+/// The process that a thread belongs to.
+fn thread_group(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|l| l.strip_prefix("Tgid:"))?.trim().parse().ok()
+}

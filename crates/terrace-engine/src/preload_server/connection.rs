@@ -1,0 +1,81 @@
+//! One connection: its messages, and the descriptors and credentials that come with them.
+
+use crate::preload_server::clients::Client;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, UCred, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use terrace_shm::proto::{Reply, Request};
+
+/// How long a connection may stay without a word if it is no client's.
+const STRANGER_IDLE: Duration = Duration::from_secs(10);
+/// Descriptors that come with one message at the most.
+pub(super) const SHOWN_MAX: usize = 4;
+
+/// A connection, registered once HELLO was said.
+pub(super) struct Connection {
+    pub socket: Arc<OwnedFd>,
+    pub client: Option<Arc<Client>>,
+    pub last_word: Instant,
+    /// A FLUSH is not answered yet.
+    pub flushing: Arc<AtomicBool>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd) -> Connection {
+        Connection {
+            socket: Arc::new(socket),
+            client: None,
+            last_word: Instant::now(),
+            flushing: Arc::new(AtomicBool::new(false)),
+        }
+    }
+    pub(super) fn is_idle_stranger(&self) -> bool {
+        self.client.is_none()
+            && !self.flushing.load(Ordering::Acquire)
+            && self.last_word.elapsed() > STRANGER_IDLE
+    }
+}
+
+pub(super) struct Message {
+    /// None: not one of ours.
+    pub request: Option<Request>,
+    pub cred: Option<UCred>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Takes one message, without its descriptors if there is no `room` for them.
+pub(super) fn receive(socket: &OwnedFd, room: bool) -> Option<Message> {
+    let mut bytes = [0u8; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SHOWN_MAX), ScmCredentials(1))];
+    let len = if room { space.len() } else { rustix::cmsg_space!(ScmCredentials(1)) };
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space[..len]);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let n = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).ok()?.bytes;
+    let mut m = Message { request: Request::from_bytes(&bytes[..n]), cred: None, fds: Vec::new() };
+    for part in ancillary.drain() {
+        match part {
+            RecvAncillaryMessage::ScmRights(fds) => m.fds.extend(fds),
+            RecvAncillaryMessage::ScmCredentials(c) => m.cred = Some(c),
+            _ => {}
+        }
+    }
+    Some(m)
+}
+
+pub(super) fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut ancillary, flags)?;
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! What a client process may do, and for which files that is known.
+//!
+//! Nothing that a client says is believed: credentials come from the kernel, a file from the descriptor that the client holds.
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Why content of an object is taken from a process: it might write the file when it showed a descriptor of it. Good as
+/// long as neither the process nor the file has changed in what decides that.
+#[derive(Debug)]
+struct Grant {
+    /// This very object: its number may be another file's one day.
+    object: Weak<Object>,
+    rights: Rights,
+    file: FileRights,
+}
+
+/// What a process may do, in the words of /proc: user and group ids, groups, capabilities.
+#[derive(Debug, PartialEq, Eq)]
+struct Rights(String);
+
+impl Rights {
+    /// Opened once and read again and again: /proc says what is true at the read, and nothing of the next process with that number.
+    fn source(pid: Pid) -> io::Result<File> {
+        File::open(format!("/proc/{}/status", pid.as_raw_nonzero()))
+    }
+    fn read(status: &File) -> Option<Rights> {
+        let mut text = vec![0; 4096];
+        let mut len = 0;
+        loop {
+            // All of it is one record to the kernel: only its end makes a read short.
+            len += status.read_at(&mut text[len..], len as u64).ok()?;
+            if len < text.len() {
+                break;
+            }
+            text.resize(2 * len, 0);
+        }
+        let telling = |l: &&str| ["Uid:", "Gid:", "Groups:", "CapEff:"].iter().any(|k| l.starts_with(k));
+        let text = String::from_utf8_lossy(&text[..len]);
+        Some(Rights(text.lines().filter(telling).collect::<Vec<_>>().join("\n")))
+    }
+    /// The user id that file permissions are checked with: the fourth one.
+    fn uid(&self) -> Option<u32> {
+        self.0.strip_prefix("Uid:")?.split_whitespace().nth(3)?.parse().ok()
+    }
+}
+
+/// What decides who may write a file: mode, owner, group.
+type FileRights = (u32, u32, u32);
+
+fn file_rights(o: &Object) -> Result<FileRights, Errno> {
+    let st = o.source().stat().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    Ok((st.st_mode, st.st_uid, st.st_gid))
+}
+
+/// Objects whose content a client may donate now.
+pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
+
+/// The rights of one process: as they are now, and those by which content is taken from it.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    /// Its /proc/PID/status.
+    status: File,
+    /// Objects whose content is taken from it.
+    grants: Mutex<HashMap<ObjectId, Grant>>,
+}
+
+impl Credentials {
+    /// Of the process that has this number now.
+    pub(super) fn of(pid: Pid) -> io::Result<Credentials> {
+        Ok(Credentials { status: Rights::source(pid)?, grants: Mutex::default() })
+    }
+
+    /// Notes whether the process may write the file: because a descriptor shows it, or by the mode bits. (With an ACL the
+    /// bits say less than the truth, never more: the group bits are then its mask, so a group member counts as a stranger.)
+    pub(super) fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
+        let rights = Rights::read(&self.status).ok_or(Errno::SRCH)?;
+        let file = file_rights(o)?;
+        let (mode, owner, _) = file;
+        let by_mode = rights.uid().is_some_and(|uid| uid == 0 || uid == owner && mode & 0o200 != 0);
+        if writable || by_mode {
+            self.grants.lock().insert(o.id(), Grant { object: Arc::downgrade(o), rights, file });
+        }
+        Ok(writable || by_mode)
+    }
+
+    /// Those of these objects whose content is taken: a right that was given up or taken away since the grant ends it.
+    pub(super) fn trusted(
+        &self,
+        objects: &[ObjectId],
+        find: impl Fn(ObjectId) -> Option<ObjectRef>,
+    ) -> Trusted {
+        let mut trusted = Trusted::new();
+        if objects.is_empty() {
+            return trusted;
+        }
+        let now = Rights::read(&self.status);
+        let mut grants = self.grants.lock();
+        for &id in objects {
+            if trusted.contains_key(&id) {
+                continue;
+            }
+            let (Some(grant), Some(o)) = (grants.get(&id), find(id)) else { continue };
+            if std::ptr::eq(grant.object.as_ptr(), Arc::as_ptr(&o))
+                && now.as_ref() == Some(&grant.rights)
+                && file_rights(&o) == Ok(grant.file)
+            {
+                trusted.insert(id, o);
+            } else {
+                grants.remove(&id);
+            }
+        }
+        trusted
+    }
+}
+
+/// The inode of a descriptor that is a file of the mount's. From the kernel's memory: the file system that it belongs to
+/// may be one that never answers.
+pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
+    use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+    let st = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
+    let dev = makedev(st.stx_dev_major, st.stx_dev_minor);
+    if dev != cx.handles.segment.header().mount_dev.load(Ordering::Acquire) {
+        return Err(Errno::XDEV);
+    }
+    Ok(st.stx_ino)
+}
+
+/// The object behind a descriptor that a client shows.
+pub(super) fn shown(cx: &Context, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
+    cx.lookup_object(shown_inode(cx, fd)?).ok_or(Errno::NOENT)
+}

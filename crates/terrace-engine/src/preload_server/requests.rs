@@ -1,0 +1,150 @@
+//! What clients ask for: to be registered, the source's descriptors, a word on mappings.
+
+use crate::context::Context;
+use crate::preload_server::clients::{Client, Clients};
+use crate::preload_server::connection::{Connection, receive, send};
+use crate::preload_server::credentials::{Credentials, shown};
+use crate::preload_server::workers::Workers;
+use rustix::io::Errno;
+use rustix::net::UCred;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use terrace_shm::layout::{FLAG_MAPPED, LAYOUT_VERSION};
+use terrace_shm::map::memfd;
+use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::ring::Ring;
+use terrace_shm::{Header, PAGE_SIZE};
+
+/// Answers one message; false if the connection is over.
+pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c: &mut Connection) -> bool {
+    let Some(message) = receive(&c.socket, workers.has_room()) else { return false };
+    c.last_word = Instant::now();
+    let goes_on = message.request.is_some_and(|request| {
+        match (request.op, request.version) {
+            // Without an answer of this thread's. A client that asks twice at a time has lost count.
+            (proto::FLUSH, LAYOUT_VERSION) => return workers.flush(c).is_ok(),
+            (proto::RING, LAYOUT_VERSION) if c.client.is_some() => {
+                let _ = rustix::io::write(&*workers.wakeup, &1_u64.to_ne_bytes());
+                return true;
+            }
+            _ => {}
+        }
+        reply_to(cx, clients, c, request, message.cred, message.fds.first()).is_ok()
+    });
+    workers.close(cx, message.fds);
+    goes_on
+}
+
+fn reply_to(
+    cx: &Context,
+    clients: &Clients,
+    c: &mut Connection,
+    request: Request,
+    cred: Option<UCred>,
+    fd: Option<&OwnedFd>,
+) -> io::Result<()> {
+    let (reply, fds) = handle(cx, clients, c, request, cred, fd).unwrap_or_else(|e| {
+        if request.op == proto::HELLO && !clients.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("fast door: a process goes by the mount instead: {e} (said once)");
+        }
+        (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new())
+    });
+    let handles = &cx.handles;
+    let mut out: Vec<BorrowedFd<'_>> = Vec::new();
+    if request.op == proto::HELLO && reply.errno == 0 {
+        out.extend([handles.segment_ro.as_fd(), handles.touch_fd.as_fd()]);
+    }
+    out.extend(fds.iter().map(|f| f.as_fd()));
+    send(&c.socket, &reply, &out)
+}
+
+type Answer = Result<(Reply, Vec<OwnedFd>), Errno>;
+
+fn handle(
+    cx: &Context,
+    clients: &Clients,
+    c: &mut Connection,
+    r: Request,
+    cred: Option<UCred>,
+    fd: Option<&OwnedFd>,
+) -> Answer {
+    if r.version != LAYOUT_VERSION {
+        return Err(Errno::PROTO);
+    }
+    // A connection made before this server was there passes none: then those of whoever made it.
+    let cred = cred.map_or_else(|| rustix::net::sockopt::socket_peercred(&c.socket), Ok)?;
+    match (r.op, fd) {
+        (proto::HELLO, _) => hello(cx, clients, c, &cred),
+        (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
+        (proto::MAPPED, Some(fd)) => {
+            shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
+            Ok((Reply::default(), Vec::new()))
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> Answer {
+    if c.client.is_some() {
+        return Err(Errno::ALREADY);
+    }
+    if !admits_ring(cx, clients) {
+        return Err(Errno::USERS);
+    }
+    let slots = clients.ring_slots;
+    let fd = memfd("terrace-ring", Ring::file_bytes(slots)).map_err(|_| Errno::NOMEM)?;
+    let ring = Ring::attach(&fd, slots).map_err(|_| Errno::NOMEM)?;
+    let client = Arc::new(Client {
+        pid: raw(cred.pid),
+        process: pidfd_open(cred.pid, PidfdFlags::empty())?,
+        credentials: Credentials::of(cred.pid).map_err(|_| Errno::SRCH)?,
+        socket: c.socket.clone(),
+        ring: Arc::new(ring),
+    });
+    clients.join(client.clone())?;
+    c.client = Some(client);
+    let header: &Header = cx.handles.segment.header();
+    let reply = Reply {
+        ring_slots: slots as u32,
+        mount_dev: header.mount_dev.load(Ordering::Acquire),
+        ..Reply::default()
+    };
+    Ok((reply, vec![fd]))
+}
+
+/// True if one more client may have a ring: all of them together take an eighth of the limit at the most. Whoever gets
+/// none uses the main door.
+pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
+    let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
+    cx.reclaim_wakeup.signal();
+    rings <= cx.budget() / 8
+}
+
+fn raw(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
+}
+
+fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
+    // The ring is that of the process which said HELLO: nobody else's descriptor proves anything for it.
+    let client = c.client.as_ref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)?;
+    let o = shown(cx, fd)?;
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    let access = flags & rustix::fs::OFlags::RWMODE;
+    if access == rustix::fs::OFlags::WRONLY || flags.contains(rustix::fs::OFlags::PATH) {
+        return Err(Errno::ACCESS);
+    }
+    let may_write = client.credentials.grant(&o, access == rustix::fs::OFlags::RDWR)?;
+    let (file, direct) =
+        o.source().reader_for_client().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let reply = Reply {
+        object: o.id(),
+        may_write: u32::from(may_write),
+        direct_align: if direct { PAGE_SIZE as u32 } else { 0 },
+        ..Reply::default()
+    };
+    Ok((reply, vec![file]))
+}

@@ -1,0 +1,80 @@
+//! How much memory compressed pages have follows what they earn.
+
+use crate::context::Context;
+use crate::path::resize;
+use crate::reclaim::cpu_headroom::CpuHeadroom;
+use crate::reclaim::evict;
+use std::num::NonZero;
+use std::time::Duration;
+use terrace_policy::boundary::Boundary;
+use terrace_shm::compress::Compressor;
+use terrace_shm::layout::CHUNK_FRAMES;
+
+/// How often the boundary is looked at.
+const REBALANCE_EVERY: Duration = Duration::from_millis(50);
+
+/// When the reclaim thread last rebalanced, and what it keeps for that.
+#[derive(Debug)]
+pub(crate) struct BalanceClock {
+    at_ns: u64,
+    headroom: CpuHeadroom,
+    /// Asked once: the answer takes several files of /proc and the control group.
+    pub processors: usize,
+}
+
+impl BalanceClock {
+    pub(crate) fn new() -> BalanceClock {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        BalanceClock { at_ns: 0, headroom: CpuHeadroom::default(), processors }
+    }
+}
+
+/// Looks how idle the machine is, now and then. By reclaim's thread, also while it has nothing to do.
+pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
+    let own = cx.state.lock().compressed.as_ref().map_or(0, |compressed| compressed.counts.compress_ns);
+    let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
+    if let Some(compressed) = &mut cx.state.lock().compressed {
+        (compressed.boundary.idle, compressed.boundary.given) = (free.idle, free.given);
+    }
+}
+
+/// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.
+pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
+    let now = cx.clock.now_ns();
+    let past = now.saturating_sub(clock.at_ns);
+    if past < REBALANCE_EVERY.as_nanos() as u64 {
+        return 0;
+    }
+    clock.at_ns = now;
+    note_headroom(cx, clock);
+    let clients = cx.read_totals();
+    let hits = cx.compressed_hits(&clients);
+    let read = [clients.misses, clients.reads, clients.read_ns];
+    let mut state = cx.state.lock();
+    let Some(compressed) = &mut state.compressed else { return 0 };
+    let compressing = compressed.boundary.compresses();
+    let moved = compressed.rebalance(hits, read, past, clock.processors);
+    let rests = compressing && !compressed.boundary.compresses();
+    let Boundary { costs, idle, given, .. } = compressed.boundary;
+    drop(state);
+    if rests {
+        tracing::info!(
+            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {given:.2} given"
+        );
+    }
+    moved
+}
+
+/// The boundary has moved by so many chunks: memory follows. What leaves DRAM for it goes below, as under pressure.
+pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
+    let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;
+    // Others may take what comes free.
+    let mut tries = 2 * want as usize / evict::BATCH;
+    while tries > 0
+        && cx.state.lock().frames.free_count() < want
+        && evict::evict_batch(cx, Some(compressor)) > 0
+    {
+        tries -= 1;
+    }
+    resize::adjust_pool(cx);
+}

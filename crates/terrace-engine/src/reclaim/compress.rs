@@ -1,0 +1,66 @@
+//! Compresses pages that leave DRAM, on reclaim's thread and without a lock.
+
+use crate::clock::thread_cpu_ns;
+use crate::context::Context;
+use crate::path::decompress::{self, CompressedReader};
+use crate::state::compressed::CompressCandidate;
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::codec::Page;
+use terrace_shm::compress::Compressor;
+
+/// Compresses pages that leave DRAM, and frees their frames. Frames freed.
+pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: &mut Compressor) -> usize {
+    if leaving.is_empty() {
+        return 0;
+    }
+    let mut freed = 0;
+    let mut page: Page = [0; PAGE_SIZE];
+    // What it costs decides whether it pays: how long we sleep for a lock or wait for a processor does not belong to that.
+    let mut reader = CompressedReader::new(&cx.handles);
+    let began = thread_cpu_ns();
+    let mut unpacking = None;
+    for l in leaving {
+        // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `finish_store` refuses it.
+        unsafe {
+            let frame = cx.handles.segment.frame(l.frame);
+            std::ptr::copy_nonoverlapping(frame, page.as_mut_ptr(), PAGE_SIZE);
+        }
+        let coded = match l.beyond_lz4 {
+            true => compressor.compress_beyond_lz4(&page),
+            false => compressor.compress(&page),
+        };
+        // And one of each batch tells what it will cost to have it back.
+        if unpacking.is_none()
+            && let Ok(coded) = coded
+        {
+            let before = thread_cpu_ns();
+            let decoded = coded.decode(&mut page, &mut reader);
+            unpacking = decoded.then(|| thread_cpu_ns().saturating_sub(before));
+        }
+        freed += usize::from(cx.state.lock().finish_store(l, coded));
+    }
+    let spent = thread_cpu_ns().saturating_sub(began);
+    if let Some(compressed) = &mut cx.state.lock().compressed {
+        compressed.note_work(leaving.len(), spent.saturating_sub(unpacking.unwrap_or(0)), unpacking);
+    }
+    freed
+}
+
+/// A compressor for reclaim's thread, if there is a tier.
+pub(crate) fn compressor(cx: &Context) -> Option<Compressor> {
+    let mode = cx.config.compressed.codec?;
+    // Not when a page waits for it, or while it is learned what that costs.
+    decompress::prepare_thread();
+    let mut state = cx.state.lock();
+    let compressed = state.compressed.as_mut()?;
+    match Compressor::new(mode, cx.config.compressed.refuse_percent) {
+        Ok(compressor) => {
+            compressed.compressor_bytes = compressor.bytes();
+            Some(compressor)
+        }
+        Err(e) => {
+            tracing::error!("no compressed tier: {e}");
+            None
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! How much of the machine's processors would have nothing to do without the compressed tier.
+
+use std::fs;
+use std::time::Duration;
+
+/// How often a look is worth its while.
+const EVERY: Duration = Duration::from_secs(1);
+/// The second look comes sooner: until then nothing is known.
+const SOON: Duration = Duration::from_millis(100);
+
+/// Since the machine started: idle and all time of the processors, what the hypervisor gave to others, what the tier took, and how long its
+/// thread waited for a processor, ns.
+type Times = [u64; 5];
+
+/// How much of the processors is to be had.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CpuShare {
+    /// The share of them that nobody uses, 0 to 1.
+    pub idle: f64,
+    /// The share of the time for which the hypervisor lets them run, 0 to 1.
+    pub given: f64,
+}
+
+/// Looks at the kernel's account from time to time.
+#[derive(Debug, Default)]
+pub(crate) struct CpuHeadroom {
+    last: Option<Times>,
+    at_ns: u64,
+    again: Duration,
+}
+
+impl CpuHeadroom {
+    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns` so far) counts as idle,
+    /// except while the calling thread was runnable but not running: others had use for all processors then. None: the last sample was
+    /// just now, it is the first one, or the kernel does not tell.
+    pub(crate) fn sample(&mut self, now_ns: u64, own_ns: u64) -> Option<CpuShare> {
+        if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
+            return None;
+        }
+        (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
+        let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
+        // A kernel without this account says nothing of waiting.
+        let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
+        let now = [idle, all, stolen, own_ns, waited.unwrap_or(0)];
+        share(self.last.replace(now)?, now)
+    }
+}
+
+fn share(last: Times, now: Times) -> Option<CpuShare> {
+    let [idle, all, stolen, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
+    let unused = idle + own.saturating_sub(waited);
+    let of = |part: u64, whole: u64| (part as f64 / whole as f64).min(1.0);
+    (all > 0).then(|| CpuShare { idle: of(unused, all), given: of(all, all + stolen) })
+}
+
+/// CpuHeadroom and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
+/// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
+fn ticks(stat: &str) -> Option<[u64; 3]> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let all: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    (all.len() == 8).then(|| [all[3] + all[4], all[..7].iter().sum(), all[7]].map(|ticks: u64| ticks * tick))
+}
+
+/// How long a thread has waited for a processor, ns. Its schedstat: time it ran, time it waited, how often it ran.
+fn waited(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_account() {
+        let stat = "cpu  10 1 5 70 8 1 2 3000 0 0\ncpu0 1 2 3\n";
+        let [idle, all, stolen] = ticks(stat).unwrap();
+        assert_eq!((idle * 97, stolen * 97), (all * 78, all * 3000), "nobody here had what was stolen");
+        for bad in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
+            assert_eq!(ticks(bad), None, "{bad}");
+        }
+        assert_eq!((waited("900 200 7\n"), waited("900"), waited("1 x 1")), (Some(200), None, None));
+    }
+
+    #[test]
+    fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
+        let before = [100, 1000, 7, 50, 9000];
+        let free = |idle, given| Some(CpuShare { idle, given });
+        assert_eq!(share(before, [150, 1200, 7, 100, 9000]), free(0.5, 1.0));
+        assert_eq!(share(before, [150, 1200, 207, 100, 9020]), free(0.4, 0.5));
+        assert_eq!(share(before, [150, 1200, 7, 100, 9999]), free(0.25, 1.0), "however long it waited");
+        assert_eq!(share(before, [300, 1200, 7, 100, 9000]), free(1.0, 1.0));
+        assert_eq!(share(before, before), None);
+    }
+
+    #[test]
+    fn looks_are_a_second_apart_but_for_the_first_ones() {
+        let mut idle = CpuHeadroom::default();
+        let mut looks = |at_ms: u64| {
+            idle.sample(at_ms * 1_000_000, 0);
+            idle.at_ns == at_ms * 1_000_000
+        };
+        let start = 1_000_000;
+        let looked: Vec<u64> =
+            [0, 99, 100, 1099, 1100, 9000].into_iter().filter(|ms| looks(start + ms)).collect();
+        assert_eq!(looked, [0, 100, 1100, 9000]);
+        // And the kernel answers.
+        std::thread::sleep(Duration::from_millis(300));
+        let free = idle.sample((start + 10_000) * 1_000_000, 0);
+        let sound = |share: f64| (0.0..=1.0).contains(&share);
+        assert!(free.is_some_and(|free| sound(free.idle) && sound(free.given)), "{free:?}");
+    }
+}

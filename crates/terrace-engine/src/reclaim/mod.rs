@@ -1,0 +1,80 @@
+//! Free frames ahead of need: the policy names victims, the state withdraws them.
+
+pub(crate) mod balance;
+pub(crate) mod compress;
+mod cpu_headroom;
+mod evict;
+
+use crate::context::Context;
+use crate::path::resize;
+use crate::state::chunks::Backed;
+use balance::BalanceClock;
+pub(crate) use evict::drop_clean;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_shm::compress::Compressor;
+
+/// Chunks whose huge page is tried for again at the next round, at the most: on a machine that gives none we stop asking.
+const RETRIES_MAX: usize = 16;
+
+/// Reclaim goes on until this many are free.
+fn free_high(cx: &Context) -> u32 {
+    cx.free_low() * 2
+}
+
+/// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
+pub(crate) fn reclaim_loop(cx: &Context) {
+    let mut compressor = compress::compressor(cx);
+    let mut clock = BalanceClock::new();
+    while !cx.stopping.load(Ordering::Acquire) {
+        cx.reclaim_wakeup.wait(Duration::from_millis(500));
+        cx.state.lock().lru.policy.set_time(cx.uptime_ms());
+        resize::adjust_pool(cx);
+        balance::note_headroom(cx, &mut clock);
+        while reclaim_batch(cx, compressor.as_mut()) {
+            if let Some(compressor) = &mut compressor {
+                match balance::rebalance(cx, &mut clock) {
+                    0 => {}
+                    moved => balance::follow(cx, moved, compressor),
+                }
+            }
+        }
+        back_hasty_chunks(cx);
+    }
+}
+
+/// Gives huge pages to chunks that came into use without. A chunk whose pages are under I/O is tried again later.
+fn back_hasty_chunks(cx: &Context) {
+    let chunks = std::mem::take(&mut cx.state.lock().hasty_chunks);
+    let mut again = Vec::new();
+    for chunk in chunks {
+        let backed = resize::back_with_memory(cx, chunk);
+        cx.state.lock().note_backed(chunk, backed);
+        if backed == Backed::NotYet && again.len() < RETRIES_MAX {
+            again.push(chunk);
+        }
+    }
+    let mut state = cx.state.lock();
+    let populated = state.frames.populated();
+    state.hasty_chunks.extend(again.into_iter().filter(|&c| c < populated));
+}
+
+/// One step towards the high watermark; false when there, or when nothing can be freed.
+fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>) -> bool {
+    let grow = {
+        let state = cx.state.lock();
+        if state.frames.free_count() >= free_high(cx) {
+            return false;
+        }
+        state.frames.can_grow().then(|| state.frames.populated())
+    };
+    let Some(grow) = grow else { return evict::evict_batch(cx, compressor) > 0 };
+    // Backing a chunk with memory takes a while: not under the lock.
+    let backed = resize::back_with_memory(cx, grow);
+    let mut state = cx.state.lock();
+    if state.frames.populated() == grow && state.frames.can_grow() {
+        state.grow_pool();
+    }
+    state.note_backed(grow, backed);
+    true
+}

@@ -1,0 +1,105 @@
+//! The pool in chunks of 2 MiB: how they get memory, and how the top one leaves.
+
+use crate::segment::flag::{HELD, REUSED};
+use crate::state::State;
+use std::sync::atomic::Ordering;
+use terrace_policy::{Touches, Why};
+use terrace_shm::index::Place;
+use terrace_shm::layout::CHUNK_FRAMES;
+use terrace_shm::{PAGE_SIZE, State as EntryState};
+
+/// How a chunk of frames got its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backed {
+    Huge,
+    /// In small pages, and there are no others.
+    Small,
+    /// In small pages, but it may be worth another try.
+    NotYet,
+}
+
+impl State {
+    /// Books how a chunk was backed, outside the lock; if it has left the pool meanwhile, its memory goes back.
+    pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
+        if first >= self.frames.populated() {
+            self.give_back(first, first + CHUNK_FRAMES as u32);
+        } else if backed == Backed::Huge {
+            self.huge_chunks.insert(first);
+        }
+    }
+
+    /// After a restart: these frames are in use, and as many as ever before have memory.
+    pub(crate) fn recover_frames(&mut self, in_use: &[u32]) {
+        let noted = self.handles.segment.header().populated.load(Ordering::Acquire);
+        let needed = in_use.iter().max().map_or(0, |f| f + 1).next_multiple_of(CHUNK_FRAMES as u32);
+        let frames_max = self.handles.segment.geometry().frames_max;
+        self.frames.recover(noted.max(needed).min(frames_max), in_use.iter().copied());
+        self.note_populated();
+        // A chunk that was being backed when the daemon died belongs to nobody.
+        self.give_back(self.frames.populated(), frames_max);
+        // Nobody remembers which chunks had huge pages: reclaim asks for them again, which costs nothing where they are.
+        // Those above the limit are about to go.
+        self.hasty_chunks =
+            (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
+    }
+
+    /// Empties the top chunk and gives its memory back; its pages move to frames below, for which the policy gives up others. False
+    /// if pages that are dirty or in use are in the way.
+    ///
+    /// All under one lock: were the hole punched later, the chunk could have grown again and be full of new pages by then.
+    pub(crate) fn drop_top_chunk(&mut self) -> bool {
+        let end = self.frames.populated();
+        let first = end - CHUNK_FRAMES as u32;
+        for frame in first..end {
+            if self.frames.is_free(frame) {
+                continue;
+            }
+            let clean = self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
+            let Some(place) = self.pages.place_of(frame).filter(|_| clean) else { return false };
+            if self.pages.index.get(place).state() != EntryState::Present {
+                return false;
+            }
+            // The policy may give up this very page to make room.
+            let room = self.claim();
+            match room {
+                Some(to) if self.pages.place_of(frame) == Some(place) => self.relocate(place, frame, to),
+                Some(to) => self.unclaim(to),
+                None => {
+                    let (slot, page) = self.pages.index.whose(place);
+                    let o = self.objects.in_slot(slot).expect("a page has an object").clone();
+                    self.drop_page(&o, page, place, frame);
+                }
+            }
+        }
+        self.give_back(first, end);
+        self.frames.drop_top_chunk();
+        self.huge_chunks.remove(&first);
+        self.note_populated();
+        true
+    }
+
+    /// Moves a clean page to a claimed frame. To the policy it is a page that left and came back at once: it was worth keeping.
+    fn relocate(&mut self, place: Place, from: u32, to: u32) {
+        let (seg, mut touches) = (self.handles.segment.clone(), self.lru.touches());
+        let count = touches.take(from);
+        let flags = self.pages.flags(from).load(Ordering::Relaxed);
+        self.pages.flags(to).store(flags & REUSED, Ordering::Relaxed);
+        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under this lock only, and
+        // the new frame is claimed.
+        unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
+        self.pages.publish_present(place, to);
+        self.remap(place, to);
+        self.free_mapped(from);
+        let shadow = self.lru.policy.shadow();
+        self.lru.policy.remove(from);
+        self.lru_insert(to, shadow, Why::Read, false);
+        touches.set(to, count);
+    }
+
+    /// Gives the memory of frames that belong to nobody back to the machine.
+    fn give_back(&self, first: u32, end: u32) {
+        if let Err(e) = self.handles.punch(first..end) {
+            tracing::warn!("memory of frames {first}..{end} not given back: {e}");
+        }
+    }
+}

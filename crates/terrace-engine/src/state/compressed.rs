@@ -1,0 +1,378 @@
+//! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
+//! instead of a read of the device.
+//!
+//! Life of a page in it: the policy gives it up, and the tier has room (which it fills slowly where processors are busy), or the page was
+//! used more than once (`flag::REUSED`) -> `reclaim/compress.rs` (reclaim's thread, no lock) -> [`State::finish_store`](super::State::finish_store): the entry names the pool's
+//! object, the frame is free -> readers decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for
+//! often enough of late ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion) -> or nobody reads it, and [`State::shrink_compressed`](super::State::shrink_compressed) gives it up, oldest first.
+//!
+//! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
+//! follows what it earns (`terrace-policy/src/boundary.rs`).
+
+use crate::config::{Admit, CompressedConfig};
+use crate::file::object::Object;
+use crate::segment::SegmentHandles;
+use crate::stats::CompressedTier;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_policy::Shadow;
+use terrace_policy::boundary::{Boundary, Costs, Window};
+use terrace_shm::codec::{Codec, Coded};
+use terrace_shm::compress::Refusal;
+use terrace_shm::index::{Index, Place};
+use terrace_shm::layout::HUGE;
+use terrace_shm::protocol::replace;
+use terrace_shm::zobject::Handle;
+use terrace_shm::zpool::ZPool;
+use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
+
+/// What compressing a page costs, ns, until something better is known: LZ4.
+const COMPRESS_NS: u64 = 8_000;
+/// What a hit costs, ns, until something better is known; and of that what is not decompressing: finding, copying, checking.
+const DECOMPRESS_NS: u64 = 3_500;
+const HIT_NS: u64 = 1_500;
+/// What a miss takes of the processors beyond a hit, ns: for each read of the device, which is begun and ended, with two changes of thread;
+/// and for each page, which is donated and listed, and another one evicted. fio, nearly all of whose reads missed, took 24 us for a read of
+/// one page, 30 for four, 62 for sixteen, its own calls included.
+const READ_WORK_NS: u64 = 14_500;
+const PAGE_WORK_NS: u64 = 2_500;
+/// Reads of the device that tell what one takes.
+const READS_MIN: u64 = 64;
+/// Share of the processors that may go into filling the tier while they are busy: more would be felt before it can pay.
+const FILLING_BUSY: f64 = 0.02;
+/// A longer while in which nothing was judged does not count in full for that.
+const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
+/// Bytes that compaction moves under one lock.
+const COMPACT_BYTES: usize = 256 << 10;
+/// Unused zspages that keep their memory, bytes.
+const IDLE_BYTES: u64 = 1 << 20;
+/// What a page that can be compressed says against so many of its file that cannot; and one that LZ4 can, against those left to zstd: a
+/// vain try of LZ4 costs half of what zstd does.
+const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
+const LZ4_OUTWEIGHS: u16 = 4;
+/// The shadow of a page that was in memory, which is all that is known; the policy is not told. So of a page that left the tier: it has been
+/// away longer than anything in DRAM. (With a shadow of the policy's, all pages of a loop came back as recent ones, and circulated.) And where
+/// the policy makes none at all: the tier wants to know what comes back. No policy makes this one but once in 2^31 evictions.
+pub(crate) const WAS_HERE: u32 = u32::MAX;
+/// A page is promoted when it is touched so often below: then it has been read so much more than others there that what promoting costs,
+/// a decompression and another page's compression, comes back in decompressions saved.
+const PROMOTE_AT: u32 = 8;
+
+/// What has happened in the tier beside what the pool counts.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct TierCounts {
+    /// Pages refused: too long a result, and those whose file is known for it.
+    pub reject_compress_poor: u64,
+    pub reject_by_file: u64,
+    /// Pages that came back to DRAM.
+    pub promoted: u64,
+    /// Pages whose content or state changed while they were compressed.
+    pub changed: u64,
+    /// Pages that the pool had already when they came.
+    pub duplicates: u64,
+    /// Pages compressed that were taken for no reason but that there was room.
+    pub filling: u64,
+    /// Pages compressed, whatever came of it, and the processor time that it took, putting away included, ns.
+    pub compressed: u64,
+    pub compress_ns: u64,
+}
+
+/// The compressed pages, and what they have earned.
+#[derive(Debug)]
+pub(crate) struct Compressed {
+    pub pool: ZPool,
+    pub boundary: Boundary,
+    pub counts: TierCounts,
+    admit: Admit,
+    /// The policy keeps shadows: those it wants.
+    has_ghost: bool,
+    pub compressor_bytes: usize,
+    /// Pages that may be compressed for no reason but that there is room, until the tier is judged again.
+    fill_budget: u64,
+    /// Of the window under way.
+    refaults: u64,
+    /// Counters when it began: pages stored, refused, not tried and promoted, reads answered, pages compressed for there was room.
+    began: [u64; 6],
+    /// Reads answered when touches were aged.
+    aged_at: u64,
+    /// What the daemon has read of the source, where most pages came back: pages, in how many reads, ns.
+    source_read: [u64; 3],
+    /// This, and what clients had read, when its cost was last looked at.
+    read_at: [u64; 3],
+}
+
+/// A page on its way out of DRAM. Until it has arrived it is resident as before.
+#[derive(Debug)]
+pub(crate) struct CompressCandidate {
+    pub place: Place,
+    pub frame: u32,
+    pub entry: Entry,
+    pub shadow: Option<Shadow>,
+    /// A full tier would not have taken it.
+    pub filling: bool,
+    /// LZ4 need not be tried.
+    pub beyond_lz4: bool,
+}
+
+impl Compressed {
+    /// An empty tier; None if there is to be none.
+    ///
+    /// # Errors
+    /// Out of memory; what a predecessor left in the pool cannot be given back.
+    pub(crate) fn new(
+        config: CompressedConfig,
+        has_ghost: bool,
+        handles: &SegmentHandles,
+    ) -> io::Result<Option<Compressed>> {
+        let pool = ZPool::new(handles.segment.clone(), handles.touches.clone())?;
+        if config.codec.is_none() || config.max_share == 0 {
+            return Ok(None);
+        }
+        let (read, work) = (config.miss_ns, READ_WORK_NS + PAGE_WORK_NS);
+        let costs = Costs { read, work, compress: COMPRESS_NS, decompress: DECOMPRESS_NS };
+        handles.segment.header().promote_at.store(PROMOTE_AT, Ordering::Relaxed);
+        Ok(Some(Compressed {
+            pool,
+            boundary: Boundary::new(costs),
+            counts: TierCounts::default(),
+            admit: config.admit,
+            has_ghost,
+            compressor_bytes: 0,
+            fill_budget: u64::MAX,
+            refaults: 0,
+            began: [0; 6],
+            aged_at: 0,
+            source_read: [0; 3],
+            read_at: [0; 3],
+        }))
+    }
+
+    /// Memory that it should have, bytes.
+    pub(crate) fn target(&self) -> u64 {
+        u64::from(self.boundary.chunks()) * HUGE as u64
+    }
+    /// Memory of its books and of the compressor, bytes.
+    pub(crate) fn books_bytes(&self) -> u64 {
+        self.pool.books_bytes() + self.compressor_bytes as u64
+    }
+    /// Whether more pages fit in without others leaving.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.fills(self.pool.limit())
+    }
+    /// Whether it has filled so many bytes.
+    fn fills(&self, bytes: u64) -> bool {
+        self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
+    }
+
+    /// Sets what may be compressed to fill it in the next while, if it is like the last `past` ns of so many processors.
+    fn set_fill_budget(&mut self, past: u64, processors: usize) {
+        let ns = past as f64 * processors as f64 * FILLING_BUSY;
+        let slowly = self.boundary.is_busy() && !self.boundary.is_least();
+        self.fill_budget = if slowly { ns as u64 / self.boundary.costs.compress.max(1) } else { u64::MAX };
+    }
+    /// Whether it has not filled what it had before its last step, and may not do so now.
+    fn is_fill_limited(&self) -> bool {
+        self.fill_budget == 0 && !self.fills(u64::from(self.boundary.chunks_before()) * HUGE as u64)
+    }
+
+    /// Learns what a missing page costs from reads of the source, those of clients being given: what one read takes, its pages share.
+    fn note_reads(&mut self, clients: [u64; 3]) {
+        let now: [u64; 3] = std::array::from_fn(|i| clients[i].wrapping_add(self.source_read[i]));
+        let [pages, reads, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
+        if pages < READS_MIN {
+            return;
+        }
+        self.read_at = now;
+        // Clients count, and may count nonsense.
+        let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
+        let costs = &mut self.boundary.costs;
+        learn::<9>(&mut costs.read, ns);
+        learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
+    }
+
+    /// Learns what decompressing costs from one page, for which it took `ns` of the processor. One tells little: zstd's take three times
+    /// what LZ4's do, and the clock goes on while an interrupt is served or the hypervisor lets others run: one page of 5 ms would make
+    /// the tier give up all its memory, and as it then compresses nothing, it would never hear of a better price.
+    fn note_unpacking(&mut self, ns: u64) {
+        let known = &mut self.boundary.costs.decompress;
+        learn::<65>(known, (HIT_NS + ns).min(4 * *known));
+    }
+
+    /// A page was read from the source that had been here before.
+    pub(crate) fn note_refault(&mut self) {
+        self.refaults += 1;
+    }
+    /// The daemon has read so many pages at once, most of which had been here before. (What comes for the first time no tier would have saved:
+    /// a scan is not to make misses look cheap.)
+    pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64) {
+        [pages as u64, 1, ns].iter().zip(&mut self.source_read).for_each(|(more, sum)| *sum += more);
+    }
+    /// The shadow of a page for which the policy makes none.
+    pub(crate) fn shadow_without_ghost(&self) -> u32 {
+        if self.has_ghost { 0 } else { WAS_HERE }
+    }
+
+    /// Whether a page of `object` that leaves DRAM is taken: if so, whether for no reason but that there is room, and whether LZ4 need
+    /// not be tried.
+    pub(crate) fn admits(&mut self, object: Option<&Object>, reused: bool) -> Option<(bool, bool)> {
+        let filling = self.admit == Admit::Reused && !reused;
+        if filling && (self.fill_budget == 0 || !self.has_room()) {
+            return None;
+        }
+        if !self.boundary.compresses() {
+            self.boundary.passed();
+            return None;
+        }
+        // Also while there is no memory: the boundary should know what it would be for.
+        if object.is_some_and(|o| o.compressing.should_skip()) {
+            self.counts.reject_by_file += 1;
+            return None;
+        }
+        let beyond_lz4 = object.is_some_and(|o| o.lz4.should_skip());
+        if self.pool.limit() == 0 {
+            return None;
+        }
+        self.fill_budget -= u64::from(filling);
+        Some((filling, beyond_lz4))
+    }
+    /// A page that was compressed is used otherwise by now: its entry says this. What is there stays: it is not older than
+    /// what was brought.
+    pub(crate) fn note_race(&mut self, now: EntryState) {
+        let counts = &mut self.counts;
+        *(if now == EntryState::Below { &mut counts.duplicates } else { &mut counts.changed }) += 1;
+    }
+    /// How compressing a page of `object` ended.
+    pub(crate) fn note_result(
+        &mut self,
+        page: &CompressCandidate,
+        object: Option<&Object>,
+        coded: &Result<Coded<'_>, Refusal>,
+    ) {
+        self.counts.filling += u64::from(page.filling);
+        self.counts.reject_compress_poor += u64::from(coded.is_err());
+        let codec = coded.as_ref().ok().map(|coded| coded.codec);
+        let Some(o) = object else { return };
+        o.compressing.note(codec.is_some(), REFUSALS_OUTWEIGHED);
+        if !page.beyond_lz4 && codec != Some(Codec::Same) {
+            o.lz4.note(codec == Some(Codec::Lz4), LZ4_OUTWEIGHS);
+        }
+    }
+    /// What compressing `pages` pages took of the processor, and decompressing one of them, ns.
+    pub(crate) fn note_work(&mut self, pages: usize, compress_ns: u64, decompress_ns: Option<u64>) {
+        if let Some(ns) = decompress_ns {
+            self.note_unpacking(ns);
+        }
+        self.counts.compress_ns += compress_ns;
+        self.counts.compressed += pages as u64;
+    }
+
+    /// Brings what the pool holds together, and gives unused memory back.
+    pub(crate) fn compact(&mut self, index: &Index) {
+        self.pool.compact(COMPACT_BYTES, |place, _, new| {
+            let clock = index.tick();
+            replace(index.entry(place), Entry::compressed(new, clock));
+        });
+        if let Err(e) = self.pool.trim(IDLE_BYTES) {
+            tracing::warn!("memory of the compressed tier not given back: {e}");
+        }
+    }
+    /// A page has come back to DRAM.
+    pub(crate) fn note_promotion(&mut self, handle: Handle) {
+        self.pool.remove(handle);
+        self.counts.promoted += 1;
+    }
+
+    /// Moves the boundary by what the last `past` ns brought, on so many processors: by so many chunks. `hits` of compressed pages, and
+    /// the pages, reads and ns that clients have read, are counted since the start.
+    pub(crate) fn rebalance(
+        &mut self,
+        hits: u64,
+        clients_read: [u64; 3],
+        past: u64,
+        processors: usize,
+    ) -> i64 {
+        self.note_reads(clients_read);
+        let starved = self.is_fill_limited();
+        let (c, pool) = (self.counts, &self.pool);
+        let stored = pool.counts().stored_pages;
+        let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
+        let [stored, refused, untried, promoted, tier_hits, filling] =
+            std::array::from_fn(|i| ends[i].saturating_sub(self.began[i]));
+        let window = Window {
+            refaults: self.refaults,
+            tier_hits,
+            promoted,
+            stored,
+            refused,
+            filling,
+            untried,
+            tier_pages: pool.stored_pages(),
+            tier_frames: pool.slot_bytes() / PAGE_SIZE as u64,
+            full: self.fills(self.target()),
+            starved,
+        };
+        self.pool.age(hits.saturating_sub(std::mem::replace(&mut self.aged_at, hits)) as usize);
+        let before = self.boundary.chunks();
+        if let Some(each) = c.compress_ns.checked_div(c.compressed) {
+            self.boundary.costs.compress = each;
+        }
+        self.set_fill_budget(past.min(FILLING_PAST_MAX.as_nanos() as u64), processors);
+        if self.boundary.judge(window) {
+            (self.refaults, self.began) = (0, ends);
+        }
+        i64::from(self.boundary.chunks()) - i64::from(before)
+    }
+
+    /// What does not agree between the pool and the entries that name its objects, of which there are `named`.
+    pub(crate) fn check(&self, named: &[(Place, Handle)], bad: &mut Vec<String>) {
+        bad.extend(self.pool.check().err());
+        for &(place, handle) in named {
+            if !self.pool.is_live(handle) || self.pool.place(handle) != place {
+                bad.push(format!("{place:?} names {handle:?}, which is no page of it"));
+            }
+        }
+        if self.pool.stored_pages() != named.len() as u64 {
+            bad.push(format!("{} compressed pages, {} named", self.pool.stored_pages(), named.len()));
+        }
+    }
+
+    /// What `terrace stat` shows; `hits` are counted at the doors.
+    pub(crate) fn stats(&self, hits: u64) -> CompressedTier {
+        let (pool, counts, c) = (&self.pool, self.pool.counts(), self.counts);
+        let share = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 0.0 };
+        let compressed = counts.stored_pages + c.reject_compress_poor;
+        CompressedTier {
+            pool_bytes: pool.bytes(),
+            pool_limit_bytes: pool.limit(),
+            books_bytes: self.books_bytes(),
+            live_bytes: pool.live_bytes(),
+            pages: pool.stored_pages(),
+            density: share(pool.stored_pages() * PAGE_SIZE as u64, pool.bytes()),
+            bypassed: !self.boundary.compresses(),
+            hits,
+            hits_per_compression: share(hits, compressed),
+            stored_pages: counts.stored_pages,
+            loaded_pages: c.promoted,
+            evicted_pages: counts.evicted_pages,
+            pgpromote: c.promoted,
+            reject_compress_poor: c.reject_compress_poor,
+            reject_by_file: c.reject_by_file,
+            alloc_failures: counts.alloc_failures,
+            changed: c.changed,
+            duplicates: c.duplicates,
+            moved_bytes: counts.moved_bytes,
+            compress_ns: c.compress_ns / c.compressed.max(1),
+            miss_ns: self.boundary.costs.read,
+        }
+    }
+}
+
+/// A moving mean: what was `seen` last is one part in `PARTS` of it.
+fn learn<const PARTS: u64>(known: &mut u64, seen: u64) {
+    *known += seen / (PARTS - 1);
+    *known -= *known / PARTS;
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,350 @@
+//! The compressed pages of an engine, with the test as reclaim's thread.
+
+use super::*;
+use crate::file::object::ObjectRef;
+use crate::io::BlockingIo;
+use crate::path::resize;
+use crate::reclaim::balance::{self, BalanceClock};
+use crate::reclaim::compress;
+use crate::{Door, Engine, EngineConfig, SystemClock};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use terrace_shm::compress::{Compressor, Mode};
+
+pub(crate) const PAGES: u64 = 256;
+
+/// A file of pages that tell their number, all of them read and then compressed. Reclaim is not served: the test is its thread.
+pub(crate) struct Squeezed {
+    pub engine: Arc<Engine>,
+    compressor: Compressor,
+    pub o: ObjectRef,
+    _file: tempfile::NamedTempFile,
+}
+
+/// A quarter noise (xorshift64), the rest text.
+pub(crate) fn content(page: u64) -> Vec<u8> {
+    let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bytes: Vec<u8> = Vec::with_capacity(2 * PAGE_SIZE);
+    while bytes.len() < PAGE_SIZE / 4 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        bytes.extend(x.to_le_bytes());
+    }
+    bytes.extend(format!("page {page} of a file that compresses well; ").repeat(200).into_bytes());
+    bytes.truncate(PAGE_SIZE);
+    bytes
+}
+
+impl Squeezed {
+    pub(crate) fn new(codec: Mode) -> Squeezed {
+        Squeezed::under("strata", codec)
+    }
+    fn under(policy: &str, codec: Mode) -> Squeezed {
+        let mut s = Squeezed::not_yet(policy, codec);
+        s.squeeze();
+        s
+    }
+    fn not_yet(policy: &str, codec: Mode) -> Squeezed {
+        let compressed = CompressedConfig {
+            codec: Some(codec),
+            min_share: 25,
+            admit: Admit::All,
+            ..CompressedConfig::default()
+        };
+        let policy = policy.to_owned();
+        let config = EngineConfig { memory_bytes: 32 << 20, policy, compressed, ..EngineConfig::default() };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine =
+            Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, (0..PAGES).flat_map(content).collect::<Vec<u8>>()).unwrap();
+        let o = engine.object(7, file.as_raw_fd(), PAGES * PAGE_SIZE as u64).unwrap();
+        let compressor = compress::compressor(&engine.cx).unwrap();
+        let s = Squeezed { engine, compressor, o, _file: file };
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        s
+    }
+    fn squeeze(&mut self) {
+        let mut leaving = Vec::new();
+        self.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut leaving));
+        compress::compress(&self.engine.cx, &leaving, &mut self.compressor);
+    }
+    pub(crate) fn read(&self, page: u64) -> Vec<u8> {
+        let mut buf = vec![0; PAGE_SIZE];
+        let n = self.engine.read(&self.o, page * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
+        buf.truncate(n);
+        buf
+    }
+    pub(crate) fn damage(&self) {
+        let seg = &self.engine.cx.handles.segment;
+        for zspage in 0..2 {
+            // SAFETY: memory of the segment, which only this thread uses.
+            unsafe { seg.zspage(zspage).write_bytes(0xa5, terrace_shm::layout::ZSPAGE_SIZE) };
+        }
+    }
+    pub(crate) fn stats(&self) -> CompressedTier {
+        let stats = self.engine.stats();
+        assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "{:?}", stats.memory);
+        stats.compressed.unwrap()
+    }
+    pub(crate) fn state(&self, page: u64) -> EntryState {
+        let state = self.engine.cx.state.lock();
+        state.pages.index.get(state.pages.index.find(self.o.slot_index(), page).unwrap()).state()
+    }
+    fn is_watched(&self, page: u64) -> bool {
+        let state = self.engine.cx.state.lock();
+        let place = state.pages.index.find(self.o.slot_index(), page).unwrap();
+        state.pages.index.get(place).frame().is_some_and(|frame| state.sampler.watch.is_watched(frame))
+    }
+    pub(crate) fn agrees(&self) {
+        assert_eq!(self.engine.check(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn while_processors_are_busy_the_tier_fills_slowly() {
+    let may = 50;
+    for idle in [1.0, 0.0] {
+        let mut s = Squeezed::not_yet("strata", Mode::Lz4);
+        {
+            let mut state = s.engine.cx.state.lock();
+            let tier = state.compressed.as_mut().unwrap();
+            (tier.admit, tier.boundary.idle) = (Admit::Reused, idle);
+            tier.boundary.set_limits(0..=8, 16);
+            let each = tier.boundary.costs.compress as f64 / 2.0 / FILLING_BUSY;
+            tier.set_fill_budget((each * (may as f64 + 0.5)) as u64, 2);
+        }
+        s.squeeze();
+        let filled = s.engine.cx.state.lock().compressed.as_ref().unwrap().counts.filling;
+        assert!(if idle > 0.0 { filled > may } else { filled == may }, "idle: {idle}, {filled}");
+        let starved = s.engine.cx.state.lock().compressed.as_ref().unwrap().is_fill_limited();
+        assert_eq!(starved, idle == 0.0, "the rest of its memory is no use to anybody");
+        s.agrees();
+    }
+}
+
+#[test]
+fn a_busy_machine_is_told_how_much_it_may_fill() {
+    for idle in [1.0, 0.0] {
+        let s = Squeezed::new(Mode::Lz4);
+        s.engine.cx.state.lock().compressed.as_mut().unwrap().boundary.idle = idle;
+        let mut clock = BalanceClock::new();
+        clock.processors = 2;
+        s.engine.cx.state.lock().compressed.as_mut().unwrap().boundary.set_limits(0..=8, 16);
+        balance::rebalance(&s.engine.cx, &mut clock);
+        let state = s.engine.cx.state.lock();
+        let tier = state.compressed.as_ref().unwrap();
+        assert_eq!(tier.boundary.idle, idle, "the first look tells nothing yet");
+        let slowly = FILLING_PAST_MAX.as_nanos() as f64 * 2.0 * FILLING_BUSY;
+        let may = slowly as u64 / tier.boundary.costs.compress;
+        assert_eq!(tier.fill_budget, if idle > 0.0 { u64::MAX } else { may }, "idle: {idle}");
+        assert!(tier.counts.compressed >= PAGES, "the pages here have told");
+    }
+}
+
+#[test]
+fn what_leaves_dram_is_read_from_less_of_it() {
+    for codec in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
+        let s = Squeezed::new(codec);
+        s.agrees();
+        let before = s.stats();
+        assert_eq!(before.pages, PAGES, "{before:?}");
+        assert!(before.live_bytes * 3 < PAGES * PAGE_SIZE as u64, "{before:?}");
+        let misses = s.engine.stats().main_door.misses;
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        let after = s.stats();
+        assert_eq!((after.hits, after.pgpromote, after.pages), (PAGES, 0, PAGES), "at first they stay");
+        for _ in 2..PROMOTE_AT {
+            (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        }
+        assert_eq!(s.stats().pgpromote, 0);
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        let after = s.stats();
+        assert_eq!((after.pgpromote, after.pages), (PAGES, 0), "often enough, and they come back");
+        assert_eq!(s.engine.stats().main_door.misses, misses, "nothing was read from the source");
+        let mrc = s.engine.mrc();
+        // One in nine of the reads came before, to pages read ahead.
+        let measured = mrc.measured_hit_ratio.unwrap();
+        assert!(measured < 0.12, "DRAM alone would have missed them: {mrc:?}");
+        assert!((0..PAGES).all(|page| s.is_watched(page)), "promoted, they are sampled as others are");
+        s.agrees();
+    }
+}
+
+#[test]
+fn whoever_needs_a_frame_meanwhile_takes_no_page_that_is_being_compressed() {
+    let mut s = Squeezed::new(Mode::Lz4);
+    // Back in DRAM.
+    (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
+    let mut leaving = Vec::new();
+    s.engine.cx.state.lock().reclaim(PAGES as usize / 2, Some(&mut leaving));
+    assert_eq!(leaving.len(), PAGES as usize / 2);
+    s.engine.cx.state.lock().reclaim(PAGES as usize, None);
+    compress::compress(&s.engine.cx, &leaving, &mut s.compressor);
+    assert_eq!((s.stats().changed, s.stats().pages), (0, PAGES / 2));
+    // Nothing is left of the mark.
+    s.engine.drop_clean();
+    assert_eq!((s.stats().pages, s.engine.stats().memory.pages), (0, 0));
+    s.agrees();
+}
+
+/// Two threads that compress would do that; there is one, so it takes a batch that is kept back.
+#[test]
+fn a_page_that_the_tier_has_already_is_counted_and_stays_as_it_is() {
+    let mut s = Squeezed::new(Mode::Lz4);
+    s.engine.drop_clean();
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    let mut late = Vec::new();
+    s.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut late));
+    assert_eq!(late.len() as u64, PAGES);
+    // As truncation does, and read again: in other frames, without the mark of what is being compressed.
+    (0..PAGES).for_each(|page| s.engine.cx.state.lock().drop_pages(&s.o, page, page));
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    s.squeeze();
+    let before = s.stats();
+    assert_eq!((before.pages, before.duplicates), (PAGES, 0));
+    compress::compress(&s.engine.cx, &late, &mut s.compressor);
+    let after = s.stats();
+    assert_eq!((after.duplicates, after.changed), (PAGES, before.changed));
+    assert_eq!((after.pages, after.stored_pages), (PAGES, before.stored_pages));
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    s.agrees();
+}
+
+#[test]
+fn writes_and_cuts_find_compressed_pages() {
+    let mut s = Squeezed::new(Mode::Mixed);
+    let at = |page: u64| page * PAGE_SIZE as u64;
+    s.engine.write(&s.o, at(3) + 10, b"!!!!").unwrap();
+    s.engine.write(&s.o, at(4), &vec![9; PAGE_SIZE]).unwrap();
+    let mut third = content(3);
+    third[10..14].copy_from_slice(b"!!!!");
+    assert_eq!((s.read(3), s.read(4)), (third.clone(), vec![9; PAGE_SIZE]));
+    // Dirty pages stay; written back, they may go.
+    s.squeeze();
+    assert_eq!((s.state(3), s.state(4)), (EntryState::Present, EntryState::Present));
+    s.agrees();
+    s.engine.flush_all(false).unwrap();
+    for _ in 0..4 {
+        s.squeeze();
+    }
+    assert_eq!((s.state(3), s.state(4)), (EntryState::Below, EntryState::Below));
+    assert_eq!((s.read(3), s.read(4)), (third, vec![9; PAGE_SIZE]));
+    s.engine.truncate(&s.o, at(5) + 100).unwrap();
+    assert_eq!(s.read(5), content(5)[..100]);
+    s.engine.truncate(&s.o, at(8)).unwrap();
+    assert_eq!(s.read(5), [&content(5)[..100], &[0; PAGE_SIZE - 100]].concat());
+    assert_eq!(s.read(6), [0; PAGE_SIZE]);
+    s.agrees();
+    s.engine.drop_clean();
+    assert_eq!(s.stats().pages, 0);
+    s.agrees();
+}
+
+#[test]
+fn a_damaged_page_is_read_from_the_source() {
+    let s = Squeezed::new(Mode::Mixed);
+    let misses = s.engine.stats().main_door.misses;
+    s.damage();
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    assert!(s.engine.stats().main_door.misses > misses, "some were damaged");
+}
+
+#[test]
+fn a_damaged_page_is_read_from_the_source_though_no_frame_is_free() {
+    let s = Squeezed::new(Mode::Mixed);
+    s.damage();
+    let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.cx.state.lock().claim()).collect();
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    claimed.iter().for_each(|&frame| s.engine.cx.state.lock().unclaim(frame));
+}
+
+#[test]
+fn one_page_that_took_long_says_nothing_of_others() {
+    let s = Squeezed::new(Mode::Lz4);
+    let mut state = s.engine.cx.state.lock();
+    let tier = state.compressed.as_mut().unwrap();
+    let decompress = |tier: &Compressed| tier.boundary.costs.decompress;
+    let before = decompress(tier);
+    tier.note_unpacking(5_000_000);
+    assert!(decompress(tier) < before + before / 10, "{} instead of {before}", decompress(tier));
+    (0..1000).for_each(|_| tier.note_unpacking(20_000));
+    assert!((21_000..=22_000).contains(&decompress(tier)), "{}: all take so long", decompress(tier));
+}
+
+#[test]
+fn what_reads_take_is_what_a_miss_costs() {
+    let s = Squeezed::new(Mode::Lz4);
+    let mut state = s.engine.cx.state.lock();
+    let tier = state.compressed.as_mut().unwrap();
+    tier.note_reads([10, 10, 1]);
+    assert_eq!(tier.boundary.costs.read, 60_000, "too few to tell");
+    // Four pages a read: 20 us, and the work of one read, which they share.
+    (1..200).for_each(|i| tier.note_reads([4, 1, 20_000].map(|each| i * READS_MIN * each)));
+    let Costs { read, work, .. } = tier.boundary.costs;
+    assert!((4_900..=5_100).contains(&read), "{read}");
+    assert!((6_000..=6_200).contains(&work), "{work}");
+    // What a client makes up has bounds, and is forgotten.
+    tier.note_reads([u64::MAX / 2, u64::MAX, u64::MAX]);
+    tier.note_reads([1, 1, 0]);
+    tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
+    assert!(tier.boundary.costs.work <= READ_WORK_NS + PAGE_WORK_NS);
+    assert!(tier.boundary.costs.read < 200_000_000);
+}
+
+#[test]
+fn what_comes_back_through_the_main_door_tells_what_a_miss_costs_and_what_is_new_does_not() {
+    let s = Squeezed::under("strata", Mode::Lz4);
+    let read = |s: &Squeezed| s.engine.cx.state.lock().compressed.as_ref().unwrap().source_read;
+    assert_eq!(read(&s), [0; 3], "all was new");
+    assert!(resize::empty_compressed(&s.engine.cx) > 0);
+    let mut buf = vec![0; 16 * PAGE_SIZE];
+    for page in (0..PAGES).step_by(16) {
+        s.engine.read(&s.o, page * PAGE_SIZE as u64, &mut buf, Door::MainCached).unwrap();
+        assert_eq!(buf[..PAGE_SIZE], content(page));
+    }
+    let [pages, reads, ns] = read(&s);
+    assert_eq!((pages, reads), (PAGES, PAGES / 16));
+    assert!(ns > 0);
+    let mut state = s.engine.cx.state.lock();
+    let tier = state.compressed.as_mut().unwrap();
+    (tier.read_at, tier.source_read) = ([0; 3], [1000, 10, 4_000_000]);
+    (0..100).for_each(|i| tier.note_reads([i * 1000, i * 10, i * 4_000_000]));
+    let Costs { read, work, .. } = tier.boundary.costs;
+    assert!((3_900..=4_100).contains(&read) && work < 3_000, "read in pieces of 100 pages: {read}, {work}");
+}
+
+#[test]
+fn what_comes_back_is_known_where_the_policy_keeps_no_shadows() {
+    for policy in ["lru", "strata"] {
+        let s = Squeezed::under(policy, Mode::Lz4);
+        assert!(resize::empty_compressed(&s.engine.cx) > 0);
+        (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+        s.engine.cx.state.lock().reclaim(PAGES as usize, None);
+        let before = s.engine.cx.state.lock().compressed.as_ref().unwrap().refaults;
+        // In no order: what is read ahead does not count, nor what it saves.
+        let jump = |i| i * 37 % PAGES;
+        (0..PAGES).map(jump).for_each(|page| assert_eq!(s.read(page), content(page)));
+        let refaults = s.engine.cx.state.lock().compressed.as_ref().unwrap().refaults - before;
+        assert!((PAGES / 2..=PAGES).contains(&refaults), "{policy}: {refaults}");
+        s.agrees();
+    }
+}
+
+#[test]
+fn the_tier_has_a_limit_and_shrinks() {
+    let mut s = Squeezed::new(Mode::Lz4);
+    // All of them were touched.
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    s.engine.cx.state.lock().compressed.as_mut().unwrap().pool.set_limit(128 << 10);
+    resize::shrink_compressed(&s.engine.cx);
+    let small = s.stats();
+    assert!(small.pool_bytes <= 128 << 10 && small.pages < PAGES && small.evicted_pages > 0, "{small:?}");
+    s.agrees();
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+    s.squeeze();
+    assert!(s.stats().pool_bytes <= 128 << 10);
+    s.agrees();
+    (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
+}

@@ -1,0 +1,195 @@
+//! What the source does not have for certain: the pages of all objects, counted.
+//!
+//! A page is *dirty* (the source does not have it), then under *writeback* (on its way), then clean; or, if it went through
+//! the kernel's page cache, *unstable*, as the kernel's NFS client says: the source shows it, but the kernel may still fail
+//! to write it, and would drop it then. Unstable pages keep their frames until a sync has succeeded; if it fails they are
+//! dirty again. All of this changes under the state lock; each state has a flag in the frame, which outlives terraced.
+
+use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
+use crate::file::object::{Object, ObjectId};
+use crate::segment::flag::{DIRTY, UNSTABLE, WRITEBACK};
+use crate::state::page_table::PageTable;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The same for all objects, and how writeback gets on.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyAccounting {
+    pub totals: DirtyTotals,
+    /// Objects that have some.
+    pub objects: BTreeSet<ObjectId>,
+    failing_objects: u64,
+    last_errno: i32,
+    /// Pages that writeback has made clean, ever.
+    pub arrived: u64,
+    /// Writers that wait for writeback.
+    pub waiting: u32,
+    /// Passes of the writeback thread.
+    pub passes_begun: u64,
+    pub passes_ended: u64,
+    /// Moves with each sync of the whole source: what became unstable in an earlier round is covered by it.
+    pub sync_round: u64,
+}
+
+impl DirtyAccounting {
+    /// errno of a writeback that keeps failing; 0: all work.
+    pub fn failing_errno(&self) -> i32 {
+        if self.failing_objects == 0 { 0 } else { self.last_errno }
+    }
+}
+
+/// What has become of a page under writeback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WritebackOutcome {
+    /// The device has taken it.
+    Arrived,
+    /// The kernel's page cache has taken it.
+    Unstable,
+    /// Nothing is known of it.
+    Failed,
+}
+
+impl DirtyAccounting {
+    /// Changes the sets of one object, and the sums with them.
+    fn account<T>(&mut self, o: &Object, change: impl FnOnce(&mut DirtyPages) -> T) -> T {
+        let mut dirty = o.dirty.lock();
+        let (before, failed) = (dirty.totals(), dirty.errno != 0);
+        let result = change(&mut dirty);
+        let after = dirty.totals();
+        let all = &mut self.totals;
+        all.dirty = all.dirty + after.dirty - before.dirty;
+        all.writeback = all.writeback + after.writeback - before.writeback;
+        all.unstable = all.unstable + after.unstable - before.unstable;
+        all.failing = all.failing + after.failing - before.failing;
+        match (failed, dirty.errno != 0) {
+            (false, true) => self.failing_objects += 1,
+            (true, false) => self.failing_objects -= 1,
+            _ => {}
+        }
+        match (before.all() > 0, after.all() > 0) {
+            (false, true) => drop(self.objects.insert(o.id())),
+            (true, false) => drop(self.objects.remove(&o.id())),
+            _ => {}
+        }
+        result
+    }
+
+    /// Marks a page dirty, given the flags of its frame. Before it is published: a crash in between must not lose it.
+    pub(crate) fn mark(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
+        if flags.fetch_or(DIRTY, Ordering::Release) & DIRTY != 0 {
+            return;
+        }
+        // What is written again need not be stable before.
+        flags.fetch_and(!UNSTABLE, Ordering::Release);
+        self.account_dirty(o, page, now_ns);
+    }
+
+    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (An unstable
+    /// one, too: the kernel may have told the dead daemon, and nobody else, that it was lost.) The frame says so at every moment, for this daemon may be
+    /// killed at any.
+    pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
+        flags.store(DIRTY, Ordering::Release);
+        self.account_dirty(o, page, now_ns);
+    }
+
+    /// Takes over an unstable page as it is, since what the source shows is newer. One that was lost, of which only the dead daemon was told, stays so.
+    pub(crate) fn adopt_unstable(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
+        flags.store(UNSTABLE, Ordering::Release);
+        self.account_unstable(o, page, now_ns);
+    }
+
+    fn account_unstable(&mut self, o: &Object, page: u64, now_ns: u64) {
+        let round = self.sync_round;
+        self.account(o, |dirty| {
+            if dirty.unstable.is_empty() {
+                dirty.unstable_since = now_ns;
+            }
+            dirty.unstable.insert(page, round);
+        });
+    }
+
+    fn account_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
+        self.account(o, |dirty| {
+            dirty.unstable.remove(&page);
+            if dirty.dirty.is_empty() {
+                dirty.dirty_since = now_ns;
+            }
+            dirty.dirty.insert(page);
+        });
+    }
+
+    /// Forgets that a page is dirty or unstable: it goes, or it need not be written.
+    pub(crate) fn clean(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
+        if flags.fetch_and(!(DIRTY | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
+            self.account(o, |dirty| {
+                dirty.dirty.remove(&page);
+                dirty.unstable.remove(&page);
+            });
+        }
+    }
+
+    /// A dirty page sets out.
+    pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
+        flags.fetch_or(WRITEBACK, Ordering::Release);
+        flags.fetch_and(!DIRTY, Ordering::Release);
+        self.account(o, |dirty| {
+            dirty.dirty.remove(&page);
+            dirty.writeback += 1;
+        });
+    }
+
+    /// It has arrived, or is dirty again. It may have become dirty again meanwhile in any case.
+    pub(crate) fn end_writeback(
+        &mut self,
+        flags: &AtomicU8,
+        o: &Object,
+        page: u64,
+        outcome: WritebackOutcome,
+        now_ns: u64,
+    ) {
+        match outcome {
+            WritebackOutcome::Arrived => {}
+            WritebackOutcome::Failed => self.mark(flags, o, page, now_ns),
+            WritebackOutcome::Unstable if flags.load(Ordering::Relaxed) & DIRTY != 0 => {}
+            WritebackOutcome::Unstable => {
+                flags.fetch_or(UNSTABLE, Ordering::Release);
+                self.account_unstable(o, page, now_ns);
+            }
+        }
+        self.arrived += u64::from(outcome != WritebackOutcome::Failed);
+        flags.fetch_and(!WRITEBACK, Ordering::Release);
+        self.account(o, |dirty| dirty.writeback -= 1);
+    }
+
+    /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
+    pub(crate) fn end_sync(&mut self, table: &PageTable, o: &Object, round: u64, lost: Option<u64>) {
+        let pages: Vec<u64> = o
+            .dirty
+            .lock()
+            .unstable
+            .iter()
+            .filter(|(_, became)| **became < round)
+            .map(|(page, _)| *page)
+            .collect();
+        for &page in &pages {
+            let flags = table.flags(table.frame_of(o, page).expect("an unstable page has a frame"));
+            match lost {
+                Some(now_ns) => self.mark(flags, o, page, now_ns),
+                None => drop(flags.fetch_and(!UNSTABLE, Ordering::Release)),
+            }
+        }
+        self.account(o, |dirty| dirty.unstable.retain(|_, became| *became >= round));
+        self.arrived += if lost.is_none() { pages.len() as u64 } else { 0 };
+    }
+
+    /// How the last writeback of an object ended: errno, or 0.
+    pub(crate) fn note_outcome(&mut self, o: &Object, errno: i32, now_ns: u64) {
+        self.account(o, |dirty| {
+            dirty.errno = errno;
+            dirty.failed_at = now_ns;
+        });
+        if errno != 0 {
+            self.last_errno = errno;
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The eviction policy, and what it is told and asked: touches, keys, `min_ttl`.
+
+use crate::clock::Clock;
+use crate::segment::SegmentHandles;
+use crate::segment::flag::REUSED;
+use crate::state::sampler::Watch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_policy::{Evict, Generation, Shadow, Slot, Touches, Why};
+
+/// The policy's lists.
+#[derive(Debug)]
+pub(crate) struct Lru {
+    pub policy: Box<dyn Evict>,
+    pub min_ttl: MinTtl,
+    /// The policy counts by key.
+    pub wants_keys: bool,
+    watch: Arc<Watch>,
+    handles: Arc<SegmentHandles>,
+}
+
+impl Lru {
+    pub(crate) fn new(
+        policy: Box<dyn Evict>,
+        min_ttl: MinTtl,
+        watch: Arc<Watch>,
+        handles: Arc<SegmentHandles>,
+    ) -> Lru {
+        Lru { wants_keys: policy.wants_keys(), policy, min_ttl, watch, handles }
+    }
+    pub(crate) fn touches(&self) -> TouchView {
+        TouchView { watch: self.watch.clone(), handles: self.handles.clone() }
+    }
+    /// True if nothing may be evicted now.
+    pub(crate) fn min_ttl_holds(&mut self) -> bool {
+        self.min_ttl.holds(&*self.policy)
+    }
+    /// Tells a policy that counts by key whose page is in a frame: right before it is listed.
+    pub(crate) fn tell_key(&mut self, frame: u32, key: u64) {
+        if self.wants_keys {
+            self.policy.key(frame, key);
+        }
+    }
+    /// Lists the page `key` in a frame, untouched. True if it was a recent refault.
+    pub(crate) fn insert(&mut self, frame: u32, key: u64, shadow: Option<Shadow>, why: Why) -> bool {
+        let mut touches = self.touches();
+        self.tell_key(frame, key);
+        self.policy.insert(frame, shadow, why, &mut touches)
+    }
+}
+
+/// The touch table as the policy sees it: the sample looks at some of the counts beside it. What the policy finds touched is noted
+/// as used again: touches that it takes no notice of, because they come too soon after the first, do not count.
+pub(crate) struct TouchView {
+    watch: Arc<Watch>,
+    handles: Arc<SegmentHandles>,
+}
+
+impl Touches for TouchView {
+    fn peek(&self, slot: Slot) -> u8 {
+        let count = self.watch.peek(slot);
+        if count != 0 {
+            self.handles.frame_flags(slot).fetch_or(REUSED, Ordering::Relaxed);
+        }
+        count
+    }
+    fn set(&mut self, slot: Slot, count: u8) {
+        self.watch.set(slot, count);
+    }
+}
+
+/// Below this age the oldest generation is not evicted from.
+#[derive(Debug)]
+pub(crate) struct MinTtl {
+    pub ttl: Duration,
+    clock: Arc<dyn Clock>,
+    started_ns: u64,
+    pub refused: u64,
+}
+
+impl MinTtl {
+    pub(crate) fn new(ttl: Duration, clock: Arc<dyn Clock>) -> MinTtl {
+        MinTtl { ttl, started_ns: clock.now_ns(), clock, refused: 0 }
+    }
+    /// True if nothing may be evicted now.
+    pub(crate) fn holds(&mut self, policy: &dyn Evict) -> bool {
+        if self.ttl.is_zero() {
+            return false;
+        }
+        let now_ms = self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000;
+        let rows = policy.generations(now_ms);
+        // From the oldest on; what is in no generation has no age.
+        let oldest = rows.iter().rev().find(|g| is_generation(g) && g.pages > 0);
+        let holds = oldest.is_some_and(|g| u128::from(g.age_ms) < self.ttl.as_millis());
+        self.refused += u64::from(holds);
+        holds
+    }
+}
+
+/// Queues stand among the generations with the number 0.
+pub(crate) fn is_generation(row: &Generation) -> bool {
+    row.label.strip_prefix("gen ").is_some_and(|seq| seq.parse() == Ok(row.seq))
+}

@@ -1,0 +1,137 @@
+//! What resident pages cost beside their frames, structure by structure.
+//!
+//! The promise is 32 bytes a resident page of a file of 100 KiB or more that is cached whole, and of a large one that is
+//! cached half, at random.
+
+use crate::file::dirty_pages::DirtyTotals;
+use crate::state::frames::Frames;
+use crate::state::page_table::PageTable;
+use terrace_policy::Evict;
+use terrace_shm::index::IndexBytes;
+
+/// Bytes of a dirty or unstable page in the books of what the source lacks: its place in an ordered set.
+const DIRT_BYTES: usize = 24;
+
+/// Bytes, of memory that was ever touched: tables are as long as the segment has frames, but only the part in use counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Metadata {
+    /// Where pages stand, and the shadows of those that went.
+    pub index: IndexBytes,
+    /// The policy's lists.
+    pub policy: usize,
+    /// The page of each frame.
+    pub owners: usize,
+    /// Which frames are free.
+    pub free: usize,
+    /// Touch counts and flags.
+    pub marks: usize,
+    /// What the source does not have.
+    pub dirt: usize,
+}
+
+impl Metadata {
+    /// What the pages of now need.
+    pub(crate) fn of(table: &PageTable, policy: &dyn Evict, frames: &Frames, dirty: DirtyTotals) -> Metadata {
+        let populated = frames.populated() as usize;
+        Metadata {
+            index: table.index.resident_bytes(),
+            policy: (populated * policy.bytes()).div_ceil(table.frames_max()),
+            owners: populated * size_of::<u32>(),
+            free: frames.heap_bytes(),
+            marks: populated * 2,
+            dirt: dirty.all() as usize * DIRT_BYTES,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        let books = self.policy + self.owners + self.free + self.marks + self.dirt;
+        (self.index.total() + books) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::CompressedConfig;
+    use crate::io::NullIo;
+    use crate::path::resize;
+    use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+
+    const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;
+
+    /// Bytes a resident page after files of `file_pages` were read whole that fit the pool, or at random (xorshift64, seeded)
+    /// if they are `spread` times the pool.
+    fn after_reads(spread: f64, file_pages: u64) -> f64 {
+        let config = EngineConfig {
+            memory_bytes: 40 << 20,
+            memory_max_bytes: Some(40 << 20),
+            // What compressed pages cost is told by itself (`books_bytes`).
+            compressed: CompressedConfig { codec: None, ..CompressedConfig::default() },
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let pages = (f64::from(engine.cx.pool_frames()) * spread) as u64;
+        let file_pages = file_pages.min(pages);
+        let objects: Vec<_> = (1..=pages / file_pages)
+            .map(|id| engine.object(id, file.as_raw_fd(), file_pages * PAGE).unwrap())
+            .collect();
+        let pages = objects.len() as u64 * file_pages;
+        let (mut x, mut buf) = (0x9e37_79b9_7f4a_7c15u64, [0; PAGE as usize]);
+        for i in 0..pages * 3 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let page = if spread < 1.0 { i % pages } else { x % pages };
+            let o = &objects[(page / file_pages) as usize];
+            engine.read(o, page % file_pages * PAGE, &mut buf, Door::Library).unwrap();
+            if i % 1024 == 0 {
+                resize::adjust_pool(&engine.cx);
+            }
+        }
+        assert_eq!(engine.check(), Vec::<String>::new());
+        let told = engine.stats().memory.metadata_bytes_per_page;
+        let state = engine.cx.state.lock();
+        let (m, resident) = (state.metadata(), f64::from(state.frames.in_use()));
+        assert!(
+            resident > f64::from(engine.cx.pool_frames()) * 0.95 * spread.min(1.0),
+            "{resident} pages resident"
+        );
+        let each = |bytes: usize| bytes as f64 / resident;
+        println!(
+            "{spread} pools in files of {file_pages} pages: leaves {:.2}, inner nodes {:.2}, their books {:.2}, queue {:.2}; policy {:.2}, \
+             owners {:.2}, free frames {:.2}, marks {:.2}; all {:.2} bytes a resident page",
+            each(m.index.leaves),
+            each(m.index.inners),
+            each(m.index.books),
+            each(m.index.queue),
+            each(m.policy),
+            each(m.owners),
+            each(m.free),
+            each(m.marks),
+            told,
+        );
+        assert_eq!(told, m.total() as f64 / resident);
+        told
+    }
+
+    #[test]
+    fn a_resident_page_costs_at_most_32_bytes() {
+        const ONE_FILE: u64 = u64::MAX;
+        for (spread, file_pages, bytes_max) in [
+            (0.98, ONE_FILE, 23.0),
+            (0.98, 25, 32.0),
+            (2.0, ONE_FILE, 32.0),
+            (2.0, 512, 32.0),
+            (16.0, ONE_FILE, 165.0),
+            // A leaf is paid for whole.
+            (0.98, 1, 170.0),
+        ] {
+            let told = after_reads(spread, file_pages);
+            assert!(told <= bytes_max, "{told} bytes a page: {spread} pools in files of {file_pages} pages");
+        }
+    }
+}

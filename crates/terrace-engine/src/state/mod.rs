@@ -1,0 +1,539 @@
+//! What the state lock guards: all that changes together.
+//!
+//! The parts are plain structures with methods on themselves; what stands here touches two of them or more.
+
+pub(crate) mod bits;
+pub(crate) mod chunks;
+pub(crate) mod compressed;
+pub(crate) mod dirty;
+pub(crate) mod frames;
+pub(crate) mod lru;
+pub(crate) mod metadata;
+pub(crate) mod objects;
+pub(crate) mod page_table;
+pub(crate) mod sampler;
+#[cfg(test)]
+mod tests;
+
+use crate::clock::Clock;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::segment::SegmentHandles;
+use crate::segment::flag::{HELD, LEAVING, REUSED};
+use compressed::{CompressCandidate, Compressed, WAS_HERE};
+use dirty::{DirtyAccounting, WritebackOutcome};
+use frames::Frames;
+use lru::{Lru, MinTtl};
+use metadata::Metadata;
+use objects::Objects;
+use page_table::{PageTable, PageVersion};
+use sampler::Sampler;
+use std::collections::{BTreeSet, HashSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use terrace_policy::{Evict, Shadow, Touches, Victim, Why};
+use terrace_shm::codec::Coded;
+use terrace_shm::compress::Refusal;
+use terrace_shm::index::Place;
+use terrace_shm::protocol::{publish, replace, withdraw};
+use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Objects of the compressed pool given up under one lock to make room.
+pub(crate) const SHRINK_BATCH: usize = 64;
+
+/// Counters with the kernel's stems, of what happens under the state lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub pgscan: u64,
+    pub pgsteal: u64,
+    pub refaults: u64,
+    pub inserted: u64,
+    pub passed_on: u64,
+}
+
+/// A compressed page on its way back to DRAM.
+#[derive(Debug)]
+pub(crate) struct Promotion {
+    pub place: Place,
+    /// Claimed for it.
+    pub frame: u32,
+    /// What its entry said.
+    pub seen: Entry,
+}
+
+/// Why a page is not promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotPromoted {
+    /// No frame: all are dirty or in use.
+    NoFrame,
+    /// It is not compressed (any more), it has moved meanwhile, or it was damaged.
+    Gone,
+}
+
+/// Everything that changes together.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub handles: Arc<SegmentHandles>,
+    pub pages: PageTable,
+    pub lru: Lru,
+    pub sampler: Sampler,
+    pub frames: Frames,
+    pub objects: Objects,
+    /// What the source does not have yet.
+    pub dirty: DirtyAccounting,
+    /// The compressed tier, if there is one.
+    pub compressed: Option<Compressed>,
+    /// Pages that some thread is reading from the source: (object slot, page).
+    pub in_flight: HashSet<(u32, u64)>,
+    /// Frames handed out that no entry names yet.
+    pub claimed: u32,
+    pub counts: Counts,
+    /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
+    pub hasty_chunks: Vec<u32>,
+    /// Chunks (first frames) that huge pages back.
+    pub huge_chunks: BTreeSet<u32>,
+    victims: Vec<Victim>,
+}
+
+impl State {
+    pub(crate) fn new(
+        handles: Arc<SegmentHandles>,
+        policy: Box<dyn Evict>,
+        min_ttl: Duration,
+        clock: Arc<dyn Clock>,
+        compressed: Option<Compressed>,
+    ) -> State {
+        let frames_max = handles.segment.geometry().frames_max as usize;
+        let sampler = Sampler::new(handles.touches.clone(), frames_max);
+        let min_ttl = MinTtl::new(min_ttl, clock);
+        State {
+            pages: PageTable::new(handles.clone()),
+            lru: Lru::new(policy, min_ttl, sampler.watch.clone(), handles.clone()),
+            sampler,
+            frames: Frames::new(frames_max as u32),
+            objects: Objects::new(handles.segment.clone()),
+            dirty: DirtyAccounting::default(),
+            compressed,
+            in_flight: HashSet::new(),
+            claimed: 0,
+            counts: Counts::default(),
+            hasty_chunks: Vec::new(),
+            huge_chunks: BTreeSet::new(),
+            victims: Vec::new(),
+            handles,
+        }
+    }
+
+    /// What the pages of now need.
+    pub(crate) fn metadata(&self) -> Metadata {
+        Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals)
+    }
+
+    // ---- objects -------------------------------------------------------------------------------------------------
+
+    /// Publishes a new object. None: no slot is free near its hash.
+    pub(crate) fn add_object(
+        &mut self,
+        id: ObjectId,
+        size: u64,
+        make: impl FnOnce(u32) -> Object,
+    ) -> Option<ObjectRef> {
+        self.objects.publish(id, size, self.pages.index.tick(), make)
+    }
+    /// Takes an object out: all its pages go, dirty or not.
+    pub(crate) fn remove_object(&mut self, o: &Object) {
+        self.drop_pages(o, 0, u64::MAX);
+        self.pages.index.clear_object(o.slot_index());
+        self.objects.remove(o);
+    }
+    /// Objects with pages that the source does not have for certain.
+    pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
+        self.dirty.objects.iter().filter_map(|id| self.objects.get(id).cloned()).collect()
+    }
+    /// True if the page is absent and its content in the source has not changed since `before`. Never for an object that
+    /// was forgotten meanwhile.
+    pub(crate) fn is_current(&self, o: &Object, page: u64, before: PageVersion) -> bool {
+        self.objects.is_known(o) && self.pages.is_unaltered(o, page, before)
+    }
+
+    // ---- dirty pages ---------------------------------------------------------------------------------------------
+
+    /// Marks a page dirty. Before it is published: a crash in between must not lose it.
+    pub(crate) fn mark_dirty(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        self.dirty.mark(self.pages.flags(frame), o, page, now_ns);
+    }
+    /// A dirty page sets out. Its frame.
+    pub(crate) fn begin_writeback(&mut self, o: &Object, page: u64) -> u32 {
+        let frame = self.pages.frame_of(o, page).expect("a dirty page has a frame");
+        self.dirty.begin_writeback(self.pages.flags(frame), o, page);
+        frame
+    }
+    /// It has arrived, or is dirty again.
+    pub(crate) fn end_writeback(
+        &mut self,
+        o: &Object,
+        page: u64,
+        frame: u32,
+        outcome: WritebackOutcome,
+        now_ns: u64,
+    ) {
+        self.dirty.end_writeback(self.pages.flags(frame), o, page, outcome, now_ns);
+    }
+    /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
+    pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {
+        self.dirty.end_sync(&self.pages, o, round, lost);
+    }
+
+    // ---- frames --------------------------------------------------------------------------------------------------
+
+    /// A free frame, evicting if need be; None if everything is dirty or in use.
+    pub(crate) fn claim(&mut self) -> Option<u32> {
+        // What makes room may do so above the limit of a pool that shrinks.
+        while self.frames.free_count() == 0 {
+            if !self.make_room() {
+                return None;
+            }
+        }
+        let frame = self.frames.alloc()?;
+        self.claimed += 1;
+        Some(frame)
+    }
+    /// `n` adjacent frames if the pool has them at hand.
+    pub(crate) fn claim_run(&mut self, n: usize) -> Option<u32> {
+        let first = self.frames.alloc_run(n)?;
+        self.claimed += n as u32;
+        Some(first)
+    }
+    /// Gives back a claimed frame that was not published.
+    pub(crate) fn unclaim(&mut self, frame: u32) {
+        self.claimed -= 1;
+        self.frames.free(frame);
+    }
+    fn make_room(&mut self) -> bool {
+        if self.frames.can_grow() {
+            let chunk = self.grow_pool();
+            self.hasty_chunks.push(chunk);
+            return true;
+        }
+        self.reclaim(32, None) > 0
+    }
+
+    /// Brings the next chunk into use: its first frame.
+    pub(crate) fn grow_pool(&mut self) -> u32 {
+        let first = self.frames.grow();
+        self.note_populated();
+        first
+    }
+
+    fn note_populated(&self) {
+        self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
+    }
+
+    // ---- pages come ----------------------------------------------------------------------------------------------
+
+    /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
+    pub(crate) fn insert(&mut self, place: Place, frame: u32, why: Why) -> bool {
+        let shadow = self.pages.index.get(place).shadow();
+        self.map_frame(place, frame);
+        self.pages.publish_present(place, frame);
+        self.lru_add(frame, shadow, why)
+    }
+    /// Makes a claimed frame the one of an absent page.
+    pub(crate) fn map_frame(&mut self, place: Place, frame: u32) {
+        self.remap(place, frame);
+        self.pages.index.count_present(place, 1);
+    }
+    /// [`State::map_frame`] for a page that was somewhere in memory already.
+    fn remap(&mut self, place: Place, frame: u32) {
+        self.pages.set_rmap(place, frame);
+        self.claimed -= 1;
+    }
+    /// Tells the policy of a page that has become resident, whose entry had this shadow. True if it was a recent refault.
+    pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, why: Why) -> bool {
+        self.counts.inserted += 1;
+        let came_back = shadow != 0;
+        let shadow = NonZeroU32::new(shadow).filter(|_| shadow != WAS_HERE).map(Shadow);
+        let refault = self.lru_insert(frame, shadow, why, why != Why::Readahead);
+        if why == Why::Read && came_back {
+            self.compressed.iter_mut().for_each(Compressed::note_refault);
+        }
+        // Of the page before, which may have gone while it was being compressed.
+        let flags = self.pages.flags(frame);
+        flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
+        if refault {
+            flags.fetch_or(REUSED, Ordering::Relaxed);
+        }
+        self.counts.refaults += u64::from(refault);
+        refault
+    }
+    /// Puts a mapped frame, untouched, into the policy's lists. `used`: a program asks for the page now. True if it was a
+    /// recent refault.
+    fn lru_insert(&mut self, frame: u32, shadow: Option<Shadow>, why: Why, used: bool) -> bool {
+        self.lru.touches().set(frame, 0);
+        let key = self.pages.key_in(frame).expect("a listed frame is mapped");
+        self.sampler.enter(frame, key, used);
+        self.lru.insert(frame, key, shadow, why)
+    }
+    /// After a restart: lists a page that was taken over, with the touches that its frame has.
+    pub(crate) fn lru_adopt(&mut self, frame: u32) {
+        let mut touches = self.lru.touches();
+        let count = touches.take(frame);
+        let key = self.pages.key_in(frame).expect("a page was taken over with its frame");
+        self.lru.insert(frame, key, None, Why::Read);
+        touches.set(frame, count.min(terrace_shm::map::TOUCH_MAX));
+        self.sampler.enter(frame, key, false);
+    }
+
+    // ---- pages go ------------------------------------------------------------------------------------------------
+
+    /// Frees a mapped frame whose page the caller has dealt with.
+    pub(crate) fn free_mapped(&mut self, frame: u32) {
+        self.sampler.exit(frame);
+        self.pages.clear_rmap(frame);
+        self.frames.free(frame);
+    }
+    /// [`State::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
+    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+        if self.lru.min_ttl_holds() {
+            return 0;
+        }
+        self.evict(want, leaving)
+    }
+    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
+    /// compressing are put into `leaving`, if there is one, and stay until they are compressed. Frames freed, and to be freed.
+    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+        let mut touches = self.lru.touches();
+        let mut victims = std::mem::take(&mut self.victims);
+        let mut freed = 0;
+        // Dirty pages come back: look at a bounded number before giving up.
+        let mut rounds = 8;
+        while freed < want && rounds > 0 {
+            rounds -= 1;
+            victims.clear();
+            self.lru.policy.victims(want - freed, &mut touches, &mut victims);
+            self.counts.pgscan += victims.len() as u64;
+            for v in &victims {
+                freed += usize::from(self.evict_one(v, leaving.as_deref_mut()));
+            }
+            if victims.is_empty() {
+                break;
+            }
+        }
+        self.victims = victims;
+        freed
+    }
+    /// Evicts up to `want` pages of generations up to `seq`: pages evicted, and pages that had to stay. None: there are no
+    /// more.
+    pub(crate) fn evict_until(&mut self, seq: u64, want: usize) -> Option<(u64, u64)> {
+        let (mut touches, mut victims) = (self.lru.touches(), Vec::new());
+        self.lru.policy.victims_until(seq, want, &mut touches, &mut victims);
+        self.counts.pgscan += victims.len() as u64;
+        let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
+        (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
+    }
+    /// The place of a page that the policy gives up, unless it is dirty, in use, or being compressed.
+    fn clean_place(&self, v: &Victim) -> Option<Place> {
+        let place = self.pages.place_of(v.slot).expect("policy named a frame without a page");
+        let busy = self.pages.index.get(place).state() != EntryState::Present;
+        let held = self.pages.flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
+        (!busy && !held).then_some(place)
+    }
+    /// [`State::evict`] of one page; false if it stays.
+    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Vec<CompressCandidate>>) -> bool {
+        let Some(place) = self.clean_place(v) else {
+            self.lru.policy.restore(v.slot);
+            return false;
+        };
+        if let Some(leaving) = leaving
+            && let Some(page) = self.should_compress(v, place)
+        {
+            leaving.push(page);
+            return true;
+        }
+        self.release(place, v.slot, self.shadow_of(v.shadow));
+        self.counts.pgsteal += 1;
+        true
+    }
+    /// What the entry of a page that leaves memory keeps, given what the policy wants to be told when it comes back.
+    fn shadow_of(&self, shadow: Option<Shadow>) -> u32 {
+        let untold = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
+        shadow.map_or(untold, |shadow| shadow.0.get())
+    }
+    /// Withdraws a page that the policy does not list (any more), and frees its frame.
+    pub(crate) fn release(&mut self, place: Place, frame: u32, shadow: u32) {
+        self.pages.make_absent(place, shadow);
+        self.free_mapped(frame);
+    }
+    /// Drops a resident page, dirty or not, without a shadow.
+    fn drop_page(&mut self, o: &Object, page: u64, place: Place, frame: u32) {
+        self.dirty.clean(self.pages.flags(frame), o, page);
+        self.lru.policy.remove(frame);
+        self.release(place, frame, 0);
+    }
+    /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so that nobody
+    /// who read the source before can publish what it read.
+    pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
+        let mut places = Vec::new();
+        self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
+        for (page, place) in places {
+            match self.pages.index.get(place).frame() {
+                Some(frame) => self.drop_page(o, page, place, frame),
+                None => {
+                    self.invalidate(place);
+                    let clock = self.pages.index.tick();
+                    publish(self.pages.index.entry(place), Entry::absent(0, clock));
+                }
+            }
+        }
+        self.pages.note_change(o);
+    }
+    /// Drops all pages beyond a new end, and zeroes the rest of the last page.
+    pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
+        self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
+        if !size.is_multiple_of(PAGE) {
+            self.zero_tail(o, size);
+        }
+    }
+    /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
+    fn zero_tail(&mut self, o: &Object, size: u64) {
+        let Some(place) = self.pages.index.find(o.slot_index(), size / PAGE) else { return };
+        self.invalidate(place);
+        let e = self.pages.index.get(place);
+        let clock = self.pages.index.tick();
+        if e.state() != EntryState::Present {
+            publish(self.pages.index.entry(place), Entry::absent(e.shadow(), clock));
+            return;
+        }
+        withdraw(self.pages.index.entry(place), Entry::busy(e.payload(), clock));
+        let at = (size % PAGE) as usize;
+        // SAFETY: the entry is Busy; the range lies inside the frame.
+        unsafe { self.handles.segment.frame(e.payload()).add(at).write_bytes(0, PAGE_SIZE - at) };
+        self.pages.publish_present(place, e.payload());
+    }
+
+    // ---- compressed pages ----------------------------------------------------------------------------------------
+
+    /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
+    fn should_compress(&mut self, v: &Victim, place: Place) -> Option<CompressCandidate> {
+        let flags = self.pages.flags(v.slot);
+        let (slot, _) = self.pages.index.whose(place);
+        let object = self.objects.in_slot(slot).map(|o| &**o);
+        let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
+        let (filling, beyond_lz4) = self.compressed.as_mut()?.admits(object, reused)?;
+        self.lru.policy.restore(v.slot);
+        flags.fetch_or(LEAVING, Ordering::Relaxed);
+        let entry = self.pages.index.get(place);
+        Some(CompressCandidate { place, frame: v.slot, entry, shadow: v.shadow, filling, beyond_lz4 })
+    }
+
+    /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
+    pub(crate) fn finish_store(
+        &mut self,
+        page: &CompressCandidate,
+        coded: Result<Coded<'_>, Refusal>,
+    ) -> bool {
+        let CompressCandidate { place, frame, entry, shadow, .. } = *page;
+        let flags = self.pages.flags(frame).fetch_and(!LEAVING, Ordering::Relaxed);
+        let now = self.pages.index.get(place);
+        let raced = now != entry || flags & HELD != 0 || !self.lru.policy.contains(frame);
+        let (slot, _) = self.pages.index.whose(place);
+        let compressed = self.compressed.as_mut().expect("pages leave for it");
+        if raced {
+            compressed.note_race(now.state());
+            return false;
+        }
+        compressed.note_result(page, self.objects.in_slot(slot).map(|o| &**o), &coded);
+        self.lru.policy.remove(frame);
+        let stored = coded.ok().and_then(|coded| {
+            let pool = |state: &mut State| state.compressed.as_mut()?.pool.store(coded, place);
+            pool(self).or_else(|| {
+                self.shrink_compressed(SHRINK_BATCH);
+                pool(self)
+            })
+        });
+        match stored {
+            Some(handle) => {
+                let clock = self.pages.index.tick();
+                replace(self.pages.index.entry(place), Entry::compressed(handle, clock));
+                self.free_mapped(frame);
+            }
+            None => self.release(place, frame, self.shadow_of(shadow)),
+        }
+        self.counts.pgsteal += 1;
+        true
+    }
+
+    /// Gives up to `want` compressed pages up, oldest first, and brings what is left together. Pages given up.
+    pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
+        let State { compressed: Some(compressed), pages, .. } = self else { return 0 };
+        let mut coldest = Vec::new();
+        compressed.pool.coldest(want, &mut coldest);
+        for &(handle, place) in &coldest {
+            pages.make_absent(place, WAS_HERE);
+            compressed.pool.evict(handle);
+        }
+        compressed.compact(&pages.index);
+        coldest.len()
+    }
+
+    /// Drops the compressed page at `place`, if that is what stands there.
+    pub(crate) fn invalidate(&mut self, place: Place) {
+        let Some(handle) = self.pages.index.get(place).handle() else { return };
+        self.pages.make_absent(place, 0);
+        self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+    }
+    /// [`State::invalidate`] by page.
+    pub(crate) fn invalidate_page(&mut self, o: &Object, page: u64) {
+        if let Some(place) = self.pages.index.find(o.slot_index(), page).filter(|_| self.objects.is_known(o))
+        {
+            self.invalidate(place);
+        }
+    }
+
+    /// First phase of a promotion: claims a frame for the compressed page at `place`. The caller decompresses it into the frame without the
+    /// lock, and ends with [`State::finish_promotion`] in any case.
+    pub(crate) fn begin_promotion(&mut self, place: Place) -> Result<Promotion, NotPromoted> {
+        if self.pages.index.get(place).handle().is_none() {
+            return Err(NotPromoted::Gone);
+        }
+        let Some(frame) = self.claim() else { return Err(NotPromoted::NoFrame) };
+        // Making room for the frame may have made room below.
+        let seen = self.pages.index.get(place);
+        if seen.handle().is_none() {
+            self.unclaim(frame);
+            return Err(NotPromoted::Gone);
+        }
+        Ok(Promotion { place, frame, seen })
+    }
+
+    /// Second phase: publishes the frame, which holds the page's content if `intact`. If the entry has changed meanwhile, or the page
+    /// is damaged, there is no promotion.
+    pub(crate) fn finish_promotion(
+        &mut self,
+        promotion: &Promotion,
+        intact: bool,
+    ) -> Result<(), NotPromoted> {
+        let Promotion { place, frame, seen } = *promotion;
+        let handle = seen.handle().expect("only a compressed page is promoted");
+        if self.pages.index.get(place) != seen {
+            self.unclaim(frame);
+            return Err(NotPromoted::Gone);
+        }
+        if !intact {
+            tracing::error!("a compressed page is damaged; it is read from the source again");
+            self.unclaim(frame);
+            self.invalidate(place);
+            return Err(NotPromoted::Gone);
+        }
+        self.remap(place, frame);
+        self.pages.publish_present(place, frame);
+        self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
+        // Whoever is read so often below has earned its place above.
+        let shadow = self.lru.policy.shadow();
+        self.lru_insert(frame, shadow, Why::Read, true);
+        self.pages.flags(frame).store(REUSED, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Where pages stand: the index, the page of each frame (the reverse map), and the frames' flags.
+
+use crate::file::object::{Object, ObjectId};
+use crate::segment::SegmentHandles;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use terrace_shm::index::{Index, Place};
+/// What a page looked like before somebody read it from the source; see [`PageTable::is_unaltered`].
+pub(crate) use terrace_shm::protocol::Seen as PageVersion;
+use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
+use terrace_shm::{Entry, State as EntryState};
+
+/// The key of a page for policies and samples: the same for the same page, also after a restart, and hardly ever that of another.
+pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
+    object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
+}
+
+/// The index and what belongs to its entries.
+#[derive(Debug)]
+pub(crate) struct PageTable {
+    handles: Arc<SegmentHandles>,
+    pub index: Index,
+    /// Place + 1 of the page in each frame; 0 = none.
+    rmap: Vec<u32>,
+}
+
+impl PageTable {
+    pub(crate) fn new(handles: Arc<SegmentHandles>) -> PageTable {
+        let frames_max = handles.segment.geometry().frames_max as usize;
+        PageTable { index: Index::new(handles.segment.clone()), rmap: vec![0; frames_max], handles }
+    }
+
+    /// Flags of a frame: see [`crate::segment::flag`].
+    pub(crate) fn flags(&self, frame: u32) -> &AtomicU8 {
+        self.handles.frame_flags(frame)
+    }
+    /// The place at which a frame's page stands.
+    pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
+        self.rmap[frame as usize].checked_sub(1).map(Place)
+    }
+    /// The frame holds the page of `place`.
+    pub(crate) fn set_rmap(&mut self, place: Place, frame: u32) {
+        self.rmap[frame as usize] = place.0 + 1;
+    }
+    /// The frame holds no page.
+    pub(crate) fn clear_rmap(&mut self, frame: u32) {
+        self.rmap[frame as usize] = 0;
+    }
+    /// After a restart: takes over a page that the index names. False: the frame is another page's.
+    pub(crate) fn adopt_rmap(&mut self, place: Place, frame: u32) -> bool {
+        if self.rmap[frame as usize] != 0 {
+            return false;
+        }
+        self.set_rmap(place, frame);
+        true
+    }
+    /// Frames that the segment has room for.
+    pub(crate) fn frames_max(&self) -> usize {
+        self.rmap.len()
+    }
+    /// The frame of a page that is known to be in one.
+    pub(crate) fn frame_of(&self, o: &Object, page: u64) -> Option<u32> {
+        self.index.get(self.index.find(o.slot_index(), page)?).frame()
+    }
+    /// The key of the page in a frame that holds one.
+    pub(crate) fn key_in(&self, frame: u32) -> Option<u64> {
+        let (slot, page) = self.index.whose(self.place_of(frame)?);
+        Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
+    }
+
+    /// The entry of `place` names `frame` from now on.
+    pub(crate) fn publish_present(&self, place: Place, frame: u32) {
+        let clock = self.index.tick();
+        publish(self.index.entry(place), Entry::present(frame, clock));
+    }
+    /// The entry of a page that was somewhere in memory names nothing any longer.
+    pub(crate) fn make_absent(&mut self, place: Place, shadow: u32) {
+        let clock = self.index.tick();
+        withdraw(self.index.entry(place), Entry::absent(shadow, clock));
+        self.index.count_present(place, -1);
+    }
+
+    /// The content of the object changes. After entries were withdrawn, never before: see [`stamp`].
+    pub(crate) fn note_change(&self, o: &Object) -> u64 {
+        stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
+    }
+    /// What the index says of a page, and its shadow; None unless it is absent.
+    pub(crate) fn snapshot(&self, o: &Object, page: u64) -> Option<(PageVersion, u32)> {
+        let clock = self.handles.segment.header().clock.load(Ordering::Relaxed);
+        match self.index.find(o.slot_index(), page) {
+            None => Some((PageVersion { identity: NO_LEAF, clock }, 0)),
+            Some(place) => {
+                let e = self.index.get(place);
+                (e.state() == EntryState::Absent)
+                    .then(|| (PageVersion { identity: e.identity(), clock }, e.shadow()))
+            }
+        }
+    }
+    /// True if the page of an object that is known is absent and its content in the source has not changed since `before`.
+    pub(crate) fn is_unaltered(&self, o: &Object, page: u64, before: PageVersion) -> bool {
+        self.snapshot(o, page).is_some_and(|(now, _)| unaltered(before, now.identity, &o.slot().write_clock))
+    }
+}

@@ -1,0 +1,320 @@
+//! Which resident pages are sampled: what the lock guards of the estimate of `terrace stat --mrc` (`observe/mrc.rs`).
+//!
+//! *Touch counts are the policy's*: of watched frames it sees what the sample took over plus what came since ([`Watch`]), so that it
+//! decides as if nobody watched.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrace_policy::mrc::Shards;
+use terrace_shm::TouchTable;
+use terrace_shm::map::TOUCH_MAX;
+
+/// Frames looked at under one lock.
+const SLICE: usize = 512;
+/// Uses noted between two looks at the most; more are left out.
+pub(crate) const EVENTS_MAX: usize = 16 << 10;
+/// Frames of a chunk of marks.
+const CHUNK: usize = 64 * 64;
+
+type Chunk = Box<[AtomicU64; CHUNK / 64]>;
+
+/// Which frames are watched, and what the policy has not taken yet of their touches.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    touches: Arc<TouchTable>,
+    /// One bit a frame, where any was ever watched.
+    marks: Vec<OnceLock<Chunk>>,
+    pages: Mutex<Watched>,
+    /// Hashes below this are sampled.
+    threshold: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    list: Vec<Page>,
+    /// Where each frame stands in the list.
+    at: HashMap<u32, usize>,
+}
+
+/// A watched page.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    frame: u32,
+    key: u64,
+    /// Touches that were taken from the table and belong to the policy.
+    saved: u8,
+    /// It was used since the last look, and the table no longer says so.
+    used: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(touches: Arc<TouchTable>, frames_max: usize) -> Watch {
+        Watch {
+            touches,
+            marks: (0..frames_max.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            pages: Mutex::default(),
+            threshold: AtomicU64::new(u64::MAX),
+        }
+    }
+    fn wants(&self, key: u64) -> bool {
+        Shards::hash(key) < self.threshold.load(Ordering::Relaxed)
+    }
+    fn mark(&self, frame: u32) -> Option<&AtomicU64> {
+        let chunk = self.marks[frame as usize / CHUNK].get()?;
+        Some(&chunk[frame as usize % CHUNK / 64])
+    }
+    #[inline]
+    pub(crate) fn is_watched(&self, frame: u32) -> bool {
+        self.mark(frame).is_some_and(|word| word.load(Ordering::Relaxed) >> (frame % 64) & 1 != 0)
+    }
+    fn watch(&self, frame: u32, key: u64) {
+        debug_assert!(!self.is_watched(frame), "frame {frame} is watched already");
+        let new_chunk = || Box::new([const { AtomicU64::new(0) }; CHUNK / 64]);
+        let chunk = self.marks[frame as usize / CHUNK].get_or_init(new_chunk);
+        let mut pages = self.pages.lock();
+        chunk[frame as usize % CHUNK / 64].fetch_or(1 << (frame % 64), Ordering::Relaxed);
+        let at = pages.list.len();
+        pages.list.push(Page { frame, key, saved: 0, used: false });
+        pages.at.insert(frame, at);
+    }
+    /// The page of a frame that is watched no longer: its key, if it was used since the last look.
+    fn forget(&self, pages: &mut Watched, frame: u32) -> Option<u64> {
+        let at = pages.at.remove(&frame)?;
+        let page = pages.list.swap_remove(at);
+        if let Some(moved) = pages.list.get(at) {
+            pages.at.insert(moved.frame, at);
+        }
+        if let Some(word) = self.mark(frame) {
+            word.fetch_and(!(1 << (frame % 64)), Ordering::Relaxed);
+        }
+        let count = self.touches.count(frame);
+        let since = count.load(Ordering::Relaxed);
+        count.store(since.saturating_add(page.saved).min(TOUCH_MAX), Ordering::Relaxed);
+        (page.used || since > 0).then_some(page.key)
+    }
+
+    /// Touches of a frame as the policy sees them.
+    #[inline]
+    pub(crate) fn peek(&self, frame: u32) -> u8 {
+        let since = self.touches.count(frame).load(Ordering::Relaxed);
+        if !self.is_watched(frame) {
+            return since;
+        }
+        let pages = self.pages.lock();
+        let saved = pages.at.get(&frame).map_or(0, |&at| pages.list[at].saved);
+        since.saturating_add(saved).min(TOUCH_MAX)
+    }
+    /// The policy replaces the touches of a frame.
+    #[inline]
+    pub(crate) fn set(&self, frame: u32, count: u8) {
+        let in_table = self.touches.count(frame);
+        if !self.is_watched(frame) {
+            in_table.store(count, Ordering::Relaxed);
+            return;
+        }
+        let mut pages = self.pages.lock();
+        let Some(&at) = pages.at.get(&frame) else { return };
+        let page = &mut pages.list[at];
+        page.used |= in_table.load(Ordering::Relaxed) > 0;
+        page.saved = count;
+        in_table.store(0, Ordering::Relaxed);
+    }
+
+    /// Keys of pages used since the last look, out of the list from `from` on; and where to go on, if there is more.
+    pub(crate) fn look(&self, from: usize, used: &mut Vec<u64>) -> Option<usize> {
+        let mut pages = self.pages.lock();
+        let to = (from + SLICE).min(pages.list.len());
+        for page in &mut pages.list[from.min(to)..to] {
+            let in_table = self.touches.count(page.frame);
+            let since = in_table.load(Ordering::Relaxed);
+            if since > 0 {
+                in_table.store(0, Ordering::Relaxed);
+                page.saved = page.saved.saturating_add(since).min(TOUCH_MAX);
+            }
+            if since > 0 || page.used {
+                page.used = false;
+                used.push(page.key);
+            }
+        }
+        (to < pages.list.len()).then_some(to)
+    }
+
+    /// Watches no more what is no longer sampled.
+    pub(crate) fn narrow(&self, threshold: u64) {
+        if self.threshold.swap(threshold, Ordering::Relaxed) == threshold {
+            return;
+        }
+        let mut pages = self.pages.lock();
+        let unwanted = |page: &&Page| Shards::hash(page.key) >= threshold;
+        let frames: Vec<u32> = pages.list.iter().filter(unwanted).map(|page| page.frame).collect();
+        for frame in frames {
+            self.forget(&mut pages, frame);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let chunks = self.marks.iter().filter(|chunk| chunk.get().is_some()).count();
+        let pages = self.pages.lock();
+        // A table holds a key, a value and a control byte for each of its places, 8/7 to 16/7 of its entries.
+        chunks * size_of::<[u64; CHUNK / 64]>()
+            + pages.list.capacity() * size_of::<Page>()
+            + pages.at.capacity() * 17 * 8 / 7
+    }
+}
+
+/// What the state lock guards of the sample.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    pub watch: Arc<Watch>,
+    /// Keys of sampled pages that entered or were written since the last look.
+    events: Vec<u64>,
+    /// Those that found no room.
+    pub dropped: u64,
+    /// Pages written.
+    written: u64,
+}
+
+impl Sampler {
+    pub(crate) fn new(touches: Arc<TouchTable>, frames_max: usize) -> Sampler {
+        Sampler {
+            watch: Arc::new(Watch::new(touches, frames_max)),
+            events: Vec::new(),
+            dropped: 0,
+            written: 0,
+        }
+    }
+    fn used(&mut self, key: u64) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push(key);
+        } else {
+            self.dropped += 1;
+        }
+    }
+    /// The page of a mapped frame has become resident, because a program uses it or will.
+    pub(crate) fn enter(&mut self, frame: u32, key: u64, used: bool) {
+        if self.watch.wants(key) {
+            self.watch.watch(frame, key);
+            if used {
+                self.used(key);
+            }
+        }
+    }
+    /// A page was read and passed on.
+    pub(crate) fn pass(&mut self, key: u64) {
+        if self.watch.wants(key) {
+            self.used(key);
+        }
+    }
+    /// A page was written, which had entered before or not.
+    pub(crate) fn write(&mut self, frame: u32, resident: bool) {
+        self.written += 1;
+        if resident && self.watch.is_watched(frame) {
+            let key = {
+                let pages = self.watch.pages.lock();
+                pages.at.get(&frame).map(|&at| pages.list[at].key)
+            };
+            if let Some(key) = key {
+                self.used(key);
+            }
+        }
+    }
+    /// A frame's page goes.
+    pub(crate) fn exit(&mut self, frame: u32) {
+        if self.watch.is_watched(frame) {
+            let watch = self.watch.clone();
+            let used = watch.forget(&mut watch.pages.lock(), frame);
+            if let Some(key) = used {
+                self.used(key);
+            }
+        }
+    }
+    /// Takes what happened since the last call.
+    pub(crate) fn take(&mut self) -> Sampled {
+        Sampled {
+            watch: self.watch.clone(),
+            events: std::mem::take(&mut self.events),
+            dropped: std::mem::take(&mut self.dropped),
+            written: self.written,
+        }
+    }
+}
+
+/// What has happened to sampled pages between two looks.
+#[derive(Debug)]
+pub(crate) struct Sampled {
+    pub watch: Arc<Watch>,
+    /// Keys of pages that entered or were written.
+    pub events: Vec<u64>,
+    /// Those that found no room.
+    pub dropped: u64,
+    /// Pages written, ever.
+    pub written: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Rng(u64);
+    impl Rng {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+    }
+
+    fn table() -> Arc<TouchTable> {
+        let geometry = terrace_shm::Geometry::for_frames(1 << 16);
+        let fd = terrace_shm::map::memfd("touch", geometry.touch_bytes()).unwrap();
+        Arc::new(TouchTable::attach(&fd, &geometry).unwrap())
+    }
+
+    /// Watched or not, the policy sees the same counts; and each use is told at the next look, once.
+    #[test]
+    fn the_policy_does_not_notice_that_somebody_watches() {
+        let (plain, watched) = (table(), table());
+        let watch = Watch::new(watched.clone(), 1 << 16);
+        let mut rng = Rng(7);
+        let frames = [3, 4, 63, 64, 4095, 4096, 40_000];
+        frames.iter().for_each(|&f| watch.watch(f, u64::from(f)));
+        let mut used = std::collections::BTreeSet::new();
+        for step in 0..100_000 {
+            let f = frames[rng.next() as usize % frames.len()];
+            match rng.next() % 8 {
+                0 => {
+                    let mut told = Vec::new();
+                    assert_eq!(watch.look(0, &mut told), None);
+                    told.sort_unstable();
+                    assert_eq!(told, used.into_iter().collect::<Vec<u64>>(), "step {step}");
+                    used = std::collections::BTreeSet::new();
+                }
+                1 => {
+                    let count = (rng.next() % 4) as u8;
+                    plain.count(f).store(count, Ordering::Relaxed);
+                    watch.set(f, count);
+                }
+                2 => {
+                    let was_used = watch.forget(&mut watch.pages.lock(), f);
+                    assert_eq!(was_used, used.take(&u64::from(f)), "step {step}");
+                    let [ours, theirs] = [&watched, &plain].map(|t| t.count(f).load(Ordering::Relaxed));
+                    assert_eq!(ours, theirs, "step {step}");
+                    watch.set(f, 0);
+                    plain.count(f).store(0, Ordering::Relaxed);
+                    watch.watch(f, u64::from(f));
+                }
+                _ => {
+                    plain.touch(f);
+                    watched.touch(f);
+                    used.insert(u64::from(f));
+                }
+            }
+            for f in frames {
+                assert_eq!(watch.peek(f), plain.count(f).load(Ordering::Relaxed), "step {step}");
+            }
+        }
+    }
+}
