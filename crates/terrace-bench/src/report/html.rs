@@ -369,7 +369,7 @@ fn machine(header: &Header) -> Vec<Vec<Field>> {
     let row = |(name, value): (String, serde_json::Value)| {
         let shown = match name.as_str() {
             "memory_bytes" => format!("{} MiB", value.as_u64().unwrap_or(0) >> 20),
-            "time" => super::date::utc(value.as_u64().unwrap_or(0)),
+            "time" => utc(value.as_u64().unwrap_or(0)),
             _ => text(&value),
         };
         (!shown.is_empty()).then(|| vec![("name", name.replace('_', " ")), ("name", shown)])
@@ -407,4 +407,13 @@ fn slug(text: &str) -> String {
     let words: Vec<&str> =
         plain.split('-').map(|word| word.trim_matches('.')).filter(|word| !word.is_empty()).collect();
     words.join("-").chars().take(60).collect()
+}
+
+/// "2026-11-21 22:25 UTC".
+fn utc(seconds: u64) -> String {
+    /// The year 9999 ends: a time beyond is an error in the file.
+    const LAST: u64 = 253_402_300_799;
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(LAST));
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    format!("{} UTC", text[..16].replace('T', " "))
 }

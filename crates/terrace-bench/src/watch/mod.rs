@@ -10,7 +10,7 @@ mod feed;
 mod model;
 mod screen;
 
-use crate::system;
+use crate::signals;
 use child::Child;
 use clap::Args;
 use feed::{Terrace, Which};
@@ -59,7 +59,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// There is nothing to watch, or no longer.
 pub fn run(options: &Options) -> io::Result<i32> {
-    system::catch_signals();
+    signals::catch();
     let terrace = Terrace::find(options.terrace.as_deref());
     let (which, argv) = plan(options, &terrace)?;
     let mut watch = Watch {
@@ -149,7 +149,7 @@ impl Watch {
 
     /// Whether it is over: the command ended (its exit code), or somebody wants to leave. A command is told to end, and waited for.
     fn over(&mut self, leave: Option<i32>) -> io::Result<Option<i32>> {
-        let signal = leave.or(system::interrupted().then_some(libc::SIGTERM));
+        let signal = leave.or(signals::interrupted().then_some(libc::SIGTERM));
         let Some(child) = &mut self.child else { return Ok(signal.map(|_| 0)) };
         if let Some(code) = child.ended()? {
             return Ok(Some(code));
@@ -210,7 +210,7 @@ fn in_lines(watch: &mut Watch, news: &News) -> io::Result<i32> {
     loop {
         if watch.hear(news)? && writeln!(io::stdout(), "{}", screen::line(&watch.view)).is_err() {
             // The reader went away.
-            system::interrupt();
+            signals::interrupt();
         }
         if let Some(code) = watch.over(None)? {
             return Ok(code);

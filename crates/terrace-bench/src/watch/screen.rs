@@ -1,8 +1,8 @@
 //! What is drawn: the hit ratio over time, the memories as bars, and the rest as a table. Without a terminal, a line an interval.
 
 use super::model::{Counter, View};
+use crate::format::short as number;
 use crate::pages::PAGE;
-use crate::trial::number;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

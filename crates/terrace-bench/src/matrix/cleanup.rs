@@ -10,6 +10,8 @@
 //! ```
 
 use crate::cgroup;
+use crate::machine::mounts;
+use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -95,22 +97,12 @@ pub fn tool(program: &str, args: &[&str]) -> io::Result<String> {
     Err(io::Error::other(format!("{program} {}: {said}", args.join(" "))))
 }
 
-/// Mount points and types, in the order they were mounted.
-fn mounts() -> Vec<(PathBuf, String)> {
-    let text = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let words = text.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        Some((words.next()?, words.next()?))
-    });
-    words.map(|(at, kind)| (PathBuf::from(at.replace("\\040", " ")), kind.to_string())).collect()
-}
-
 /// Takes away what is mounted at `at`, as often as it is.
 fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     // A mount that was made twice goes twice; one that is busy gets 5 s, then goes when its last user does.
     for attempt in 0..100 {
-        let top = mounts().into_iter().rfind(|(place, _)| place == at);
-        if !top.is_some_and(|(_, kind)| wanted(&kind)) {
+        let top = mounts().into_iter().rfind(|mount| mount.mount_point == at);
+        if !top.is_some_and(|mount| wanted(&mount.fs_type)) {
             return Ok(());
         }
         let flags = if attempt < 50 { 0 } else { libc::MNT_DETACH };
@@ -150,7 +142,7 @@ fn detach(image: &Path) -> io::Result<()> {
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    if let Some((at, _)) = mounts().iter().find(|(at, _)| at.starts_with(path)) {
+    if let Some(at) = mounts().into_iter().map(|mount| mount.mount_point).find(|at| at.starts_with(path)) {
         return Err(io::Error::other(format!(
             "{} is kept: something is mounted at {}",
             path.display(),
@@ -178,12 +170,8 @@ struct Owner {
 
 impl Owner {
     fn of(pid: u32) -> Option<Owner> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before may hold anything, also spaces; the start time is the 20th word after it, the state the first.
-        let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-        let dead = words.next().is_some_and(|state| state == "Z" || state == "X");
-        let start = words.nth(18)?.parse().ok()?;
-        (!dead).then_some(Owner { pid, start })
+        let stat = Process::new(pid as i32).ok()?.stat().ok()?;
+        (!matches!(stat.state, 'Z' | 'X')).then_some(Owner { pid, start: stat.starttime })
     }
 
     fn lives(&self) -> bool {
@@ -193,7 +181,7 @@ impl Owner {
 
 /// The set-ups of this process; what is left of them is undone when dropped.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct Cleanup {
     path: PathBuf,
     file: File,
     end: u64,
@@ -201,26 +189,26 @@ pub struct Ledger {
     setups: Vec<(u64, Setup)>,
 }
 
-/// A place in a ledger, to which it is undone.
+/// A place in the list, to which it is undone.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(usize);
 
-impl Ledger {
+impl Cleanup {
     /// Opens this process's file in `state`, after what others left there was undone.
     ///
     /// # Errors
     /// A directory that cannot be written: nothing may be set up then.
-    pub fn open(state: &Path) -> io::Result<Ledger> {
+    pub fn open(state: &Path) -> io::Result<Cleanup> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", state.display()));
         fs::create_dir_all(state).map_err(named)?;
         undo_left(state);
         let pid = std::process::id();
         let path = state.join(format!("{pid}.jsonl"));
         let file = OpenOptions::new().create(true).write(true).truncate(true).open(&path).map_err(named)?;
-        let mut ledger = Ledger { path, file, end: 0, setups: Vec::new() };
+        let mut cleanup = Cleanup { path, file, end: 0, setups: Vec::new() };
         let owner = Owner::of(pid).unwrap_or(Owner { pid, start: 0 });
-        ledger.append(&serde_json::to_vec(&owner)?)?;
-        Ok(ledger)
+        cleanup.append(&serde_json::to_vec(&owner)?)?;
+        Ok(cleanup)
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
@@ -276,7 +264,7 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for Cleanup {
     fn drop(&mut self) {
         if let Err(e) = self.undo(Mark(0)) {
             let _ = writeln!(io::stderr(), "terrace-bench: left behind: {e}");
@@ -321,18 +309,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (state, file) = (dir.path().join("state"), dir.path().join("value"));
         let read = || fs::read_to_string(&file).unwrap();
-        let mut ledger = Ledger::open(&state).unwrap();
-        ledger.note(value(dir.path(), "value", "first")).unwrap();
-        let mark = ledger.mark();
-        ledger.note(value(dir.path(), "value", "second")).unwrap();
+        let mut cleanup = Cleanup::open(&state).unwrap();
+        cleanup.note(value(dir.path(), "value", "first")).unwrap();
+        let mark = cleanup.mark();
+        cleanup.note(value(dir.path(), "value", "second")).unwrap();
         fs::write(&file, "now").unwrap();
-        ledger.undo(mark).unwrap();
+        cleanup.undo(mark).unwrap();
         assert_eq!(read(), "second");
-        let lines = fs::read_to_string(&ledger.path).unwrap().lines().count();
+        let lines = fs::read_to_string(&cleanup.path).unwrap().lines().count();
         assert_eq!(lines, 2, "its owner, and what is set up still");
-        ledger.note(value(dir.path(), "value", "third")).unwrap();
-        ledger.forget(mark);
-        drop(ledger);
+        cleanup.note(value(dir.path(), "value", "third")).unwrap();
+        cleanup.forget(mark);
+        drop(cleanup);
         assert_eq!(read(), "first");
         assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
     }
@@ -357,12 +345,12 @@ mod tests {
         let me = Owner::of(std::process::id()).unwrap();
         write("dead", Owner { start: me.start + 1, ..me });
         write("living", me);
-        let ledger = Ledger::open(&state).unwrap();
+        let cleanup = Cleanup::open(&state).unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         assert_eq!((read("dead").as_str(), read("living").as_str()), ("before", "now"));
         assert!(!dir.path().join("dead.dir").exists() && dir.path().join("living.dir").exists());
         assert!(!state.join("dead.jsonl").exists() && state.join("living.jsonl").exists());
-        drop(ledger);
+        drop(cleanup);
     }
 
     #[test]

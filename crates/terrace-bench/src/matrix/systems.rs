@@ -1,23 +1,27 @@
 //! The systems of a matrix: what each needs of the machine, and what one run of it is made of.
 
+use super::cleanup::{Cleanup, Setup as Made, tool};
 use super::device::{self, Device};
-use super::load::Load;
+use super::load::{Load, Setting};
 use super::spec::{Spec, SystemKind, SystemSpec};
-use super::undo::{Ledger, Setup, tool};
-use crate::suites::{MIB, largest_memory};
-use crate::system::{Places, System};
+use super::trees::{Copy, Trees};
+use crate::pages::{DATA_SEED, MIB};
+use crate::steps::Step;
+use crate::system::{self, Places, System};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Threads of the pass-through: as many as terrace has by default.
+const PASS_THROUGH_THREADS: usize = 8;
 const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// A program without this much memory beside a RAM disk runs from the disk.
 const ZRAM_LEAVES_MIB: u64 = 32;
 
 /// What one run is made of.
 #[derive(Debug)]
-pub struct Ready {
+pub struct Setup {
     /// What serves.
     pub system: System,
     /// Where.
@@ -30,9 +34,12 @@ pub struct Ready {
 
 /// The systems of a matrix on this machine.
 #[derive(Debug)]
-pub struct Rivals<'a> {
+pub struct Systems<'a> {
     spec: &'a Spec,
     places: Places,
+    /// Directory of the matrix's file.
+    here: PathBuf,
+    trees: Trees,
     /// terrace's `--memory` by system, load and jobs: what else the group holds differs.
     memory: HashMap<(String, String, u32), u64>,
     zram: Option<Zram>,
@@ -64,10 +71,30 @@ pub fn check_machine(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-impl<'a> Rivals<'a> {
-    /// The systems of `spec`, on `places`.
-    pub fn new(spec: &'a Spec, places: Places) -> Rivals<'a> {
-        Rivals { spec, places, memory: HashMap::new(), zram: None }
+impl<'a> Systems<'a> {
+    /// The systems of `spec`, on `places`; `here` is where the matrix's file is.
+    pub fn new(spec: &'a Spec, places: Places, here: PathBuf) -> Systems<'a> {
+        let trees = Trees::beside(&places.data);
+        Systems { spec, places, here, trees, memory: HashMap::new(), zram: None }
+    }
+
+    /// What steps follow from beside their load.
+    pub fn setting<'b>(
+        &'b self,
+        places: &'b Places,
+        seed: u64,
+        direct: bool,
+        two_doors: bool,
+    ) -> Setting<'b> {
+        Setting { places, here: &self.here, seed, direct, two_doors }
+    }
+
+    /// The data that a run of this load changes; gone when dropped.
+    ///
+    /// # Errors
+    /// No room for the copy.
+    pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
+        self.trees.copy(load, data)
     }
 
     /// Makes ready what outlasts a run: terrace's memory is measured, the RAM disk is filled.
@@ -78,15 +105,20 @@ impl<'a> Rivals<'a> {
         &mut self,
         system: &SystemSpec,
         load: &Load<'_>,
-        ledger: &mut Ledger,
+        cleanup: &mut Cleanup,
     ) -> Result<(), String> {
+        if let Some(line) = load.spec.prepare.as_ref() {
+            let setting = self.setting(&self.places, DATA_SEED, false, false);
+            let step = load.shell("prepare", line, &setting, 0);
+            self.trees.prepare(load, &self.places, &step, cleanup)?;
+        }
         match system.kind {
             SystemKind::Terrace | SystemKind::TerraceMainDoor => self.prepare_terrace(system, load),
             SystemKind::Zram if self.zram.is_none() => {
                 let file = load.file().ok_or("zram wants a load with a data set")?;
                 let mib = load.file_mib.unwrap_or(0) + load.written_mib();
-                let zram =
-                    Zram::make(system, &self.places, &file, mib, ledger).map_err(|e| format!("zram: {e}"))?;
+                let zram = Zram::make(system, &self.places, &file, mib, cleanup)
+                    .map_err(|e| format!("zram: {e}"))?;
                 self.zram = Some(zram);
                 Ok(())
             }
@@ -101,12 +133,17 @@ impl<'a> Rivals<'a> {
         }
         let bytes = match (system.memory_mib, self.spec.limit_mib) {
             (Some(mib), _) => mib * MIB,
+            (None, Some(limit)) if self.places.lenient => limit * MIB,
             (None, Some(limit)) => {
                 let places = self.places_of(system);
                 let limits = (limit * MIB, self.spec.spare_mib * MIB);
                 let what = format!("{}, {} with {} jobs", system.name, load.spec.name, load.jobs);
-                let steps = load.short_steps(&places);
-                largest_memory(&places, &what, limits, limits.0 / 4 * 3, |_| steps)?
+                let steps = load.short_steps(&self.setting(&places, 1, false, false));
+                let copy = self.trees.copy(load, &places.data)?;
+                let probe = if load.spec.tree.is_some() { limits.0 / 4 } else { limits.0 / 4 * 3 };
+                let memory = largest_memory(&places, &what, limits, probe, &steps);
+                drop(copy);
+                memory?
             }
             (None, None) => return Err("terrace wants memory_mib where there is no limit".into()),
         };
@@ -123,48 +160,49 @@ impl<'a> Rivals<'a> {
         self.memory.get(&memory_key(system, load)).copied()
     }
 
-    /// Sets the machine up for one run, with fresh caches; `ledger` says what is to be undone after it.
+    /// Sets the machine up for one run, with fresh caches; `cleanup` says what is to be undone after it.
     ///
     /// # Errors
     /// Why the system cannot run.
-    pub fn ready(
+    pub fn set_up(
         &self,
         system: &SystemSpec,
         load: &Load<'_>,
         device: &Device,
-        ledger: &mut Ledger,
-    ) -> Result<Ready, String> {
+        cleanup: &mut Cleanup,
+    ) -> Result<Setup, String> {
         device.renew().map_err(|e| e.to_string())?;
-        let fast_door = system.kind == SystemKind::Terrace;
+        let preload = system.kind == SystemKind::Terrace;
         let limit = self.spec.limit_mib.map(|mib| mib * MIB);
-        let mut ready =
-            Ready { system: System::Kernel, places: self.places_of(system), limit, direct: false };
+        let mut setup =
+            Setup { system: System::Kernel, places: self.places_of(system), limit, direct: false };
         match system.kind {
             SystemKind::Kernel if self.spec.system.iter().any(|s| s.kind == SystemKind::KernelMglru) => {
-                set_mglru("n", ledger).map_err(|e| format!("{LRU_GEN}: {e}"))?;
+                set_mglru("n", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?;
             }
             SystemKind::Kernel => {}
-            SystemKind::KernelMglru => set_mglru("y", ledger).map_err(|e| format!("{LRU_GEN}: {e}"))?,
-            SystemKind::Direct => ready.direct = true,
+            SystemKind::PassThrough => setup.system = System::PassThrough { threads: PASS_THROUGH_THREADS },
+            SystemKind::KernelMglru => set_mglru("y", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?,
+            SystemKind::Direct => setup.direct = true,
             SystemKind::Terrace | SystemKind::TerraceMainDoor => {
                 let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
-                ready.system = System::Terrace { memory, fast_door };
-                ledger.note(Setup::Fuse(ready.places.data.clone())).map_err(|e| e.to_string())?;
+                setup.system = System::Terrace { memory, fast_door: preload };
+                cleanup.note(Made::Fuse(setup.places.data.clone())).map_err(|e| e.to_string())?;
             }
             SystemKind::Zram => {
                 let zram = self.zram.as_ref().ok_or("its disk was not made")?;
                 zram.device.renew().map_err(|e| e.to_string())?;
-                ready.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
-                ready.places.data.clone_from(&zram.device.data);
+                setup.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
+                setup.places.data.clone_from(&zram.device.data);
             }
             SystemKind::Command => {
-                ready.system = self.command(system);
-                if let System::Command { teardown, .. } = &ready.system {
-                    ledger.note(Setup::Teardown(teardown.clone())).map_err(|e| e.to_string())?;
+                setup.system = self.command(system);
+                if let System::Command { teardown, .. } = &setup.system {
+                    cleanup.note(Made::Teardown(teardown.clone())).map_err(|e| e.to_string())?;
                 }
             }
         }
-        Ok(ready)
+        Ok(setup)
     }
 
     /// The shell lines with their places filled in.
@@ -183,14 +221,42 @@ impl<'a> Rivals<'a> {
     }
 }
 
+/// The largest `--memory` that keeps programs, daemon and cache inside the limit: what else the group holds for good is measured with a
+/// smaller memory, `probe`. `limits`: the limit, and what is to be spare below it, in bytes.
+fn largest_memory(
+    places: &Places,
+    what: &str,
+    (limit, spare): (u64, u64),
+    probe: u64,
+    steps: &[Step],
+) -> Result<u64, String> {
+    let system = System::Terrace { memory: probe, fast_door: true };
+    let end = system::run(places, &system, Some(limit), steps)?.end;
+    // A load that is small or short leaves some of the probe unused.
+    let used = end.stats.as_ref().and_then(|s| s.pointer("/memory/used_bytes")?.as_u64()).unwrap_or(probe);
+    let beside = end.pinned_max.saturating_sub(used.min(probe));
+    let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
+    let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
+    let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
+        format!(
+            "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare; raise limit_mib"
+        )
+    })?;
+    let mib = memory / MIB;
+    eprintln!(
+        "{what}: {beside} MiB beside terrace's memory, so --memory {mib}MiB under the limit of {limit} MiB"
+    );
+    Ok(memory)
+}
+
 fn memory_key(system: &SystemSpec, load: &Load<'_>) -> (String, String, u32) {
     (system.name.clone(), load.spec.name.clone(), load.jobs)
 }
 
-fn set_mglru(value: &str, ledger: &mut Ledger) -> io::Result<()> {
+fn set_mglru(value: &str, cleanup: &mut Cleanup) -> io::Result<()> {
     let file = PathBuf::from(LRU_GEN);
     let was = fs::read_to_string(&file)?.trim().to_string();
-    ledger.note(Setup::Value { file, was })?;
+    cleanup.note(Made::Value { file, was })?;
     fs::write(LRU_GEN, value)
 }
 
@@ -207,14 +273,14 @@ impl Zram {
         places: &Places,
         file: &str,
         mib: u64,
-        ledger: &mut Ledger,
+        cleanup: &mut Cleanup,
     ) -> io::Result<Zram> {
         let name = "zram0";
         let sys = |file: &str| format!("/sys/block/{name}/{file}");
         if fs::read_to_string(sys("disksize"))?.trim() != "0" {
             return Err(io::Error::other("/dev/zram0 is in use"));
         }
-        ledger.note(Setup::Zram(name.into()))?;
+        cleanup.note(Made::Zram(name.into()))?;
         if let Some(algorithm) = &system.algorithm {
             fs::write(sys("comp_algorithm"), algorithm)
                 .map_err(|e| io::Error::new(e.kind(), format!("{algorithm}: {e}")))?;
@@ -223,7 +289,7 @@ impl Zram {
         let (block, at) = (format!("/dev/{name}"), places.scratch.join(name));
         fs::create_dir_all(&at)?;
         device::make_file_system(&block)?;
-        ledger.note(Setup::Mount(at.clone()))?;
+        cleanup.note(Made::Mount(at.clone()))?;
         device::mount(&block, &at)?;
         let data = at.join("data");
         fs::create_dir(&data)?;
