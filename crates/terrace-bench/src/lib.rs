@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), and the loads: [`worker`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
-//! people: [`report`]. Apart from all that: [`lab`], the policies on recorded traces, [`probe`], what storage can do, and [`watch`], a mount live in the terminal.
+//! people: [`report`]. Apart from all that: [`lab`], the policies on recorded traces and [`probe`], what storage can do.
 
 pub mod buffer;
 pub mod cgroup;
@@ -24,5 +24,4 @@ pub mod signals;
 pub mod stats;
 pub mod steps;
 pub mod system;
-pub mod watch;
 pub mod worker;

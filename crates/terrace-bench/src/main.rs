@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terrace_bench::{compare, lab, matrix, passthrough, probe, report, signals, steps, watch, worker};
+use terrace_bench::{compare, lab, matrix, passthrough, probe, report, signals, steps, worker};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals; eviction policies on recorded traces.
 #[derive(Debug, Parser)]
@@ -32,8 +32,6 @@ enum Command {
     Probe(probe::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
     Report(report::Report),
-    /// A mount, or a command and the mount that it works on, live in the terminal: hit ratio, tiers, misses, evictions.
-    Watch(watch::Options),
     /// The plain pass-through FUSE that cold reads are compared with.
     Passthrough {
         /// What to serve.
@@ -98,7 +96,6 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Compare(options) => compare::run(&options),
         Command::Probe(options) => probe::run(&options),
         Command::Report(options) => report::run(&options),
-        Command::Watch(options) => watch::run(&options),
         Command::Matrix(options) => matrix::run(&options),
         Command::Sim(options) => lab::sim::run(&options),
         Command::Mrc(options) => lab::mrc::run(&options),

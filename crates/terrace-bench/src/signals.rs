@@ -17,11 +17,6 @@ pub fn catch() {
     }
 }
 
-/// As if a signal had been caught.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
 /// Was a signal caught?
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)

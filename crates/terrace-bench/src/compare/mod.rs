@@ -13,7 +13,7 @@ pub mod sources;
 
 pub use cells::{CellComparison, Comparison, Question, Row, Side, compare};
 pub use metric::Better;
-pub use outcome::{Outcome, Verdict, outcome};
+pub use outcome::{Outcome, Verdict, outcome, paired};
 pub use show::Format;
 
 use std::io;

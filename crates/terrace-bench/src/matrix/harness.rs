@@ -377,6 +377,8 @@ fn brief(run: &raw::Run) -> String {
     }
     let told = [
         ("throughput_mib_s", "MiB/s"),
+        ("tps", "tps"),
+        ("build_s", "s"),
         ("p99_us", "us p99"),
         ("miss_ratio", "missed"),
         ("cpu_us_per_op", "us CPU"),

@@ -1,7 +1,7 @@
 //! What is put beside the raw results when a matrix has ended: its tables, and the page for people.
 
 use super::Matrix;
-use super::spec::Spec;
+use super::spec::{Spec, SystemSpec};
 use super::targets::{self, Judged};
 use crate::compare::sources::{self, Asked};
 use crate::compare::{Format, compare, show};
@@ -29,7 +29,10 @@ pub fn write(
     let readme = format!("{}\n{held}{}", head(options, spec, results), tables(spec, &raw));
     fs::write(out.join("README.md"), readme)?;
     if results.runs.iter().any(|run| run.refused.is_none()) {
-        report::run(&Report::of(raw, out.join("report.html")))?;
+        // One that has not run yet is no baseline.
+        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
+        let baseline = Some(baseline(spec).name.clone()).filter(ran);
+        report::run(&Report::of(raw, out.join("report.html"), baseline))?;
     }
     Ok(())
 }
@@ -58,12 +61,16 @@ fn head(options: &Matrix, spec: &Spec, results: &Results) -> String {
     )
 }
 
-/// Each system against the kernel's page cache, or against the first one.
+/// The kernel's page cache, or the first system.
+fn baseline(spec: &Spec) -> &SystemSpec {
+    spec.system.iter().find(|s| s.name == "kernel").unwrap_or(&spec.system[0])
+}
+
+/// Each system against the baseline.
 fn tables(spec: &Spec, raw: &Path) -> String {
-    let baseline = spec.system.iter().find(|s| s.name == "kernel").unwrap_or(&spec.system[0]);
     let asked = Asked {
         factor: Some("system".into()),
-        baseline: Some(baseline.name.clone()),
+        baseline: Some(baseline(spec).name.clone()),
         metrics: custom_metrics(spec),
         pair: spec.is_paired().then(|| "repetition".into()),
         confidence: 0.95,
@@ -80,7 +87,8 @@ fn tables(spec: &Spec, raw: &Path) -> String {
 fn custom_metrics(spec: &Spec) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for load in &spec.load {
-        if load.kind != super::LoadKind::Command {
+        // Of a command that tells an object of numbers, the usual ones are shown.
+        if load.kind != super::LoadKind::Command || load.regex.is_none() && load.metric == "value" {
             return Vec::new();
         }
         if !names.contains(&load.metric_key()) {
@@ -91,7 +99,9 @@ fn custom_metrics(spec: &Spec) -> Vec<String> {
 }
 
 /// The numbers that a first look is for, with their heads.
-const SHOWN: [(&str, &str); 5] = [
+const SHOWN: [(&str, &str); 7] = [
+    ("tps", "tps"),
+    ("build_s", "build, s"),
     ("throughput_mib_s", "MiB/s"),
     ("p99_us", "p99, us"),
     ("miss_ratio", "misses"),

@@ -19,7 +19,6 @@ use run::Load;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-pub(crate) use target::nameless;
 use target::{Target, Way};
 use terrace_probe::{Cell, Device, Machine, Op, Probe, RAM, SCHEMA};
 

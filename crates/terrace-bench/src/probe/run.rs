@@ -87,7 +87,15 @@ pub fn lay_out(target: &Target, bytes: u64, at_most: Duration) -> io::Result<u64
 /// As [`measure`]; storage that does not keep what it is given.
 pub fn check(target: &Target, data: u64) -> io::Result<()> {
     let (size, io_size) = (format!("--size={data}"), format!("--io_size={}", CHECKED.min(data)));
-    let options = ["--rw=randwrite", "--bs=4k", "--verify=crc32c", "--verify_fatal=1", &size, &io_size];
+    let options = [
+        "--rw=randwrite",
+        "--bs=4k",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        &size,
+        &io_size,
+    ];
     match run(target, &options.map(String::from), "write") {
         Err(e) if e.to_string().contains("error 84") => {
             Err(io::Error::other(format!("WRONG DATA: this storage does not keep what it is given ({e})")))

@@ -151,7 +151,7 @@ fn path_of(file: &File) -> PathBuf {
 }
 
 /// A file without a name; where the file system makes none such, one that loses its name at once.
-pub(crate) fn nameless(dir: &Path) -> io::Result<File> {
+fn nameless(dir: &Path) -> io::Result<File> {
     let open = |path: &Path, flags: i32| {
         std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).mode(0o600).open(path)
     };

@@ -76,9 +76,12 @@ fn lead(book: &Book, out: &mut String) {
         }
     }
     if tested {
-        let note = "Better, worse: the 95 % interval of the difference (Welch's t-test) does not hold zero. Each cell is tested for itself; of \
-                    twenty equal cells one will seem to differ.";
-        element("p class=\"note\"", note, out);
+        let test = if book.paired() { "Student's t-test of pairs of runs" } else { "Welch's t-test" };
+        let note = format!(
+            "Better, worse: the 95 % interval of the difference ({test}) does not hold zero. Each cell is tested for itself; of \
+             twenty equal cells one will seem to differ."
+        );
+        element("p class=\"note\"", &note, out);
     }
     regressions(book, out);
 }
@@ -210,8 +213,12 @@ fn comparisons(book: &Book, out: &mut String) {
         element("p", "No run that counts tells a number.", out);
         return;
     }
+    let test = match book.paired() {
+        true => "Student's t-test of the ratios of pairs of runs, each system against",
+        false => "Welch's t-test of each system against",
+    };
     let note = format!(
-        "Welch's t-test of each system against {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
+        "{test} {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
          p is the probability of such a difference, or a larger one, between equal systems.",
         book.baseline()
     );

@@ -44,9 +44,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// The page `out` of one file, as it comes without options.
-    pub fn of(raw: PathBuf, out: PathBuf) -> Report {
-        Report { raw: vec![raw], out, plots: None, title: None, baseline: None }
+    /// The page `out` of one file, its systems compared with `baseline`.
+    pub fn of(raw: PathBuf, out: PathBuf, baseline: Option<String>) -> Report {
+        Report { raw: vec![raw], out, plots: None, title: None, baseline }
     }
 }
 

@@ -1,14 +1,13 @@
 //! What is drawn: the hit ratio over time, the memories as bars, and the rest as a table. Without a terminal, a line an interval.
 
-use super::model::{Counter, View};
-use crate::format::short as number;
-use crate::pages::PAGE;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
+
+use super::model::{Counter, PAGE, View};
 
 /// Time that the chart shows at the least, seconds.
 const CHART_SECONDS: f64 = 60.0;
@@ -31,8 +30,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(2).areas(numbers);
     frame.render_widget(table(reads), left);
     frame.render_widget(table(rest), right);
-    let leave = if view.command.is_some() { "q, ^C: end the command" } else { "q, ^C: leave" };
-    frame.render_widget(Paragraph::new(leave).style(Modifier::DIM), foot);
+    frame.render_widget(Paragraph::new("q, ^C: leave").style(Modifier::DIM), foot);
 }
 
 fn table(rows: Vec<[String; 3]>) -> Table<'static> {
@@ -56,9 +54,6 @@ fn title(view: &View) -> String {
     if let Some(errno) = view.now.as_ref().map(|now| now.levels.failing).filter(|errno| *errno != 0) {
         let why = std::io::Error::from_raw_os_error(errno as i32).to_string();
         title += &format!(", WRITEBACK FAILS: {}", why.split(" (os").next().unwrap_or_default());
-    }
-    if let Some(command) = &view.command {
-        title += &format!(" | {command}");
     }
     title
 }
@@ -202,6 +197,16 @@ fn bytes(value: f64) -> String {
     if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// Three significant digits or more, no exponents.
+fn number(v: f64) -> String {
+    match v.abs() {
+        a if a >= 100.0 => format!("{v:.0}"),
+        a if a >= 10.0 => format!("{v:.1}"),
+        a if a >= 1.0 => format!("{v:.2}"),
+        _ => format!("{v:.3}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::model::recorded;
@@ -263,10 +268,8 @@ mod tests {
             drawn(&watched(), width, height);
             drawn(&View::default(), width, height);
         }
-        let waiting = View { command: Some("fio x: running".into()), ..View::default() };
-        let lines = drawn(&waiting, 80, 30);
-        assert_eq!(lines[0], "terrace: nothing is served yet | fio x: running");
-        assert_eq!(lines[29], "q, ^C: end the command");
+        let lines = drawn(&View::default(), 80, 30);
+        assert_eq!(lines[0], "terrace: nothing is served yet");
         assert!(lines.join("\n").contains("off"), "no compressed tier");
     }
 

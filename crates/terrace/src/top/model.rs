@@ -1,9 +1,11 @@
-//! From one answer of `terrace stat --json` to the next: what happened in between.
+//! From one answer of `stat` to the next: what happened in between.
 
-use crate::pages::PAGE;
-use serde_json::Value;
 use std::collections::VecDeque;
 
+use serde_json::Value;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
 /// The format that is understood.
 const SCHEMA: &str = "terrace.stat.v1";
 /// Points of the history: ten minutes at one a second.
@@ -99,10 +101,7 @@ impl Snapshot {
     /// It is that of another version.
     pub fn parse(stat: &Value) -> Result<Snapshot, String> {
         if stat["schema"] != SCHEMA {
-            return Err(format!(
-                "terrace tells `{}` instead of {SCHEMA} (take programs of one version)",
-                stat["schema"]
-            ));
+            return Err(format!("terrace tells `{}` instead of {SCHEMA}", stat["schema"]));
         }
         let number = |path: &str| stat.pointer(path).and_then(Value::as_u64).unwrap_or(0);
         let text = |path: &str| stat.pointer(path).and_then(Value::as_str).unwrap_or("?").to_owned();
@@ -159,8 +158,6 @@ pub struct View {
     pub rates: Option<[f64; Counter::ALL.len()]>,
     /// Hit ratio over time: seconds, per cent. Intervals without reads have no point.
     pub ratios: VecDeque<(f64, f64)>,
-    /// The command that is run, and how it is doing.
-    pub command: Option<String>,
 }
 
 impl View {
