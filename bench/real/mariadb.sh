@@ -101,5 +101,8 @@ case $command in
         done
         stop
         ;;
-    check) for n in $(seq $tables); do innochecksum "$tree/sbtest/sbtest$n.ibd"; done ;;
+    check)
+        for n in $(seq $tables); do innochecksum "$tree/sbtest/sbtest$n.ibd"; done
+        rm -rf "$home"
+        ;;
 esac

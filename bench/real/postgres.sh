@@ -94,5 +94,8 @@ case $command in
         pg_amcheck --heapallindexed bench
         stop
         ;;
-    check) pg_checksums --check -D "$tree" > /dev/null ;;
+    check)
+        pg_checksums --check -D "$tree" > /dev/null
+        rm -rf "$home"
+        ;;
 esac
