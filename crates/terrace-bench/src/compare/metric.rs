@@ -15,7 +15,8 @@ pub enum Better {
 }
 
 /// Parts of names. Those of the first list win: "hits_per_s", "iops_p99".
-const HIGHER: [&str; 10] = ["tps", "throughput", "iops", "per_s", "mib_s", "bandwidth", "bw", "hit", "hits", "ops"];
+const HIGHER: [&str; 10] =
+    ["tps", "throughput", "iops", "per_s", "mib_s", "bandwidth", "bw", "hit", "hits", "ops"];
 const LOWER: [&str; 21] = [
     "latency", "lat", "clat", "slat", "us", "ns", "ms", "p50", "p95", "p99", "p999", "cpu", "miss", "misses",
     "seconds", "s", "fault", "faults", "per_op", "per_read", "refaults",
