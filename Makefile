@@ -63,13 +63,15 @@ bench: packages-bench build
 
 ## bench-suites: the promised numbers against the kernel's page cache, an hour; wants a quiet machine
 bench-suites: packages-bench build
-	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; mkdir -p "$$out"; \
-	target/release/terrace-bench all --json "$$out/raw.jsonl" | tee "$$out/report.txt"
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; failed=; \
+	for name in hits misses doors writes fio; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	[ -z "$$failed" ]
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine
 bench-real: packages-real build
-	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; mkdir -p "$$out"; \
-	target/release/terrace-bench real --spare-mib 48 --warm 30 --measure 60 --json "$$out/raw.jsonl" | tee "$$out/report.txt"
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; failed=; \
+	for name in real-databases real-build; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	[ -z "$$failed" ]
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

@@ -7,7 +7,7 @@
 //! So a page of real content says where it belongs, and that it is whole, without the files that it came from. The stamp is the only part that
 //! an equal page elsewhere would not share: systems that find equal pages are measured by what they compress, not by what repeats.
 
-use crate::pages::{self, PAGE, Rng};
+use crate::pages::{self, PAGE};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -170,7 +170,7 @@ impl Files {
         roots.iter().for_each(|root| collect(Path::new(root), &mut paths));
         // By name first: the order of a directory is nobody's.
         paths.sort_unstable();
-        Rng::new(seed).shuffle(&mut paths);
+        fastrand::Rng::with_seed(seed).shuffle(&mut paths);
         Files { paths, next: 0, open: None }
     }
 

@@ -1,9 +1,14 @@
 //! What the machine is, and whether anybody else was using it.
 
+use procfs::process::{MountInfo, Process};
+use procfs::{CpuInfo, Current, CurrentSI, KernelStats, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+/// Share of the machine's CPU that others may use before a run is marked as disturbed.
+pub const FOREIGN_CPU_MAX: f64 = 0.04;
 
 /// The description that goes with raw results: a number without it says nothing. What an older file does not tell is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,13 +44,14 @@ pub struct Machine {
 pub fn describe(dir: &Path) -> Machine {
     let (device, file_system) = mount_of(dir).unwrap_or_default();
     let name = device.trim_start_matches("/dev/").to_string();
-    let cpuinfo = read("/proc/cpuinfo");
+    let cpu = CpuInfo::current().ok();
+    let flags = cpu.as_ref().and_then(|cpu| cpu.flags(0)).unwrap_or_default();
     Machine {
-        cpu: line_after(&cpuinfo, "model name").unwrap_or_default(),
+        cpu: cpu.as_ref().and_then(|cpu| cpu.model_name(0)).unwrap_or_default().to_string(),
         cpus: cpus(),
-        memory_bytes: meminfo("MemTotal"),
+        memory_bytes: Meminfo::current().map_or(0, |info| info.mem_total),
         kernel: read("/proc/sys/kernel/osrelease"),
-        virtual_machine: cpuinfo.contains("hypervisor"),
+        virtual_machine: flags.contains(&"hypervisor"),
         file_system,
         scheduler: chosen(&read(&format!("/sys/block/{name}/queue/scheduler"))),
         device,
@@ -63,21 +69,11 @@ pub fn cpus() -> usize {
 
 /// Memory that programs could still have, bytes.
 pub fn memory_available() -> u64 {
-    meminfo("MemAvailable")
-}
-
-fn meminfo(key: &str) -> u64 {
-    line_after(&read("/proc/meminfo"), key)
-        .and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok())
-        .map_or(0, |kib| kib * 1024)
+    Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_string()
-}
-
-fn line_after(text: &str, key: &str) -> Option<String> {
-    text.lines().find_map(|l| Some(l.strip_prefix(key)?.trim_start_matches([' ', '\t', ':']).to_string()))
 }
 
 /// The bracketed word of a sysfs choice: "none [mq-deadline] bfq".
@@ -90,19 +86,18 @@ fn output(program: &str, args: &[&str]) -> String {
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()
 }
 
-/// Device and type of the mount that holds `dir`: the longest mount point that is a prefix.
+/// Mount points and types, with what is mounted, in the order in which they were mounted.
+pub fn mounts() -> Vec<MountInfo> {
+    let mounts = Process::myself().and_then(|me| me.mountinfo());
+    mounts.map_or_else(|_| Vec::new(), |mounts| mounts.into_iter().collect())
+}
+
+/// Device and type of the mount that holds `dir`: the longest mount point that is a prefix, and of those the last.
 pub fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
-    let mounts = fs::read_to_string("/proc/mounts").ok()?;
-    let best = mounts
-        .lines()
-        .filter_map(|l| {
-            let mut words = l.split(' ');
-            Some((words.next()?, words.next()?, words.next()?))
-        })
-        .filter(|(_, at, _)| dir.starts_with(at))
-        .max_by_key(|(_, at, _)| at.len())?;
-    Some((best.0.to_string(), best.2.to_string()))
+    let holds = mounts().into_iter().filter(|mount| dir.starts_with(&mount.mount_point));
+    let best = holds.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
+    Some((best.mount_source.unwrap_or_default(), best.fs_type))
 }
 
 /// CPU time of the whole machine since it started, in nanoseconds; tick precision (10 ms).
@@ -116,34 +111,17 @@ pub struct Busy {
     pub kernel_ns: u64,
 }
 
-/// Reads /proc/stat.
+/// Reads /proc/stat, and that of each kernel thread.
 pub fn busy() -> Busy {
-    let busy = parse_busy(&fs::read_to_string("/proc/stat").unwrap_or_default());
-    let names = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|e| e.file_name().into_string().ok());
-    let processes = names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    let stats = processes.filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok());
-    Busy { kernel_ns: stats.filter_map(|stat| kernel_thread_ns(&stat)).sum(), ..busy }
-}
-
-/// CPU time of a kernel thread, from its `/proc/PID/stat`; `None` for a program.
-fn kernel_thread_ns(stat: &str) -> Option<u64> {
-    const PF_KTHREAD: u64 = 0x0020_0000;
-    let words: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let at = |i: usize| words.get(i)?.parse::<u64>().ok();
-    // Behind the name: state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime.
-    (at(6)? & PF_KTHREAD != 0).then_some((at(11)? + at(12)?) * 10_000_000)
-}
-
-fn parse_busy(stat: &str) -> Busy {
-    let ticks: Vec<u64> =
-        stat.lines().next().unwrap_or("").split_whitespace().skip(1).flat_map(str::parse).collect();
-    let at = |i: usize| ticks.get(i).copied().unwrap_or(0) * 10_000_000;
-    // user nice system idle iowait irq softirq steal
-    Busy { busy_ns: at(0) + at(1) + at(2) + at(5) + at(6), steal_ns: at(7), kernel_ns: 0 }
+    /// Of `flags`: a kernel thread.
+    const PF_KTHREAD: u32 = 0x0020_0000;
+    let ns = |ticks: u64| ticks * 1_000_000_000 / procfs::ticks_per_second();
+    let Ok(all) = KernelStats::current().map(|stats| stats.total) else { return Busy::default() };
+    let busy = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
+    let processes = procfs::process::all_processes().into_iter().flatten().flatten();
+    let threads = processes.filter_map(|process| process.stat().ok()).filter(|s| s.flags & PF_KTHREAD != 0);
+    let kernel: u64 = threads.map(|stat| stat.utime + stat.stime).sum();
+    Busy { busy_ns: ns(busy), steal_ns: ns(all.steal.unwrap_or(0)), kernel_ns: ns(kernel) }
 }
 
 /// Waits until the machine was idle for a second, at most `seconds`.
@@ -153,7 +131,7 @@ pub fn wait_until_quiet(seconds: u64) {
         std::thread::sleep(std::time::Duration::from_secs(1));
         let after = busy();
         let used = (after.busy_ns + after.steal_ns).saturating_sub(before.busy_ns + before.steal_ns);
-        if used < 30_000_000 * cpus() as u64 || crate::system::interrupted() {
+        if used < 30_000_000 * cpus() as u64 || crate::signals::interrupted() {
             return;
         }
     }
@@ -164,15 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_stat_and_sysfs_choices() {
-        let b = parse_busy("cpu  10 1 5 1000 50 2 3 4 0 0\ncpu0 1 1 1\n");
-        assert_eq!((b.busy_ns, b.steal_ns), (210_000_000, 40_000_000));
-        let thread = "12 (kworker/u8:1-loop) I 2 0 0 0 -1 69238880 0 0 0 0 3 40 0 0 20 0 1 0 9 0 0";
-        assert_eq!(kernel_thread_ns(thread), Some(430_000_000));
-        assert_eq!(kernel_thread_ns(&thread.replace("69238880", "4194560")), None, "a program");
+    fn a_choice_of_sysfs_is_the_word_in_brackets() {
         assert_eq!(chosen("none [mq-deadline] bfq"), "mq-deadline");
         assert_eq!(chosen("none"), "none");
-        assert_eq!(line_after("a: 1\nmodel name\t: EPYC 7\n", "model name").unwrap(), "EPYC 7");
     }
 
     #[test]
@@ -180,5 +152,7 @@ mod tests {
         let m = describe(Path::new("/"));
         assert!(memory_available() > 0 && memory_available() <= m.memory_bytes);
         assert!(m.cpus > 0 && m.memory_bytes > 0 && !m.kernel.is_empty() && !m.file_system.is_empty());
+        let busy = busy();
+        assert!(busy.busy_ns > 0 && busy.kernel_ns < busy.busy_ns);
     }
 }

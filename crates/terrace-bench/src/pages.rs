@@ -10,44 +10,13 @@ use std::path::Path;
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
+/// Seed of all data files.
+pub const DATA_SEED: u64 = 20_240_611;
 const WORDS: usize = PAGE / 8;
 
-/// splitmix64: small, seedable, good enough to choose pages.
-#[derive(Clone, Copy, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator with this seed.
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    /// The next 64 bits.
-    #[inline]
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `n` (multiply-shift: the bias is under 2^-32 for any file here).
-    #[inline]
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(n)) >> 64) as u64
-    }
-
-    /// A number in [0, 1).
-    pub fn unit(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Fisher-Yates.
-    pub fn shuffle<T>(&mut self, xs: &mut [T]) {
-        for i in (1..xs.len()).rev() {
-            xs.swap(i, self.below(i as u64 + 1) as usize);
-        }
-    }
-}
-
+/// splitmix64's last step: neighbouring numbers become numbers that have nothing in common.
 #[inline]
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -136,9 +105,9 @@ pub(crate) fn is_made(
         return Ok(false);
     }
     let pages = bytes / PAGE as u64;
-    let mut rng = Rng::new(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut buf = [0u8; PAGE];
-    for page in [0, pages - 1].into_iter().chain((0..256).map(|_| rng.below(pages))) {
+    for page in [0, pages - 1].into_iter().chain((0..256).map(|_| rng.u64(..pages))) {
         file.read_exact_at(&mut buf, page * PAGE as u64)?;
         if check(page, &buf).is_err() {
             return Ok(false);
@@ -175,18 +144,5 @@ mod tests {
         assert!(!is_made(&path, 64 * PAGE as u64, 4, |p, d| check(4, p, d)).unwrap());
         make_file(&path, 32 * PAGE as u64, 4).unwrap();
         check(4, 0, &std::fs::read(&path).unwrap()).unwrap();
-    }
-
-    #[test]
-    fn random_numbers_stay_below_and_cover() {
-        let mut rng = Rng::new(1);
-        let mut seen = [false; 10];
-        (0..1000).for_each(|_| seen[rng.below(10) as usize] = true);
-        assert_eq!(seen, [true; 10]);
-        let mut order: Vec<u32> = (0..100).collect();
-        rng.shuffle(&mut order);
-        assert_ne!(order, (0..100).collect::<Vec<_>>());
-        order.sort_unstable();
-        assert_eq!(order, (0..100).collect::<Vec<_>>());
     }
 }

@@ -1,39 +1,19 @@
 //! One line on a terminal that says how far things are.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
 
-/// Times between two states of the line.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// A line on stderr, if that is a terminal.
-#[derive(Debug)]
+/// A line on stderr, if that is a terminal; gone when dropped.
+#[derive(Debug, Default)]
 pub struct Progress {
     shown: bool,
-    terminal: bool,
-    next: Instant,
-}
-
-impl Default for Progress {
-    fn default() -> Progress {
-        Progress { shown: false, terminal: io::stderr().is_terminal(), next: Instant::now() + PAUSE }
-    }
 }
 
 impl Progress {
-    /// Shows what `line` says, a few times a second.
-    pub fn tick(&mut self, line: impl FnOnce() -> String) {
-        if Instant::now() >= self.next {
-            self.now(line);
-        }
-    }
-
-    /// Shows it at once: of something that takes its time.
+    /// Shows what `line` says.
     pub fn now(&mut self, line: impl FnOnce() -> String) {
-        if self.terminal {
+        if io::stderr().is_terminal() {
             let _ = write!(io::stderr(), "\r\x1b[K{}", line());
             self.shown = true;
-            self.next = Instant::now() + PAUSE;
         }
     }
 

@@ -34,6 +34,9 @@ pub struct Matrix {
     pub name: String,
     /// Its TOML, to the byte.
     pub text: String,
+    /// The systems of a cell were run in pairs, one for each repetition.
+    #[serde(default)]
+    pub paired: bool,
 }
 
 /// One run of one system.
@@ -269,7 +272,10 @@ mod tests {
 
     fn header() -> Header {
         let machine = Machine { cpus: 2, kernel: "6.18".into(), ..Machine::default() };
-        Header { machine, matrix: Matrix { name: "quick".into(), text: "[matrix]\nruns = 3\n".into() } }
+        Header {
+            machine,
+            matrix: Matrix { name: "quick".into(), text: "[matrix]\nruns = 3\n".into(), paired: true },
+        }
     }
 
     fn run(id: &str) -> Run {

@@ -62,16 +62,32 @@ pub fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
     Some(Interval { mean: m, low: m - half, high: m + half, n })
 }
 
-/// Ratio candidate / baseline over pairs: geometric mean and interval.
+/// Student's test that a mean is zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Student {
+    /// The statistic; no finite number where nothing varies.
+    pub t: f64,
+    /// Degrees of freedom.
+    pub df: f64,
+    /// Two-sided probability of such a mean by chance; likewise.
+    pub p: f64,
+}
+
+/// Ratio candidate / baseline over pairs: geometric mean and interval, and the test that it is 1.
 ///
 /// `None` where a number is not positive and finite: such a pair is no measurement.
-pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Interval> {
+pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, Student)> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     if !pairs.iter().all(|&(base, cand)| good(base) && good(cand)) {
         return None;
     }
     let logs: Vec<f64> = pairs.iter().map(|(base, cand)| (cand / base).ln()).collect();
-    Some(mean_interval(&logs, confidence)?.map(f64::exp))
+    let ratio = mean_interval(&logs, confidence)?.map(f64::exp);
+    let df = (logs.len() - 1) as f64;
+    let t = mean(&logs)? / (variance(&logs)? / logs.len() as f64).sqrt();
+    let of_finite = |t: f64| Some(2.0 * StudentsT::new(0.0, 1.0, df).ok()?.cdf(-t.abs()));
+    let p = if t.is_finite() { of_finite(t)? } else { f64::NAN };
+    Some((ratio, Student { t, df, p }))
 }
 
 /// Welch's unequal-variance t-test (Biometrika 34, 1947), with Satterthwaite's degrees of freedom.
@@ -146,9 +162,9 @@ mod tests {
     #[test]
     fn ratio_of_equal_pairs_is_one_and_of_halved_pairs_a_half() {
         let equal = [(1.0, 1.0), (5.0, 5.0), (9.0, 9.0)];
-        assert_eq!(paired_ratio(&equal, 0.95).unwrap(), Interval { mean: 1.0, low: 1.0, high: 1.0, n: 3 });
+        assert_eq!(paired_ratio(&equal, 0.95).unwrap().0, Interval { mean: 1.0, low: 1.0, high: 1.0, n: 3 });
         let half = [(2.0, 1.0), (8.0, 4.0), (100.0, 50.0)];
-        let i = paired_ratio(&half, 0.95).unwrap();
+        let i = paired_ratio(&half, 0.95).unwrap().0;
         near(i.mean, 0.5, 1e-12);
         near(i.low, 0.5, 1e-12);
     }
@@ -157,7 +173,7 @@ mod tests {
     fn ratio_golden() {
         // ln ratios 0.1, 0.2, 0.3: mean 0.2, sd 0.1, half-width 4.30265 * 0.1 / sqrt(3) = 0.248414.
         let pairs: Vec<(f64, f64)> = [0.1f64, 0.2, 0.3].iter().map(|l| (3.0, 3.0 * l.exp())).collect();
-        let i = paired_ratio(&pairs, 0.95).unwrap();
+        let i = paired_ratio(&pairs, 0.95).unwrap().0;
         near(i.mean, 0.2f64.exp(), 1e-12);
         near(i.low, (0.2f64 - 0.248_413_8).exp(), 1e-6);
         near(i.high, (0.2f64 + 0.248_413_8).exp(), 1e-6);
@@ -200,14 +216,14 @@ mod tests {
     /// The interval must hold the truth about as often as it says.
     #[test]
     fn coverage_of_simulated_equal_systems() {
-        let mut rng = crate::pages::Rng::new(2024);
-        let mut noise = || (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0;
+        let mut rng = fastrand::Rng::with_seed(2024);
+        let mut noise = || (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
         let held = (0..1000)
             .filter(|_| {
                 let pairs: Vec<(f64, f64)> = (0..5)
                     .map(|_| (100.0 * (0.05 * noise()).exp(), 100.0 * (0.05 * noise()).exp()))
                     .collect();
-                paired_ratio(&pairs, 0.95).unwrap().holds(1.0)
+                paired_ratio(&pairs, 0.95).unwrap().0.holds(1.0)
             })
             .count();
         assert!((930..=968).contains(&held), "95 % intervals held the truth {held} times in 1000");

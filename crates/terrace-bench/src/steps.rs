@@ -1,42 +1,43 @@
-//! A list of commands run one after the other inside the system under test, with the meters read around each.
+//! Commands run one after the other inside the system under test, with the meters read around each.
 //!
-//! A system is set up once for a run (`terrace run ... -- terrace-bench steps PLAN`), warmed by the first commands and measured by a later
-//! one; so what a meter says must be read between commands, from inside.
+//! A system is set up once for a run (`terrace run ... -- terrace-bench steps`), warmed by the first commands and measured by a later
+//! one; so meters must be read between commands, from inside. The inner process is told a [`Context`], then one [`Step`] a line; it
+//! answers each with an [`Outcome`] on a line. So the harness may keep several systems up and measure them in turn.
 
 use crate::cgroup::{Group, Memory};
 use crate::machine;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The environment variable in which a step finds its group, as JSON: a loop reads the group's CPU time around its timed part.
+pub const GROUP: &str = "TERRACE_BENCH_GROUP";
+
 /// One command.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// What the result is found by.
     pub name: String,
     /// The command; `{dir}` stands for the directory under test.
     pub argv: Vec<String>,
-    /// Forget cached pages before it.
-    pub drop_caches: bool,
     /// The step fills a cache: it is run again until so many bytes of it are hits at the fast door.
     #[serde(default)]
     pub until_hit_bytes: Option<u64>,
 }
 
 impl Step {
-    /// A step without dropping caches.
+    /// A command that is run once.
     pub fn new<S: Into<String>>(name: &str, argv: impl IntoIterator<Item = S>) -> Step {
         let argv = argv.into_iter().map(Into::into).collect();
-        Step { name: name.to_string(), argv, drop_caches: false, until_hit_bytes: None }
+        Step { name: name.to_string(), argv, until_hit_bytes: None }
     }
 
-    /// The same, with cold caches.
-    pub fn cold(mut self) -> Step {
-        self.drop_caches = true;
-        self
+    /// A line for a shell.
+    pub fn shell(name: &str, line: &str) -> Step {
+        Step::new(name, ["sh", "-c", line])
     }
 
     /// The same, again until so many bytes are hits. Where there is no fast door it runs twice.
@@ -46,18 +47,16 @@ impl Step {
     }
 }
 
-/// All that the inner process must know.
+/// What the inner process must know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct Context {
     /// Directory under test.
     pub dir: PathBuf,
     /// The product, where the directory is served by terrace: its counters are read around each step.
     pub terrace: Option<PathBuf>,
     /// The group that holds everything.
     pub group: Option<Group>,
-    /// Commands, in order.
-    pub steps: Vec<Step>,
-    /// Where outputs (`NAME.out`) and `results.json` go: not below `dir`.
+    /// Where outputs (`NAME.out`) go: not below `dir`. Commands run there.
     pub out: PathBuf,
 }
 
@@ -88,7 +87,7 @@ impl Door {
 }
 
 /// What a step did and cost.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The step's name.
     pub name: String,
@@ -105,15 +104,12 @@ pub struct Outcome {
     /// CPU time that the hypervisor took meanwhile.
     pub machine_steal_ns: u64,
     /// CPU time of kernel threads meanwhile, which is in that of the machine.
-    #[serde(default)]
     pub kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
     /// What the fast door did meanwhile, where terrace serves.
-    #[serde(default)]
     pub door: Option<Door>,
     /// Standard output.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
 }
 
@@ -121,13 +117,21 @@ impl Outcome {
     /// Share of the machine's CPU that others used meanwhile, 0 to 1.
     pub fn foreign_cpu(&self) -> f64 {
         let own = self.cpu_ns.unwrap_or(self.machine_busy_ns);
-        let foreign =
-            self.machine_busy_ns.saturating_sub(own + self.kernel_threads_ns) + self.machine_steal_ns;
-        foreign as f64 / (self.wall_ns.max(1) as f64 * machine::cpus() as f64)
+        let foreign = self.machine_busy_ns.saturating_sub(own + self.kernel_threads_ns);
+        (foreign + self.machine_steal_ns) as f64 / self.machine_ns()
+    }
+
+    /// Share of it that the hypervisor took.
+    pub fn stolen_cpu(&self) -> f64 {
+        self.machine_steal_ns as f64 / self.machine_ns()
+    }
+
+    fn machine_ns(&self) -> f64 {
+        self.wall_ns.max(1) as f64 * machine::cpus() as f64
     }
 }
 
-/// Writes dirty pages back and forgets the clean ones. Only root may; told so where it fails.
+/// Writes dirty pages back and forgets the clean ones. Only root may.
 pub fn drop_caches() -> io::Result<()> {
     // SAFETY: sync takes no arguments and touches no memory of ours.
     unsafe { libc::sync() };
@@ -158,7 +162,7 @@ pub fn warm_memory() {
     }
 }
 
-/// What an ordinary user can do instead: the kernel forgets the clean pages of the files in `dir`.
+/// What an ordinary user can do instead of dropping caches: the kernel forgets the clean pages of the files in `dir`.
 pub fn drop_files(dir: &Path) {
     use std::os::fd::AsRawFd;
     for file in fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| File::open(e.path()).ok()) {
@@ -167,29 +171,70 @@ pub fn drop_files(dir: &Path) {
     }
 }
 
-/// The inner process: runs the plan in `file`, writes results.json, stops at the first failure.
-pub fn run(file: &Path) -> io::Result<i32> {
-    let plan: Plan = serde_json::from_slice(&fs::read(file)?)?;
-    let mut outcomes = Vec::new();
-    for step in &plan.steps {
-        if step.drop_caches {
-            drop_caches().map_err(|e| io::Error::new(e.kind(), format!("drop_caches: {e}; run as root")))?;
-            warm_memory();
-        }
-        let mut outcome = run_step(&plan, step)?;
+/// The inner process: a context, then steps, until nobody asks any more.
+///
+/// # Errors
+/// A line that is neither; a command that cannot be started.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    let mut lines = input.lines();
+    let Some(first) = lines.next() else { return Ok(()) };
+    let context: Context = serde_json::from_str(&first?)?;
+    for line in lines {
+        let outcome = context.repeat(&serde_json::from_str(&line?)?)?;
+        serde_json::to_writer(&mut output, &outcome)?;
+        output.write_all(b"\n")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+impl Context {
+    fn repeat(&self, step: &Step) -> io::Result<Outcome> {
+        let mut outcome = self.run(step)?;
         let mut tries = 1;
         while outcome.status == 0 && wants_more(step, &outcome, tries) {
-            outcome = run_step(&plan, step)?;
+            outcome = self.run(step)?;
             tries += 1;
         }
-        let status = outcome.status;
-        outcomes.push(outcome);
-        fs::write(plan.out.join("results.json"), serde_json::to_vec(&outcomes)?)?;
-        if status != 0 {
-            return Ok(status);
-        }
+        Ok(outcome)
     }
-    Ok(0)
+
+    fn run(&self, step: &Step) -> io::Result<Outcome> {
+        let dir = self.dir.to_string_lossy();
+        let argv: Vec<String> = step.argv.iter().map(|a| a.replace("{dir}", &dir)).collect();
+        let path = self.out.join(format!("{}.out", step.name));
+        let group = self.group.as_ref();
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).current_dir(&self.out).stdin(Stdio::null()).stdout(File::create(&path)?);
+        if let Some(group) = group {
+            command.env(GROUP, serde_json::to_string(group)?);
+        }
+        let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
+        let door = || self.terrace.as_ref().and_then(|terrace| Door::read(terrace, &self.dir));
+        // Outside of the meters: asking costs CPU time too.
+        let door_before = door();
+        let before = read();
+        let start = Instant::now();
+        let status = command.status().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", argv[0])))?;
+        let wall_ns = start.elapsed().as_nanos() as u64;
+        let after = read();
+        let door_after = door();
+
+        let difference = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?));
+        Ok(Outcome {
+            name: step.name.clone(),
+            status: exit_code(status),
+            wall_ns,
+            cpu_ns: difference(before.0, after.0),
+            read_bytes: difference(before.1, after.1),
+            machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
+            machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
+            kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
+            memory: group.and_then(Group::memory),
+            door: door_after.zip(door_before).map(|(after, before)| after.since(before)),
+            output: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),
+        })
+    }
 }
 
 /// A step that fills is repeated; a cache that does not fill in some tries never will, and whoever judges the run will see it.
@@ -197,45 +242,6 @@ fn wants_more(step: &Step, outcome: &Outcome, tries: u32) -> bool {
     const TRIES_MAX: u32 = 8;
     let Some(bytes) = step.until_hit_bytes else { return false };
     tries < outcome.door.map_or(2, |door| if door.hit_bytes < bytes { TRIES_MAX } else { 2 })
-}
-
-fn run_step(plan: &Plan, step: &Step) -> io::Result<Outcome> {
-    let dir = plan.dir.to_string_lossy();
-    let argv: Vec<String> = step.argv.iter().map(|a| a.replace("{dir}", &dir)).collect();
-    let path = plan.out.join(format!("{}.out", step.name));
-    let group = plan.group.as_ref();
-    let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
-
-    let door = || plan.terrace.as_ref().and_then(|terrace| Door::read(terrace, &plan.dir));
-    // Outside of the meters: asking costs CPU time too.
-    let door_before = door();
-    let before = read();
-    let start = Instant::now();
-    let status = Command::new(&argv[0])
-        .args(&argv[1..])
-        .current_dir(&plan.out)
-        .stdin(Stdio::null())
-        .stdout(File::create(&path)?)
-        .status()
-        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", argv[0])))?;
-    let wall_ns = start.elapsed().as_nanos() as u64;
-    let after = read();
-    let door_after = door();
-
-    let difference = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?));
-    Ok(Outcome {
-        name: step.name.clone(),
-        status: exit_code(status),
-        wall_ns,
-        cpu_ns: difference(before.0, after.0),
-        read_bytes: difference(before.1, after.1),
-        machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
-        machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
-        kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
-        memory: group.and_then(Group::memory),
-        door: door_after.zip(door_before).map(|(after, before)| after.since(before)),
-        output: fs::read_to_string(&path)?,
-    })
 }
 
 /// A shell's view of how a command ended.
@@ -248,29 +254,33 @@ pub fn exit_code(status: std::process::ExitStatus) -> i32 {
 mod tests {
     use super::*;
 
+    fn serve_steps(dir: &Path, terrace: Option<PathBuf>, steps: &[Step]) -> Vec<Outcome> {
+        let context = Context { dir: dir.into(), terrace, group: None, out: dir.into() };
+        let mut input = serde_json::to_string(&context).unwrap();
+        for step in steps {
+            input += &format!("\n{}", serde_json::to_string(step).unwrap());
+        }
+        let mut output = Vec::new();
+        serve(input.as_bytes(), &mut output).unwrap();
+        output
+            .split(|b| *b == b'\n')
+            .filter(|l| !l.is_empty())
+            .map(|l| serde_json::from_slice(l).unwrap())
+            .collect()
+    }
+
     #[test]
-    fn a_plan_runs_in_order_and_stops_at_a_failure() {
+    fn steps_are_answered_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        let steps = vec![
-            Step::new("one", ["sh", "-c", "echo {dir}"]),
-            Step::new("two", ["sh", "-c", "exit 3"]),
-            Step::new("three", ["sh", "-c", "echo never"]),
-        ];
-        let out = dir.path().to_path_buf();
-        let plan = Plan { dir: "/some/where".into(), terrace: None, group: None, steps, out };
-        let file = dir.path().join("plan.json");
-        fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
-        assert_eq!(run(&file).unwrap(), 3);
-        let outcomes: Vec<Outcome> =
-            serde_json::from_slice(&fs::read(dir.path().join("results.json")).unwrap()).unwrap();
-        assert_eq!(outcomes.len(), 2);
-        assert_eq!(outcomes[0].output, "/some/where\n");
+        let steps = [Step::shell("one", "echo {dir}"), Step::shell("two", "exit 3")];
+        let outcomes = serve_steps(dir.path(), None, &steps);
+        assert_eq!(outcomes[0].output, format!("{}\n", dir.path().display()));
         assert_eq!((outcomes[0].status, outcomes[1].status), (0, 3));
     }
 
     /// The stand-in for `terrace stat` counts 100 bytes more of hits each time it is asked.
     #[test]
-    fn a_step_that_fills_is_repeated_until_it_hits() {
+    fn a_filling_step_repeats_until_it_hits() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (terrace, ran) = (dir.path().join("terrace"), dir.path().join("ran"));
@@ -280,12 +290,8 @@ mod tests {
         fs::set_permissions(&terrace, fs::Permissions::from_mode(0o755)).unwrap();
         let tries = |terrace: Option<&PathBuf>, bytes| {
             fs::write(&ran, "").unwrap();
-            let step = Step::new("fill", ["sh", "-c", "printf x >> {dir}/ran"]).until_hits(bytes);
-            let (dir, out) = (dir.path().to_path_buf(), dir.path().to_path_buf());
-            let plan = Plan { dir, terrace: terrace.cloned(), group: None, steps: vec![step], out };
-            let file = plan.out.join("plan.json");
-            fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
-            assert_eq!(run(&file).unwrap(), 0);
+            let step = Step::shell("fill", "printf x >> {dir}/ran").until_hits(bytes);
+            assert_eq!(serve_steps(dir.path(), terrace.cloned(), &[step])[0].status, 0);
             fs::read(&ran).unwrap().len()
         };
         assert_eq!(tries(None, 1), 2, "no fast door");
@@ -296,14 +302,16 @@ mod tests {
 
     #[test]
     fn foreign_cpu_is_what_the_group_did_not_use() {
-        let mut o: Outcome = serde_json::from_value(serde_json::json!({
-            "name": "x", "status": 0, "wall_ns": 1_000_000_000u64, "cpu_ns": 400_000_000u64, "read_bytes": null,
-            "machine_busy_ns": 500_000_000u64, "machine_steal_ns": 0, "memory": null
-        }))
-        .unwrap();
+        let second = 1_000_000_000;
+        let mut o = Outcome {
+            wall_ns: second,
+            cpu_ns: Some(second / 10 * 4),
+            machine_busy_ns: second / 2,
+            ..Outcome::default()
+        };
         let share = 0.1 / machine::cpus() as f64;
         assert!((o.foreign_cpu() - share).abs() < 1e-9);
-        o.cpu_ns = Some(600_000_000);
+        o.cpu_ns = Some(second / 10 * 6);
         assert_eq!(o.foreign_cpu(), 0.0, "ticks are coarse: never negative");
     }
 }

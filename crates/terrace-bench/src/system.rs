@@ -1,14 +1,15 @@
-//! The systems under test and one run of a plan on one of them.
+//! The systems under test: bringing one up in a control group, running steps inside it, taking it down.
 
-use crate::cgroup::{Group, Memory, OwnedGroup, Throttle};
-use crate::steps::{self, Outcome, Plan, Step};
+use crate::cgroup::{Memory, OwnedGroup, Throttle};
+use crate::signals::interrupted;
+use crate::steps::{self, Context, Outcome, Step};
 use serde_json::Value;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// What serves the directory.
@@ -37,25 +38,6 @@ pub enum System {
         /// What it serves.
         dir: PathBuf,
     },
-    /// One that a suite has brought up and measures itself: not for [`run`].
-    Standing {
-        /// Its name.
-        name: &'static str,
-    },
-}
-
-impl System {
-    /// The name in tables and raw results.
-    pub fn name(&self) -> &'static str {
-        match self {
-            System::Kernel => "kernel",
-            System::Terrace { fast_door: true, .. } => "terrace",
-            System::Terrace { fast_door: false, .. } => "terrace-main-door",
-            System::PassThrough { .. } => "pass-through",
-            System::Command { .. } => "command",
-            System::Standing { name } => name,
-        }
-    }
 }
 
 /// Where things are.
@@ -77,6 +59,8 @@ pub struct Places {
     pub favour: bool,
     /// Hold the measured group back on a device.
     pub throttle: Option<Throttle>,
+    /// Behind the names of group and output directory, where several systems stand side by side.
+    pub suffix: String,
 }
 
 /// What one run gave.
@@ -84,6 +68,13 @@ pub struct Places {
 pub struct Run {
     /// One for each step.
     pub outcomes: Vec<Outcome>,
+    /// The rest.
+    pub end: End,
+}
+
+/// What a system tells when it has been taken down.
+#[derive(Debug, Default)]
+pub struct End {
     /// What `terrace run --stats` wrote.
     pub stats: Option<Value>,
     /// Most bytes that could not be given back at any time (sampled).
@@ -99,118 +90,20 @@ impl Run {
     }
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn note_signal(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
+/// Runs `steps` on `system` in a fresh group with this memory limit.
+pub fn run(places: &Places, system: &System, limit: Option<u64>, steps: &[Step]) -> Result<Run, String> {
+    let mut standing = Standing::bring_up(places, system, limit)?;
+    let outcomes = steps.iter().map(|step| standing.step(step)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Run { outcomes, end: standing.take_down()? })
 }
 
-/// From here on ^C and SIGTERM end the current run in order: children told, mounts and groups gone.
-pub fn catch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let handler = note_signal as extern "C" fn(libc::c_int);
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
-}
-
-/// As if a signal had been caught.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Was a signal caught?
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// Runs `steps` on `system` in a fresh group with this memory limit. `steps` is told the group, for loads that read its meters.
-pub fn run(
-    places: &Places,
-    system: &System,
-    limit: Option<u64>,
-    steps: impl FnOnce(Option<&Group>) -> Vec<Step>,
-) -> Result<Run, String> {
-    if let System::Standing { name } = system {
-        return Err(format!("{name} is not brought up for a single run"));
-    }
-    let group = make_group(places, limit)?;
-    let group = group.as_ref();
-    let out = places.scratch.join("run");
-    let _ = fs::remove_dir_all(&out);
-    fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
-    match steps::drop_caches() {
-        Err(_) if places.lenient => steps::drop_files(&places.data),
-        result => result.map_err(|e| format!("drop_caches: {e}; run as root"))?,
-    }
-
-    let pass_through = match system {
-        System::PassThrough { threads } => Some(PassThrough::start(places, *threads, group)?),
-        _ => None,
-    };
-    let mut commands = Commands::bring_up(system, group)?;
-    let dir = match system {
-        System::Command { dir, .. } => dir,
-        _ => pass_through.as_ref().map_or(&places.data, |p| &p.at),
-    };
-    let dir = dir.clone();
-    let plan = Plan {
-        dir,
-        terrace: matches!(system, System::Terrace { .. }).then(|| places.terrace.clone()),
-        group: group.map(|g| (**g).clone()),
-        steps: steps(group.map(|g| &**g)),
-        out: out.clone(),
-    };
-    let plan_file = out.join("plan.json");
-    fs::write(&plan_file, serde_json::to_vec(&plan).unwrap())
-        .map_err(|e| format!("{}: {e}", plan_file.display()))?;
-
-    let stats_file = out.join("stats.json");
-    let mut command = command(places, system, &stats_file);
-    command.arg(&places.bench).arg("steps").arg(&plan_file);
-    let mut pinned_max = 0;
-    let status = run_in(group, command, || {
-        pinned_max = pinned_max.max(group.and_then(|g| g.memory()).map_or(0, |m| m.pinned));
-    });
-    drop(pass_through);
-    let taken_down = commands.take_down();
-    if let Some(group) = group {
-        group.end_all(&places.terrace);
-    }
-
-    let outcomes: Vec<Outcome> = fs::read(out.join("results.json"))
-        .ok()
-        .and_then(|b| serde_json::from_slice(&b).ok())
-        .unwrap_or_default();
-    let memory = group.and_then(|g| g.memory());
-    match status? {
-        _ if interrupted() => return Err("interrupted".into()),
-        0 => taken_down?,
-        code => {
-            let step = outcomes.last().map_or("none", |o| o.name.as_str());
-            let killed = memory.map_or(0, |m| m.oom_kills);
-            let why = if killed > 0 {
-                format!(", {killed} processes killed for want of memory")
-            } else {
-                String::new()
-            };
-            return Err(format!("exit code {code}, last step: {step}{why}"));
-        }
-    }
-    if let Some(n) = memory.map(|m| m.oom_kills).filter(|&n| n > 0) {
-        return Err(format!("{n} processes killed for want of memory"));
-    }
-    let stats = fs::read(&stats_file).ok().and_then(|b| serde_json::from_slice(&b).ok());
-    Ok(Run { outcomes, stats, pinned_max, memory })
-}
-
-/// The group of this process's runs. One run at a time has it.
+/// The group of this process's runs. One system at a time has it, or, with a suffix, one of several that stand side by side.
 pub fn group_name() -> String {
     format!("terrace-bench-{}", std::process::id())
 }
 
 fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>, String> {
-    let mut group = match OwnedGroup::create(&group_name(), limit) {
+    let mut group = match OwnedGroup::create(&(group_name() + &places.suffix), limit) {
         Ok(group) => group,
         Err(_) if places.lenient => return Ok(None),
         Err(e) => return Err(format!("control group: {e}; run as root")),
@@ -222,6 +115,230 @@ fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>,
         group.throttle(throttle).map_err(|e| format!("throttle: {e}"))?;
     }
     Ok(Some(group))
+}
+
+/// A system that is up, and a process inside it that runs steps. What is up is taken down when dropped.
+#[derive(Debug)]
+pub struct Standing {
+    places: Places,
+    group: Option<OwnedGroup>,
+    out: PathBuf,
+    pass_through: Option<PassThrough>,
+    teardown: Vec<String>,
+    inner: Option<Inner>,
+    pinned_max: u64,
+    /// A loop that measures may run for long, but not for ever once a signal was caught.
+    told_at: Option<Instant>,
+}
+
+/// The process that runs steps.
+#[derive(Debug)]
+struct Inner {
+    child: Child,
+    input: Option<ChildStdin>,
+    replies: Receiver<io::Result<String>>,
+}
+
+impl Standing {
+    /// Brings the system up in a fresh group, on cold caches.
+    ///
+    /// # Errors
+    /// What the machine does not allow, or the system does not do.
+    pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<Standing, String> {
+        let group = make_group(places, limit)?;
+        let out = places.scratch.join(format!("run{}", places.suffix));
+        let _ = fs::remove_dir_all(&out);
+        fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
+        match steps::drop_caches() {
+            Err(_) if places.lenient => steps::drop_files(&places.data),
+            result => result.map_err(|e| format!("drop_caches: {e}; run as root"))?,
+        }
+        let mut standing = Standing {
+            places: places.clone(),
+            group,
+            out,
+            pass_through: None,
+            teardown: Vec::new(),
+            inner: None,
+            pinned_max: 0,
+            told_at: None,
+        };
+        standing.start(system)?;
+        Ok(standing)
+    }
+
+    fn start(&mut self, system: &System) -> Result<(), String> {
+        let mut dir = self.places.data.clone();
+        match system {
+            System::PassThrough { threads } => {
+                let mount = PassThrough::start(&self.places, *threads, self.group.as_ref())?;
+                dir.clone_from(&mount.at);
+                self.pass_through = Some(mount);
+            }
+            System::Command { setup, teardown, dir: served } => {
+                self.teardown.clone_from(teardown);
+                for line in setup {
+                    wait(&mut self.shell(line)?).and_then(|code| succeeded(code, line))?;
+                }
+                dir.clone_from(served);
+            }
+            System::Kernel | System::Terrace { .. } => {}
+        }
+        let context = Context {
+            dir,
+            // Where there is a fast door, whose counters are read.
+            terrace: matches!(system, System::Terrace { fast_door: true, .. })
+                .then(|| self.places.terrace.clone()),
+            group: self.group.as_deref().cloned(),
+            out: self.out.clone(),
+        };
+        let mut command = command(&self.places, system, &self.stats_file());
+        command.arg(&self.places.bench).arg("steps").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = spawn_in(self.group.as_ref(), command)?;
+        let (input, output) = (child.stdin.take(), child.stdout.take().ok_or("no pipe")?);
+        let (sender, replies) = mpsc::channel();
+        // Ends with the pipe, or when nobody listens any more.
+        std::thread::spawn(move || {
+            let _ = BufReader::new(output).lines().try_for_each(|line| sender.send(line));
+        });
+        self.inner = Some(Inner { child, input, replies });
+        self.tell(&serde_json::to_string(&context).map_err(|e| e.to_string())?)
+    }
+
+    fn stats_file(&self) -> PathBuf {
+        self.out.join("stats.json")
+    }
+
+    /// Where steps leave files.
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), String> {
+        let inner = self.inner.as_mut().ok_or("it was taken down")?;
+        let input = inner.input.as_mut().ok_or("it was taken down")?;
+        input.write_all(format!("{line}\n").as_bytes()).map_err(|_| self.why_gone())
+    }
+
+    /// Runs a step inside; a failing one is an error.
+    ///
+    /// # Errors
+    /// How the step, or the whole system, failed.
+    pub fn step(&mut self, step: &Step) -> Result<Outcome, String> {
+        self.tell(&serde_json::to_string(step).map_err(|e| e.to_string())?)?;
+        let line = loop {
+            let inner = self.inner.as_ref().ok_or("it was taken down")?;
+            match inner.replies.recv_timeout(Duration::from_millis(50)) {
+                Ok(Ok(line)) => break line,
+                Err(RecvTimeoutError::Timeout) if interrupted() => tell(&inner.child, &mut self.told_at),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Err(self.why_gone()),
+            }
+            self.sample();
+        };
+        self.sample();
+        let outcome: Outcome = serde_json::from_str(&line).map_err(|e| e.to_string())?;
+        match outcome.status {
+            _ if interrupted() => Err("interrupted".into()),
+            0 => Ok(outcome),
+            code => Err(format!("exit code {code}{} of the step: {}", self.killed(), step.name)),
+        }
+    }
+
+    fn sample(&mut self) {
+        let pinned = self.group.as_ref().and_then(|g| g.memory()).map_or(0, |m| m.pinned);
+        self.pinned_max = self.pinned_max.max(pinned);
+    }
+
+    fn killed(&self) -> String {
+        match self.group.as_ref().and_then(|g| g.memory()).map_or(0, |m| m.oom_kills) {
+            0 => String::new(),
+            n => format!(" ({n} processes killed for want of memory)"),
+        }
+    }
+
+    fn why_gone(&mut self) -> String {
+        let status = self.inner.as_mut().and_then(|inner| inner.child.wait().ok());
+        match status {
+            _ if interrupted() => "interrupted".into(),
+            Some(status) => format!("it ended with exit code {}{}", steps::exit_code(status), self.killed()),
+            None => "it is gone".into(),
+        }
+    }
+
+    fn shell(&self, line: &str) -> Result<Child, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(Stdio::null());
+        spawn_in(self.group.as_ref(), command)
+    }
+
+    /// Takes all of it down; what it tells at its end.
+    ///
+    /// # Errors
+    /// Who did not end well; processes that were killed for want of memory.
+    pub fn take_down(mut self) -> Result<End, String> {
+        self.sample();
+        let ended = self.end_all();
+        let memory = self.group.as_ref().and_then(|g| g.memory());
+        if interrupted() {
+            return Err("interrupted".into());
+        }
+        ended?;
+        if let Some(n) = memory.map(|m| m.oom_kills).filter(|&n| n > 0) {
+            return Err(format!("{n} processes killed for want of memory"));
+        }
+        let stats = fs::read(self.stats_file()).ok().and_then(|b| serde_json::from_slice(&b).ok());
+        Ok(End { stats, pinned_max: self.pinned_max, memory })
+    }
+
+    /// Each part, whatever the one before says; the first that failed is told.
+    fn end_all(&mut self) -> Result<(), String> {
+        let inner = match self.inner.take() {
+            None => Ok(()),
+            Some(mut inner) => {
+                drop(inner.input.take());
+                wait(&mut inner.child).and_then(|code| match code {
+                    0 => Ok(()),
+                    code => Err(format!("it ended with exit code {code}")),
+                })
+            }
+        };
+        drop(self.pass_through.take());
+        let teardown = std::mem::take(&mut self.teardown);
+        // Also after a signal: to its end.
+        let ended = teardown.iter().map(|line| {
+            let status = self.shell(line)?.wait().map_err(|e| e.to_string())?;
+            succeeded(steps::exit_code(status), line)
+        });
+        let ended = ended.fold(inner, Result::and);
+        if let Some(group) = &self.group {
+            group.end_all(&self.places.terrace);
+        }
+        ended
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let _ = self.end_all();
+    }
+}
+
+fn succeeded(code: i32, line: &str) -> Result<(), String> {
+    if code == 0 { Ok(()) } else { Err(format!("exit code {code} of: {line}")) }
+}
+
+/// Waits for a child; one that does not end after a signal was caught is ended.
+fn wait(child: &mut Child) -> Result<i32, String> {
+    let mut told_at = None;
+    loop {
+        match child.try_wait().map_err(|e| e.to_string())? {
+            Some(status) => return Ok(steps::exit_code(status)),
+            None if interrupted() => tell(child, &mut told_at),
+            None => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// What to put before the command under test.
@@ -243,23 +360,8 @@ fn command(places: &Places, system: &System, stats: &Path) -> Command {
     }
     // `env` alone is the neutral prefix: it executes what follows, as `terrace run` does.
     let mut command = Command::new(argv.first().map_or("env", String::as_str));
-    command.args(argv.iter().skip(1)).stdin(Stdio::null());
+    command.args(argv.iter().skip(1));
     command
-}
-
-/// Starts `command` inside the group, waits for it, calls `sample` now and then.
-fn run_in(group: Option<&OwnedGroup>, command: Command, mut sample: impl FnMut()) -> Result<i32, String> {
-    let mut child = spawn_in(group, command)?;
-    let mut told_at: Option<Instant> = None;
-    loop {
-        match child.try_wait().map_err(|e| e.to_string())? {
-            Some(status) => return Ok(steps::exit_code(status)),
-            None if interrupted() => tell(&child, &mut told_at),
-            None => {}
-        }
-        sample();
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// SIGTERM first; SIGKILL after half a minute.
@@ -275,7 +377,7 @@ fn tell(child: &Child, told_at: &mut Option<Instant>) {
 }
 
 /// Starts `command` inside the group.
-pub(crate) fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Result<Child, String> {
+fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Result<Child, String> {
     let files: Vec<std::ffi::CString> = group
         .map_or_else(Vec::new, |g| g.procs_files())
         .into_iter()
@@ -299,44 +401,8 @@ pub(crate) fn spawn_in(group: Option<&OwnedGroup>, mut command: Command) -> Resu
     command.spawn().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))
 }
 
-/// What shell lines have brought up; taken down when dropped.
-struct Commands<'a> {
-    teardown: &'a [String],
-    group: Option<&'a OwnedGroup>,
-}
-
-impl<'a> Commands<'a> {
-    fn bring_up(system: &'a System, group: Option<&'a OwnedGroup>) -> Result<Commands<'a>, String> {
-        let System::Command { setup, teardown, .. } = system else {
-            return Ok(Commands { teardown: &[], group });
-        };
-        let commands = Commands { teardown, group };
-        setup.iter().try_for_each(|line| commands.run(line)).map(|()| commands)
-    }
-
-    fn run(&self, line: &str) -> Result<(), String> {
-        let mut command = Command::new("sh");
-        command.args(["-c", line]).stdin(Stdio::null());
-        match run_in(self.group, command, || {})? {
-            0 => Ok(()),
-            code => Err(format!("exit code {code} of: {line}")),
-        }
-    }
-
-    /// All of them, whatever one says; the first that failed is told.
-    fn take_down(&mut self) -> Result<(), String> {
-        let teardown = std::mem::take(&mut self.teardown);
-        teardown.iter().map(|line| self.run(line)).fold(Ok(()), Result::and)
-    }
-}
-
-impl Drop for Commands<'_> {
-    fn drop(&mut self) {
-        let _ = self.take_down();
-    }
-}
-
 /// A running pass-through mount; unmounted when dropped.
+#[derive(Debug)]
 struct PassThrough {
     at: PathBuf,
     child: Child,

@@ -1,11 +1,14 @@
 //! The C-like loops: nothing but `pread` between two readings of the clock. Run as a program of its own, plain or under `terrace run`; the
 //! library's fast door interposes the same symbol that a C program calls.
 
+use crate::buffer::Buffer;
 use crate::cgroup::Group;
 use crate::content::Content;
-use crate::pages::{self, PAGE, Rng};
+use crate::pages::{self, DATA_SEED, MIB, PAGE};
+use crate::steps::GROUP;
 use clap::{Args, Subcommand};
-use serde::{Deserialize, Serialize};
+use fastrand::Rng;
+use serde::Serialize;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,32 +27,22 @@ pub enum Load {
     Misses(Misses),
     /// Threads that mix hits on one file with misses on another.
     Mixed(Mixed),
-    /// One process of `terrace-bench probe`.
-    Probe(crate::probe::load::Load),
     /// Reads a sample of a file and checks every byte.
     Verify(Verify),
-    /// Reads a whole file of any content and prints a digest.
-    Digest {
-        /// The file.
-        file: PathBuf,
-    },
 }
 
 /// Common to all loops.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Seed of the offsets.
-    #[arg(long)]
+    #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Seed of the file's content.
-    #[arg(long)]
+    #[arg(long, default_value_t = DATA_SEED)]
     data_seed: u64,
     /// What the file's pages hold.
     #[arg(long, default_value = "incompressible")]
     content: Content,
-    /// The group whose CPU time is read, as JSON.
-    #[arg(long)]
-    group: Option<String>,
 }
 
 /// Options of the filling.
@@ -81,9 +74,9 @@ pub struct Misses {
     file: PathBuf,
     #[arg(long)]
     ops: u64,
-    /// Open with O_DIRECT.
-    #[arg(long)]
-    direct: bool,
+    /// Open with O_DIRECT: 1.
+    #[arg(long, default_value_t = 0)]
+    direct: u8,
     #[command(flatten)]
     common: Common,
 }
@@ -91,20 +84,20 @@ pub struct Misses {
 /// Options of the mixed loop.
 #[derive(Clone, Debug, Args)]
 pub struct Mixed {
-    /// Read over and over.
+    /// Its beginning is read over and over, each page behind that at most once.
     #[arg(long)]
-    hot: PathBuf,
-    /// Each page read at most once.
+    file: PathBuf,
+    /// How much that beginning is.
     #[arg(long)]
-    cold: PathBuf,
+    hot_mib: u64,
     #[arg(long)]
     threads: u64,
     /// Reads by each thread.
     #[arg(long)]
     ops: u64,
-    /// Open the cold file with O_DIRECT.
-    #[arg(long)]
-    direct: bool,
+    /// What is read once is read with O_DIRECT: 1.
+    #[arg(long, default_value_t = 0)]
+    direct: u8,
     #[command(flatten)]
     common: Common,
 }
@@ -120,27 +113,41 @@ pub struct Verify {
     common: Common,
 }
 
-/// What a loop prints, as JSON.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// What a loop prints, as JSON: the names are those of metrics.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Result {
     /// Reads in the timed part.
     pub ops: u64,
-    /// Its duration.
-    pub wall_ns: u64,
+    /// The same, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reads_per_s: Option<f64>,
+    /// Time of one, as one thread sees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_ns_per_read: Option<f64>,
     /// CPU time of the reading threads.
-    pub cpu_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_cpu_ns_per_read: Option<f64>,
     /// CPU time of the whole group: program and terrace.
-    pub group_cpu_ns: Option<u64>,
-    /// Mean latency, where each read was timed.
-    pub latency_ns_mean: f64,
-    /// Its median.
-    pub latency_ns_p50: f64,
-    /// Its 99th percentile.
-    pub latency_ns_p99: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_read: Option<f64>,
+    /// Mean, median and 99th percentile, where each read was timed.
+    #[serde(flatten)]
+    pub latency: Option<Latency>,
     /// Pages checked in full, outside the timed part.
     pub checked: u64,
     /// Bytes read by the whole program, inside and outside of the timed part.
     pub bytes: u64,
+}
+
+/// Times of single reads.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Their mean.
+    pub mean_us: f64,
+    /// Their median.
+    pub p50_us: f64,
+    /// Their 99th percentile.
+    pub p99_us: f64,
 }
 
 /// Runs a loop; an error (wrong data among them) ends the process with it.
@@ -151,11 +158,6 @@ pub fn run(load: &Load) -> io::Result<()> {
         Load::Misses(o) => misses(o)?,
         Load::Mixed(o) => mixed(o)?,
         Load::Verify(o) => verify(o)?,
-        Load::Probe(load) => return crate::probe::load::run(load),
-        Load::Digest { file } => {
-            println!("{:016x}", digest(file)?);
-            return Ok(());
-        }
     };
     println!("{}", serde_json::to_string(&result)?);
     Ok(())
@@ -180,11 +182,11 @@ fn hits(o: &Hits) -> io::Result<Result> {
         file.fill(&o.common, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
-    let mut rng = Rng::new(o.common.seed);
-    let meter = Meter::start(&o.common);
+    let mut rng = Rng::with_seed(o.common.seed);
+    let meter = Meter::start();
     let mut wrong = 0u64;
     for _ in 0..o.ops {
-        let block = rng.below(blocks);
+        let block = rng.u64(..blocks);
         let offset = block * o.bs as u64;
         file.read(&mut buf[..o.bs], offset)?;
         wrong += u64::from(!pages::looks_right(offset / PAGE as u64, &buf));
@@ -197,53 +199,55 @@ fn hits(o: &Hits) -> io::Result<Result> {
 }
 
 fn misses(o: &Misses) -> io::Result<Result> {
-    let file = Reader::open(&o.file, o.direct)?;
+    let file = Reader::open(&o.file, o.direct != 0)?;
     file.expect_random();
-    let order = order(&file, o.ops, o.common.seed)?;
+    let order = order(0..file.pages(), o.ops, o.common.seed)?;
     let mut buf = Buffer::new(PAGE);
-    let mut latencies = Vec::with_capacity(order.len());
+    let mut times = Vec::with_capacity(order.len());
     let mut wrong = 0u64;
-    let meter = Meter::start(&o.common);
+    let meter = Meter::start();
     for &page in &order {
         let start = Instant::now();
         file.read(&mut buf[..PAGE], u64::from(page) * PAGE as u64)?;
-        latencies.push(start.elapsed().as_nanos() as u32);
+        times.push(start.elapsed().as_nanos() as u32);
         wrong += u64::from(!pages::looks_right(u64::from(page), &buf));
     }
     let mut result = meter.stop(o.ops);
     refuse(wrong)?;
-    latencies.sort_unstable();
-    let at = |q: f64| f64::from(latencies[((latencies.len() - 1) as f64 * q) as usize]);
-    result.latency_ns_mean = latencies.iter().map(|&l| f64::from(l)).sum::<f64>() / latencies.len() as f64;
-    (result.latency_ns_p50, result.latency_ns_p99) = (at(0.5), at(0.99));
+    result.latency = Some(Latency::of(times));
     result.checked = file.check_pages(&o.common, order.iter().rev().take(2048).map(|&p| u64::from(p)))?;
     result.bytes = (o.ops + result.checked) * PAGE as u64;
     Ok(result)
 }
 
+impl Latency {
+    fn of(mut ns: Vec<u32>) -> Latency {
+        ns.sort_unstable();
+        let at = |q: f64| f64::from(ns[((ns.len() - 1) as f64 * q) as usize]) / 1000.0;
+        let mean = ns.iter().map(|&ns| f64::from(ns)).sum::<f64>() / ns.len() as f64;
+        Latency { mean_us: mean / 1000.0, p50_us: at(0.5), p99_us: at(0.99) }
+    }
+}
+
 fn mixed(o: &Mixed) -> io::Result<Result> {
-    let (hot, cold) = (Reader::open(&o.hot, false)?, Reader::open(&o.cold, o.direct)?);
+    let (mut hot, cold) = (Reader::open(&o.file, false)?, Reader::open(&o.file, o.direct != 0)?);
+    hot.size = hot.size.min(o.hot_mib * MIB);
     cold.expect_random();
     let mut buf = Buffer::new(1 << 20);
     for _ in 0..FILLS + 1 {
         hot.fill(&o.common, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    let order = order(&cold, o.threads * o.ops, o.common.seed)?;
-    let meter = Meter::start(&o.common);
+    let order = order(hot.pages()..cold.pages(), o.threads * o.ops, o.common.seed)?;
+    let meter = Meter::start();
     let wrong = std::thread::scope(|scope| {
-        let threads: Vec<_> = order
-            .chunks(o.ops as usize)
-            .enumerate()
-            .map(|(t, mine)| {
-                let (hot, cold) = (&hot, &cold);
-                scope.spawn(move || mixed_thread(hot, cold, mine, o.common.seed + 1 + t as u64))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().expect("the reading thread does not panic"))
-            .sum::<io::Result<u64>>()
+        let thread = |(t, mine): (usize, _)| {
+            let (hot, cold, seed) = (&hot, &cold, o.common.seed + 1 + t as u64);
+            scope.spawn(move || mixed_thread(hot, cold, mine, seed))
+        };
+        let threads: Vec<_> = order.chunks(o.ops as usize).enumerate().map(thread).collect();
+        let joined = threads.into_iter().map(|t| t.join().expect("the reading thread does not panic"));
+        joined.sum::<io::Result<u64>>()
     })?;
     let mut result = meter.stop(o.threads * o.ops);
     refuse(wrong)?;
@@ -254,13 +258,13 @@ fn mixed(o: &Mixed) -> io::Result<Result> {
 }
 
 fn mixed_thread(hot: &Reader, cold: &Reader, pages_cold: &[u32], seed: u64) -> io::Result<u64> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut buf = Buffer::new(PAGE);
-    let pages_hot = hot.size / PAGE as u64;
+    let pages_hot = hot.pages();
     let mut wrong = 0u64;
     for &page in pages_cold {
         // One draw for both: the top bit decides, the rest chooses.
-        let draw = rng.word();
+        let draw = rng.u64(..);
         let (file, page) = if draw >> 63 == 0 { (hot, draw % pages_hot) } else { (cold, u64::from(page)) };
         file.read(&mut buf[..PAGE], page * PAGE as u64)?;
         wrong += u64::from(!pages::looks_right(page, &buf));
@@ -273,28 +277,14 @@ fn verify(o: &Verify) -> io::Result<Result> {
     Ok(Result { checked: file.check_sample(&o.common, o.pages)?, ..Result::default() })
 }
 
-/// FNV-1a over words, by `pread`, pages in an order that no readahead foresees.
-fn digest(file: &Path) -> io::Result<u64> {
-    let file = Reader::open(file, false)?;
-    let order = order(&file, file.size / PAGE as u64, 1)?;
-    let mut buf = Buffer::new(PAGE);
-    order.iter().try_fold(0xcbf2_9ce4_8422_2325u64, |mut digest, &page| {
-        file.read(&mut buf[..PAGE], u64::from(page) * PAGE as u64)?;
-        for word in buf.chunks_exact(8) {
-            digest = (digest ^ u64::from_le_bytes(word.try_into().unwrap())).wrapping_mul(0x0100_0000_01b3);
-        }
-        Ok(digest)
-    })
-}
-
-/// `ops` different pages of the file in random order.
-fn order(file: &Reader, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
-    let pages = file.size / PAGE as u64;
-    if ops > pages {
-        return Err(io::Error::other(format!("{ops} reads, but the file has only {pages} pages")));
+/// `ops` different ones of these pages in random order.
+fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
+    let of = pages.end.saturating_sub(pages.start);
+    if ops > of {
+        return Err(io::Error::other(format!("{ops} reads, but there are only {of} pages")));
     }
-    let mut order: Vec<u32> = (0..pages as u32).collect();
-    Rng::new(seed).shuffle(&mut order);
+    let mut order: Vec<u32> = pages.map(|page| page as u32).collect();
+    Rng::with_seed(seed).shuffle(&mut order);
     order.truncate(ops as usize);
     Ok(order)
 }
@@ -312,8 +302,9 @@ struct Meter {
 }
 
 impl Meter {
-    fn start(common: &Common) -> Meter {
-        let group: Option<Group> = common.group.as_ref().and_then(|json| serde_json::from_str(json).ok());
+    fn start() -> Meter {
+        let group: Option<Group> =
+            std::env::var(GROUP).ok().and_then(|json| serde_json::from_str(&json).ok());
         let group_cpu = group.as_ref().and_then(Group::cpu_ns);
         Meter { group, group_cpu, cpu: cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID), wall: Instant::now() }
     }
@@ -321,11 +312,14 @@ impl Meter {
     fn stop(self, ops: u64) -> Result {
         let (wall, cpu) = (self.wall.elapsed(), cpu_ns(libc::CLOCK_PROCESS_CPUTIME_ID));
         let group_cpu = self.group.as_ref().and_then(Group::cpu_ns);
+        let group_cpu = group_cpu.zip(self.group_cpu).map(|(after, before)| after.saturating_sub(before));
+        let per_read = |ns: u64| ns as f64 / ops as f64;
         Result {
             ops,
-            wall_ns: wall.as_nanos() as u64,
-            cpu_ns: cpu - self.cpu,
-            group_cpu_ns: group_cpu.zip(self.group_cpu).map(|(b, a)| b.saturating_sub(a)),
+            reads_per_s: Some(ops as f64 / wall.as_secs_f64()),
+            wall_ns_per_read: Some(per_read(wall.as_nanos() as u64)),
+            thread_cpu_ns_per_read: Some(per_read(cpu - self.cpu)),
+            cpu_ns_per_read: group_cpu.map(per_read),
             ..Result::default()
         }
     }
@@ -360,6 +354,10 @@ impl Reader {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = std::fs::metadata(path)?.len();
         Ok(Reader { fd, size })
+    }
+
+    fn pages(&self) -> u64 {
+        self.size / PAGE as u64
     }
 
     /// Says that reads will be random, as fio does. Not for files that are filled sequentially: the kernel then fills with single pages.
@@ -407,9 +405,9 @@ impl Reader {
     }
 
     fn check_sample(&self, common: &Common, pages: u64) -> io::Result<u64> {
-        let mut rng = Rng::new(common.seed ^ 0x5a5a);
-        let all = self.size / PAGE as u64;
-        self.check_pages(common, (0..pages).map(|_| rng.below(all)))
+        let mut rng = Rng::with_seed(common.seed ^ 0x5a5a);
+        let all = self.pages();
+        self.check_pages(common, (0..pages).map(|_| rng.u64(..all)))
     }
 }
 
@@ -422,54 +420,27 @@ fn read_failed(n: isize, offset: u64) -> io::Error {
     }
 }
 
-/// A page-aligned buffer, as O_DIRECT wants it.
-pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    from: usize,
-    len: usize,
-}
-
-impl Buffer {
-    pub(crate) fn new(len: usize) -> Buffer {
-        let bytes = vec![0u8; len + PAGE];
-        let from = bytes.as_ptr().align_offset(PAGE);
-        Buffer { bytes, from, len }
-    }
-}
-
-impl std::ops::Deref for Buffer {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.from..self.from + self.len]
-    }
-}
-
-impl std::ops::DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.from..self.from + self.len]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn common() -> Common {
-        Common { seed: 1, data_seed: 5, content: Content::Incompressible, group: None }
+        Common { seed: 1, data_seed: 5, content: Content::Incompressible }
     }
 
     #[test]
     fn loops_read_what_is_there() {
         let dir = tempfile::tempdir().unwrap();
-        let (hot, cold) = (dir.path().join("hot"), dir.path().join("cold"));
-        pages::make_file(&hot, 1 << 20, 5).unwrap();
-        pages::make_file(&cold, 4 << 20, 5).unwrap();
-        let r = hits(&Hits { file: hot.clone(), bs: PAGE, ops: 1000, common: common() }).unwrap();
+        let file = dir.path().join("file");
+        pages::make_file(&file, 4 << 20, 5).unwrap();
+        let r = hits(&Hits { file: file.clone(), bs: PAGE, ops: 1000, common: common() }).unwrap();
         assert_eq!((r.ops, r.checked), (1000, 4096));
-        let r = misses(&Misses { file: cold.clone(), ops: 512, direct: false, common: common() }).unwrap();
-        assert!(r.latency_ns_p50 <= r.latency_ns_p99 && r.latency_ns_mean > 0.0);
-        let o = Mixed { hot, cold, threads: 4, ops: 100, direct: false, common: common() };
+        let r = misses(&Misses { file: file.clone(), ops: 512, direct: 0, common: common() }).unwrap();
+        let latency = r.latency.unwrap();
+        assert!(latency.p50_us <= latency.p99_us && latency.mean_us > 0.0);
+        let o = Mixed { file, hot_mib: 1, threads: 4, ops: 100, direct: 0, common: common() };
         assert_eq!(mixed(&o).unwrap().ops, 400);
+        assert!(mixed(&Mixed { ops: 200, ..o }).unwrap_err().to_string().contains("only 768 pages"));
     }
 
     #[test]
@@ -481,7 +452,7 @@ mod tests {
         assert!(hits(&o).is_err(), "another seed's content");
         let mut fill = Buffer::new(1 << 20);
         Reader::open(&file, false).unwrap().fill(&Common { data_seed: 6, ..common() }, &mut fill).unwrap();
-        let o = Misses { file: file.clone(), ops: 257, direct: false, common: common() };
+        let o = Misses { file: file.clone(), ops: 257, direct: 0, common: common() };
         assert!(misses(&o).unwrap_err().to_string().contains("only 256 pages"));
         let mut data = std::fs::read(&file).unwrap();
         data.swap(0, PAGE);
@@ -503,7 +474,7 @@ mod tests {
             why.to_string().contains("WRONG DATA in 2 reads"),
             "not only the first page of a piece: {why}"
         );
-        let o = Misses { file, ops: 256, direct: false, common: Common { data_seed: 6, ..common() } };
+        let o = Misses { file, ops: 256, direct: 0, common: Common { data_seed: 6, ..common() } };
         assert!(misses(&o).unwrap_err().to_string().contains("WRONG DATA in 2 reads"));
     }
 }

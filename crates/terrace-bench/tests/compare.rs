@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 use terrace_bench::machine::Machine;
-use terrace_bench::pages::Rng;
 use terrace_bench::raw::{Header, Matrix, Run, Writer};
 
 mod command;
@@ -142,13 +141,16 @@ fn matrix(path: &Path, seed: u64, cells: usize, runs: u32, systems: &[(&str, f64
     let (mut writer, _) = Writer::append(path).unwrap();
     let machine = Machine { cpus: 2, cpu: "EPYC".into(), ..Machine::default() };
     writer
-        .header(&Header { machine, matrix: Matrix { name: "simulated".into(), text: String::new() } })
+        .header(&Header {
+            machine,
+            matrix: Matrix { name: "simulated".into(), text: String::new(), paired: false },
+        })
         .unwrap();
-    let mut rng = Rng::new(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     for cell in 0..cells {
         for repetition in 1..=runs {
             for (system, speed) in systems {
-                let noise = 1.0 + 0.05 * ((0..12).map(|_| rng.unit()).sum::<f64>() - 6.0);
+                let noise = 1.0 + 0.05 * ((0..12).map(|_| rng.f64()).sum::<f64>() - 6.0);
                 let rate = 1000.0 * speed * noise;
                 let metrics = [
                     ("throughput_mib_s", rate),
@@ -284,22 +286,38 @@ fn refused_runs_are_told_and_left_out() {
     assert!(csv.status.success() && csv.stdout.starts_with(b"metric,baseline,candidate,"));
 }
 
-/// The suites' own results, as they are kept in the repository.
+/// Results of the suites, which were another harness's.
 #[test]
-fn results_of_the_suites() {
-    let runs = root().join("bench/runs/20261121-2xEPYC");
-    let text =
-        done(&runs, "compare raw.jsonl --factor system --baseline kernel --by suite,cell --metric iops");
-    assert!(text.contains("iops (higher is better): terrace against kernel"), "{text}");
-    let line = text.lines().find(|line| line.starts_with("  fio, normal:40, 2 jobs")).unwrap();
-    assert!(line.contains("  3, 3  17270 [-6270, 40811]") && line.ends_with("no significance"), "{line}");
-    let usual = done(&runs, "compare raw.jsonl --factor system --baseline kernel");
-    for metric in ["mib_per_s", "latency_us_p99", "cpu_us_per_op", "device_reads_per_op", "cpu_ns_per_read"] {
-        assert!(
-            usual.contains(&format!("\n{metric} (")) || usual.starts_with(metric),
-            "no {metric} in\n{usual}"
-        );
+fn old_suite_results_name_their_report() {
+    refused(
+        &root().join("bench/runs/20261121-2xEPYC"),
+        "compare raw.jsonl --factor system --baseline kernel",
+        "report.txt",
+    );
+}
+
+#[test]
+fn pairs_show_what_a_drifting_machine_hides() {
+    let (dir, path) = place();
+    let (mut writer, _) = Writer::append(&path).unwrap();
+    let matrix = Matrix { name: "drift".into(), text: String::new(), paired: true };
+    writer.header(&Header { machine: Machine::default(), matrix }).unwrap();
+    for repetition in 1..=5 {
+        for (system, speed) in [("kernel", 1.0), ("terrace", 1.1)] {
+            let rate = speed * f64::from(repetition * 100) + f64::from(repetition % 2);
+            let id = format!("{system}/{repetition}");
+            let metrics = BTreeMap::from([("iops".into(), rate)]);
+            writer.run(&Run { id, system: system.into(), repetition, metrics, ..Run::default() }).unwrap();
+        }
     }
+    let args = "compare raw.jsonl --factor system --baseline kernel";
+    let paired = done(dir.path(), args);
+    assert!(paired.lines().any(|line| line.contains("5, 5") && line.ends_with("better")), "{paired}");
+    let copy = std::fs::read_to_string(&path).unwrap().replace("\"paired\":true", "\"paired\":false");
+    fs::write(dir.path().join("groups.jsonl"), copy).unwrap();
+    assert!(done(dir.path(), &args.replace("raw", "groups")).contains("no significance"));
+    let asked = done(dir.path(), &(args.replace("raw", "groups") + " --pair repetition"));
+    assert_eq!(asked, paired);
 }
 
 #[test]

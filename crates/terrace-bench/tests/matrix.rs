@@ -48,7 +48,7 @@ fn rows(results: &raw::Results) -> Vec<Row> {
 fn question(baseline: &str, metric: &str) -> Question {
     let by = ["load", "pattern", "jobs"].map(String::from).to_vec();
     let metrics = vec![metric.to_string()];
-    Question { factor: "system".into(), baseline: baseline.into(), by, metrics, confidence: 0.95 }
+    Question { factor: "system".into(), baseline: baseline.into(), by, metrics, pair: None, confidence: 0.95 }
 }
 
 /// Each system does its work at a pace of its own, with 3 % of noise that differs from run to run, and is the same whenever the test is run, with

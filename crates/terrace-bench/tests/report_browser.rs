@@ -61,7 +61,8 @@ fn report(dir: &Path) -> String {
     }
     let (mut writer, _) = Writer::append(&dir.join("raw.jsonl")).unwrap();
     let machine = terrace_bench::machine::describe(dir);
-    let matrix = terrace_bench::raw::Matrix { name: "quick".into(), text: format!("# {long}\n") };
+    let matrix =
+        terrace_bench::raw::Matrix { name: "quick".into(), text: format!("# {long}\n"), paired: false };
     writer.header(&Header { machine, matrix }).unwrap();
     runs.iter().for_each(|run| writer.run(run).unwrap());
     let bench = Command::new(env!("CARGO_BIN_EXE_terrace-bench"))
@@ -136,9 +137,19 @@ fn the_ground_follows_the_reader() {
         let Some(_) = browse(dir.path(), &["--window-size=900,1400", &scheme, &shot], "report.html") else {
             return;
         };
-        let picture = tiny_skia::Pixmap::decode_png(&std::fs::read(picture).unwrap()).unwrap();
-        let is = |p: &&tiny_skia::PremultipliedColorU8| [p.red(), p.green(), p.blue()] == [ground; 3];
-        let share = picture.pixels().iter().filter(is).count() as f64 / picture.pixels().len() as f64;
+        let (size, pixels) = decoded(&picture);
+        let share = pixels.iter().filter(|pixel| **pixel == [ground; 3]).count() as f64 / size as f64;
         assert!((0.5..0.99).contains(&share), "{share:.3} of the page is ground {ground:#x}");
     }
+}
+
+/// Number and colours of a picture's pixels.
+fn decoded(path: &Path) -> (usize, Vec<[u8; 3]>) {
+    let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
+    let mut reader = png::Decoder::new(file).read_info().unwrap();
+    let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut bytes).unwrap();
+    let pixels =
+        bytes[..info.buffer_size()].chunks_exact(info.color_type.samples()).map(|p| [p[0], p[1], p[2]]);
+    ((info.width * info.height) as usize, pixels.collect())
 }

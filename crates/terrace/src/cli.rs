@@ -35,6 +35,8 @@ pub enum Command {
     Run(Run),
     /// Show what the cache does
     Stat(Stat),
+    /// Show a mount live in the terminal: hit ratio, tiers, misses, evictions
+    Top(Top),
     /// Show the eviction policy's lists: generations, tiers, refaults
     Lru(Lru),
     /// Record which pages are accessed, for `terrace-sim sim`
@@ -152,6 +154,17 @@ pub struct Stat {
     /// Also tell what hit ratio other sizes of memory would have, estimated from a sample of the accesses so far
     #[arg(long)]
     pub mrc: bool,
+}
+
+/// `terrace top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The mount; without it, the only one of this user
+    #[arg(value_name = "MNT")]
+    pub mnt: Option<PathBuf>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub interval: f64,
 }
 
 /// `terrace lru`.

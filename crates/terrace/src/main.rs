@@ -5,7 +5,7 @@
 //! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
-//! | [`stat`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
+//! | [`stat`], [`top`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
 //! | [`generate`] | man page, completions |
 //!
 //! | what they rest on | |
@@ -41,6 +41,7 @@ mod running;
 mod size;
 mod stat;
 mod sys;
+mod top;
 mod trace;
 
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Umount(args) => running::umount(&args),
         Command::Run(args) => run::run(args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Top(args) => top::top(&args),
         Command::Lru(args) => lru::lru(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Flush(args) => running::flush(&args.mnt),

@@ -7,8 +7,9 @@
 //! ratio itself (Fieller) would need the same number of runs and say nearly the same.
 
 use super::metric::{self, Better};
+use super::outcome::{Outcome, Verdict, outcome, paired};
 use crate::raw::Run;
-use crate::stats::{self, Interval};
+use crate::stats;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -58,6 +59,8 @@ pub struct Question {
     pub by: Vec<String>,
     /// Which numbers; none: the usual ones of each cell ([`metric::usual`]).
     pub metrics: Vec<String>,
+    /// The column whose values pair the runs of a cell; `None`: they are no pairs, and Welch's test is made.
+    pub pair: Option<String>,
     /// Of the interval: 0.95.
     pub confidence: f64,
 }
@@ -73,6 +76,9 @@ pub struct Comparison {
     pub baseline: String,
     /// Columns whose values make a cell.
     pub by: Vec<String>,
+    /// The column that pairs the runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pair: Option<String>,
     /// Of the intervals.
     pub confidence: f64,
     /// By metric, then candidate, then cell, each in the order of the data.
@@ -118,115 +124,8 @@ pub struct Side {
     pub deviation: Option<f64>,
 }
 
-/// What the runs say.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Outcome {
-    /// Welch's test could be made.
-    Tested {
-        /// Candidate less baseline, in the metric's unit.
-        difference: Interval,
-        /// The same in per cent of the baseline's mean, `None` where that is zero.
-        percent: Option<Interval>,
-        /// Of baseline less candidate, as `t.test(baseline, candidate)` of R tells it.
-        t: f64,
-        /// Welch-Satterthwaite degrees of freedom.
-        df: f64,
-        /// Two-sided probability of such a t by chance.
-        p: f64,
-    },
-    /// No run of a side differs from another of it: the difference is what it is, but nothing tells how sure it is.
-    Constant {
-        /// Candidate less baseline.
-        difference: f64,
-        /// In per cent of the baseline, `None` where that is zero.
-        percent: Option<f64>,
-    },
-    /// A side has less than two runs that count.
-    TooFew,
-}
-
-/// An outcome in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The interval holds zero.
-    NoSignificance,
-    /// All of the interval is on the better side.
-    Better,
-    /// All of it is on the worse side.
-    Worse,
-    /// Above, and nobody said whether that is better.
-    Higher,
-    /// Below, likewise.
-    Lower,
-    /// All runs of both sides gave one number.
-    Identical,
-    /// The sides differ, and neither varies.
-    DifferentWithoutVariance,
-    /// Less than two runs on a side.
-    TooFew,
-}
-
-impl Verdict {
-    /// For a table.
-    pub fn text(self) -> &'static str {
-        match self {
-            Verdict::NoSignificance => "no significance",
-            Verdict::Better => "better",
-            Verdict::Worse => "worse",
-            Verdict::Higher => "higher",
-            Verdict::Lower => "lower",
-            Verdict::Identical => "identical",
-            Verdict::DifferentWithoutVariance => "different without variance",
-            Verdict::TooFew => "too few runs",
-        }
-    }
-
-    /// Of an outcome, in the direction of its metric.
-    pub fn of(outcome: &Outcome, better: Better) -> Verdict {
-        let difference = match outcome {
-            Outcome::TooFew => return Verdict::TooFew,
-            Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,
-            Outcome::Constant { .. } => return Verdict::DifferentWithoutVariance,
-            Outcome::Tested { difference, .. } => difference,
-        };
-        match (better, difference.low > 0.0) {
-            _ if difference.holds(0.0) => Verdict::NoSignificance,
-            (Better::Unknown, true) => Verdict::Higher,
-            (Better::Unknown, false) => Verdict::Lower,
-            (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
-            (Better::Higher, false) | (Better::Lower, true) => Verdict::Worse,
-        }
-    }
-}
-
 /// Above this a number is no measurement, and squares of differences leave the range of numbers.
 const NUMBER_MAX: f64 = 1e100;
-
-/// Tests two groups of runs. `confidence` lies between 0 and 1; no number is beyond 1e100.
-pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome {
-    let (Some(base), Some(cand)) = (stats::mean(baseline), stats::mean(candidate)) else {
-        return Outcome::TooFew;
-    };
-    if baseline.len().min(candidate.len()) < 2 {
-        return Outcome::TooFew;
-    }
-    let percent = |v: f64| 100.0 * v / base.abs();
-    match stats::welch(candidate, baseline, confidence) {
-        Some(welch) => Outcome::Tested {
-            difference: welch.difference,
-            percent: (base != 0.0).then(|| welch.difference.map(percent)),
-            t: -welch.t,
-            df: welch.df,
-            p: welch.p,
-        },
-        None => {
-            let difference = cand - base;
-            Outcome::Constant { difference, percent: (base != 0.0).then(|| percent(difference)) }
-        }
-    }
-}
 
 /// Compares, in each cell and for each metric, each value of the factor with the baseline.
 ///
@@ -241,6 +140,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
         factor: question.factor.clone(),
         baseline: question.baseline.clone(),
         by: question.by.clone(),
+        pair: question.pair.clone(),
         confidence: question.confidence,
         cells: Vec::new(),
         refused: refused.iter().filter_map(told).collect(),
@@ -274,7 +174,7 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 fn check(rows: &[Row], question: &Question) -> Result<(), String> {
-    let Question { factor, baseline, by, metrics, confidence } = question;
+    let Question { factor, baseline, by, metrics, pair, confidence } = question;
     if !(*confidence > 0.0 && *confidence < 1.0) {
         return Err(format!("no confidence: {confidence} (it lies between 0 and 1, as 0.95)"));
     }
@@ -289,7 +189,7 @@ fn check(rows: &[Row], question: &Question) -> Result<(), String> {
             ));
         }
     }
-    for column in [factor].into_iter().chain(by) {
+    for column in [factor].into_iter().chain(by).chain(pair) {
         if let Some(row) = rows.iter().find(|row| row.column(column).is_none()) {
             let there = row.columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(format!("{} has no column {column} (there are {there})", row.place));
@@ -408,8 +308,10 @@ fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
                 }
             }
             let better = Better::of(metric);
-            let (base_numbers, numbers) = (numbers(base, metric), numbers(rows, metric));
-            let outcome = outcome(&base_numbers, &numbers, question.confidence);
+            let outcome = match &question.pair {
+                Some(column) => paired(&pairs(base, rows, column, metric), question.confidence),
+                None => outcome(&numbers(base, metric), &numbers(rows, metric), question.confidence),
+            };
             answer.cells.push(CellComparison {
                 metric: metric.clone(),
                 better,
@@ -425,6 +327,13 @@ fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
 
 fn numbers(rows: &[&Row], metric: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.metrics.get(metric).copied()).collect()
+}
+
+/// The runs that have a partner: one of the other side with the same value of `column`.
+fn pairs(base: &[&Row], rows: &[&Row], column: &str, metric: &str) -> Vec<(f64, f64)> {
+    let number = |row: &Row| row.metrics.get(metric).copied();
+    let partner = |row: &&Row| rows.iter().find(|other| other.column(column) == row.column(column));
+    base.iter().filter_map(|row| Some((number(row)?, number(partner(row)?)?))).collect()
 }
 
 fn side(value: &str, rows: &[&Row], metric: &str) -> Side {
@@ -462,6 +371,7 @@ mod tests {
             baseline: "kernel".into(),
             by: vec!["cell".into()],
             metrics: vec!["iops".into()],
+            pair: None,
             confidence: 0.95,
         }
     }
@@ -573,14 +483,6 @@ mod tests {
             .collect();
         let four = |m: &str| ["terrace z", "terrace a", "direct z", "direct a"].map(|s| format!("{m} {s}"));
         assert_eq!(order, [four("iops"), four("p99_us")].concat());
-    }
-
-    #[test]
-    fn a_zero_baseline_has_no_per_cent_and_a_negative_one_keeps_the_sign() {
-        let Outcome::Tested { percent, .. } = outcome(&[-1.0, 1.0], &[4.0, 6.0], 0.95) else { panic!() };
-        assert_eq!(percent, None);
-        let Outcome::Tested { percent, .. } = outcome(&[-11.0, -9.0], &[-6.0, -4.0], 0.95) else { panic!() };
-        assert!((percent.unwrap().mean - 50.0).abs() < 1e-9);
     }
 
     #[test]

@@ -1,21 +1,11 @@
-//! The output of anybody's fio, of any version that writes JSON (2.0 on), `json` and `json+`.
-//!
-//! | | 2.x | 3.x |
-//! |---|---|---|
-//! | latencies | `clat`, `lat`, in microseconds | `clat_ns`, `lat_ns` |
-//! | bandwidth | `bw`, KiB a second | the same, and `bw_bytes` |
-//! | operations | `total_ios`, from 2.1.11 on | `total_ios` |
-//! | processor time of the jobs | only shares of an unknown sum | shares of `job_runtime` |
-//!
-//! Lines before the JSON are fio's messages; with `--status-interval` there are several objects, and the last one counts. Jobs of one group ran
-//! at the same time: their throughputs add up, and their percentiles are lost unless fio joined them (`group_reporting`).
+//! Anybody's fio: a run for each group of jobs and direction.
 
 use super::cells::{Row, distinct};
-use serde_json::{Map, Value};
+use crate::fio::Report;
+use crate::fio::output::{DIRECTIONS, Document, Group};
+use crate::pages::MIB;
 use std::collections::BTreeMap;
 
-/// What fio may do; `mixed` with unified_rw_reporting.
-const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
 /// Percentiles that have names of their own.
 const PERCENTILES: [(f64, &str); 5] =
     [(50.0, "p50_us"), (90.0, "p90_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];
@@ -30,20 +20,10 @@ pub fn is_fio(text: &str) -> bool {
 /// # Errors
 /// What is missing or no JSON.
 pub fn rows(text: &str) -> Result<Vec<Row>, String> {
-    let document = last_document(text)?;
-    let all = document.get("jobs").or_else(|| document.get("client_stats")).and_then(Value::as_array);
-    let mut jobs: Vec<&Value> = all.ok_or("no jobs in it")?.iter().collect();
-    // With several clients fio adds a last entry that sums them up.
-    if let Some(sum) = jobs.iter().find(|job| job.get("jobname") == Some(&Value::from("All clients"))) {
-        jobs = vec![sum];
-    }
-    let mut groups: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
-    for job in jobs {
-        groups.entry(job.get("groupid").and_then(Value::as_u64).unwrap_or(0)).or_default().push(job);
-    }
+    let document = Document::parse(text)?;
     let mut rows = Vec::new();
-    for jobs in groups.values() {
-        rows.extend(group_rows(jobs, &document)?);
+    for group in document.groups() {
+        rows.extend(group_rows(&group, &document.version)?);
     }
     if rows.is_empty() {
         return Err("no job did anything".into());
@@ -51,119 +31,36 @@ pub fn rows(text: &str) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn last_document(text: &str) -> Result<Value, String> {
-    let begins = |text: &str| {
-        if text.starts_with('{') { Some(0) } else { text.find("\n{").map(|at| at + 1) }
+fn group_rows(group: &Group<'_>, version: &str) -> Result<Vec<Row>, String> {
+    let joined = |values: &[String]| distinct(values.iter().map(String::as_str)).join("+");
+    let mut columns =
+        vec![("jobname".to_string(), joined(&group.names())), ("fio".to_string(), version.into())];
+    columns.extend(group.options().into_iter().map(|(name, values)| (name, joined(&values))));
+    let refused = group.failure();
+    let row = |direction: &str, metrics| Row {
+        columns: [vec![("direction".into(), direction.into())], columns.clone()].concat(),
+        metrics,
+        refused: refused.clone(),
+        ..Row::default()
     };
-    let (mut rest, mut last) = (text, None);
-    while let Some(at) = begins(rest) {
-        let mut documents = serde_json::Deserializer::from_str(&rest[at..]).into_iter::<Value>();
-        let document = documents.next().ok_or("no JSON")?.map_err(|e| format!("no JSON of fio: {e}"))?;
-        rest = &rest[at + documents.byte_offset()..];
-        last = Some(document);
-    }
-    last.ok_or_else(|| "no JSON (run fio with --output-format=json)".into())
-}
-
-fn group_rows(jobs: &[&Value], document: &Value) -> Result<Vec<Row>, String> {
-    let columns = columns(jobs, document);
-    let failed = jobs.iter().filter_map(|job| number(job, "/error")).find(|error| *error != 0.0);
-    let refused = failed.map(|error| format!("fio failed with error {error}"));
-    let operations = |job: &Value| DIRECTIONS.iter().filter_map(|d| ios(job.get(d)?)).sum::<f64>();
-    let all_ios: f64 = jobs.iter().map(|job| operations(job)).sum();
-    let cpu_us: Option<f64> = jobs.iter().map(|job| cpu_us(job)).sum();
     let mut rows = Vec::new();
     for direction in DIRECTIONS {
-        let active: Vec<&Value> =
-            jobs.iter().filter_map(|job| job.get(direction)).filter(|part| ios(part) > Some(0.0)).collect();
-        if active.is_empty() {
-            continue;
-        }
-        let mut metrics = metrics(&active)?;
-        metrics.extend(cpu_us.map(|us| ("cpu_us_per_op".to_string(), us / all_ios)));
-        let mut columns = columns.clone();
-        columns.insert(0, ("direction".into(), direction.into()));
-        rows.push(Row { columns, metrics, refused: refused.clone(), ..Row::default() });
+        rows.extend(group.report(direction)?.map(|report| row(direction, metrics(&report))));
     }
     if rows.is_empty() && refused.is_some() {
-        rows.push(Row {
-            columns: [vec![("direction".into(), "-".into())], columns].concat(),
-            refused,
-            ..Row::default()
-        });
+        rows.push(row("-", BTreeMap::new()));
     }
     Ok(rows)
 }
 
-/// Names, version, and the options: the job's own over the global ones, several jobs' joined by "+".
-fn columns(jobs: &[&Value], document: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    let joined = |values: Vec<String>| distinct(values.iter().map(String::as_str)).join("+");
-    let names = jobs.iter().filter_map(|job| job.get("jobname")).map(text).collect();
-    let version = document.get("fio version").map(text).unwrap_or_default();
-    let mut columns = vec![("jobname".to_string(), joined(names)), ("fio".to_string(), version)];
-    let empty = Map::new();
-    let map = |value: Option<&Value>| value.and_then(Value::as_object).unwrap_or(&empty).clone();
-    let global = map(document.get("global options"));
-    let mut options: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for job in jobs {
-        let mut all = global.clone();
-        all.extend(map(job.get("job options")));
-        for (name, value) in &all {
-            options.entry(name.clone()).or_default().push(text(value));
-        }
-    }
-    columns.extend(options.into_iter().map(|(name, values)| (name, joined(values))));
-    columns
-}
-
-fn metrics(parts: &[&Value]) -> Result<BTreeMap<String, f64>, String> {
-    let sum = |f: fn(&Value) -> Option<f64>, what: &str| {
-        parts.iter().map(|part| f(part)).sum::<Option<f64>>().ok_or_else(|| format!("a job without {what}"))
-    };
-    let all = sum(ios, "total_ios and iops")?;
-    let bytes_s = sum(bytes_per_s, "bw")?;
-    let mut metrics = BTreeMap::from([
-        ("iops".to_string(), sum(|part| number(part, "/iops"), "iops")?),
-        ("throughput_mib_s".to_string(), bytes_s / f64::from(1 << 20)),
-    ]);
-    let weighted = |part: &&Value| Some(microseconds(part, "lat", "/mean")? * ios(part)?);
-    let total: Option<f64> = parts.iter().map(weighted).sum();
-    metrics.extend(total.map(|total| ("mean_us".to_string(), total / all)));
-    if let [part] = parts {
-        for (percent, name) in PERCENTILES {
-            let key = format!("/percentile/{percent:.6}");
-            let found = microseconds(part, "clat", &key).or_else(|| microseconds(part, "lat", &key));
-            metrics.extend(found.map(|us| (name.to_string(), us)));
-        }
-    }
-    Ok(metrics)
-}
-
-fn number(value: &Value, path: &str) -> Option<f64> {
-    value.pointer(path)?.as_f64()
-}
-
-/// Operations; before `total_ios` was told, what their rate and time come to.
-fn ios(part: &Value) -> Option<f64> {
-    let by_rate = || Some(number(part, "/iops")? * number(part, "/runtime")? / 1000.0);
-    number(part, "/total_ios").or_else(by_rate)
-}
-
-fn bytes_per_s(part: &Value) -> Option<f64> {
-    number(part, "/bw_bytes").or_else(|| Some(number(part, "/bw")? * 1024.0))
-}
-
-/// A latency of 3.x, which counts nanoseconds, or of 2.x.
-fn microseconds(part: &Value, kind: &str, path: &str) -> Option<f64> {
-    let nanoseconds = number(part, &format!("/{kind}_ns{path}")).map(|ns| ns / 1000.0);
-    nanoseconds.or_else(|| number(part, &format!("/{kind}{path}")))
-}
-
-/// CPU time of a job: its shares are of `job_runtime`, the sum over the jobs that fio joined.
-fn cpu_us(job: &Value) -> Option<f64> {
-    let share = (number(job, "/usr_cpu")? + number(job, "/sys_cpu")?) / 100.0;
-    Some(share * number(job, "/job_runtime")? * 1000.0)
+fn metrics(report: &Report) -> BTreeMap<String, f64> {
+    let mut found = vec![("iops", report.iops), ("throughput_mib_s", report.bytes_per_s / MIB as f64)];
+    found.extend(report.mean_us.map(|us| ("mean_us", us)));
+    found.extend(report.cpu_us_per_op.map(|us| ("cpu_us_per_op", us)));
+    found.extend(
+        PERCENTILES.iter().filter_map(|(percent, name)| Some((*name, report.percentile_us(*percent)?))),
+    );
+    found.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ pub enum Better {
 }
 
 /// Parts of names. Those of the first list win: "hits_per_s", "iops_p99".
-const HIGHER: [&str; 9] = ["throughput", "iops", "per_s", "mib_s", "bandwidth", "bw", "hit", "hits", "ops"];
+const HIGHER: [&str; 10] =
+    ["tps", "throughput", "iops", "per_s", "mib_s", "bandwidth", "bw", "hit", "hits", "ops"];
 const LOWER: [&str; 21] = [
     "latency", "lat", "clat", "slat", "us", "ns", "ms", "p50", "p95", "p99", "p999", "cpu", "miss", "misses",
     "seconds", "s", "fault", "faults", "per_op", "per_read", "refaults",
@@ -46,8 +47,8 @@ impl Better {
 /// What a comparison shows by default: throughput, latency of the 99th percentile, CPU an operation, misses; of each the first that the
 /// runs have.
 const SHOWN: [&[&str]; 4] = [
-    &["throughput_mib_s", "mib_per_s", "iops", "reads_per_s"],
-    &["p99_us", "latency_us_p99", "p99_latency_us"],
+    &["throughput_mib_s", "mib_per_s", "iops", "reads_per_s", "tps", "build_s"],
+    &["p99_us", "latency_us_p99", "p99_latency_us", "latency_ms_p95"],
     &["cpu_us_per_op", "cpu_us_per_read", "cpu_ns_per_read"],
     &["miss_ratio", "device_reads_per_op"],
 ];

@@ -1,18 +1,19 @@
 //! `terrace-bench compare`: what differs between systems, or between two runs of one benchmark, and how sure that is.
 //!
 //! ```text
-//!   files ─► sources: rows, one a run ─► cells: groups, Welch's test ─► show: text · Markdown · JSON · CSV
+//!   files ─► sources: rows, one a run ─► cells: groups, Welch's test or pairs ─► show: text · Markdown · JSON · CSV
 //! ```
 
 pub mod cells;
-pub mod csv;
 pub mod fio_output;
 pub mod metric;
+pub mod outcome;
 pub mod show;
 pub mod sources;
 
-pub use cells::{CellComparison, Comparison, Outcome, Question, Row, Side, Verdict, compare, outcome};
+pub use cells::{CellComparison, Comparison, Question, Row, Side, compare};
 pub use metric::Better;
+pub use outcome::{Outcome, Verdict, outcome, paired};
 pub use show::Format;
 
 use std::io;
@@ -25,9 +26,9 @@ use std::path::PathBuf;
   terrace-bench compare old/raw.jsonl new/raw.jsonl                      # regressions between two runs of one benchmark
   terrace-bench compare study.csv --factor kernel --baseline baseline --by jobs,distribution --format markdown
   terrace-bench compare a/*.json b/*.json --factor dir --baseline a --by bs      # fio's JSON, a file a run
-Intervals of the difference are Welch's. \"no significance\": the interval holds zero. Refused runs are told, and never averaged in.")]
+Intervals of the difference are Welch's, or Student's of pairs. \"no significance\": the interval holds zero. Refused runs are told, and never averaged in.")]
 pub struct Compare {
-    /// Results: raw.jsonl of a matrix or a suite (or the directory or report beside it), fio's JSON, CSV with a header line.
+    /// Results: raw.jsonl of a matrix (or the directory or report beside it), fio's JSON, CSV with a header line.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// The column that tells the systems apart; with two files by default the file.
@@ -42,6 +43,9 @@ pub struct Compare {
     /// The numbers to compare; by default throughput, p99 latency, CPU an operation, misses, or a CSV's only column of numbers.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     pub metric: Vec<String>,
+    /// The column that pairs the runs of a cell, whose ratios are tested then; by default the repetition, of a matrix that was made in pairs.
+    #[arg(long, value_name = "COLUMN")]
+    pub pair: Option<String>,
     /// How the answer is written.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
@@ -61,6 +65,7 @@ pub fn run(options: &Compare) -> io::Result<i32> {
         baseline: options.baseline.clone(),
         by: options.by.as_deref().map(named),
         metrics: named(&options.metric),
+        pair: options.pair.clone(),
         confidence: options.confidence,
     };
     let loaded = sources::load(&options.files, &asked).map_err(io::Error::other)?;

@@ -3,11 +3,13 @@
 //! A number is shown with four significant digits and no less than its whole part, t and its degrees of freedom with five, as R prints them; JSON and CSV
 //! have them all.
 
-use super::cells::{CellComparison, Comparison, Outcome, Side, Verdict, distinct};
-use super::csv::field;
+use super::cells::{CellComparison, Comparison, Side, distinct};
+use super::outcome::{Outcome, Verdict};
 use super::sources::FILE;
+use crate::format::plain_table;
 use crate::stats::Interval;
 use clap::ValueEnum;
+use comfy_table::{ContentLineStyle, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
 
 /// How a comparison is written.
@@ -92,7 +94,7 @@ fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
         }
         table.push(line);
     }
-    framed(&table)
+    framed(table)
 }
 
 /// Has each value of the first column every combination of the others?
@@ -120,25 +122,16 @@ fn in_box(cell: &CellComparison) -> Vec<String> {
 }
 
 /// Cells of several lines each, in a frame.
-fn framed(table: &[Vec<Vec<String>>]) -> String {
-    let columns = table[0].len();
-    let wide =
-        |c: usize| table.iter().flat_map(|row| &row[c]).map(|line| line.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(wide).collect();
-    let rule =
-        |mark: &str| widths.iter().map(|w| format!("+{}", mark.repeat(w + 2))).collect::<String>() + "+\n";
-    let mut out = rule("-");
-    for (i, row) in table.iter().enumerate() {
-        let lines = row.iter().map(Vec::len).max().unwrap_or(0);
-        for line in 0..lines {
-            for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(out, "| {:width$} ", cell.get(line).map_or("", String::as_str));
-            }
-            out.push_str("|\n");
-        }
-        out.push_str(&rule(if i == 0 { "=" } else { "-" }));
-    }
-    out
+fn framed(table: Vec<Vec<Vec<String>>>) -> String {
+    let (rule, cells) = (|mark| LineStyle::new('+', mark, '+', '+'), ContentLineStyle::new('|', '|', '|'));
+    let style = TableStyle::new().top_border(rule('-')).header_lines(cells).header_separator(rule('='));
+    let mut out = Table::new();
+    out.load_style(style.content_lines(cells).row_separator(rule('-')).bottom_border(rule('-')));
+    let mut rows =
+        table.into_iter().map(|row| row.into_iter().map(|cell| cell.join("\n")).collect::<Vec<_>>());
+    out.set_header(rows.next().unwrap_or_default());
+    out.add_rows(rows);
+    format!("{out}\n")
 }
 
 /// The words of a line a test; the first ones name the cell.
@@ -182,14 +175,12 @@ fn tests(section: &[CellComparison], answer: &Comparison) -> String {
         "p".into(),
         String::new(),
     ];
-    let lines: Vec<[String; 8]> = [head].into_iter().chain(section.iter().map(words)).collect();
-    let wide = |c: usize| lines.iter().map(|line| line[c].chars().count()).max().unwrap_or(0);
-    let mut out = String::new();
-    for line in &lines {
-        let cells: Vec<String> = (0..8).map(|c| format!("{:width$}", line[c], width = wide(c))).collect();
-        let _ = writeln!(out, "  {}", cells.join("  ").trim_end());
+    let mut out = plain_table();
+    out.set_header(head).add_rows(section.iter().map(words));
+    for column in out.column_iter_mut() {
+        column.set_padding((2, 0));
     }
-    out
+    out.trim_fmt() + "\n"
 }
 
 fn markdown(answer: &Comparison) -> String {
@@ -250,30 +241,34 @@ fn remarks(answer: &Comparison, bullet: &str) -> String {
 fn csv(answer: &Comparison) -> String {
     let fixed = "baseline,candidate,baseline_runs,candidate_runs,baseline_mean,candidate_mean,difference,difference_low,difference_high,\
         percent,percent_low,percent_high,t,df,p,result";
-    let by: String = answer.by.iter().map(|name| format!("{},", field(name))).collect();
-    let mut out = format!("metric,{by}{fixed}\n");
-    for cell in &answer.cells {
-        let mut line = vec![field(&cell.metric)];
-        line.extend(cell.cell.iter().map(|(_, value)| field(value)));
-        line.extend([&cell.baseline, &cell.candidate].map(|side| field(&side.value)));
-        line.extend([&cell.baseline, &cell.candidate].map(|side| side.runs.to_string()));
-        let value = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
-        line.extend([&cell.baseline, &cell.candidate].map(|side| value(side.mean)));
-        let of = |i: Option<Interval>| [i.map(|i| i.mean), i.map(|i| i.low), i.map(|i| i.high)];
-        let (difference, percent, rest) = match cell.outcome {
-            Outcome::Tested { difference, percent, t, df, p } => {
-                (of(Some(difference)), of(percent), [t, df, p].map(Some))
-            }
-            Outcome::Constant { difference, percent } => {
-                ([Some(difference), None, None], [percent, None, None], [None; 3])
-            }
-            Outcome::TooFew => ([None; 3], [None; 3], [None; 3]),
-        };
-        line.extend([difference, percent, rest].into_iter().flatten().map(value));
-        line.push(cell.verdict.text().into());
-        let _ = writeln!(out, "{}", line.join(","));
-    }
-    out
+    let mut out = csv::Writer::from_writer(Vec::new());
+    let head = ["metric"].into_iter().chain(answer.by.iter().map(String::as_str)).chain(fixed.split(','));
+    let lines = std::iter::once(head.map(String::from).collect()).chain(answer.cells.iter().map(csv_line));
+    lines.into_iter().for_each(|line: Vec<String>| out.write_record(line).expect("memory takes all"));
+    String::from_utf8(out.into_inner().expect("memory takes all")).expect("fields are text")
+}
+
+fn csv_line(cell: &CellComparison) -> Vec<String> {
+    let mut line = vec![cell.metric.clone()];
+    line.extend(cell.cell.iter().map(|(_, value)| value.clone()));
+    let sides = [&cell.baseline, &cell.candidate];
+    line.extend(sides.map(|side| side.value.clone()));
+    line.extend(sides.map(|side| side.runs.to_string()));
+    let value = |v: Option<f64>| v.map_or(String::new(), |v| v.to_string());
+    line.extend(sides.map(|side| value(side.mean)));
+    let of = |i: Option<Interval>| [i.map(|i| i.mean), i.map(|i| i.low), i.map(|i| i.high)];
+    let (difference, percent, rest) = match cell.outcome {
+        Outcome::Tested { difference, percent, t, df, p } => {
+            (of(Some(difference)), of(percent), [t, df, p].map(Some))
+        }
+        Outcome::Constant { difference, percent } => {
+            ([Some(difference), None, None], [percent, None, None], [None; 3])
+        }
+        Outcome::TooFew => ([None; 3], [None; 3], [None; 3]),
+    };
+    line.extend([difference, percent, rest].into_iter().flatten().map(value));
+    line.push(cell.verdict.text().into());
+    line
 }
 
 /// Four significant digits, never less than the whole part.

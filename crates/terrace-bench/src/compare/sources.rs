@@ -3,19 +3,16 @@
 //! | file | a run is | cells by default |
 //! |---|---|---|
 //! | of a matrix (`raw.jsonl`) | a line | system, load, pattern, jobs |
-//! | of the suites (`--json`) | a line | suite, cell, system |
 //! | fio's JSON | a direction of a group of jobs | direction, rw, bs, numjobs, iodepth, ioengine, random_distribution |
 //! | CSV with a header | a line | every column that is no metric and does not number the runs |
 //!
 //! Every run has the column `file` besides, and one of fio `dir`, the directory that the file is in. Of the cells' columns those that never change are left out.
 
 use super::cells::{Question, Row, distinct};
-use super::{csv, fio_output};
+use super::fio_output;
 use crate::machine::Machine;
 use crate::raw;
-use crate::trial::FOREIGN_CPU_MAX;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use terrace_trace::{At, Error};
@@ -39,6 +36,8 @@ pub struct Asked {
     pub by: Option<Vec<String>>,
     /// Metrics; none: the usual ones.
     pub metrics: Vec<String>,
+    /// The column that pairs runs.
+    pub pair: Option<String>,
     /// Of the interval.
     pub confidence: f64,
 }
@@ -57,7 +56,6 @@ pub struct Loaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Matrix,
-    Suites,
     Fio,
     Csv,
 }
@@ -66,7 +64,6 @@ impl Kind {
     fn by(self) -> &'static [&'static str] {
         match self {
             Kind::Matrix => &["system", "load", "pattern", "jobs"],
-            Kind::Suites => &["suite", "cell", "system"],
             Kind::Fio => &["direction", "rw", "bs", "numjobs", "iodepth", "ioengine", "random_distribution"],
             Kind::Csv => &[],
         }
@@ -79,6 +76,8 @@ struct File {
     rows: Vec<Row>,
     notices: Vec<String>,
     machine: Option<Machine>,
+    /// The systems of a cell were run in pairs.
+    paired: bool,
 }
 
 /// Reads the files and completes the question.
@@ -104,6 +103,8 @@ pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
     }
     let mut notices: Vec<String> = files.iter().flat_map(|file| file.notices.clone()).collect();
     notices.extend(other_machine(&files, paths));
+    // Runs of two files were not made in turn.
+    let paired = factor != FILE && files.iter().all(|file| file.paired);
     let kinds: Vec<Kind> = files.iter().map(|file| file.kind).collect();
     let mut rows: Vec<Row> = files.into_iter().flat_map(|file| file.rows).collect();
     if kinds.iter().all(|kind| *kind == Kind::Fio) {
@@ -114,6 +115,7 @@ pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
         by: asked.by.clone().unwrap_or_else(|| default_by(&rows, &factor, &kinds, asked)),
         factor,
         metrics: asked.metrics.clone(),
+        pair: asked.pair.clone().or_else(|| paired.then(|| "repetition".into())),
         confidence: asked.confidence,
     };
     Ok(Loaded { rows, question, notices })
@@ -219,7 +221,13 @@ fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Asked) -> Result<Fil
     let text = str::from_utf8(bytes).map_err(|_| fault(path, None, "no text", CURE_FORMAT))?;
     let first: Option<Value> = text.lines().next().and_then(|line| serde_json::from_str(line).ok());
     if first.is_some_and(|line| line.get("kind").is_some()) {
-        return suites(path, text);
+        let cure = "read the report.txt beside them";
+        return Err(fault(
+            path,
+            None,
+            "raw results of the suites of 2026, which nothing reads any more",
+            cure,
+        ));
     }
     if fio_output::is_fio(text) {
         return fio(path, text);
@@ -244,69 +252,8 @@ fn matrix(path: &Path, bytes: &[u8]) -> Result<File, String> {
     let rows =
         results.runs.iter().map(|run| Row { place: format!("{}: {}", path.display(), run.id), ..run.into() });
     let machine = results.headers.first().map(|header| header.machine.clone());
-    Ok(File { kind: Kind::Matrix, rows: rows.collect(), notices: results.notices, machine })
-}
-
-/// Lines of the suites: `machine` begins a session, `run` is a run, of which a disturbed round was made again; `ratio` follows from them.
-fn suites(path: &Path, text: &str) -> Result<File, String> {
-    let mut file = File { kind: Kind::Suites, rows: Vec::new(), notices: Vec::new(), machine: None };
-    let mut session = 0;
-    let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |why: String| fault(path, Some(number + 1), why, "correct or remove the line");
-        let line: Value = match serde_json::from_str(line) {
-            Err(_) if !text.ends_with('\n') && number + 1 == text.lines().count() => {
-                file.notices.push(format!("{}: line {} is torn and left out", path.display(), number + 1));
-                break;
-            }
-            parsed => parsed.map_err(|e| wrong(e.to_string()))?,
-        };
-        match line.get("kind").and_then(Value::as_str) {
-            Some("machine") => {
-                session += 1;
-                let machine = line.get("machine").cloned().and_then(|m| serde_json::from_value(m).ok());
-                file.machine = file.machine.or(machine);
-            }
-            Some("run") => {
-                let row = suite_run(path, &line).map_err(wrong)?;
-                let id = format!("{session} {}", row.place);
-                match places.get(&id) {
-                    Some(&before) => file.rows[before] = row,
-                    None => {
-                        places.insert(id, file.rows.len());
-                        file.rows.push(row);
-                    }
-                }
-            }
-            Some(_) => {}
-            None => return Err(wrong("no kind".into())),
-        }
-    }
-    Ok(file)
-}
-
-fn suite_run(path: &Path, line: &Value) -> Result<Row, String> {
-    let text = |name: &str| match line.get(name) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Number(number)) => Ok(number.to_string()),
-        _ => Err(format!("a run without {name}")),
-    };
-    let mut columns = Vec::new();
-    for name in ["suite", "cell", "system", "place", "round"] {
-        columns.push((name.to_string(), text(name)?));
-    }
-    let mut metrics = BTreeMap::new();
-    for (name, value) in line.get("metrics").and_then(Value::as_object).into_iter().flatten() {
-        metrics.insert(name.clone(), value.as_f64().ok_or_else(|| format!("{name} is no number"))?);
-    }
-    let refused = line.get("refused").and_then(Value::as_str).map(str::to_string);
-    if metrics.is_empty() && refused.is_none() {
-        return Err("a run without metrics that was not refused".into());
-    }
-    let place = columns.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("/");
-    let foreign = line.get("foreign_cpu").and_then(Value::as_f64).unwrap_or(0.0);
-    let place = format!("{}: {place}", path.display());
-    Ok(Row { place, columns, metrics, marked: foreign > FOREIGN_CPU_MAX, refused })
+    let paired = results.headers.iter().all(|header| header.matrix.paired);
+    Ok(File { kind: Kind::Matrix, rows: rows.collect(), notices: results.notices, machine, paired })
 }
 
 fn fio(path: &Path, text: &str) -> Result<File, String> {
@@ -321,34 +268,79 @@ fn fio(path: &Path, text: &str) -> Result<File, String> {
         row.columns.retain(|(name, _)| name != FILE && name != "dir");
         row.columns.push(("dir".into(), dir.to_string()));
     }
-    Ok(File { kind: Kind::Fio, rows, notices: Vec::new(), machine: None })
+    Ok(File { kind: Kind::Fio, rows, notices: Vec::new(), machine: None, paired: false })
+}
+
+/// Columns of a CSV at the most.
+const COLUMNS_MAX: usize = 1000;
+
+/// A CSV with a header line, which says by which of `,`, `;` and tab fields are told apart.
+struct Table {
+    names: Vec<String>,
+    /// With the number of the line.
+    records: Vec<(u64, csv::StringRecord)>,
+}
+
+impl Table {
+    fn read(path: &Path, text: &str) -> Result<Table, String> {
+        let text = text.trim_start_matches('\u{feff}');
+        let header = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let delimiter =
+            [b'\t', b';', b','].into_iter().max_by_key(|d| header.bytes().filter(|b| b == d).count());
+        let mut builder = csv::ReaderBuilder::new();
+        builder.delimiter(delimiter.unwrap_or(b',')).trim(csv::Trim::All);
+        let mut reader = builder.from_reader(text.as_bytes());
+        let wrong = |e: csv::Error| {
+            let line = e.position().map(|at| at.line() as usize);
+            let why = match e.kind() {
+                csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                    format!("{len} fields where the header names {expected_len}")
+                }
+                _ => e.to_string(),
+            };
+            fault(path, line, why, "correct the line")
+        };
+        let names: Vec<String> = reader.headers().map_err(wrong)?.iter().map(String::from).collect();
+        if names.len() > COLUMNS_MAX {
+            let why = format!("{} columns, more than {COLUMNS_MAX}", names.len());
+            return Err(fault(path, Some(1), why, "name a table of results"));
+        }
+        if let Some(twice) = names.iter().enumerate().find_map(|(i, n)| names[..i].contains(n).then_some(n)) {
+            return Err(fault(path, Some(1), format!("two columns are called \"{twice}\""), "rename one"));
+        }
+        let records: Result<Vec<_>, String> = reader
+            .records()
+            .map(|record| record.map(|r| (r.position().map_or(0, csv::Position::line), r)).map_err(wrong))
+            .collect();
+        Ok(Table { names, records: records? })
+    }
 }
 
 /// A metric is what was named, or the one column of numbers that is neither factor nor cell nor a number of the run.
 fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Asked) -> Result<File, String> {
-    let csv = csv::parse(text).map_err(|(line, why)| fault(path, Some(line), why, "correct the line"))?;
-    let metrics = csv_metrics(&csv, factor, asked).map_err(|(why, cure)| fault(path, None, why, &cure))?;
+    let table = Table::read(path, text)?;
+    let metrics = csv_metrics(&table, factor, asked).map_err(|(why, cure)| fault(path, None, why, &cure))?;
     let mut rows = Vec::new();
-    for (line, fields) in &csv.records {
+    for (line, fields) in &table.records {
         let mut row = Row { place: format!("{}: line {line}", path.display()), ..Row::default() };
-        for (name, field) in csv.names.iter().zip(fields) {
+        for (name, field) in table.names.iter().zip(fields) {
             if !metrics.contains(name) {
-                row.columns.push((name.clone(), field.clone()));
+                row.columns.push((name.clone(), field.to_string()));
                 continue;
             }
             let value = field.parse::<f64>().ok().filter(|value| value.is_finite());
             let wrong = || {
                 let cure = "every run needs a number; leave out runs that have none";
-                fault(path, Some(*line), format!("{name} is \"{field}\""), cure)
+                fault(path, Some(*line as usize), format!("{name} is \"{field}\""), cure)
             };
             row.metrics.insert(name.clone(), value.ok_or_else(wrong)?);
         }
         rows.push(row);
     }
-    Ok(File { kind: Kind::Csv, rows, notices: Vec::new(), machine: None })
+    Ok(File { kind: Kind::Csv, rows, notices: Vec::new(), machine: None, paired: false })
 }
 
-fn csv_metrics(csv: &csv::Csv, factor: &str, asked: &Asked) -> Result<Vec<String>, (String, String)> {
+fn csv_metrics(csv: &Table, factor: &str, asked: &Asked) -> Result<Vec<String>, (String, String)> {
     let named: Vec<String> = asked.metrics.iter().filter(|m| csv.names.contains(m)).cloned().collect();
     if !named.is_empty() {
         return Ok(named);
@@ -376,6 +368,7 @@ fn csv_metrics(csv: &csv::Csv, factor: &str, asked: &Asked) -> Result<Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn asked() -> Asked {
         Asked {
@@ -436,32 +429,6 @@ mod tests {
             assert!(wrong("x", text, &asked()).starts_with("x: "), "{text}");
         }
         assert!(rows_of(Path::new("x"), &[0xff, 0xfe, 1], FILE, &asked()).is_err());
-    }
-
-    const SUITES: &str = r#"{"kind":"machine","schema":"terrace.bench.v1","machine":{"cpus":2}}
-{"kind":"run","suite":"fio","cell":"zipf","system":"kernel","place":"baseline","round":1,"seed":5,"metrics":{"iops":100.5},"foreign_cpu":0.2}
-{"kind":"run","suite":"fio","cell":"zipf","system":"terrace","place":"candidate","round":1,"refused":"wrong data"}
-{"kind":"run","suite":"fio","cell":"zipf","system":"kernel","place":"baseline","round":1,"seed":6,"metrics":{"iops":101.5},"foreign_cpu":0.01}
-{"kind":"ratio","cell":"fio zipf","metric":"iops"}
-{"kind":"machine","machine":{"cpus":2}}
-{"kind":"run","suite":"fio","cell":"zipf","system":"kernel","place":"baseline","round":1,"seed":7,"metrics":{"iops":99},"foreign_cpu":0.3}
-"#;
-
-    #[test]
-    fn suites_count_the_last_try_of_a_round_and_know_refused_runs() {
-        let found = file("raw.jsonl", SUITES, &asked()).unwrap();
-        let told: Vec<_> = found.rows.iter().map(|r| (r.metrics.get("iops").copied(), r.marked)).collect();
-        assert_eq!(told, [(Some(101.5), false), (None, false), (Some(99.0), true)]);
-        assert_eq!(found.rows[1].refused.as_deref(), Some("wrong data"));
-        assert_eq!(found.rows[1].place, "raw.jsonl: fio/zipf/terrace/candidate/1");
-        let torn = file("raw.jsonl", &SUITES[..SUITES.len() - 9], &asked()).unwrap();
-        assert_eq!((torn.rows.len(), torn.notices.len()), (2, 1));
-        let null = wrong("raw.jsonl", &SUITES.replace("100.5", "null"), &asked());
-        assert_eq!(null, "raw.jsonl: line 2: iops is no number (correct or remove the line)");
-        assert!(
-            wrong("raw.jsonl", &SUITES.replace("\"round\":1,\"refused\"", "\"refused\""), &asked())
-                .contains("line 3: a run without round")
-        );
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! is the device, not a cache. It stands for persistent memory, and so do its costs: the loop device's kernel threads copy each page, and take CPU time that
 //! no system under test is charged with.
 
+use super::cleanup::{Cleanup, Setup, loops_of, tool};
 use super::spec::{Base, DeviceKind, DeviceSpec};
-use super::undo::{Ledger, Setup, loops_of, tool};
 use crate::cgroup::Throttle;
+use crate::machine;
+use crate::pages::MIB;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -41,11 +43,11 @@ impl Device {
         work: &Path,
         mib: u64,
         keep: bool,
-        ledger: &mut Ledger,
+        cleanup: &mut Cleanup,
     ) -> io::Result<Device> {
         let mut device = match spec.base() {
-            Base::Directory => directory(spec.path.as_deref().unwrap_or(dir), keep, ledger)?,
-            Base::Memory => memory(spec, work, mib, ledger)?,
+            Base::Directory => directory(spec.path.as_deref().unwrap_or(dir), keep, cleanup)?,
+            Base::Memory => memory(spec, work, mib, cleanup)?,
         };
         if spec.kind == DeviceKind::Throttled && (spec.mib_s.is_some() || spec.iops.is_some()) {
             let on = throttled(&device)?;
@@ -80,35 +82,35 @@ impl Device {
     }
 }
 
-fn directory(path: &Path, keep: bool, ledger: &mut Ledger) -> io::Result<Device> {
+fn directory(path: &Path, keep: bool, cleanup: &mut Cleanup) -> io::Result<Device> {
     let data = path.join("terrace-bench-data");
     if !keep {
-        ledger.note(Setup::Path(data.clone()))?;
+        cleanup.note(Setup::Path(data.clone()))?;
     }
     fs::create_dir_all(&data).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", data.display())))?;
     let data = data.canonicalize()?;
     Ok(Device { told: format!("directory {}", data.display()), data, throttle: None, mount: None })
 }
 
-fn memory(spec: &DeviceSpec, work: &Path, mib: u64, ledger: &mut Ledger) -> io::Result<Device> {
+fn memory(spec: &DeviceSpec, work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
     let room = mib + mib / 32 + METADATA_MIB;
     let (tmpfs, at) = (work.join("tmpfs"), work.join("ext4"));
     let image = tmpfs.join("image");
     check_room(room)?;
     fs::create_dir_all(&tmpfs)?;
     fs::create_dir_all(&at)?;
-    ledger.note(Setup::Mount(tmpfs.clone()))?;
+    cleanup.note(Setup::Mount(tmpfs.clone()))?;
     let size = format!("size={}m", room + 16);
     tool("mount", &["-t", "tmpfs", "-o", &size, "terrace-bench", text(&tmpfs)?])?;
     fs::File::create(&image)?.set_len(room << 20)?;
-    let mut block = attach(&image, ledger)?;
+    let mut block = attach(&image, cleanup)?;
     let mut told = format!("{room} MiB of memory, as ext4 on {block}");
     if let Some(us) = spec.latency_us {
-        block = delayed(&block, us, ledger)?;
+        block = delayed(&block, us, cleanup)?;
         told += &format!(", {us} us later");
     }
     make_file_system(&block)?;
-    ledger.note(Setup::Mount(at.clone()))?;
+    cleanup.note(Setup::Mount(at.clone()))?;
     mount(&block, &at)?;
     let data = at.join("data");
     fs::create_dir(&data)?;
@@ -117,11 +119,8 @@ fn memory(spec: &DeviceSpec, work: &Path, mib: u64, ledger: &mut Ledger) -> io::
 
 /// Memory that the device would take must be there, or the machine would end somebody to get it.
 fn check_room(mib: u64) -> io::Result<()> {
-    let meminfo = fs::read_to_string("/proc/meminfo")?;
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    match kib.map(|kib| kib / 1024) {
-        Some(there) if there < mib + 512 => Err(io::Error::other(format!(
+    match machine::memory_available() / MIB {
+        there if there < mib + 512 => Err(io::Error::other(format!(
             "a device of {mib} MiB does not fit into the {there} MiB of memory that are free; make the data set smaller"
         ))),
         _ => Ok(()),
@@ -129,8 +128,8 @@ fn check_room(mib: u64) -> io::Result<()> {
 }
 
 /// A loop device over `image`, which reads and writes it past the page cache.
-fn attach(image: &Path, ledger: &mut Ledger) -> io::Result<String> {
-    ledger.note(Setup::Loop(image.to_path_buf()))?;
+fn attach(image: &Path, cleanup: &mut Cleanup) -> io::Result<String> {
+    cleanup.note(Setup::Loop(image.to_path_buf()))?;
     let block = tool("losetup", &["--find", "--show", "--direct-io=on", text(image)?]).map_err(|e| {
         io::Error::new(
             e.kind(),
@@ -161,7 +160,7 @@ pub(super) fn text(path: &Path) -> io::Result<&str> {
 }
 
 /// The block device with device-mapper's delay on it.
-fn delayed(block: &str, us: u64, ledger: &mut Ledger) -> io::Result<String> {
+fn delayed(block: &str, us: u64, cleanup: &mut Cleanup) -> io::Result<String> {
     let targets = tool("dmsetup", &["targets"]).unwrap_or_default();
     if !targets.lines().any(|line| line.starts_with("delay ")) {
         return Err(io::Error::other(
@@ -171,7 +170,7 @@ fn delayed(block: &str, us: u64, ledger: &mut Ledger) -> io::Result<String> {
     }
     let name = format!("terrace-bench-{}", std::process::id());
     let sectors = tool("blockdev", &["--getsz", block])?;
-    ledger.note(Setup::Mapper(name.clone()))?;
+    cleanup.note(Setup::Mapper(name.clone()))?;
     tool("dmsetup", &["create", &name, "--table", &format!("0 {sectors} delay {block} 0 {}", us / 1000)])?;
     Ok(format!("/dev/mapper/{name}"))
 }

@@ -1,9 +1,11 @@
 //! Which runs there are, and in what order: repetition by repetition, in each all cells of all systems in random order. So whatever drifts, drifts for all
-//! systems alike, and a matrix that is stopped early has as many runs of each.
+//! systems alike, and a matrix that is stopped early has as many runs of each. With pairs, the systems of a cell follow one another; with turns, all
+//! repetitions of a cell do.
 
 use super::load::Load;
 use super::spec::{Access, LoadKind, Spec, SystemSpec};
-use crate::pages::{Rng, mix};
+use crate::pages::mix;
+use fastrand::Rng;
 
 /// One run to make.
 #[derive(Clone, Debug)]
@@ -22,6 +24,13 @@ pub struct Planned<'a> {
     pub seed: u64,
 }
 
+impl Planned<'_> {
+    /// "load/pattern/jobs".
+    pub fn cell(&self) -> String {
+        format!("{}/{}/{}", self.load.spec.name, self.load.pattern, self.load.jobs)
+    }
+}
+
 /// FNV-1a: a name as a number.
 pub fn number_of(text: &str) -> u64 {
     text.bytes()
@@ -30,12 +39,30 @@ pub fn number_of(text: &str) -> u64 {
 
 /// All runs of a matrix, in order, on a machine with so many processors.
 pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
+    let cells = cells(spec, cpus);
+    // What is put into an order of its own: runs, or the runs of a cell together.
     let mut all = Vec::new();
     for repetition in 1..=spec.repetitions {
-        let mut block = repetition_of(spec, seed, cpus, repetition);
-        rng.shuffle(&mut block);
-        all.append(&mut block);
+        let mut block: Vec<Vec<Planned<'_>>> =
+            cells.iter().map(|load| systems_of(spec, seed, load, repetition, &mut rng)).collect();
+        if !spec.is_paired() {
+            block = block.into_iter().flatten().map(|run| vec![run]).collect();
+        }
+        if spec.interleave.is_none() {
+            rng.shuffle(&mut block);
+        }
+        all.extend(block.into_iter().flatten());
+    }
+    if spec.interleave.is_some() {
+        let place = |run: &Planned<'_>| {
+            let same = |load: &Load<'_>| {
+                (&load.spec.name, load.pattern, load.jobs)
+                    == (&run.load.spec.name, run.load.pattern, run.load.jobs)
+            };
+            cells.iter().position(same)
+        };
+        all.sort_by_key(place);
     }
     for (planned, order) in all.iter_mut().zip(1..) {
         planned.order = order;
@@ -43,31 +70,41 @@ pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
     all
 }
 
-fn repetition_of(spec: &Spec, seed: u64, cpus: usize, repetition: u32) -> Vec<Planned<'_>> {
-    let mut block = Vec::new();
+fn cells(spec: &Spec, cpus: usize) -> Vec<Load<'_>> {
+    let mut cells = Vec::new();
     for load in &spec.load {
         let sequential = load.kind == LoadKind::Fio && load.rw != Access::Randread;
         let patterns =
             if sequential { vec!["sequential"] } else { spec.patterns.iter().map(String::as_str).collect() };
         for pattern in patterns {
-            for jobs in spec.jobs_on(cpus) {
-                let cell = format!("{}/{pattern}/{jobs}/{repetition}", load.name);
-                // fio takes seeds of 32 bits in places; the measurement's is one more.
-                let seed = mix(seed ^ number_of(&cell)) >> 33;
-                let load = Load::new(spec, load, pattern, jobs);
-                let of = |system: &'_ SystemSpec| format!("{}/{cell}", system.name);
-                block.extend(spec.system.iter().map(|system| Planned {
-                    id: of(system),
-                    system,
-                    load,
-                    repetition,
-                    order: 0,
-                    seed,
-                }));
-            }
+            cells.extend(spec.jobs_on(cpus).into_iter().map(|jobs| Load::new(spec, load, pattern, jobs)));
         }
     }
-    block
+    cells
+}
+
+/// The systems of a cell in random order.
+fn systems_of<'a>(
+    spec: &'a Spec,
+    seed: u64,
+    load: &Load<'a>,
+    repetition: u32,
+    rng: &mut Rng,
+) -> Vec<Planned<'a>> {
+    let cell = format!("{}/{}/{}/{repetition}", load.spec.name, load.pattern, load.jobs);
+    // fio takes seeds of 32 bits in places; the measurement's is one more.
+    let seed = mix(seed ^ number_of(&cell)) >> 33;
+    let of = |system: &'a SystemSpec| Planned {
+        id: format!("{}/{cell}", system.name),
+        system,
+        load: *load,
+        repetition,
+        order: 0,
+        seed,
+    };
+    let mut runs: Vec<Planned<'a>> = spec.system.iter().map(of).collect();
+    rng.shuffle(&mut runs);
+    runs
 }
 
 #[cfg(test)]
@@ -125,5 +162,22 @@ rw = "write"
         }
         assert_eq!(seeds.len(), 30);
         assert!(seeds.values().all(|cells| cells.len() == 1));
+    }
+
+    #[test]
+    fn pairs_follow_one_another_and_turns_stay_in_their_cell() {
+        let text = TEXT.replace("name = \"x\"", "name = \"x\"\npairing = true");
+        let spec = Spec::parse(&text).unwrap();
+        let runs = plan(&spec, 7, 2);
+        assert!(runs.chunks(2).all(|pair| pair[0].cell() == pair[1].cell() && pair[0].seed == pair[1].seed));
+        let first: BTreeSet<_> = runs.chunks(2).map(|pair| pair[0].system.name.clone()).collect();
+        assert_eq!(first.len(), 2, "either system comes first");
+        let text = TEXT
+            .replace("name = \"x\"", "name = \"x\"\ninterleave = 3")
+            .replace("rw = \"write\"", "rw = \"read\"");
+        let spec = Spec::parse(&text).unwrap();
+        let runs = plan(&spec, 7, 2);
+        assert_eq!(runs.iter().map(Planned::cell).collect::<Vec<_>>().chunk_by(|a, b| a == b).count(), 6);
+        assert!(runs.chunks(2).all(|pair| pair[0].repetition == pair[1].repetition));
     }
 }

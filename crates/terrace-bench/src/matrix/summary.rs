@@ -1,10 +1,12 @@
 //! What is put beside the raw results when a matrix has ended: its tables, and the page for people.
 
 use super::Matrix;
-use super::spec::Spec;
+use super::spec::{Spec, SystemSpec};
+use super::targets::{self, Judged};
 use crate::compare::sources::{self, Asked};
 use crate::compare::{Format, compare, show};
-use crate::raw::Results;
+use crate::format::{markdown_table, short};
+use crate::raw::{Results, Run};
 use crate::report::{self, Report};
 use std::fs;
 use std::io;
@@ -14,12 +16,23 @@ use std::path::Path;
 ///
 /// # Errors
 /// Files that cannot be written.
-pub fn write(options: &Matrix, spec: &Spec, out: &Path, results: &Results) -> io::Result<()> {
+pub fn write(
+    options: &Matrix,
+    spec: &Spec,
+    out: &Path,
+    results: &Results,
+    judged: &[Judged],
+) -> io::Result<()> {
     let raw = out.join("raw.jsonl");
-    let readme = format!("{}\n{}", head(options, spec, results), tables(spec, &raw));
+    let held =
+        if judged.is_empty() { String::new() } else { format!("## Targets\n\n{}\n", targets::table(judged)) };
+    let readme = format!("{}\n{held}{}", head(options, spec, results), tables(spec, &raw));
     fs::write(out.join("README.md"), readme)?;
     if results.runs.iter().any(|run| run.refused.is_none()) {
-        report::run(&Report::of(raw, out.join("report.html")))?;
+        // One that has not run yet is no baseline.
+        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
+        let baseline = Some(baseline(spec).name.clone()).filter(ran);
+        report::run(&Report::of(raw, out.join("report.html"), baseline))?;
     }
     Ok(())
 }
@@ -48,13 +61,18 @@ fn head(options: &Matrix, spec: &Spec, results: &Results) -> String {
     )
 }
 
-/// Each system against the kernel's page cache, or against the first one.
+/// The kernel's page cache, or the first system.
+fn baseline(spec: &Spec) -> &SystemSpec {
+    spec.system.iter().find(|s| s.name == "kernel").unwrap_or(&spec.system[0])
+}
+
+/// Each system against the baseline.
 fn tables(spec: &Spec, raw: &Path) -> String {
-    let baseline = spec.system.iter().find(|s| s.name == "kernel").unwrap_or(&spec.system[0]);
     let asked = Asked {
         factor: Some("system".into()),
-        baseline: Some(baseline.name.clone()),
+        baseline: Some(baseline(spec).name.clone()),
         metrics: custom_metrics(spec),
+        pair: spec.is_paired().then(|| "repetition".into()),
         confidence: 0.95,
         ..Asked::default()
     };
@@ -69,7 +87,8 @@ fn tables(spec: &Spec, raw: &Path) -> String {
 fn custom_metrics(spec: &Spec) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for load in &spec.load {
-        if load.kind != super::LoadKind::Command {
+        // Of a command that tells an object of numbers, the usual ones are shown.
+        if load.kind != super::LoadKind::Command || load.regex.is_none() && load.metric == "value" {
             return Vec::new();
         }
         if !names.contains(&load.metric_key()) {
@@ -77,4 +96,41 @@ fn custom_metrics(spec: &Spec) -> Vec<String> {
         }
     }
     names
+}
+
+/// The numbers that a first look is for, with their heads.
+const SHOWN: [(&str, &str); 7] = [
+    ("tps", "tps"),
+    ("build_s", "build, s"),
+    ("throughput_mib_s", "MiB/s"),
+    ("p99_us", "p99, us"),
+    ("miss_ratio", "misses"),
+    ("cpu_us_per_op", "CPU a read, us"),
+    ("wall_s", "seconds"),
+];
+
+/// Means of the runs that count, by cell and system, for the terminal.
+pub fn means(results: &Results) -> String {
+    let mut groups: Vec<(String, Vec<&Run>)> = Vec::new();
+    for run in results.runs.iter().filter(|run| run.refused.is_none()) {
+        let name = format!("{}, {}, {} jobs: {}", run.load, run.pattern, run.jobs, run.system);
+        match groups.iter_mut().find(|(there, _)| *there == name) {
+            Some((_, runs)) => runs.push(run),
+            None => groups.push((name, vec![run])),
+        }
+    }
+    groups.sort_by(|a, b| a.0.cmp(&b.0));
+    let mean = |runs: &[&Run], key: &str| {
+        let all: Vec<f64> = runs.iter().filter_map(|run| run.metrics.get(key).copied()).collect();
+        crate::stats::mean(&all)
+    };
+    let told = |(key, _): &&(&str, &str)| groups.iter().any(|(_, runs)| mean(runs, key).is_some());
+    let shown: Vec<&(&str, &str)> = SHOWN.iter().filter(told).collect();
+    let mut table = markdown_table();
+    table.set_header(["", "runs"].into_iter().chain(shown.iter().map(|(_, head)| *head)));
+    for (name, runs) in &groups {
+        let numbers = shown.iter().map(|(key, _)| mean(runs, key).map_or("-".into(), short));
+        table.add_row([name.clone(), runs.len().to_string()].into_iter().chain(numbers));
+    }
+    format!("{table}\n")
 }

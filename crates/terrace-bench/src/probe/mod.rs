@@ -3,35 +3,28 @@
 //!
 //! ```text
 //!   directory ─► target: a nameless file, laid out ─┐
-//!   memory    ─► target: a memfd ───────────────────┴─► cells: size x processes ─► crew of `worker probe` ─► table · TOML · JSON
+//!   memory    ─► target: a memfd ───────────────────┴─► cells: size x processes ─► fio ─► table · TOML · JSON
 //! ```
-//! The reads of a target come before its writes, so that what is read is known; each write measurement has content of its own, so that a
-//! write that was lost is seen.
+//! The reads of a target come before its writes. At last blocks are written and read back with checksums: the numbers of storage that does not
+//! keep what it is given are none.
 
-mod crew;
-mod histogram;
-pub mod load;
-mod pattern;
+mod run;
 mod table;
 mod target;
 
-use crate::output::{print, write_whole};
 use crate::progress::Progress;
-use crate::{machine, system};
+use crate::{machine, output, signals};
 use clap::Args;
-use load::{Load, Way, op_name};
+use run::Load;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use target::Target;
-pub(crate) use target::nameless;
+use target::{Target, Way};
 use terrace_probe::{Cell, Device, Machine, Op, Probe, RAM, SCHEMA};
 
 const MIB: u64 = 1 << 20;
-/// Content of the files; measurement number n of writes writes that of `SEED + n`.
-const SEED: u64 = 0x7072_6f62;
 /// Time to start and end a measurement beside the measured time, until it is known.
-const OVERHEAD: Duration = Duration::from_millis(250);
+const OVERHEAD: Duration = Duration::from_millis(800);
 
 /// What is measured, and where the results go.
 #[derive(Clone, Debug, Args)]
@@ -64,7 +57,7 @@ pub struct Options {
 /// # Errors
 /// A target that cannot be measured, wrong data, a signal.
 pub fn run(options: &Options) -> io::Result<i32> {
-    system::catch_signals();
+    signals::catch();
     if options.paths.is_empty() && !options.ram {
         return Err(io::Error::other("nothing to measure (name a directory, or give --ram)"));
     }
@@ -85,10 +78,10 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     session.progress.clear();
     if let Some(out) = &options.out {
-        write_whole(out, &format!("{}{}", head(out), probe.text()))?;
+        output::write_whole(out, &format!("{}{}", head(out), probe.text()))?;
     }
     let text = if options.json { serde_json::to_string(&probe)? + "\n" } else { table::of(&probe) };
-    print(&text)?;
+    output::print(&text)?;
     Ok(0)
 }
 
@@ -177,22 +170,22 @@ impl Session {
         let sets = self.lay_out(target, &wanted)?;
         let others = Others::start();
         let mut cells = Vec::new();
-        for (n, (op, data, transfer, processes)) in self.plan.cells(&sets).into_iter().enumerate() {
-            let seed = if op == Op::Get { SEED } else { SEED + n as u64 };
-            let (file, way, millis) = (target.path(), target.way, self.plan.millis);
-            let load = Load { file, way, op, transfer, data, seed, index: 0, of: 1, millis };
-            if way == Way::Cached {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", target.name));
+        for (op, data, transfer, processes) in self.plan.cells(&sets) {
+            let load = Load { op, data, transfer, processes, millis: self.plan.millis };
+            if target.way == Way::Cached {
                 target.settle()?;
             }
+            let way = if op == Op::Get { "get" } else { "put" };
             self.tell(
                 &target.name,
-                &format!("{} {} KiB x {processes}, {} MiB", op_name(op), transfer >> 10, data / MIB),
+                &format!("{way} {} KiB x {processes}, {} MiB", transfer >> 10, data / MIB),
             );
-            cells.push(
-                cell(&load, processes)
-                    .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", target.name)))?,
-            );
+            cells.push(run::measure(target, &load).map_err(named)?);
             self.done += 1;
+        }
+        if target.way != Way::Mapped {
+            run::check(target, sets[0]).map_err(named)?;
         }
         // Fewer than was thought, where the data set is small.
         self.all -= self.plan.cells_at_most() - cells.len();
@@ -202,11 +195,9 @@ impl Session {
     /// Lays the file out, as far as time allows; the data sets that it has then.
     fn lay_out(&mut self, target: &Target, wanted: &[u64]) -> io::Result<Vec<u64>> {
         let (largest, at_most) = (*wanted.last().expect("there is a smallest"), self.plan.layout_at_most);
-        let progress = &mut self.progress;
-        let made = target.lay_out(largest, SEED, at_most, |done| {
-            progress.tick(|| format!("{}: {} of {} MiB laid out", target.name, done / MIB, largest / MIB));
-        })?;
-        if system::interrupted() {
+        self.progress.now(|| format!("{}: {} MiB are laid out", target.name, largest / MIB));
+        let made = target.lay_out(largest, at_most)?;
+        if signals::interrupted() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
         }
         let names = wanted.iter().map(|bytes| bytes / MIB).collect::<Vec<_>>();
@@ -225,23 +216,6 @@ impl Session {
     }
 }
 
-fn cell(load: &Load, processes: usize) -> io::Result<Cell> {
-    let sum = crew::run(load, processes)?;
-    let us = |ns: f64| (ns / 10.0).round() / 100.0;
-    let mib_s = (sum.times.count * load.transfer as u64) as f64 / MIB as f64 / (sum.wall_ns as f64 / 1e9);
-    Ok(Cell {
-        data_mib: load.data / MIB,
-        op: load.op,
-        transfer_kib: load.transfer as u64 >> 10,
-        processes,
-        ops: sum.times.count,
-        latency_us: us(sum.times.mean_ns()),
-        latency_us_p50: us(sum.times.quantile_ns(0.5)),
-        latency_us_p99: us(sum.times.quantile_ns(0.99)),
-        mib_s: (mib_s * 10.0).round() / 10.0,
-    })
-}
-
 /// The entry: latencies of one process at the smallest transfer, the best bandwidths, both on the largest data set.
 fn device(target: &Target, cells: Vec<Cell>, others_cpu_percent: f64) -> Device {
     let largest = cells.iter().map(|c| c.data_mib).max();
@@ -250,7 +224,7 @@ fn device(target: &Target, cells: Vec<Cell>, others_cpu_percent: f64) -> Device 
     let most = |op| of(op).map(|c| c.mib_s).fold(f64::NAN, f64::max);
     Device {
         kind: target.kind,
-        measured: utc(std::time::SystemTime::now()),
+        measured: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
         file_system: target.file_system.clone(),
         block_device: target.device.clone(),
         direct: target.way != Way::Cached,
@@ -305,20 +279,6 @@ fn ours() -> u64 {
         .sum()
 }
 
-/// A time as `2026-11-21T22:40:00Z`. (Days to a date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".)
-fn utc(time: std::time::SystemTime) -> String {
-    let seconds = time.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    // Months from March on.
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = era * 400 + year + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
-}
-
 /// What an entry of [`RAM`] is called for people.
 fn title(name: &str) -> &str {
     if name == RAM { "memory" } else { name }
@@ -327,16 +287,6 @@ fn title(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_date() {
-        let at = |s: u64| utc(std::time::UNIX_EPOCH + Duration::from_secs(s));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(at(1_795_300_000), "2026-11-21T22:26:40Z");
-        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59Z");
-        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
-    }
 
     #[test]
     fn processes_double_up_to_the_last() {

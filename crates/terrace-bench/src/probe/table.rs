@@ -1,12 +1,12 @@
 //! The results for people: a line for each direction and transfer size of a target, one process beside as many as did best.
 
 use super::title;
-use crate::trial::number;
+use crate::format::short as number;
 use std::fmt::Write;
 use terrace_probe::{Cell, Device, Op, Probe};
 
 /// CPU time of others, per cent, above which the numbers are doubted aloud.
-const OTHERS_MAX: f64 = 100.0 * crate::trial::FOREIGN_CPU_MAX;
+const OTHERS_MAX: f64 = 100.0 * crate::machine::FOREIGN_CPU_MAX;
 
 /// All targets.
 pub fn of(probe: &Probe) -> String {

@@ -1,22 +1,31 @@
 //! A place to be measured: what it is, how much room it has, and a file in it that no crash leaves behind.
 
-use super::load::{self, Way};
-use super::pattern::{Pattern, UNIT};
+use super::run;
 use crate::machine;
-use crate::system;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use terrace_probe::{Kind, RAM};
 
 const MIB: u64 = 1 << 20;
 /// Of the free space, one in so many bytes is used at the most.
 const SHARE_OF_FREE: u64 = 4;
+
+/// How a file is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// O_DIRECT.
+    Direct,
+    /// Through the page cache: the file system knows no other way.
+    Cached,
+    /// It is memory, and copied.
+    Mapped,
+}
 
 /// A place with its file.
 #[derive(Debug)]
@@ -58,7 +67,7 @@ impl Target {
         Ok(Target {
             name: name.to_owned(),
             kind: kind(&file_system, &device, file.metadata()?.dev()),
-            way: if load::open(&path_of(&file), true).is_ok() { Way::Direct } else { Way::Cached },
+            way: if opens_direct(&path_of(&file)) { Way::Direct } else { Way::Cached },
             room: free_bytes(&file)? / SHARE_OF_FREE,
             file_system,
             device,
@@ -92,35 +101,37 @@ impl Target {
         path_of(&self.file)
     }
 
-    /// Fills the file, for some time at the most; how many bytes of it there are then, whole units.
-    pub fn lay_out(
-        &self,
-        bytes: u64,
-        seed: u64,
-        at_most: Duration,
-        mut tick: impl FnMut(u64),
-    ) -> io::Result<u64> {
+    /// Fills the file, for some time at the most; how many bytes of it there are then, whole MiB.
+    ///
+    /// # Errors
+    /// No room, no fio.
+    pub fn lay_out(&self, bytes: u64, at_most: Duration) -> io::Result<u64> {
         let named = |e: io::Error| with_name(Path::new(&self.name), &e);
-        let file = load::open(&self.path(), self.way == Way::Direct).map_err(named)?;
-        let (mut pattern, start, mut done) = (Pattern::new(seed), Instant::now(), 0);
-        while done < bytes && start.elapsed() < at_most && !system::interrupted() {
-            let block = pattern.block(done / crate::pages::PAGE as u64, UNIT);
-            file.write_all_at(block, done).map_err(named)?;
-            done += UNIT as u64;
-            tick(done);
-        }
+        // fio would lay out a shorter file itself, after unlinking it.
+        self.file.set_len(bytes).map_err(named)?;
+        let made = run::lay_out(self, bytes, at_most).map_err(named)?;
         self.settle().map_err(named)?;
-        Ok(done)
+        Ok(made)
     }
 
     /// What is written is on the device, and not in the page cache.
     pub fn settle(&self) -> io::Result<()> {
         if self.way != Way::Mapped {
             self.file.sync_all()?;
-            load::forget(&self.file);
+            forget(&self.file);
         }
         Ok(())
     }
+}
+
+/// Takes the clean pages of a file out of the page cache, as far as its file system does.
+fn forget(file: &File) {
+    // SAFETY: takes a descriptor and numbers only.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
+fn opens_direct(path: &Path) -> bool {
+    std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).is_ok()
 }
 
 fn with_name(path: &Path, e: &io::Error) -> io::Error {
@@ -140,7 +151,7 @@ fn path_of(file: &File) -> PathBuf {
 }
 
 /// A file without a name; where the file system makes none such, one that loses its name at once.
-pub(crate) fn nameless(dir: &Path) -> io::Result<File> {
+fn nameless(dir: &Path) -> io::Result<File> {
     let open = |path: &Path, flags: i32| {
         std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).mode(0o600).open(path)
     };
@@ -236,12 +247,10 @@ mod tests {
     fn a_target_leaves_nothing_even_while_it_lives() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let target = Target::directory(dir.path()).unwrap();
-        let bytes = target.lay_out(2 * MIB, 5, Duration::from_secs(60), |_| {}).unwrap();
+        let bytes = target.lay_out(2 * MIB, Duration::from_secs(60)).unwrap();
         assert_eq!((bytes, std::fs::metadata(target.path()).unwrap().len()), (2 * MIB, 2 * MIB));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
-        assert!(target.lay_out(2 * MIB, 5, Duration::ZERO, |_| {}).unwrap() == 0, "no time");
-        let content = std::fs::read(target.path()).unwrap();
-        assert!(Pattern::new(5).check(256, &content[UNIT..]));
+        run::check(&target, bytes).unwrap();
     }
 
     #[test]

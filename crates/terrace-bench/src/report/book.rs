@@ -117,6 +117,19 @@ impl Book {
         self.good(system, cell).filter_map(|run| run.metrics.get(metric).copied()).collect()
     }
 
+    /// Were the systems of a cell run in pairs, one for each repetition?
+    pub fn paired(&self) -> bool {
+        !self.headers.is_empty() && self.headers.iter().all(|header| header.matrix.paired)
+    }
+
+    /// A metric of the runs of a system and of the baseline that have the same repetition.
+    pub fn pairs(&self, system: &str, cell: &Cell, metric: &str) -> Vec<(f64, f64)> {
+        let number = |run: &Run| run.metrics.get(metric).copied();
+        let partner = |run: &&Run| self.good(system, cell).find(|other| other.repetition == run.repetition);
+        let base = self.good(self.baseline(), cell);
+        base.filter_map(|run| Some((number(run)?, number(partner(&run)?)?))).collect()
+    }
+
     /// Its mean with the interval; both ends are NaN for a single run.
     pub fn estimate(&self, system: &str, cell: &Cell, metric: &str) -> Option<Interval> {
         estimate(&self.values(system, cell, metric))

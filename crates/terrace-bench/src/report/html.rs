@@ -76,9 +76,12 @@ fn lead(book: &Book, out: &mut String) {
         }
     }
     if tested {
-        let note = "Better, worse: the 95 % interval of the difference (Welch's t-test) does not hold zero. Each cell is tested for itself; of \
-                    twenty equal cells one will seem to differ.";
-        element("p class=\"note\"", note, out);
+        let test = if book.paired() { "Student's t-test of pairs of runs" } else { "Welch's t-test" };
+        let note = format!(
+            "Better, worse: the 95 % interval of the difference ({test}) does not hold zero. Each cell is tested for itself; of \
+             twenty equal cells one will seem to differ."
+        );
+        element("p class=\"note\"", &note, out);
     }
     regressions(book, out);
 }
@@ -210,8 +213,12 @@ fn comparisons(book: &Book, out: &mut String) {
         element("p", "No run that counts tells a number.", out);
         return;
     }
+    let test = match book.paired() {
+        true => "Student's t-test of the ratios of pairs of runs, each system against",
+        false => "Welch's t-test of each system against",
+    };
     let note = format!(
-        "Welch's t-test of each system against {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
+        "{test} {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
          p is the probability of such a difference, or a larger one, between equal systems.",
         book.baseline()
     );
@@ -369,7 +376,7 @@ fn machine(header: &Header) -> Vec<Vec<Field>> {
     let row = |(name, value): (String, serde_json::Value)| {
         let shown = match name.as_str() {
             "memory_bytes" => format!("{} MiB", value.as_u64().unwrap_or(0) >> 20),
-            "time" => super::date::utc(value.as_u64().unwrap_or(0)),
+            "time" => utc(value.as_u64().unwrap_or(0)),
             _ => text(&value),
         };
         (!shown.is_empty()).then(|| vec![("name", name.replace('_', " ")), ("name", shown)])
@@ -407,4 +414,13 @@ fn slug(text: &str) -> String {
     let words: Vec<&str> =
         plain.split('-').map(|word| word.trim_matches('.')).filter(|word| !word.is_empty()).collect();
     words.join("-").chars().take(60).collect()
+}
+
+/// "2026-11-21 22:25 UTC".
+fn utc(seconds: u64) -> String {
+    /// The year 9999 ends: a time beyond is an error in the file.
+    const LAST: u64 = 253_402_300_799;
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(LAST));
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    format!("{} UTC", text[..16].replace('T', " "))
 }

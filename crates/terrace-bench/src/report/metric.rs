@@ -16,18 +16,28 @@ pub struct Metric {
 }
 
 /// What a matrix tells, in the order of a report: key, name, unit.
-const KNOWN: [(&str, &str, &str); 22] = [
+const KNOWN: [(&str, &str, &str); 32] = [
     ("throughput_mib_s", "throughput", "MiB/s"),
     ("iops", "operations a second", "1/s"),
+    ("tps", "transactions a second", "1/s"),
+    ("build_s", "build", "s"),
     ("mean_us", "mean latency", "\u{b5}s"),
     ("p50_us", "p50 latency", "\u{b5}s"),
     ("p95_us", "p95 latency", "\u{b5}s"),
     ("p99_us", "p99 latency", "\u{b5}s"),
     ("p999_us", "p99.9 latency", "\u{b5}s"),
+    ("latency_ms_mean", "mean latency", "ms"),
+    ("latency_ms_p95", "p95 latency", "ms"),
     ("cpu_us_per_op", "CPU an operation", "\u{b5}s"),
     ("miss_ratio", "miss ratio", ""),
     ("hit_share", "hit share", ""),
     ("ops", "operations", ""),
+    ("transactions", "transactions", ""),
+    ("bytes", "bytes read", ""),
+    ("checked", "pages checked", ""),
+    ("preload_hit_mib", "hits by the preload library", "MiB"),
+    ("preload_miss_mib", "misses by the preload library", "MiB"),
+    ("beside_mib_s", "read by fio beside it", "MiB/s"),
     ("wall_s", "wall time", "s"),
     ("cpu_s", "CPU time", "s"),
     ("device_read_mib", "read from the device", "MiB"),

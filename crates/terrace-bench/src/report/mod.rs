@@ -1,15 +1,13 @@
-//! `terrace-bench report`: raw results as one HTML file for people, and its plots as SVG and PNG.
+//! `terrace-bench report`: raw results as one HTML file for people, and its plots as SVG.
 //!
 //! Reading order: [`book`] (which runs count, by cell and system), [`versus`] (tests between them), [`words`] (what is claimed), [`sections`]
-//! (which plots there are), [`html`] (the page). Below these: [`plots`] on [`axis`] makes a [`picture`], which is painted as SVG there and as
-//! PNG by [`paint`]; [`palette`] and [`text`] serve all.
+//! (which plots there are), [`html`] (the page). Below these: [`plots`] on [`axis`] makes a [`picture`], which is written as SVG there;
+//! [`palette`] and [`text`] serve all.
 
 pub mod axis;
 pub mod book;
-mod date;
 pub mod html;
 pub mod metric;
-pub mod paint;
 pub mod palette;
 pub mod picture;
 pub mod plots;
@@ -34,7 +32,7 @@ pub struct Report {
     /// The page: one file that needs nothing else.
     #[arg(long, default_value = "report.html")]
     out: PathBuf,
-    /// Also write each plot there, as SVG and as PNG.
+    /// Also write each plot there, as SVG.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Heading; by default the name of the matrix.
@@ -46,9 +44,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// The page `out` of one file, as it comes without options.
-    pub fn of(raw: PathBuf, out: PathBuf) -> Report {
-        Report { raw: vec![raw], out, plots: None, title: None, baseline: None }
+    /// The page `out` of one file, its systems compared with `baseline`.
+    pub fn of(raw: PathBuf, out: PathBuf, baseline: Option<String>) -> Report {
+        Report { raw: vec![raw], out, plots: None, title: None, baseline }
     }
 }
 
@@ -93,7 +91,7 @@ fn write(path: &Path, bytes: &[u8], option: &str) -> io::Result<()> {
     fs::write(path, bytes).map_err(told)
 }
 
-/// Each picture as NAME.svg and NAME.png.
+/// Each picture as NAME.svg.
 fn write_plots(dir: &Path, files: &[(String, picture::Picture)]) -> io::Result<usize> {
     let told = |e: io::Error| {
         io::Error::new(
@@ -104,7 +102,6 @@ fn write_plots(dir: &Path, files: &[(String, picture::Picture)]) -> io::Result<u
     fs::create_dir_all(dir).map_err(told)?;
     for (name, picture) in files {
         write(&dir.join(format!("{name}.svg")), picture.svg_file().as_bytes(), "--plots")?;
-        write(&dir.join(format!("{name}.png")), &paint::png(picture)?, "--plots")?;
     }
     Ok(files.len())
 }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-/// What a stroke or a fill stands for; each painter knows its colour.
+/// What a stroke or a fill stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// Text and axes.
@@ -131,12 +131,6 @@ impl Ink {
             Ink::Ground => GROUND,
             Ink::System(n) => SYSTEMS[n % KINDS],
         }
-    }
-
-    /// Red, green, blue on white.
-    pub fn rgb(self) -> [u8; 3] {
-        let [_, r, g, b] = self.pair().0.to_be_bytes();
-        [r, g, b]
     }
 
     /// What its class in a style sheet is called, after `f` (fill) or `s` (stroke).

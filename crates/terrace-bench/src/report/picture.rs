@@ -1,5 +1,5 @@
-//! A drawing of few kinds of shapes, and its painter for SVG; the one for PNG is [`super::paint`]. Both draw the same geometry, hatchings
-//! too, so that a picture has no identifiers that could clash with those of another in one page.
+//! A drawing of few kinds of shapes, written as SVG. Hatchings are lines of it, so that a picture has no identifiers that could clash with those
+//! of another in one page.
 
 use super::palette::{Hatch, Ink, Mark, dash, hatch, mark, style_sheet};
 use super::text::{escaped, width, wrapped};

@@ -1,10 +1,7 @@
 //! Text of a report: how it is escaped, how wide it will be, how it is shortened and wrapped.
 //!
 //! Widths are estimates from above: nobody knows the reader's font, so they follow DejaVu Sans, which is wider than what browsers take
-//! for `sans-serif` elsewhere, and are never below the monospaced letters of the PNG painter.
-
-/// Width of a letter of the PNG painter, in em: no estimate is below it.
-const MONO_EM: f64 = 0.6;
+//! for `sans-serif` elsewhere.
 
 /// Text for element content and quoted attributes of HTML and XML.
 ///
@@ -42,7 +39,7 @@ fn em(c: char) -> f64 {
         'm' | 'W' | '%' | '@' => 1.0,
         'w' | 'M' | 'O' | 'Q' | '+' | '=' | '<' | '>' | '~' => 0.86,
         'A'..='Z' => 0.75,
-        c if (c as u32) < 0x250 => 0.64f64.max(MONO_EM),
+        c if (c as u32) < 0x250 => 0.64,
         _ => 1.1,
     }
 }

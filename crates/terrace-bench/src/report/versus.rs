@@ -67,7 +67,11 @@ pub fn systems(book: &Book, metric: &Metric) -> Vec<Row> {
         let base = book.values(book.baseline(), cell, &metric.key);
         for system in &book.systems[1..] {
             let values = book.values(system, cell, &metric.key);
-            rows.push(row(cell, system, metric, &base, &values));
+            let outcome = match book.paired() {
+                true => compare::paired(&book.pairs(system, cell, &metric.key), CONFIDENCE),
+                false => compare::outcome(&base, &values, CONFIDENCE),
+            };
+            rows.push(row(cell, system, metric, (&base, &values), outcome));
         }
     }
     rows
@@ -82,15 +86,21 @@ pub fn times(book: &Book, metric: &Metric) -> Vec<Row> {
             let (before, now) =
                 (old.values(system, cell, &metric.key), book.values(system, cell, &metric.key));
             if !before.is_empty() && !now.is_empty() {
-                rows.push(row(cell, system, metric, &before, &now));
+                let outcome = compare::outcome(&before, &now, CONFIDENCE);
+                rows.push(row(cell, system, metric, (&before, &now), outcome));
             }
         }
     }
     rows
 }
 
-fn row(cell: &Cell, system: &str, metric: &Metric, base: &[f64], candidate: &[f64]) -> Row {
-    let outcome = compare::outcome(base, candidate, CONFIDENCE);
+fn row(
+    cell: &Cell,
+    system: &str,
+    metric: &Metric,
+    (base, candidate): (&[f64], &[f64]),
+    outcome: Outcome,
+) -> Row {
     Row {
         cell: cell.clone(),
         system: system.into(),

@@ -1,0 +1,156 @@
+//! The two tests of a comparison, and what they say in a word: Welch's of two groups, and Student's of the ratios of pairs.
+
+use super::metric::Better;
+use crate::stats::{self, Interval};
+use serde::Serialize;
+
+/// What the runs say.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Welch's test of two groups, or Student's of pairs, could be made.
+    Tested {
+        /// Candidate less baseline, in the metric's unit.
+        difference: Interval,
+        /// The same in per cent of the baseline's mean, `None` where that is zero.
+        percent: Option<Interval>,
+        /// Of baseline less candidate, as `t.test(baseline, candidate)` of R tells it; of pairs, of the logarithms of their ratios.
+        t: f64,
+        /// Degrees of freedom: Welch-Satterthwaite, or of pairs one less than there are.
+        df: f64,
+        /// Two-sided probability of such a t by chance.
+        p: f64,
+    },
+    /// No run of a side differs from another of it: the difference is what it is, but nothing tells how sure it is.
+    Constant {
+        /// Candidate less baseline.
+        difference: f64,
+        /// In per cent of the baseline, `None` where that is zero.
+        percent: Option<f64>,
+    },
+    /// A side has less than two runs that count.
+    TooFew,
+}
+
+/// An outcome in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The interval holds zero.
+    NoSignificance,
+    /// All of the interval is on the better side.
+    Better,
+    /// All of it is on the worse side.
+    Worse,
+    /// Above, and nobody said whether that is better.
+    Higher,
+    /// Below, likewise.
+    Lower,
+    /// All runs of both sides gave one number.
+    Identical,
+    /// The sides differ, and neither varies.
+    DifferentWithoutVariance,
+    /// Less than two runs on a side.
+    TooFew,
+}
+
+impl Verdict {
+    /// For a table.
+    pub fn text(self) -> &'static str {
+        match self {
+            Verdict::NoSignificance => "no significance",
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Higher => "higher",
+            Verdict::Lower => "lower",
+            Verdict::Identical => "identical",
+            Verdict::DifferentWithoutVariance => "different without variance",
+            Verdict::TooFew => "too few runs",
+        }
+    }
+
+    /// Of an outcome, in the direction of its metric.
+    pub fn of(outcome: &Outcome, better: Better) -> Verdict {
+        let difference = match outcome {
+            Outcome::TooFew => return Verdict::TooFew,
+            Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,
+            Outcome::Constant { .. } => return Verdict::DifferentWithoutVariance,
+            // Of pairs it is the ratio that was tested.
+            Outcome::Tested { difference, percent, .. } => percent.as_ref().unwrap_or(difference),
+        };
+        match (better, difference.low > 0.0) {
+            _ if difference.holds(0.0) => Verdict::NoSignificance,
+            (Better::Unknown, true) => Verdict::Higher,
+            (Better::Unknown, false) => Verdict::Lower,
+            (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
+            (Better::Higher, false) | (Better::Lower, true) => Verdict::Worse,
+        }
+    }
+}
+
+/// Tests two groups of runs by Welch. `confidence` lies between 0 and 1; no number is beyond 1e100.
+pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome {
+    let (Some(base), Some(cand)) = (stats::mean(baseline), stats::mean(candidate)) else {
+        return Outcome::TooFew;
+    };
+    if baseline.len().min(candidate.len()) < 2 {
+        return Outcome::TooFew;
+    }
+    let percent = |v: f64| 100.0 * v / base.abs();
+    match stats::welch(candidate, baseline, confidence) {
+        Some(welch) => Outcome::Tested {
+            difference: welch.difference,
+            percent: (base != 0.0).then(|| welch.difference.map(percent)),
+            t: -welch.t,
+            df: welch.df,
+            p: welch.p,
+        },
+        None => {
+            let difference = cand - base;
+            Outcome::Constant { difference, percent: (base != 0.0).then(|| percent(difference)) }
+        }
+    }
+}
+
+/// Tests pairs of runs, baseline and candidate: the ratio, which what slows both down leaves as it is. Without a ratio (a number that is not positive) and
+/// without variance the pairs are two groups.
+pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Outcome {
+    let (base, cand): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let differences: Vec<f64> = pairs.iter().map(|(base, cand)| cand - base).collect();
+    let tested = || {
+        let (ratio, test) = stats::paired_ratio(pairs, confidence)?;
+        let difference = stats::mean_interval(&differences, confidence)?;
+        let percent = Some(ratio.map(|ratio| (ratio - 1.0) * 100.0));
+        if !test.t.is_finite() {
+            return Some(Outcome::Constant { difference: difference.mean, percent: percent.map(|p| p.mean) });
+        }
+        Some(Outcome::Tested { difference, percent, t: -test.t, df: test.df, p: test.p })
+    };
+    tested().unwrap_or_else(|| outcome(&base, &cand, confidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zero_baseline_has_no_per_cent_and_a_negative_one_keeps_the_sign() {
+        let Outcome::Tested { percent, .. } = outcome(&[-1.0, 1.0], &[4.0, 6.0], 0.95) else { panic!() };
+        assert_eq!(percent, None);
+        let Outcome::Tested { percent, .. } = outcome(&[-11.0, -9.0], &[-6.0, -4.0], 0.95) else { panic!() };
+        assert!((percent.unwrap().mean - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn pairs_are_tested_by_their_ratios() {
+        // Logarithms of the ratios: 0.1, 0.2, 0.3; t = 0.2 / (0.1 / sqrt 3).
+        let pairs: Vec<(f64, f64)> =
+            [0.1f64, 0.2, 0.3].iter().zip([1.0, 50.0, 7.0]).map(|(l, b)| (b, b * l.exp())).collect();
+        let Outcome::Tested { percent, t, df, .. } = paired(&pairs, 0.95) else { panic!() };
+        assert!((percent.unwrap().mean - 100.0 * (0.2f64.exp() - 1.0)).abs() < 1e-9);
+        assert!((t + 12f64.sqrt()).abs() < 1e-9 && df == 2.0, "{t} {df}");
+        assert_eq!(paired(&pairs[..1], 0.95), Outcome::TooFew);
+        let halved = Outcome::Constant { difference: -1.5, percent: Some(-50.0) };
+        assert_eq!(paired(&[(2.0, 1.0), (4.0, 2.0)], 0.95), halved, "nothing varies");
+    }
+}

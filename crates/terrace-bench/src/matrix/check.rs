@@ -1,0 +1,347 @@
+//! The checks of a matrix: an error names the line and the key.
+
+use super::spec::{
+    Access, Base, DeviceKind, Engine, Expect, LoadKind, LoadSpec, Spec, SystemKind, SystemSpec, block_bytes,
+    distribution,
+};
+use crate::compare::Better;
+use toml::de::{DeTable, DeValue};
+
+/// A key that is wrong, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wrong {
+    /// As "load.0.bs": tables by name, arrays of tables by number.
+    key: String,
+    why: String,
+}
+
+fn wrong(key: impl Into<String>, why: impl Into<String>) -> Result<(), Wrong> {
+    Err(Wrong { key: key.into(), why: why.into() })
+}
+
+impl Spec {
+    /// Reads and checks the text of a matrix.
+    ///
+    /// # Errors
+    /// "line 7: what is wrong", with the key.
+    pub fn parse(text: &str) -> Result<Spec, String> {
+        let mut spec: Spec = toml::from_str(text).map_err(|e| {
+            let at = e.span().map_or(0, |span| span.start);
+            let key = key_at(text, at).map_or(String::new(), |key| format!("{key}: "));
+            format!("line {}: {key}{}", line_of_offset(text, at), e.message())
+        })?;
+        spec.default_names();
+        let checks = [
+            Spec::check_sizes,
+            Spec::check_patterns,
+            Spec::check_device,
+            Spec::check_systems,
+            Spec::check_loads,
+            Spec::check_targets,
+            Spec::check_interleave,
+        ];
+        for check in checks {
+            check(&spec).map_err(|Wrong { key, why }| {
+                format!("line {}: {}: {why}", line_of_key(text, &key), key.rsplit('.').next().unwrap_or(&key))
+            })?;
+        }
+        Ok(spec)
+    }
+
+    fn default_names(&mut self) {
+        for system in self.system.iter_mut().filter(|s| s.name.is_empty()) {
+            system.name = system.kind.name().into();
+        }
+        for load in self.load.iter_mut().filter(|l| l.name.is_empty()) {
+            load.name = match load.kind {
+                LoadKind::Fio => format!("fio-{}", load.engine.name().replace('_', "-")),
+                LoadKind::Command => "command".into(),
+            };
+        }
+    }
+
+    fn check_sizes(&self) -> Result<(), Wrong> {
+        if !(1..=1000).contains(&self.repetitions) {
+            return wrong("repetitions", "1 to 1000");
+        }
+        if self.file_set.is_some() && self.file_mib.is_some() {
+            return wrong("file_set", "give it or file_mib, not both");
+        }
+        if self.file_set.is_some_and(|n| !(0.01..=1000.0).contains(&n)) {
+            return wrong("file_set", "0.01 to 1000 times the limit");
+        }
+        if self.file_set.is_some() && self.limit_mib.is_none() {
+            return wrong("file_set", "is in times of limit_mib, which is not there; give file_mib");
+        }
+        if self.limit_mib.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
+            return wrong("limit_mib", "32 to 16777216 MiB");
+        }
+        if self.measure_s == 0 {
+            return wrong("measure_s", "1 or more seconds");
+        }
+        let jobs_ok = self.jobs.iter().all(|j| (1..=4096).contains(j));
+        if !jobs_ok || !self.jobs.is_empty() && !self.jobs_per_cpu.is_empty() {
+            return wrong("jobs", "1 to 4096, and either jobs or jobs_per_cpu");
+        }
+        if !self.jobs_per_cpu.iter().all(|&n| n > 0.0 && n <= 64.0) {
+            return wrong("jobs_per_cpu", "above 0, up to 64");
+        }
+        let sizes = [("file_mib", self.file_mib)].into_iter().map(|(k, v)| (k.to_string(), v));
+        let loads = self.load.iter().enumerate().map(|(i, l)| (format!("load.{i}.file_mib"), l.file_mib));
+        match sizes.chain(loads).find(|(_, mib)| mib.is_some_and(|mib| !(1..=1 << 24).contains(&mib))) {
+            Some((key, _)) => wrong(key, "1 to 16777216 MiB"),
+            None => Ok(()),
+        }
+    }
+
+    fn check_patterns(&self) -> Result<(), Wrong> {
+        match self.patterns.iter().find(|p| distribution(p).is_none()) {
+            Some(p) => wrong("patterns", format!("{p:?} is none of random, zipf:THETA, normal:DEV")),
+            None if self.patterns.is_empty() => wrong("patterns", "name one or more"),
+            None => Ok(()),
+        }
+    }
+
+    fn check_device(&self) -> Result<(), Wrong> {
+        let d = &self.device;
+        let throttles = [
+            ("latency_us", d.latency_us.is_some()),
+            ("mib_s", d.mib_s.is_some()),
+            ("iops", d.iops.is_some()),
+        ];
+        if d.kind != DeviceKind::Throttled {
+            if let Some((key, _)) = throttles.iter().find(|(_, given)| *given) {
+                return wrong(format!("device.{key}"), "only for kind = \"throttled\"");
+            }
+            if d.on.is_some() {
+                return wrong("device.on", "only for kind = \"throttled\"");
+            }
+        } else if throttles.iter().all(|(_, given)| !given) {
+            return wrong("device.kind", "a throttled device wants latency_us, mib_s or iops");
+        }
+        if d.path.is_some() && d.base() == Base::Memory {
+            return wrong("device.path", "a device in memory has no path");
+        }
+        if d.latency_us.is_some_and(|us| us == 0 || us % 1000 != 0) {
+            return wrong("device.latency_us", "whole milliseconds: device-mapper's delay knows no less");
+        }
+        if d.latency_us.is_some() && d.base() == Base::Directory {
+            return wrong(
+                "device.latency_us",
+                "only on = \"memory\": a delay wants a block device of its own",
+            );
+        }
+        if d.mib_s == Some(0) || d.iops == Some(0) {
+            return wrong("device.kind", "a throttle of 0 lets nothing through");
+        }
+        Ok(())
+    }
+
+    fn check_systems(&self) -> Result<(), Wrong> {
+        if self.system.is_empty() {
+            return wrong("system", "name one or more");
+        }
+        for (i, s) in self.system.iter().enumerate() {
+            let key = |name: &str| format!("system.{i}.{name}");
+            let terrace = matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMainDoor);
+            let command = s.kind == SystemKind::Command;
+            check_name(&key("name"), &s.name, self.system[..i].iter().map(|o| &o.name))?;
+            let given = [
+                ("args", !s.args.is_empty(), terrace),
+                ("memory_mib", s.memory_mib.is_some(), terrace),
+                ("setup", !s.setup.is_empty(), command),
+                ("teardown", !s.teardown.is_empty(), command),
+                ("dir", s.dir.is_some(), command),
+                ("algorithm", s.algorithm.is_some(), s.kind == SystemKind::Zram),
+            ];
+            if let Some((name, ..)) = given.iter().find(|(_, given, ok)| *given && !ok) {
+                return wrong(key(name), format!("not for kind = \"{}\"", s.kind.name()));
+            }
+            if terrace && s.memory_mib.is_none() && self.limit_mib.is_none() {
+                return wrong(key("kind"), "without a limit_mib, terrace wants memory_mib");
+            }
+            if s.kind == SystemKind::Zram && self.limit_mib.is_none() {
+                return wrong(key("kind"), "zram wants a limit_mib, which it shares with the program");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_loads(&self) -> Result<(), Wrong> {
+        if self.load.is_empty() {
+            return wrong("load", "name one or more");
+        }
+        for (i, l) in self.load.iter().enumerate() {
+            let key = |name: &str| format!("load.{i}.{name}");
+            check_name(&key("name"), &l.name, self.load[..i].iter().map(|o| &o.name))?;
+            match l.kind {
+                LoadKind::Fio => self.check_fio(l, &key)?,
+                LoadKind::Command => self.check_command(l, &key)?,
+            }
+            if l.expect == Some(Expect::Limit) && self.limit_mib.is_none() {
+                return wrong(key("expect"), "there is no limit_mib");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+        let given = [
+            ("command", l.command.is_some()),
+            ("ramp", l.ramp.is_some()),
+            ("regex", l.regex.is_some()),
+            ("tree", l.tree.is_some()),
+            ("prepare", l.prepare.is_some()),
+            ("verify", l.verify.is_some()),
+            ("check", l.check.is_some()),
+        ];
+        if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
+            return wrong(key(name), "not for kind = \"fio\"");
+        }
+        if l.depth == 0 || l.depth > 4096 || l.depth > 1 && l.engine == Engine::Psync {
+            return wrong(key("depth"), "1 to 4096, above 1 for io_uring only");
+        }
+        if self.file_mib_of(l).is_none() {
+            return wrong(key("kind"), "fio wants a data set: file_mib, or file_set and limit_mib");
+        }
+        if block_bytes(&l.bs).is_none() {
+            return wrong(key("bs"), "a multiple of 4k, as 4k or 1m");
+        }
+        if l.once && l.rw != Access::Randread {
+            return wrong(key("once"), "for randread: the others do nothing else");
+        }
+        if l.parts == 0 || l.parts > 1 && (l.rw != Access::Read || self.interleave.is_none()) {
+            return wrong(key("parts"), "1 or more, above 1 for rw = \"read\" with interleave only");
+        }
+        Ok(())
+    }
+
+    fn check_command(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+        if l.command.is_none() {
+            return wrong(key("kind"), "a command load wants its command");
+        }
+        if l.tree.is_some() != l.prepare.is_some() {
+            return wrong(key("tree"), "goes with prepare, which makes it");
+        }
+        if l.tree.as_ref().is_some_and(|name| name.is_empty() || name.starts_with('.') || name.contains('/'))
+        {
+            return wrong(key("tree"), "the name of a directory");
+        }
+        if let Some(Err(e)) = l.regex.as_ref().map(|r| regex_lite::Regex::new(r)) {
+            return wrong(key("regex"), e.to_string());
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if l.metric.is_empty() || !l.metric.chars().all(plain) {
+            return wrong(key("metric"), "letters, digits and _");
+        }
+        if l.better.is_some_and(|better| better != Better::of(&l.metric_key())) {
+            let (name, taken) = (l.metric_key(), Better::of(&l.metric_key()).text());
+            return wrong(
+                key("better"),
+                format!(
+                    "of a number called {name:?}, {taken}; name it for its unit, as requests_per_s or load_s"
+                ),
+            );
+        }
+        if l.once || !l.options.is_empty() || l.parts != 1 {
+            return wrong(key("kind"), "once, options and parts are fio's");
+        }
+        Ok(())
+    }
+
+    fn check_targets(&self) -> Result<(), Wrong> {
+        for (i, t) in self.target.iter().enumerate() {
+            let key = |name: &str| format!("target.{i}.{name}");
+            if !self.is_paired() {
+                return wrong(key("metric"), "a target is for pairs of runs: pairing = true, or interleave");
+            }
+            if [t.at_most, t.at_least, t.above].iter().flatten().count() != 1 {
+                return wrong(key("metric"), "one of at_most, at_least, above");
+            }
+            for (name, system) in [("system", &t.system), ("baseline", &t.baseline)] {
+                if !self.system.iter().any(|s| s.name == *system) {
+                    return wrong(key(name), format!("there is no system {system:?}"));
+                }
+            }
+            if t.load.as_ref().is_some_and(|load| !self.load.iter().any(|l| l.name == *load)) {
+                return wrong(key("load"), "there is no such load");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_interleave(&self) -> Result<(), Wrong> {
+        if self.interleave.is_none() {
+            return Ok(());
+        }
+        if self.interleave == Some(0) {
+            return wrong("interleave", "1 or more turns");
+        }
+        let alone = |s: &SystemSpec| {
+            matches!(s.kind, SystemKind::Zram | SystemKind::KernelMglru | SystemKind::Command)
+        };
+        if let Some(i) = self.system.iter().position(alone) {
+            return wrong(
+                format!("system.{i}.kind"),
+                "one that cannot stand beside others, as interleave wants",
+            );
+        }
+        match self.load.iter().position(|l| l.kind == LoadKind::Command || l.once || l.rw == Access::Write) {
+            Some(i) => wrong(
+                format!("load.{i}.kind"),
+                "a turn reads what the one before has left: with interleave no command, once or write",
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A name is a part of ids, which are cut at slashes.
+fn check_name<'a>(key: &str, name: &str, mut before: impl Iterator<Item = &'a String>) -> Result<(), Wrong> {
+    if name.contains('/') || name.chars().any(char::is_control) {
+        return wrong(key, "no slashes in names");
+    }
+    if before.any(|other| other == name) {
+        return wrong(key, format!("there is another {name:?}"));
+    }
+    Ok(())
+}
+
+/// The line, from 1, of byte `offset`.
+fn line_of_offset(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
+}
+
+/// The key written on the line of byte `offset`, where one is.
+fn key_at(text: &str, offset: usize) -> Option<&str> {
+    let line = text.lines().nth(line_of_offset(text, offset) - 1)?;
+    let key = line.split_once('=')?.0.trim();
+    key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)).then_some(key)
+}
+
+/// The line of a key, or of its nearest table that is written.
+fn line_of_key(text: &str, key: &str) -> usize {
+    let Ok(root) = DeTable::parse(text) else { return 1 };
+    let mut table = root.get_ref();
+    let mut parts = key.split('.').peekable();
+    let mut offset = 0;
+    while let Some(part) = parts.next() {
+        let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == part) else { break };
+        offset = key.span().start;
+        let inner = match value.get_ref() {
+            DeValue::Table(inner) => Some(inner),
+            DeValue::Array(all) => {
+                let entry =
+                    parts.next_if(|n| n.parse::<usize>().is_ok()).and_then(|n| n.parse::<usize>().ok());
+                entry.and_then(|n| all.get(n)).and_then(|entry| {
+                    offset = entry.span().start;
+                    entry.get_ref().as_table()
+                })
+            }
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        table = inner;
+    }
+    line_of_offset(text, offset)
+}

@@ -1,0 +1,396 @@
+//! Makes the runs of a matrix, one after the other, and writes each down as it ends.
+
+use super::cleanup::{Cleanup, Setup};
+use super::device::Device;
+use super::load::{self, Load, Setting};
+use super::numbers::{self, Numbers};
+use super::plan::Planned;
+use super::spec::{Spec, SystemKind};
+use super::systems::{self, Systems};
+use super::{Matrix, estimate, minutes};
+use crate::format::short;
+use crate::machine::{self, FOREIGN_CPU_MAX, Machine};
+use crate::pages::DATA_SEED;
+use crate::raw;
+use crate::signals::interrupted;
+use crate::steps::{self, Outcome};
+use crate::system::{self, Places, Standing, System};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// All that outlasts a run.
+pub struct Harness<'a> {
+    options: &'a Matrix,
+    spec: &'a Spec,
+    device: Device,
+    systems: Systems<'a>,
+    /// The systems of a cell that stand side by side, by name.
+    sides: HashMap<String, Side>,
+    /// Which cell that is.
+    cell: String,
+    writer: raw::Writer,
+    /// Where results go.
+    pub out: PathBuf,
+    /// Ids of good runs that were there before.
+    pub done: BTreeSet<String>,
+    refused: u64,
+    marked: u64,
+}
+
+impl<'a> Harness<'a> {
+    /// Makes the device with its data, and opens the results.
+    ///
+    /// # Errors
+    /// What the machine does not have; results that are there already.
+    pub fn set_up(
+        options: &'a Matrix,
+        spec: &'a Spec,
+        text: &str,
+        runs: &[Planned<'_>],
+        cleanup: &mut Cleanup,
+    ) -> io::Result<Harness<'a>> {
+        let out = options.out.clone().unwrap_or_else(|| PathBuf::from(format!("matrix-{}", spec.name)));
+        fs::create_dir_all(&out).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", out.display())))?;
+        let (mut writer, results) = raw::Writer::append(&out.join("raw.jsonl")).map_err(io::Error::other)?;
+        results.notices.iter().for_each(|notice| eprintln!("terrace-bench: {notice}"));
+        let done = done(&results, options.resume, text, &out)?;
+
+        cleanup.note(Setup::Group(system::group_name()))?;
+        let (work, scratch) = work_dirs(&options.dir, cleanup)?;
+        let device = make_device(options, spec, runs, &work, cleanup)?;
+        println!("device: {}", device.told);
+        let header = raw::Header {
+            machine: machine::describe(&device.data),
+            matrix: raw::Matrix { name: spec.name.clone(), text: text.into(), paired: spec.is_paired() },
+        };
+        if !results.headers.last().is_some_and(|last| same_machine(&last.machine, &header.machine)) {
+            writer.header(&header).map_err(io::Error::other)?;
+        }
+        let bench = std::env::current_exe()?;
+        let terrace = options.terrace.clone().unwrap_or_else(|| bench.with_file_name("terrace"));
+        let places = Places {
+            data: device.data.clone(),
+            scratch,
+            terrace: terrace.canonicalize().unwrap_or(terrace),
+            bench,
+            favour: options.favour,
+            lenient: options.lenient,
+            throttle: device.throttle,
+            ..Places::default()
+        };
+        let here = options.file.canonicalize()?.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        Ok(Harness {
+            options,
+            spec,
+            device,
+            systems: Systems::new(spec, places, here),
+            sides: HashMap::new(),
+            cell: String::new(),
+            writer,
+            out,
+            done,
+            refused: 0,
+            marked: 0,
+        })
+    }
+
+    /// Makes these runs; the exit code.
+    ///
+    /// # Errors
+    /// Results that cannot be written.
+    pub fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<i32> {
+        let (start, mut planned) = (Instant::now(), Duration::ZERO);
+        for (i, run) in runs.iter().enumerate() {
+            if interrupted() {
+                break;
+            }
+            machine::wait_until_quiet(self.options.wait_quiet);
+            let (id, order) = (&run.id, i + 1);
+            let Some(line) = self.one(run, cleanup)? else { break };
+            planned += estimate(&runs[i..=i]);
+            let left =
+                estimate(&runs[i + 1..]).mul_f64(start.elapsed().as_secs_f64() / planned.as_secs_f64());
+            eprintln!("[{order}/{}] {id}: {line}  ({} left)", runs.len(), minutes(left));
+        }
+        self.end_sides().map_err(io::Error::other)?;
+        println!("{} runs refused, {} marked", self.refused, self.marked);
+        Ok(i32::from(self.refused > 0 || interrupted()))
+    }
+
+    /// Makes one run and writes it down; gives what is told of it, or nothing where a signal ended it.
+    fn one(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> io::Result<Option<String>> {
+        let mut run = raw::Run {
+            id: planned.id.clone(),
+            system: planned.system.name.clone(),
+            load: planned.load.spec.name.clone(),
+            pattern: planned.load.pattern.into(),
+            jobs: planned.load.jobs,
+            repetition: planned.repetition,
+            order: planned.order,
+            seed: planned.seed,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
+            ..raw::Run::default()
+        };
+        let measured = self.measure(planned, &mut run, cleanup);
+        if interrupted() {
+            return Ok(None);
+        }
+        run.refused = measured.err();
+        self.writer.run(&run).map_err(io::Error::other)?;
+        self.refused += u64::from(run.refused.is_some());
+        self.marked += u64::from(!run.marks.is_empty());
+        Ok(Some(brief(&run)))
+    }
+
+    fn measure(
+        &mut self,
+        planned: &Planned<'_>,
+        run: &mut raw::Run,
+        cleanup: &mut Cleanup,
+    ) -> Result<(), String> {
+        self.systems.prepare(planned.system, &planned.load, cleanup)?;
+        if self.spec.interleave.is_some() {
+            self.turn(planned, run, cleanup)
+        } else {
+            self.single(planned, run, cleanup)
+        }
+    }
+
+    /// A run of a system that is brought up for it alone.
+    fn single(
+        &mut self,
+        planned: &Planned<'_>,
+        run: &mut raw::Run,
+        cleanup: &mut Cleanup,
+    ) -> Result<(), String> {
+        let (system, load) = (planned.system, &planned.load);
+        let mark = cleanup.mark();
+        let setup = self.systems.set_up(system, load, &self.device, cleanup)?;
+        let copy = self.systems.copy(load, &setup.places.data)?;
+        if load.ramp_s == 0 && !setup.places.lenient {
+            steps::warm_memory();
+        }
+        let steps = load.steps(&self.setting(&setup, planned));
+        let made = system::run(&setup.places, &setup.system, setup.limit, &steps);
+        if matches!(setup.system, System::Command { .. }) {
+            // Taken down already, with the run.
+            cleanup.forget(mark);
+        }
+        let undone = cleanup.undo(mark).map_err(|e| e.to_string());
+        let made = made.map_err(|why| numbers::told(&why))?;
+        undone?;
+        self.check(load, &setup, planned)?;
+        drop(copy);
+        let outcome = made.step(load::MEASURE)?;
+        let log = setup.places.scratch.join("run").join(format!("{}_bw.log", load::MEASURE));
+        let mut found = Numbers::of(load, outcome, &fs::read_to_string(log).unwrap_or_default())?;
+        found.add_memory(&made.end);
+        run.stats.clone_from(&made.end.stats);
+        self.put(planned, run, outcome, outcome.foreign_cpu(), found);
+        if matches!(system.kind, SystemKind::Terrace) {
+            numbers::other_path(load, outcome, &run.metrics).map_or(Ok(()), Err)?;
+        }
+        // Without a right to control groups there is no limit to be met.
+        let expect = load.expect(system.kind, setup.limit.filter(|_| !setup.places.lenient));
+        numbers::refusal(expect, system.kind, setup.limit, &run.metrics, run.stats.as_ref())
+            .map_or(Ok(()), Err)
+    }
+
+    fn setting<'b>(&'b self, setup: &'b systems::Setup, planned: &Planned<'_>) -> Setting<'b> {
+        let two_doors = planned.system.kind == SystemKind::Terrace;
+        self.systems.setting(&setup.places, planned.seed, setup.direct, two_doors)
+    }
+
+    /// The load's own check on the plain directory, when the system is gone.
+    fn check(&self, load: &Load<'_>, setup: &systems::Setup, planned: &Planned<'_>) -> Result<(), String> {
+        let Some(line) = &load.spec.check else { return Ok(()) };
+        let step = load.shell("check", line, &self.setting(setup, planned), 0);
+        let made = system::run(&setup.places, &System::Kernel, None, &[step]);
+        made.map(drop).map_err(|why| format!("the data are wrong on the plain directory: {why}"))
+    }
+
+    fn put(
+        &self,
+        planned: &Planned<'_>,
+        run: &mut raw::Run,
+        outcome: &Outcome,
+        foreign: f64,
+        found: Numbers,
+    ) {
+        run.seconds = outcome.wall_ns as f64 / 1e9;
+        (run.metrics, run.series, run.latency_percentiles_us) =
+            (found.metrics, found.series, found.percentiles_us);
+        let memory = self.systems.memory_of(planned.system, &planned.load);
+        run.metrics.extend(memory.map(|b| ("terrace_memory_mib".into(), (b >> 20) as f64)));
+        if foreign > FOREIGN_CPU_MAX {
+            run.marks.push(format!("disturbed: others used {:.0} % of the CPUs", foreign * 100.0));
+        }
+    }
+
+    /// A run of a system that stands beside the others of its cell.
+    fn turn(
+        &mut self,
+        planned: &Planned<'_>,
+        run: &mut raw::Run,
+        cleanup: &mut Cleanup,
+    ) -> Result<(), String> {
+        if self.cell != planned.cell() {
+            self.end_sides()?;
+            self.cell = planned.cell();
+        }
+        let name = planned.system.name.clone();
+        let most = self.spec.interleave.unwrap_or(1);
+        let mut side = match self.sides.remove(&name).filter(|side| side.turns < most) {
+            Some(side) => side,
+            None => self.side(planned, cleanup)?,
+        };
+        let step = planned.load.measure_step(&self.setting(&side.setup, planned), side.turns);
+        let outcome = side.standing.step(&step)?;
+        side.turns += 1;
+        let log = side.standing.out().join(format!("{}_bw.log", load::MEASURE));
+        let found = Numbers::of(&planned.load, &outcome, &fs::read_to_string(log).unwrap_or_default())?;
+        // What other programs used cannot be told from what the other sides did: only what the hypervisor took.
+        self.put(planned, run, &outcome, outcome.stolen_cpu(), found);
+        if side.turns == most {
+            side.end(&planned.load.spec.name)?
+        } else {
+            drop(self.sides.insert(name, side))
+        }
+        Ok(())
+    }
+
+    /// Brings a side up and warms it. It has a directory of its own, with links to the one data file, which nobody writes.
+    fn side(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> Result<Side, String> {
+        let (system, load) = (planned.system, &planned.load);
+        let mut setup = self.systems.set_up(system, load, &self.device, cleanup)?;
+        let file = load.file().ok_or("a turn wants a data set")?;
+        let dir = setup.places.data.with_added_extension(&system.name);
+        let told = |e: io::Error| format!("{}: {e}", dir.display());
+        for made in [Setup::Path(dir.clone()), Setup::Fuse(dir.clone())] {
+            cleanup.note(made).map_err(told)?;
+        }
+        fs::create_dir_all(&dir).map_err(told)?;
+        match fs::hard_link(setup.places.data.join(&file), dir.join(&file)) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(told(e)),
+            _ => {}
+        }
+        setup.places.data = dir;
+        setup.places.suffix = format!("-{}", system.name);
+        cleanup.note(Setup::Group(system::group_name() + &setup.places.suffix)).map_err(|e| e.to_string())?;
+        let setting = self.setting(&setup, planned);
+        let (warm, verify) = (load.warm_steps(&setting), load.verify_steps(&setting));
+        let mut standing = Standing::bring_up(&setup.places, &setup.system, setup.limit)?;
+        warm.iter().try_for_each(|step| standing.step(step).map(drop))?;
+        Ok(Side { setup, standing, verify, turns: 0 })
+    }
+
+    fn end_sides(&mut self) -> Result<(), String> {
+        let sides: Vec<(String, Side)> = self.sides.drain().collect();
+        sides.into_iter().try_for_each(|(name, side)| side.end(&name))
+    }
+}
+
+/// A system that stands beside others.
+struct Side {
+    setup: systems::Setup,
+    standing: Standing,
+    verify: Vec<steps::Step>,
+    turns: u32,
+}
+
+impl Side {
+    /// Checks what was read through it, and takes it down. Wrong data end the matrix: the runs before had them, too.
+    fn end(mut self, name: &str) -> Result<(), String> {
+        let checked = self.verify.iter().try_for_each(|step| self.standing.step(step).map(drop));
+        checked.map_err(|why| format!("{name}: {}", numbers::told(&why)))?;
+        self.standing.take_down().map(drop)
+    }
+}
+
+/// Ids of the good runs that are there.
+fn done(results: &raw::Results, resume: bool, text: &str, out: &Path) -> io::Result<BTreeSet<String>> {
+    if !results.runs.is_empty() && !resume {
+        let out = out.display();
+        return Err(io::Error::other(format!(
+            "{out} holds runs; --resume goes on with them, --out names another place"
+        )));
+    }
+    if results.headers.iter().any(|header| header.matrix.text != text) {
+        let out = out.display();
+        return Err(io::Error::other(format!(
+            "{out} holds runs of another text of this matrix; name another place with --out"
+        )));
+    }
+    Ok(results.runs.iter().filter(|run| run.refused.is_none()).map(|run| run.id.clone()).collect())
+}
+
+fn same_machine(a: &Machine, b: &Machine) -> bool {
+    Machine { time: 0, ..a.clone() } == Machine { time: 0, ..b.clone() }
+}
+
+/// A directory of this process for what is set up, and one in it for what runs write.
+fn work_dirs(dir: &Path, cleanup: &mut Cleanup) -> io::Result<(PathBuf, PathBuf)> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
+    let made = !dir.exists();
+    fs::create_dir_all(dir).map_err(named)?;
+    let dir = dir.canonicalize().map_err(named)?;
+    if made {
+        cleanup.note(Setup::Directory(dir.clone()))?;
+    }
+    let work = dir.join(format!("terrace-bench-{}", std::process::id()));
+    cleanup.note(Setup::Path(work.clone()))?;
+    let scratch = work.join("scratch");
+    fs::create_dir_all(&scratch).map_err(named)?;
+    Ok((work, scratch))
+}
+
+/// The device, with all data sets on it.
+fn make_device(
+    options: &Matrix,
+    spec: &Spec,
+    runs: &[Planned<'_>],
+    work: &Path,
+    cleanup: &mut Cleanup,
+) -> io::Result<Device> {
+    let sets: BTreeMap<String, u64> =
+        runs.iter().filter_map(|run| Some((run.load.file()?, run.load.file_mib?))).collect();
+    let written = runs.iter().map(|run| run.load.written_mib()).max().unwrap_or(0);
+    let dir = work.parent().unwrap_or(work);
+    let device =
+        Device::make(&spec.device, dir, work, sets.values().sum::<u64>() + written, options.keep, cleanup)?;
+    for (file, mib) in &sets {
+        let path = device.data.join(file);
+        spec.content
+            .make_file(&path, mib << 20, DATA_SEED)
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+    }
+    Ok(device)
+}
+
+/// One run on one line.
+fn brief(run: &raw::Run) -> String {
+    if let Some(why) = &run.refused {
+        return format!("REFUSED: {why}");
+    }
+    let told = [
+        ("throughput_mib_s", "MiB/s"),
+        ("tps", "tps"),
+        ("build_s", "s"),
+        ("p99_us", "us p99"),
+        ("miss_ratio", "missed"),
+        ("cpu_us_per_op", "us CPU"),
+    ];
+    let mut parts: Vec<String> = told
+        .iter()
+        .filter_map(|(name, unit)| Some(format!("{} {unit}", short(*run.metrics.get(*name)?))))
+        .collect();
+    if parts.is_empty() {
+        let first = run.metrics.iter().find(|(name, _)| *name != "cpu_s" && *name != "wall_s");
+        parts.extend(first.map(|(name, value)| format!("{name} {}", short(*value))));
+    }
+    parts.extend(run.marks.iter().cloned());
+    parts.join(", ")
+}

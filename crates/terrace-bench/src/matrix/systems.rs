@@ -1,0 +1,313 @@
+//! The systems of a matrix: what each needs of the machine, and what one run of it is made of.
+
+use super::cleanup::{Cleanup, Setup as Made, tool};
+use super::device::{self, Device};
+use super::load::{Load, Setting};
+use super::spec::{Spec, SystemKind, SystemSpec};
+use super::trees::{Copy, Trees};
+use crate::pages::{DATA_SEED, MIB};
+use crate::steps::Step;
+use crate::system::{self, Places, System};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Threads of the pass-through: as many as terrace has by default.
+const PASS_THROUGH_THREADS: usize = 8;
+const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
+/// A program without this much memory beside a RAM disk runs from the disk.
+const ZRAM_LEAVES_MIB: u64 = 32;
+
+/// What one run is made of.
+#[derive(Debug)]
+pub struct Setup {
+    /// What serves.
+    pub system: System,
+    /// Where.
+    pub places: Places,
+    /// Bytes for all in the group.
+    pub limit: Option<u64>,
+    /// The load is to go past the page cache.
+    pub direct: bool,
+}
+
+/// The systems of a matrix on this machine.
+#[derive(Debug)]
+pub struct Systems<'a> {
+    spec: &'a Spec,
+    places: Places,
+    /// Directory of the matrix's file.
+    here: PathBuf,
+    trees: Trees,
+    /// terrace's `--memory` by system, load and jobs: what else the group holds differs.
+    memory: HashMap<(String, String, u32), u64>,
+    zram: Option<Zram>,
+}
+
+/// What a system wants of the machine; told before anything is set up.
+///
+/// # Errors
+/// What is not there, and what would do without it.
+pub fn check_machine(spec: &Spec) -> io::Result<()> {
+    for system in &spec.system {
+        match system.kind {
+            SystemKind::KernelMglru if !Path::new(LRU_GEN).exists() => {
+                return Err(io::Error::other(format!(
+                    "system {}: this kernel has no MGLRU (no {LRU_GEN}); leave the system out, or simulate it with \
+                     kind = \"terrace\" and args = [\"--policy\", \"mglru\"]",
+                    system.name
+                )));
+            }
+            SystemKind::Zram if !Path::new("/sys/block/zram0").exists() => {
+                return Err(io::Error::other(format!(
+                    "system {}: no /dev/zram0 here; load the module zram, or leave the system out",
+                    system.name
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Systems<'a> {
+    /// The systems of `spec`, on `places`; `here` is where the matrix's file is.
+    pub fn new(spec: &'a Spec, places: Places, here: PathBuf) -> Systems<'a> {
+        let trees = Trees::beside(&places.data);
+        Systems { spec, places, here, trees, memory: HashMap::new(), zram: None }
+    }
+
+    /// What steps follow from beside their load.
+    pub fn setting<'b>(
+        &'b self,
+        places: &'b Places,
+        seed: u64,
+        direct: bool,
+        two_doors: bool,
+    ) -> Setting<'b> {
+        Setting { places, here: &self.here, seed, direct, two_doors }
+    }
+
+    /// The data that a run of this load changes; gone when dropped.
+    ///
+    /// # Errors
+    /// No room for the copy.
+    pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
+        self.trees.copy(load, data)
+    }
+
+    /// Makes ready what outlasts a run: terrace's memory is measured, the RAM disk is filled.
+    ///
+    /// # Errors
+    /// Why the system cannot run.
+    pub fn prepare(
+        &mut self,
+        system: &SystemSpec,
+        load: &Load<'_>,
+        cleanup: &mut Cleanup,
+    ) -> Result<(), String> {
+        if let Some(line) = load.spec.prepare.as_ref() {
+            let setting = self.setting(&self.places, DATA_SEED, false, false);
+            let step = load.shell("prepare", line, &setting, 0);
+            self.trees.prepare(load, &self.places, &step, cleanup)?;
+        }
+        match system.kind {
+            SystemKind::Terrace | SystemKind::TerraceMainDoor => self.prepare_terrace(system, load),
+            SystemKind::Zram if self.zram.is_none() => {
+                let file = load.file().ok_or("zram wants a load with a data set")?;
+                let mib = load.file_mib.unwrap_or(0) + load.written_mib();
+                let zram = Zram::make(system, &self.places, &file, mib, cleanup)
+                    .map_err(|e| format!("zram: {e}"))?;
+                self.zram = Some(zram);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare_terrace(&mut self, system: &SystemSpec, load: &Load<'_>) -> Result<(), String> {
+        let key = memory_key(system, load);
+        if self.memory.contains_key(&key) {
+            return Ok(());
+        }
+        let bytes = match (system.memory_mib, self.spec.limit_mib) {
+            (Some(mib), _) => mib * MIB,
+            (None, Some(limit)) if self.places.lenient => limit * MIB,
+            (None, Some(limit)) => {
+                let places = self.places_of(system);
+                let limits = (limit * MIB, self.spec.spare_mib * MIB);
+                let what = format!("{}, {} with {} jobs", system.name, load.spec.name, load.jobs);
+                let steps = load.short_steps(&self.setting(&places, 1, false, false));
+                let copy = self.trees.copy(load, &places.data)?;
+                let probe = if load.spec.tree.is_some() { limits.0 / 4 } else { limits.0 / 4 * 3 };
+                let memory = largest_memory(&places, &what, limits, probe, &steps);
+                drop(copy);
+                memory?
+            }
+            (None, None) => return Err("terrace wants memory_mib where there is no limit".into()),
+        };
+        self.memory.insert(key, bytes);
+        Ok(())
+    }
+
+    fn places_of(&self, system: &SystemSpec) -> Places {
+        Places { terrace_args: system.args.clone(), ..self.places.clone() }
+    }
+
+    /// Memory that terrace was given, in bytes.
+    pub fn memory_of(&self, system: &SystemSpec, load: &Load<'_>) -> Option<u64> {
+        self.memory.get(&memory_key(system, load)).copied()
+    }
+
+    /// Sets the machine up for one run, with fresh caches; `cleanup` says what is to be undone after it.
+    ///
+    /// # Errors
+    /// Why the system cannot run.
+    pub fn set_up(
+        &self,
+        system: &SystemSpec,
+        load: &Load<'_>,
+        device: &Device,
+        cleanup: &mut Cleanup,
+    ) -> Result<Setup, String> {
+        device.renew().map_err(|e| e.to_string())?;
+        let preload = system.kind == SystemKind::Terrace;
+        let limit = self.spec.limit_mib.map(|mib| mib * MIB);
+        let mut setup =
+            Setup { system: System::Kernel, places: self.places_of(system), limit, direct: false };
+        match system.kind {
+            SystemKind::Kernel if self.spec.system.iter().any(|s| s.kind == SystemKind::KernelMglru) => {
+                set_mglru("n", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?;
+            }
+            SystemKind::Kernel => {}
+            SystemKind::PassThrough => setup.system = System::PassThrough { threads: PASS_THROUGH_THREADS },
+            SystemKind::KernelMglru => set_mglru("y", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?,
+            SystemKind::Direct => setup.direct = true,
+            SystemKind::Terrace | SystemKind::TerraceMainDoor => {
+                let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
+                setup.system = System::Terrace { memory, fast_door: preload };
+                cleanup.note(Made::Fuse(setup.places.data.clone())).map_err(|e| e.to_string())?;
+            }
+            SystemKind::Zram => {
+                let zram = self.zram.as_ref().ok_or("its disk was not made")?;
+                zram.device.renew().map_err(|e| e.to_string())?;
+                setup.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
+                setup.places.data.clone_from(&zram.device.data);
+            }
+            SystemKind::Command => {
+                setup.system = self.command(system);
+                if let System::Command { teardown, .. } = &setup.system {
+                    cleanup.note(Made::Teardown(teardown.clone())).map_err(|e| e.to_string())?;
+                }
+            }
+        }
+        Ok(setup)
+    }
+
+    /// The shell lines with their places filled in.
+    fn command(&self, system: &SystemSpec) -> System {
+        let own = self.places.scratch.join(&system.name);
+        let fill = |line: &String| {
+            let limit = self.spec.limit_mib.map_or(String::new(), |mib| (mib * MIB).to_string());
+            line.replace("{source}", &self.places.data.display().to_string())
+                .replace("{scratch}", &own.display().to_string())
+                .replace("{limit}", &limit)
+        };
+        let dir =
+            system.dir.as_ref().map_or_else(|| self.places.data.clone(), |dir| PathBuf::from(fill(dir)));
+        let lines = |lines: &[String]| lines.iter().map(fill).collect();
+        System::Command { setup: lines(&system.setup), teardown: lines(&system.teardown), dir }
+    }
+}
+
+/// The largest `--memory` that keeps programs, daemon and cache inside the limit: what else the group holds for good is measured with a
+/// smaller memory, `probe`. `limits`: the limit, and what is to be spare below it, in bytes.
+fn largest_memory(
+    places: &Places,
+    what: &str,
+    (limit, spare): (u64, u64),
+    probe: u64,
+    steps: &[Step],
+) -> Result<u64, String> {
+    let system = System::Terrace { memory: probe, fast_door: true };
+    let end = system::run(places, &system, Some(limit), steps)?.end;
+    // A load that is small or short leaves some of the probe unused.
+    let used = end.stats.as_ref().and_then(|s| s.pointer("/memory/used_bytes")?.as_u64()).unwrap_or(probe);
+    let beside = end.pinned_max.saturating_sub(used.min(probe));
+    let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
+    let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
+    let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
+        format!(
+            "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare; raise limit_mib"
+        )
+    })?;
+    let mib = memory / MIB;
+    eprintln!(
+        "{what}: {beside} MiB beside terrace's memory, so --memory {mib}MiB under the limit of {limit} MiB"
+    );
+    Ok(memory)
+}
+
+fn memory_key(system: &SystemSpec, load: &Load<'_>) -> (String, String, u32) {
+    (system.name.clone(), load.spec.name.clone(), load.jobs)
+}
+
+fn set_mglru(value: &str, cleanup: &mut Cleanup) -> io::Result<()> {
+    let file = PathBuf::from(LRU_GEN);
+    let was = fs::read_to_string(&file)?.trim().to_string();
+    cleanup.note(Made::Value { file, was })?;
+    fs::write(LRU_GEN, value)
+}
+
+/// A file system on a compressed RAM disk, with the data set on it.
+#[derive(Debug)]
+struct Zram {
+    device: Device,
+    name: &'static str,
+}
+
+impl Zram {
+    fn make(
+        system: &SystemSpec,
+        places: &Places,
+        file: &str,
+        mib: u64,
+        cleanup: &mut Cleanup,
+    ) -> io::Result<Zram> {
+        let name = "zram0";
+        let sys = |file: &str| format!("/sys/block/{name}/{file}");
+        if fs::read_to_string(sys("disksize"))?.trim() != "0" {
+            return Err(io::Error::other("/dev/zram0 is in use"));
+        }
+        cleanup.note(Made::Zram(name.into()))?;
+        if let Some(algorithm) = &system.algorithm {
+            fs::write(sys("comp_algorithm"), algorithm)
+                .map_err(|e| io::Error::new(e.kind(), format!("{algorithm}: {e}")))?;
+        }
+        fs::write(sys("disksize"), format!("{}M", mib + mib / 32 + device::METADATA_MIB))?;
+        let (block, at) = (format!("/dev/{name}"), places.scratch.join(name));
+        fs::create_dir_all(&at)?;
+        device::make_file_system(&block)?;
+        cleanup.note(Made::Mount(at.clone()))?;
+        device::mount(&block, &at)?;
+        let data = at.join("data");
+        fs::create_dir(&data)?;
+        fs::copy(places.data.join(file), data.join(file))?;
+        tool("sync", &["-f", device::text(&data)?])?;
+        Ok(Zram { device: Device::mounted(data, block, at), name })
+    }
+
+    /// What is left of the limit beside the compressed data: they are memory too.
+    fn left(&self, limit_mib: u64) -> Result<u64, String> {
+        let stat = fs::read_to_string(format!("/sys/block/{}/mm_stat", self.name)).unwrap_or_default();
+        let used = stat.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok());
+        let used = used.ok_or("zram does not tell what it holds")?.div_ceil(MIB);
+        match limit_mib.checked_sub(used) {
+            Some(left) if left >= ZRAM_LEAVES_MIB => Ok(left * MIB),
+            _ => Err(format!(
+                "the data set takes {used} MiB compressed, which leaves too little of {limit_mib} MiB"
+            )),
+        }
+    }
+}

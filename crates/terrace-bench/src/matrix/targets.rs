@@ -1,0 +1,220 @@
+//! What the results of a matrix are held to: bounds of ratios, and how the measured ones stand to them.
+
+use super::spec::{Spec, TargetSpec};
+use crate::compare::{CellComparison, Outcome, Question, Row, compare};
+use crate::format::markdown_table;
+use crate::raw::Run;
+use crate::stats::Interval;
+
+/// Hits dominate a cell where each run of it, of both systems, answered at least this share of its reads from memory.
+const HITS_DOMINATE: f64 = 0.5;
+
+/// How a target stands in one cell.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// "fio-4k, random, 2 jobs".
+    pub cell: String,
+    /// Metric and bound.
+    pub target: String,
+    /// Measured.
+    pub ratio: Option<Interval>,
+    /// "met", "MISSED, within noise", "NOT MEASURED: why".
+    pub verdict: String,
+}
+
+impl Judged {
+    /// Is the target met?
+    pub fn is_met(&self) -> bool {
+        self.verdict.starts_with("met")
+    }
+}
+
+/// All targets in all the cells that they name.
+pub fn judge(spec: &Spec, runs: &[Run]) -> Vec<Judged> {
+    spec.target.iter().flat_map(|target| judge_target(spec, target, runs)).collect()
+}
+
+fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
+    let wanted = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|name| name == found);
+    let concerned: Vec<&Run> = runs
+        .iter()
+        .filter(|run| run.system == target.system || run.system == target.baseline)
+        .filter(|run| wanted(&target.load, &run.load) && wanted(&target.pattern, &run.pattern))
+        .collect();
+    let question = Question {
+        factor: "system".into(),
+        baseline: target.baseline.clone(),
+        by: ["load", "pattern", "jobs"].map(String::from).to_vec(),
+        metrics: vec![target.metric.clone()],
+        pair: Some("repetition".into()),
+        confidence: 0.95,
+    };
+    let mut judged = Vec::new();
+    for cell in by_cell(concerned) {
+        if target.where_hits && !hits_dominate(&cell) {
+            continue;
+        }
+        let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
+        let answer = compare(&rows, &question);
+        let found = answer.as_ref().ok().and_then(|answer| answer.cells.first()).and_then(ratio);
+        let verdict = match (&found, answer) {
+            (Some(ratio), _) => target.verdict(ratio).to_string(),
+            (None, Err(why)) => format!("NOT MEASURED: {why}"),
+            (None, Ok(_)) => "NOT MEASURED: an interval needs two good pairs".into(),
+        };
+        let run = cell[0];
+        let cell = format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs);
+        judged.push(Judged { cell, target: target.text(), ratio: found, verdict });
+    }
+    if judged.is_empty() && !target.where_hits && !spec.load.is_empty() {
+        let cell = target.load.clone().unwrap_or_else(|| "all".into());
+        judged.push(Judged {
+            cell,
+            target: target.text(),
+            ratio: None,
+            verdict: "NOT MEASURED: no run".into(),
+        });
+    }
+    judged
+}
+
+/// Runs by cell, in the order of the first of each.
+fn by_cell(runs: Vec<&Run>) -> Vec<Vec<&Run>> {
+    let key = |run: &Run| (run.load.clone(), run.pattern.clone(), run.jobs);
+    let mut cells: Vec<Vec<&Run>> = Vec::new();
+    for run in runs {
+        match cells.iter_mut().find(|cell| key(cell[0]) == key(run)) {
+            Some(cell) => cell.push(run),
+            None => cells.push(vec![run]),
+        }
+    }
+    cells
+}
+
+fn hits_dominate(cell: &[&Run]) -> bool {
+    let good = cell.iter().filter(|run| run.refused.is_none());
+    let mut shares = good.map(|run| run.metrics.get("miss_ratio").map(|misses| 1.0 - misses)).peekable();
+    shares.peek().is_some() && shares.all(|share| share.is_some_and(|share| share >= HITS_DOMINATE))
+}
+
+fn ratio(cell: &CellComparison) -> Option<Interval> {
+    match cell.outcome {
+        Outcome::Tested { percent, .. } => percent.map(|percent| percent.map(|p| 1.0 + p / 100.0)),
+        Outcome::Constant { percent, .. } => {
+            let ratio = 1.0 + percent? / 100.0;
+            Some(Interval { mean: ratio, low: ratio, high: ratio, n: cell.candidate.runs })
+        }
+        Outcome::TooFew => None,
+    }
+}
+
+impl TargetSpec {
+    fn text(&self) -> String {
+        let bounds = [("<=", self.at_most), (">=", self.at_least), (">", self.above)];
+        let bound = bounds.iter().find_map(|(sign, bound)| Some(format!("{sign} {:.2}", (*bound)?)));
+        format!("{} {}", self.metric, bound.unwrap_or_default())
+    }
+
+    /// How the ratio stands to the bound.
+    fn verdict(&self, ratio: &Interval) -> &'static str {
+        let (met, sure) = if let Some(b) = self.above {
+            (ratio.low > b, ratio.low > b || ratio.high <= b)
+        } else if let Some(b) = self.at_most {
+            (ratio.mean <= b, ratio.high <= b || ratio.low > b)
+        } else {
+            let b = self.at_least.unwrap_or(0.0);
+            (ratio.mean >= b, ratio.low >= b || ratio.high < b)
+        };
+        match (met, sure) {
+            (true, true) => "met",
+            (true, false) => "met, within noise",
+            (false, true) => "MISSED",
+            (false, false) => "MISSED, within noise",
+        }
+    }
+}
+
+/// The targets as a table, and how many are met.
+pub fn table(judged: &[Judged]) -> String {
+    if judged.is_empty() {
+        return String::new();
+    }
+    let mut table = markdown_table();
+    table.set_header(["cell", "target", "ratio (95 % interval)", "result"]);
+    for j in judged {
+        let ratio = j.ratio.map_or("-".into(), |r| format!("{:.3} ({:.3} to {:.3})", r.mean, r.low, r.high));
+        table.add_row([&j.cell, &j.target, &ratio, &j.verdict]);
+    }
+    let met = judged.iter().filter(|j| j.is_met()).count();
+    format!("{table}\n\n{met} of {} targets met\n", judged.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(bound: &str) -> TargetSpec {
+        toml::from_str(&format!("metric = \"cpu\"\n{bound}")).unwrap()
+    }
+
+    #[test]
+    fn verdicts_say_how_sure_they_are() {
+        let i = |mean, low, high| Interval { mean, low, high, n: 5 };
+        let most = target("at_most = 0.75");
+        assert_eq!(most.verdict(&i(0.7, 0.68, 0.72)), "met");
+        assert_eq!(most.verdict(&i(0.7, 0.6, 0.8)), "met, within noise");
+        assert_eq!(most.verdict(&i(0.8, 0.7, 0.9)), "MISSED, within noise");
+        assert_eq!(most.verdict(&i(0.8, 0.78, 0.82)), "MISSED");
+        let least = target("at_least = 0.95");
+        assert_eq!(least.verdict(&i(0.97, 0.96, 0.98)), "met");
+        assert_eq!(least.verdict(&i(0.9, 0.85, 0.94)), "MISSED");
+        let above = target("above = 1.0");
+        assert_eq!(above.verdict(&i(1.1, 1.01, 1.2)), "met");
+        assert_eq!(above.verdict(&i(1.1, 0.99, 1.2)), "MISSED, within noise");
+        assert_eq!(above.verdict(&i(0.9, 0.8, 1.0)), "MISSED");
+    }
+
+    fn run(system: &str, repetition: u32, cpu: f64, misses: f64) -> Run {
+        Run {
+            id: format!("{system}/{repetition}"),
+            system: system.into(),
+            load: "fio".into(),
+            pattern: "random".into(),
+            jobs: 2,
+            repetition,
+            metrics: [("cpu".to_string(), cpu), ("miss_ratio".to_string(), misses)].into(),
+            ..Run::default()
+        }
+    }
+
+    const SPEC: &str = "name = \"x\"\nrepetitions = 3\nfile_mib = 1\npairing = true\n[[system]]\nkind = \"kernel\"\n[[system]]\nkind = \"terrace\"\nmemory_mib = 9\n\
+        [[load]]\nkind = \"fio\"\nname = \"fio\"\n[[target]]\nmetric = \"cpu\"\nat_most = 0.75\n";
+
+    #[test]
+    fn pairs_judge_a_target_that_means_would_not() {
+        let spec = Spec::parse(SPEC).unwrap();
+        // The machine slows down threefold meanwhile: the pairs' ratios stay.
+        let runs: Vec<Run> = (1..=3)
+            .flat_map(|n| {
+                let drift = f64::from(n);
+                [run("kernel", n, 10.0 * drift, 0.1), run("terrace", n, 7.0 * drift, 0.1)]
+            })
+            .collect();
+        let judged = judge(&spec, &runs);
+        assert_eq!((judged.len(), judged[0].verdict.as_str()), (1, "met"));
+        assert!((judged[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
+        assert!(table(&judged).contains("1 of 1 targets met"));
+        let judged = judge(&spec, &runs[..2]);
+        assert!(judged[0].verdict.starts_with("NOT MEASURED") && !judged[0].is_met());
+        assert!(!judge(&spec, &[])[0].is_met(), "no run at all");
+    }
+
+    #[test]
+    fn a_target_for_hits_holds_where_hits_dominate() {
+        let spec = Spec::parse(&format!("{SPEC}where_hits = true\n")).unwrap();
+        let runs = |misses| -> Vec<Run> {
+            (1..=3).flat_map(|n| [run("kernel", n, 10.0, misses), run("terrace", n, 7.0, 0.1)]).collect()
+        };
+        assert_eq!((judge(&spec, &runs(0.4)).len(), judge(&spec, &runs(0.6)).len()), (1, 0));
+    }
+}

@@ -1,0 +1,172 @@
+//! `terrace top`: a mount live in the terminal.
+//!
+//! ```text
+//!   stat over the control socket ─► feed (a thread) ─► model: rates between two answers ─► screen (ratatui) · a line an interval
+//! ```
+
+mod feed;
+mod model;
+mod screen;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::cli;
+use crate::error::{Failure, Result};
+use model::{Snapshot, View};
+
+/// How long to wait for keys and answers.
+const TICK: Duration = Duration::from_millis(50);
+/// Questions without an answer, one after the other, after which the mount counts as gone: its daemon may be restarting.
+const SILENCE_MAX: u32 = 2;
+
+/// Shows a mount until somebody leaves, or the mount goes.
+pub fn top(args: &cli::Top) -> Result<ExitCode> {
+    let every = interval(args.interval)?;
+    let mnt = feed::choose(args.mnt.as_deref())?;
+    catch_signals();
+    let news = feed::follow(mnt, every);
+    let mut watch = Watch { view: View::default(), began: Instant::now(), silence: 0 };
+    if io::stdout().is_terminal() && io::stdin().is_terminal() {
+        on_screen(&mut watch, &news)?;
+    } else {
+        in_lines(&mut watch, &news)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn interval(seconds: f64) -> Result<Duration> {
+    let sane = (0.05..=3600.0).contains(&seconds);
+    sane.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
+        Failure::new("--interval", format!("{seconds} is no interval"), "write 0.05 to 3600 seconds")
+    })
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_signal(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From here on a signal leaves in order: the terminal is given back.
+fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let handler = note_signal as extern "C" fn(libc::c_int);
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
+}
+
+fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+type News = Receiver<(Instant, Result<Snapshot>)>;
+
+struct Watch {
+    view: View,
+    began: Instant,
+    silence: u32,
+}
+
+impl Watch {
+    /// Takes what is new. True: there is something to show. The mount is gone where nobody answers any more.
+    fn hear(&mut self, news: &News) -> Result<bool> {
+        match news.try_recv() {
+            Ok((at, Ok(snapshot))) => {
+                self.silence = 0;
+                self.view.take(snapshot, (at - self.began).as_secs_f64());
+                Ok(true)
+            }
+            Ok((_, Err(why))) => {
+                self.silence += 1;
+                if self.silence >= SILENCE_MAX { Err(why) } else { Ok(false) }
+            }
+            Err(TryRecvError::Empty) => Ok(false),
+            Err(TryRecvError::Disconnected) => {
+                Err(Failure::new("top", "its thread that asks has ended", "please report this"))
+            }
+        }
+    }
+}
+
+/// The screen is given back in any case: at the end, after an error, and by ratatui's hook in a panic.
+fn on_screen(watch: &mut Watch, news: &News) -> Result<()> {
+    let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
+    let ended = terminal.map_err(unshown).and_then(|mut terminal| show(&mut terminal, watch, news));
+    ratatui::restore();
+    ended
+}
+
+fn unshown(err: io::Error) -> Failure {
+    Failure::new("top", err, "without a terminal (`| cat`) it prints a line an interval")
+}
+
+fn show(terminal: &mut DefaultTerminal, watch: &mut Watch, news: &News) -> Result<()> {
+    while !interrupted() {
+        watch.hear(news)?;
+        terminal.draw(|frame| screen::draw(frame, &watch.view)).map_err(unshown)?;
+        let key = match event::poll(TICK) {
+            Ok(true) => event::read().map(Some),
+            Ok(false) => Ok(None),
+            Err(err) => Err(err),
+        };
+        match key {
+            Ok(Some(key)) if leaves(&key) => return Ok(()),
+            Err(err) if err.kind() != io::ErrorKind::Interrupted => return Err(unshown(err)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Does this key leave?
+fn leaves(event: &Event) -> bool {
+    match event {
+        Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) => match code {
+            KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+            KeyCode::Char('q') | KeyCode::Esc => true,
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn in_lines(watch: &mut Watch, news: &News) -> Result<()> {
+    while !interrupted() {
+        // An error of writing: the reader went away.
+        if watch.hear(news)? && writeln!(io::stdout(), "{}", screen::line(&watch.view)).is_err() {
+            return Ok(());
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_leave() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        assert!(leaves(&key(KeyCode::Char('q'), KeyModifiers::NONE)));
+        assert!(leaves(&key(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        assert!(!leaves(&key(KeyCode::Char('c'), KeyModifiers::NONE)));
+        assert!(!leaves(&Event::Resize(3, 4)));
+    }
+
+    #[test]
+    fn intervals_have_bounds() {
+        assert_eq!(interval(0.5).ok(), Some(Duration::from_millis(500)));
+        for wrong in [0.0, -1.0, f64::NAN, 1e9] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Where the numbers come from: the instance, asked by a thread of its own, so that a daemon that hangs does not hang the screen; and the
+//! kernel's own count of the device's reads.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::model::{Counter, Snapshot};
+use crate::error::{EXIT_NEGATIVE, Failure, Result};
+use crate::{instance, running, stat};
+
+/// The mount that is meant: the one that was named, or the only one.
+pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(mnt) = named {
+        return running::find(mnt).map(|(_, info)| info.mnt);
+    }
+    let all: Vec<PathBuf> = instance::living().into_iter().map(|(_, info)| info.mnt).collect();
+    match &all[..] {
+        [mnt] => Ok(mnt.clone()),
+        [] => {
+            let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
+            Err(Failure::new("top", "terrace serves nothing for this user", cure).with_code(EXIT_NEGATIVE))
+        }
+        many => {
+            let names: Vec<String> = many.iter().map(|mnt| mnt.display().to_string()).collect();
+            let why = format!("terrace serves {} directories", many.len());
+            Err(Failure::new("top", why, format!("name one of {}", names.join(", "))))
+        }
+    }
+}
+
+/// Asks again and again, as long as somebody listens.
+pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapshot>)> {
+    let (said, heard) = sync_channel(1);
+    std::thread::spawn(move || {
+        let mut next = Instant::now();
+        while said.send((Instant::now(), answer(&mnt))).is_ok() {
+            next = (next + every).max(Instant::now());
+            std::thread::sleep(next - Instant::now());
+        }
+    });
+    heard
+}
+
+fn answer(mnt: &Path) -> Result<Snapshot> {
+    let (instance, info) = running::find(mnt)?;
+    let told = stat::read(&instance, &info)?;
+    let mut snapshot = Snapshot::parse(&told)
+        .map_err(|why| Failure::new(mnt.display(), why, "take programs of one version"))?;
+    if let Some((reads, ms)) = device_reads(Path::new(&snapshot.src)) {
+        snapshot.counters[Counter::DeviceReads as usize] = reads;
+        snapshot.counters[Counter::DeviceReadMs as usize] = ms;
+    }
+    Ok(snapshot)
+}
+
+/// Reads of the block device below `dir` that are done, and the milliseconds that they took together; none without such a device.
+fn device_reads(dir: &Path) -> Option<(u64, u64)> {
+    let dev = std::fs::metadata(dir).ok()?.dev();
+    let path = format!("/sys/dev/block/{}:{}/stat", libc::major(dev), libc::minor(dev));
+    parse_device(&std::fs::read_to_string(path).ok()?)
+}
+
+/// Fields of Documentation/block/stat.rst: reads, merged, sectors, milliseconds.
+fn parse_device(stat: &str) -> Option<(u64, u64)> {
+    let mut fields = stat.split_whitespace();
+    Some((fields.next()?.parse().ok()?, fields.nth(2)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_count_of_reads() {
+        let stat = "   18211    2042  1245398    94131    99999 1 2 3 0 4 5\n";
+        assert_eq!(parse_device(stat), Some((18_211, 94_131)));
+        assert_eq!((parse_device(""), parse_device("1 2 3")), (None, None));
+        assert_eq!(device_reads(Path::new("/proc")), None, "no disk");
+    }
+}

@@ -1,0 +1,267 @@
+//! From one answer of `stat` to the next: what happened in between.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+/// The format that is understood.
+const SCHEMA: &str = "terrace.stat.v1";
+/// Points of the history: ten minutes at one a second.
+const HISTORY_MAX: usize = 600;
+
+/// Counters since the daemon's start, in the order of [`Counter`].
+pub type Counters = [u64; Counter::ALL.len()];
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Counter {
+    Hits,
+    TierHits,
+    Misses,
+    MissBytes,
+    WriteBytes,
+    Evicted,
+    Refaults,
+    Stored,
+    TierEvicted,
+    WrittenBack,
+    DeviceReads,
+    DeviceReadMs,
+}
+
+impl Counter {
+    /// All, in order.
+    pub const ALL: [Counter; 12] = [
+        Counter::Hits,
+        Counter::TierHits,
+        Counter::Misses,
+        Counter::MissBytes,
+        Counter::WriteBytes,
+        Counter::Evicted,
+        Counter::Refaults,
+        Counter::Stored,
+        Counter::TierEvicted,
+        Counter::WrittenBack,
+        Counter::DeviceReads,
+        Counter::DeviceReadMs,
+    ];
+}
+
+/// Sizes at one time, bytes, and what is not counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Levels {
+    /// What terrace has in all, and may have.
+    pub used: u64,
+    /// Its limit.
+    pub limit: u64,
+    /// Memory of the frames, and how much that may be.
+    pub dram: u64,
+    /// See `dram`.
+    pub dram_max: u64,
+    /// The compressed tier, if it is on: its memory, and how much it may have.
+    pub tier: Option<(u64, u64)>,
+    /// Bytes of its pages for each byte of it.
+    pub density: f64,
+    /// It keeps out of the way, for want of hits.
+    pub bypassed: bool,
+    /// Dirty, and the limit at which writers wait.
+    pub dirty: u64,
+    /// See `dirty`.
+    pub dirty_max: u64,
+    /// errno of what the source refuses; 0: nothing.
+    pub failing: i64,
+    /// What a miss is taken to cost, us.
+    pub miss_us: Option<f64>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// `/data on /mnt, strata`
+    pub title: String,
+    /// Process id of the keeper: another one is another instance.
+    pub keeper: u64,
+    /// How often the daemon was restarted; its counters begin anew.
+    pub restarts: u64,
+    /// Where the data are.
+    pub src: String,
+    /// Counters.
+    pub counters: Counters,
+    /// Sizes.
+    pub levels: Levels,
+}
+
+impl Snapshot {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// It is that of another version.
+    pub fn parse(stat: &Value) -> Result<Snapshot, String> {
+        if stat["schema"] != SCHEMA {
+            return Err(format!("terrace tells `{}` instead of {SCHEMA}", stat["schema"]));
+        }
+        let number = |path: &str| stat.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+        let text = |path: &str| stat.pointer(path).and_then(Value::as_str).unwrap_or("?").to_owned();
+        let (src, mnt) = (text("/instance/src"), text("/instance/mnt"));
+        let place = if src == mnt { src.clone() } else { format!("{src} on {mnt}") };
+        let mut counters = Counters::default();
+        let counted = [
+            (Counter::Hits, number("/fast_door/hits") + number("/main_door/hits")),
+            (Counter::TierHits, number("/compressed/hits")),
+            (Counter::Misses, number("/fast_door/misses") + number("/main_door/misses")),
+            (Counter::MissBytes, number("/fast_door/miss_bytes") + number("/main_door/misses") * PAGE as u64),
+            (Counter::WriteBytes, number("/main_door/write_bytes")),
+            (Counter::Evicted, number("/reclaim/pgsteal")),
+            (Counter::Refaults, number("/reclaim/workingset_refault")),
+            (Counter::Stored, number("/compressed/stored_pages")),
+            (Counter::TierEvicted, number("/compressed/evicted_pages")),
+            (Counter::WrittenBack, number("/writeback/written_back")),
+        ];
+        counted.into_iter().for_each(|(counter, value)| counters[counter as usize] = value);
+        let tier = stat["compressed"].is_object();
+        Ok(Snapshot {
+            title: format!("{place}, {}", text("/policy")),
+            keeper: number("/instance/pid"),
+            restarts: number("/instance/restarts"),
+            src,
+            counters,
+            levels: Levels {
+                used: number("/memory/used_bytes"),
+                limit: number("/memory/limit_bytes"),
+                dram: number("/memory/frames_bytes"),
+                // While the boundary to the compressed tier moves, frames may be more than they are to become.
+                dram_max: number("/memory/frames_max_bytes").max(number("/memory/frames_bytes")),
+                tier: tier
+                    .then(|| (number("/compressed/pool_bytes"), number("/compressed/pool_limit_bytes"))),
+                density: stat["compressed"]["density"].as_f64().unwrap_or(0.0),
+                bypassed: stat["compressed"]["bypassed"] == true,
+                dirty: number("/writeback/dirty_bytes"),
+                dirty_max: number("/writeback/dirty_limit") * PAGE as u64,
+                failing: stat["writeback"]["failing_errno"].as_i64().unwrap_or(0),
+                miss_us: stat["compressed"]["miss_ns"].as_f64().map(|ns| ns / 1000.0),
+            },
+        })
+    }
+}
+
+/// Everything that is shown.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The newest answer.
+    pub now: Option<Snapshot>,
+    /// Seconds since the beginning.
+    pub seconds: f64,
+    /// Counters a second, over the last interval; none before the second answer.
+    pub rates: Option<[f64; Counter::ALL.len()]>,
+    /// Hit ratio over time: seconds, per cent. Intervals without reads have no point.
+    pub ratios: VecDeque<(f64, f64)>,
+}
+
+impl View {
+    /// A new answer, so many seconds after the beginning.
+    pub fn take(&mut self, snapshot: Snapshot, seconds: f64) {
+        let time = seconds - self.seconds;
+        let before =
+            self.now.as_ref().filter(|b| (b.keeper, b.restarts) == (snapshot.keeper, snapshot.restarts));
+        self.rates = before.filter(|_| time > 0.0).map(|before| {
+            std::array::from_fn(|i| snapshot.counters[i].saturating_sub(before.counters[i]) as f64 / time)
+        });
+        if let Some(ratio) = self.hit_percent() {
+            if self.ratios.len() == HISTORY_MAX {
+                self.ratios.pop_front();
+            }
+            self.ratios.push_back((seconds, ratio));
+        }
+        (self.now, self.seconds) = (Some(snapshot), seconds);
+    }
+
+    /// A counter a second, over the last interval.
+    pub fn rate(&self, counter: Counter) -> Option<f64> {
+        self.rates.map(|rates| rates[counter as usize])
+    }
+
+    /// Reads that were answered from memory, over the last interval, per cent; none without reads.
+    pub fn hit_percent(&self) -> Option<f64> {
+        share(self.rate(Counter::Hits)?, self.rate(Counter::Misses)?)
+    }
+
+    /// The same since the daemon's start.
+    pub fn hit_percent_all(&self) -> Option<f64> {
+        let counters = &self.now.as_ref()?.counters;
+        share(counters[Counter::Hits as usize] as f64, counters[Counter::Misses as usize] as f64)
+    }
+
+    /// Mean time of the device's reads over the last interval, us; none where nothing was read, or nothing is known.
+    pub fn device_us(&self) -> Option<f64> {
+        let (reads, ms) = (self.rate(Counter::DeviceReads)?, self.rate(Counter::DeviceReadMs)?);
+        (reads > 0.0).then(|| ms * 1000.0 / reads)
+    }
+}
+
+fn share(part: f64, rest: f64) -> Option<f64> {
+    (part + rest > 0.0).then(|| part * 100.0 / (part + rest))
+}
+
+/// Answers of a real mount with a compressed tier, a second apart.
+#[cfg(test)]
+pub fn recorded() -> Vec<Snapshot> {
+    let text = include_str!("../../tests/data/stat.jsonl");
+    text.lines().map(|line| Snapshot::parse(&serde_json::from_str(line).unwrap()).unwrap()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rates_are_those_between_two_answers() {
+        let mut view = View::default();
+        let [first, second, third] = recorded().try_into().unwrap();
+        assert_eq!((first.title.as_str(), first.src.as_str()), ("/data, strata", "/data"));
+        view.take(first, 10.0);
+        assert!(view.rates.is_none() && view.hit_percent().is_none());
+        view.take(second, 12.0);
+        // 444379 - 392949 hits and 53314 - 47960 misses, in two seconds.
+        assert_eq!(view.rate(Counter::Hits), Some(25_715.0));
+        assert_eq!(view.rate(Counter::Misses), Some(2_677.0));
+        assert_eq!(view.rate(Counter::TierHits), Some((79_376.0 - 70_342.0) / 2.0));
+        assert!((view.hit_percent().unwrap() - 90.571).abs() < 0.001);
+        assert!((view.hit_percent_all().unwrap() - 89.28).abs() < 0.01);
+        assert_eq!((view.device_us(), view.ratios.len()), (None, 1));
+        // After a crash of the daemon counters begin anew: nothing can be said of the interval.
+        view.take(Snapshot { restarts: 1, ..third }, 13.0);
+        assert!(view.rates.is_none());
+    }
+
+    #[test]
+    fn an_idle_interval_has_no_hit_ratio_and_the_history_an_end() {
+        let mut view = View::default();
+        let snapshot = recorded().remove(0);
+        view.take(snapshot.clone(), 1.0);
+        view.take(snapshot.clone(), 2.0);
+        assert_eq!((view.rate(Counter::Hits), view.hit_percent()), (Some(0.0), None));
+        for i in 0..2 * HISTORY_MAX as u64 {
+            let mut next = snapshot.clone();
+            next.counters[Counter::Hits as usize] += i + 1;
+            next.counters[Counter::DeviceReads as usize] += 4 * i;
+            next.counters[Counter::DeviceReadMs as usize] += i;
+            view.take(next, 3.0 + i as f64);
+        }
+        assert_eq!(
+            (view.ratios.len(), view.hit_percent(), view.device_us()),
+            (HISTORY_MAX, Some(100.0), Some(250.0))
+        );
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        assert!(
+            Snapshot::parse(&json!({"schema": "terrace.stat.v9"})).unwrap_err().contains("terrace.stat.v9")
+        );
+        assert!(Snapshot::parse(&json!({})).is_err());
+    }
+}
