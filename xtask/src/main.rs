@@ -30,13 +30,18 @@ const LONG_FILE_LINES_MAX: usize = 1200;
 const LONG: &[(&str, &str)] = &[
     ("crates/terrace-tests/src/exec.rs", "one operation beside the other, each with what it must answer"),
     (
-        "crates/terrace-policy/src/evict/mglru.rs",
-        "three versions of the kernel's policy, to be compared line by line",
+        "crates/terrace-policy/src/policies/mglru.rs",
+        "the kernel's policy, to be held against it function by function",
     ),
-    ("crates/terrace-policy/src/evict/strata.rs", "one policy whose queues are understood together"),
+    ("crates/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
     ("crates/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
     ("crates/terrace/tests/namespace.rs", "tests over one stage"),
     ("crates/terrace-tests/tests/programs.rs", "tests over one stage"),
+    ("crates/terrace-tests/src/rig.rs", "one stage for all tests"),
+    (
+        "crates/terrace-tests/src/storm/names.rs",
+        "one operation beside the other, each with what it must answer",
+    ),
     ("crates/terrace-tests/tests/doors.rs", "tests over one stage"),
     ("crates/terrace-bench/src/matrix/spec.rs", "being rewritten"),
     ("crates/terrace-bench/src/compare/cells.rs", "being rewritten"),

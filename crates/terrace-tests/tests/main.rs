@@ -14,4 +14,4 @@ mod policies;
 mod programs;
 mod storm;
 mod stress;
-mod watch;
+mod top;
