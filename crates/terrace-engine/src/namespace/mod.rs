@@ -394,6 +394,9 @@ impl<C: PageCache> Namespace<C> {
         if inode.kind != Kind::File {
             return Err(Error::WrongKind);
         }
+        if life.retired {
+            return Err(Error::UnknownNode(inode.nodeid));
+        }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
         let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
@@ -440,7 +443,7 @@ impl<C: PageCache> Namespace<C> {
             inode.note_object(false);
             self.pressure.object_gone();
         }
-        self.inodes.retire(inode);
+        self.inodes.retire(inode, &mut life);
     }
 
     fn invalidate_attributes(&self, nodeid: u64) {
