@@ -8,6 +8,7 @@ use crate::sample::{Sampler, Watch};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::tier::{Compressed, Leaving, WAS_HERE};
+use crate::trim::trim;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -149,6 +150,8 @@ impl Core {
         o.slot().id.store(0, Ordering::Release);
         self.objects.remove(&o.id());
         self.by_slot.remove(&o.slot_index());
+        trim(&mut self.objects);
+        trim(&mut self.by_slot);
     }
     /// False for an object that was forgotten: its slot may be another's by now.
     pub(crate) fn is_known(&self, o: &Object) -> bool {

@@ -79,10 +79,16 @@ impl Engine {
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         let writeback = o.writeback.lock();
         // Failures are counted against the object; the handle hears of them below.
-        let _ = self.write_back_locked(o, 0..u64::MAX, false);
+        let written = self.write_back_locked(o, 0..u64::MAX, false);
+        if written.as_ref().is_err_and(is_shortage) {
+            return written;
+        }
         if o.dirt.lock().unstable.is_empty() {
             drop(writeback);
-            let _ = self.sync(o, data_only);
+            let synced = self.sync(o, data_only);
+            if synced.as_ref().is_err_and(is_shortage) {
+                return synced;
+            }
         } else {
             let _ = self.stabilize_locked(o, data_only);
         }
@@ -144,7 +150,10 @@ impl Engine {
 
     fn note_outcome(&self, o: &Object, result: &io::Result<()>) {
         let errno = result.as_ref().err().map_or(0, errno);
-        if let Err(e) = result {
+        // For want of a descriptor nothing was tried: whoever waits for it is told, and handles are not.
+        if let Err(e) = result
+            && !is_shortage(e)
+        {
             o.note_error(e);
             self.counts.writeback_errors.fetch_add(1, Ordering::Relaxed);
             if o.failing().is_none() {
@@ -312,7 +321,11 @@ impl Engine {
     /// meanwhile.
     fn sync(&self, o: &Object, data_only: bool) -> io::Result<()> {
         let _syncing = o.syncing.read();
-        let synced = o.source().any().and_then(|f| self.io.sync(f.raw(), data_only));
+        let fd = match o.source().any() {
+            Err(e) if is_shortage(&e) => return Err(e),
+            fd => fd,
+        };
+        let synced = fd.and_then(|fd| self.io.sync(fd.raw(), data_only));
         synced.inspect_err(|e| {
             o.note_error(e);
             self.core.lock().end_sync(o, u64::MAX, Some(self.clock.now_ns()));
@@ -444,6 +457,11 @@ impl Engine {
 
 fn bytes(bufs: &[IoVec]) -> usize {
     bufs.iter().map(|b| b.len).sum()
+}
+
+/// No descriptor is to be had at this moment.
+fn is_shortage(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn errno(e: &io::Error) -> i32 {

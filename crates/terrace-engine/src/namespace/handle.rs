@@ -13,6 +13,7 @@ use super::durable::{Durable, FREE, Slot, USED};
 use super::error::{Error, Result};
 use super::inode::{Inode, InodeTable, Life};
 use super::{CachedFile, Door, PageCache};
+use crate::trim::trim;
 
 const SHARDS: usize = 16;
 
@@ -212,7 +213,12 @@ impl<C: PageCache> HandleTable<C> {
 
     /// Takes a handle out. `None`: it was released already, by the first try of a resent request.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle<C>>> {
-        let handle = self.shard(fh).write().remove(&fh)?;
+        let handle = {
+            let mut shard = self.shard(fh).write();
+            let handle = shard.remove(&fh)?;
+            trim(&mut shard);
+            handle
+        };
         self.durable.handles[handle.slot.index()].state.store(FREE, Ordering::Release);
         self.count.fetch_sub(1, Ordering::Relaxed);
         let mut recovered = self.recovered.lock();

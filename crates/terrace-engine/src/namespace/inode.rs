@@ -36,6 +36,7 @@ use super::error::{Error, Result};
 use super::paging::Emptied;
 use super::path::ProcPath;
 use crate::source::SourceFile;
+use crate::trim::trim;
 
 /// The node id of the root, and the inode number it reports.
 pub const ROOT: u64 = 1;
@@ -111,7 +112,21 @@ impl std::fmt::Debug for InodeRecord {
 impl<O: CachedFile> Inode<O> {
     /// Closes what writes the source, if nobody has the file open for writing any more.
     pub(crate) fn close_writer(&self, life: &Life<O>) {
-        let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) else { return };
+        if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
+            self.close_writer_of(object);
+        }
+    }
+
+    /// Closes the source's data descriptors, whoever has the file open: they are opened again where they are needed. How many?
+    pub(crate) fn close_data(&self, life: &Life<O>) -> usize {
+        let Some(object) = &life.object else { return 0 };
+        let before = object.source().data_held();
+        object.source().close_reader();
+        self.close_writer_of(object);
+        before.saturating_sub(object.source().data_held())
+    }
+
+    fn close_writer_of(&self, object: &O) {
         let closing = object.close_writer();
         // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
         self.note_writer(object.source());
@@ -474,8 +489,10 @@ impl<O> InodeTable<O> {
             out.is_some_and(|out| std::ptr::eq(&*out, inode)),
             "an inode is in the table until it is retired"
         );
+        trim(&mut shard);
         if let Some(mut foreign) = foreign {
             foreign.remove(&key);
+            trim(&mut foreign);
         }
         inode.record.state.store(FREE, Ordering::Release);
         self.count.fetch_sub(1, Ordering::Relaxed);
