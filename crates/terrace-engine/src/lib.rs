@@ -36,6 +36,7 @@ mod rings;
 pub mod segment;
 mod state;
 pub mod stats;
+mod trim;
 mod yield_memory;
 
 pub use file::{object, source};
@@ -51,3 +52,4 @@ pub use segment::SegmentHandles;
 pub use source::SourceFile;
 pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;
+pub use trim::set_up_heap;

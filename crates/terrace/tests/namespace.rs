@@ -488,6 +488,37 @@ fn more_files_than_descriptors() {
     }
 }
 
+/// More programs at once than threads answer them: whoever needs a descriptor waits, and the others make room.
+#[test]
+fn many_writers_with_few_descriptors_meet_no_error() {
+    if !possible() {
+        return;
+    }
+    for cache in [Cache::Direct, Cache::Engine] {
+        let mount = Mount::with_descriptors(cache, 400);
+        std::thread::scope(|scope| {
+            for writer in 0..24 {
+                let mount = &mount;
+                scope.spawn(move || {
+                    let dir = mount.path(&format!("d{writer}"));
+                    let fine = |what: &str, done: std::io::Result<()>| {
+                        done.unwrap_or_else(|err| panic!("{what} by writer {writer}: {err}"));
+                    };
+                    fine("mkdir", fs::create_dir(&dir));
+                    let path = |i: usize| dir.join(format!("f{i}"));
+                    (0..60).for_each(|i| fine("write", fs::write(path(i), [i as u8; 3000])));
+                    (0..60).for_each(|i| {
+                        fine("read", fs::read(path(i)).map(|found| assert_eq!(found, [i as u8; 3000])));
+                    });
+                    fine("rename", (0..30).try_for_each(|i| fs::rename(path(i), path(100 + i))));
+                    fine("remove", fs::remove_dir_all(&dir));
+                });
+            }
+        });
+        assert!(mount.descriptors() < 400, "{} descriptors", mount.descriptors());
+    }
+}
+
 /// The kernel remembers names that are not there, and their directories with them.
 #[test]
 fn more_directories_with_names_looked_for_in_vain_than_descriptors() {

@@ -151,6 +151,10 @@ impl SourceFile {
         let DataFd { fd, direct } = self.open_direct(OFlags::RDONLY)?;
         Ok((fd, direct.into_inner()))
     }
+    /// Data descriptors that are open.
+    pub(crate) fn data_held(&self) -> usize {
+        [&self.read, &self.write, &self.tail].into_iter().filter(|slot| slot.lock().is_some()).count()
+    }
     /// Closes the reader, as soon as nobody uses it any more.
     pub(crate) fn close_reader(&self) {
         drop(self.read.lock().take());

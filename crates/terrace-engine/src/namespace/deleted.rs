@@ -28,9 +28,7 @@ impl<C: PageCache> Namespace<C> {
         let nodeids: Vec<u64> = deleted.iter().map(|inode| inode.nodeid).collect();
         if !kernel.prune(&nodeids) {
             // Before Linux 6.18: by the name that it had. Another file that has it by now is looked up again.
-            for (parent, name) in deleted.iter().filter_map(|inode| self.last_name_of(inode)) {
-                kernel.invalidate_name(parent, &name);
-            }
+            self.list_names(deleted.iter().filter_map(|inode| self.last_name_of(inode)).collect());
         }
     }
 

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::mem::size_of;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -164,8 +165,8 @@ pub(crate) struct Durable {
     pub(crate) inodes: &'static [InodeRecord],
     pub(crate) handles: &'static [HandleRecord],
     pub(crate) journal: &'static [JournalRecord],
-    pub(crate) inode_slots: Slots,
-    pub(crate) handle_slots: Slots,
+    pub(crate) inode_slots: Arc<Slots>,
+    pub(crate) handle_slots: Arc<Slots>,
 }
 
 impl std::fmt::Debug for Durable {
@@ -218,8 +219,6 @@ impl Durable {
         if header.magic.load(Ordering::Acquire) != MAGIC || found != layout {
             return Err(Error::Cache(std::io::Error::other("the durable region is not of this layout")));
         }
-        durable.inode_slots.recover(|slot| durable.inodes[slot].state.load(Ordering::Acquire) == USED);
-        durable.handle_slots.recover(|slot| durable.handles[slot].state.load(Ordering::Acquire) == USED);
         Ok(durable)
     }
 
@@ -238,8 +237,8 @@ impl Durable {
                 inodes: table(base, HEADER_BYTES, layout.inodes_max),
                 handles: table(base, layout.handles_offset(), layout.handles_max),
                 journal: table(base, layout.journal_offset(), layout.journal_max),
-                inode_slots: Slots::new(&header.inodes_high, layout.inodes_max, "inode"),
-                handle_slots: Slots::new(&header.handles_high, layout.handles_max, "handle"),
+                inode_slots: Arc::new(Slots::new(&header.inodes_high, layout.inodes_max, "inode")),
+                handle_slots: Arc::new(Slots::new(&header.handles_high, layout.handles_max, "handle")),
             })
         }
     }
@@ -276,6 +275,32 @@ pub(crate) struct Slots {
     name: &'static str,
 }
 
+/// A slot that is taken. It is free again when this is dropped, and so once: whoever may still write to the slot's record
+/// holds this, and nobody else gets the record meanwhile.
+pub(crate) struct Slot {
+    index: u32,
+    slots: Arc<Slots>,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} slot {}", self.slots.name, self.index)
+    }
+}
+
+impl Slot {
+    /// Its place in the table.
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.free.lock().push(self.index);
+    }
+}
+
 impl Slots {
     fn new(high: &'static AtomicU32, max: u32, name: &'static str) -> Self {
         Self { free: Mutex::new(Vec::new()), high, max, name }
@@ -285,28 +310,29 @@ impl Slots {
         self.high.load(Ordering::Acquire).min(self.max) as usize
     }
 
-    fn recover(&self, used: impl Fn(usize) -> bool) {
-        let mut free = self.free.lock();
-        free.extend((0..self.high()).rev().filter(|&slot| !used(slot)).map(|slot| slot as u32));
+    /// The slots that an earlier daemon had in use; the others are free. To be asked once, before any is taken.
+    pub(crate) fn recover(self: &Arc<Self>, used: impl Fn(usize) -> bool) -> Vec<Slot> {
+        let (taken, free) = (0..self.high()).rev().partition(|&slot| used(slot));
+        let _: &Vec<usize> = &free;
+        *self.free.lock() = free.into_iter().map(|slot| slot as u32).collect();
+        taken.into_iter().rev().map(|slot| Slot { index: slot as u32, slots: self.clone() }).collect()
     }
 
     /// A slot that nobody uses; its record is to be filled and then published.
-    pub(crate) fn take(&self) -> Result<usize> {
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Slot> {
         let mut free = self.free.lock();
-        if let Some(slot) = free.pop() {
-            return Ok(slot as usize);
-        }
-        let slot = self.high.load(Ordering::Relaxed);
-        if slot >= self.max {
-            return Err(Error::TableFull(self.name));
-        }
-        self.high.store(slot + 1, Ordering::Release);
-        Ok(slot as usize)
-    }
-
-    /// Gives a slot back, its record unpublished already.
-    pub(crate) fn give(&self, slot: usize) {
-        self.free.lock().push(slot as u32);
+        let index = match free.pop() {
+            Some(index) => index,
+            None => {
+                let index = self.high.load(Ordering::Relaxed);
+                if index >= self.max {
+                    return Err(Error::TableFull(self.name));
+                }
+                self.high.store(index + 1, Ordering::Release);
+                index
+            }
+        };
+        Ok(Slot { index, slots: self.clone() })
     }
 }
 
@@ -336,15 +362,21 @@ pub(crate) mod tests {
         let region = region(layout);
         let durable = Durable::create(region, layout).unwrap();
         assert!(Durable::create(region, layout).is_err(), "a used region is not created again");
-        let taken: Vec<_> = (0..3).map(|_| durable.inode_slots.take().unwrap()).collect();
-        assert_eq!(taken, [0, 1, 2]);
+        let mut taken: Vec<_> = (0..3).map(|_| durable.inode_slots.take().unwrap()).collect();
+        assert!(taken.iter().map(Slot::index).eq(0..3));
         assert!(matches!(durable.inode_slots.take(), Err(Error::TableFull("inode"))));
         durable.inodes[1].state.store(USED, Ordering::Release);
 
         let again = Durable::open(region, layout).unwrap();
-        assert_eq!(again.inode_slots.take().unwrap(), 0);
-        assert_eq!(again.inode_slots.take().unwrap(), 2);
+        let is_used = |slot: usize| again.inodes[slot].state.load(Ordering::Acquire) == USED;
+        let mut recovered = again.inode_slots.recover(is_used);
+        assert!(recovered.iter().map(Slot::index).eq([1]));
+        recovered.extend([again.inode_slots.take().unwrap(), again.inode_slots.take().unwrap()]);
+        assert!(recovered.iter().map(Slot::index).eq([1, 0, 2]));
         assert!(again.inode_slots.take().is_err());
+        recovered.remove(1);
+        assert_eq!(again.inode_slots.take().unwrap().index(), 0, "free when it was dropped");
+        taken.clear();
         assert!(Durable::open(region, DurableLayout { inodes_max: 2, ..layout }).is_err());
     }
 }

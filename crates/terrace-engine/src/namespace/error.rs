@@ -42,6 +42,11 @@ impl Error {
     pub(crate) fn is(&self, errno: Errno) -> bool {
         matches!(self, Self::Source(e) if *e == errno)
     }
+
+    /// Is something used up that others give back: descriptors, places in a table?
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Source(Errno::MFILE | Errno::NFILE) | Self::TableFull(_))
+    }
 }
 
 impl From<Errno> for Error {

@@ -105,7 +105,9 @@ impl<C: PageCache> Namespace<C> {
             (false, _) if self.bound_by_modes => self.with_room(|| object.source().reader())?,
             _ => return Ok(()),
         };
-        self.pressure.opened(opened.raw());
+        if self.pressure.opened(opened.raw()) {
+            self.give_up_data();
+        }
         Ok(())
     }
 
@@ -160,7 +162,7 @@ impl<C: PageCache> Namespace<C> {
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
         if file.door == Door::MainDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
-            self.cache.fsync(&file.object, data_only, &file.cursor)?;
+            self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
         }
         let range = offset..offset + bytes as u64;
         // What the kernel writes back from its page cache, it keeps others from reading meanwhile.
@@ -195,7 +197,7 @@ impl<C: PageCache> Namespace<C> {
         let file = handle.file()?;
         let wanted = self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0;
         if wanted && !self.cache.is_own_thread(caller.tid) {
-            self.cache.flush(&file.object, 0..u64::MAX)?;
+            self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
         }
         Ok(())
     }
@@ -214,7 +216,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
-        Ok(self.cache.fsync(&file.object, data_only, &file.cursor)?)
+        self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))
     }
 
     /// Allocates, punches or zeroes a range, as `mode` says; the kernel lets nothing else through.
@@ -225,9 +227,11 @@ impl<C: PageCache> Namespace<C> {
         self.strip_privileges(caller, inode, None)?;
         let mode = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-        Ok(self.cache.with_source(&file.object, offset..end, || {
-            Ok(rustix::fs::fallocate(&*file.object.source().writer()?, mode, offset, len)?)
-        })?)
+        self.with_room(|| {
+            self.cache.with_source(&file.object, offset..end, || {
+                Ok(rustix::fs::fallocate(&*file.object.source().writer()?, mode, offset, len)?)
+            })
+        })
     }
 
     /// The next data or hole from `offset` on.
@@ -239,7 +243,7 @@ impl<C: PageCache> Namespace<C> {
             libc::SEEK_HOLE => SeekFrom::Hole(offset),
             _ => return Err(Errno::INVAL.into()),
         };
-        self.cache.flush(&file.object, 0..u64::MAX)?;
+        self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
         let reader = self.with_room(|| file.object.source().reader())?;
         Ok(rustix::fs::seek(&*reader, seek)?)
     }
@@ -255,14 +259,15 @@ impl<C: PageCache> Namespace<C> {
         let (source, target) = (self.handles.get(from.0)?, self.handles.get(to.0)?);
         let len = len.min(COPY_BYTES_MAX);
         let end = |offset: u64| offset.checked_add(len).ok_or(Errno::OVERFLOW);
-        self.cache.flush(&source.file()?.object, from.1..end(from.1)?)?;
+        let (from_file, from_end) = (source.file()?, end(from.1)?);
+        self.with_room(|| self.cache.flush(&from_file.object, from.1..from_end))?;
         target.inode.touch();
         self.strip_privileges(caller, &target.inode, None)?;
-        let range = to.1..end(to.1)?;
-        let copied = self
-            .cache
-            .with_source(&target.file()?.object, range, || copy(&source, from.1, &target, to.1, len));
-        Ok(copied?)
+        let (file, range) = (target.file()?, to.1..end(to.1)?);
+        self.with_room(|| {
+            let copy = || copy(&source, from.1, &target, to.1, len);
+            self.cache.with_source(&file.object, range.clone(), copy)
+        })
     }
 
     /// Figures of the source file system.

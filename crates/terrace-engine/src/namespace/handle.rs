@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::dir::Stream;
-use super::durable::{Durable, FREE, HandleRecord, USED};
+use super::durable::{Durable, FREE, Slot, USED};
 use super::error::{Error, Result};
 use super::inode::{Inode, InodeTable, Life};
 use super::{CachedFile, Door, PageCache};
+use crate::trim::trim;
 
 const SHARDS: usize = 16;
 
@@ -72,7 +73,8 @@ pub(crate) enum What<C: PageCache> {
 pub(crate) struct Handle<C: PageCache> {
     pub(crate) inode: Arc<Inode<C::Object>>,
     pub(crate) what: What<C>,
-    slot: usize,
+    /// Its record is this handle's until the last reference to it is dropped.
+    slot: Slot,
     unique: u64,
 }
 
@@ -115,21 +117,17 @@ impl<C: PageCache> HandleTable<C> {
     /// The handles of an earlier daemon. Their descriptors stay open on an error, too.
     pub(crate) fn recover(durable: Arc<Durable>, inodes: &InodeTable<C::Object>, cache: &C) -> Result<Self> {
         let table = ManuallyDrop::new(Self::new(durable));
-        for (slot, record) in table.durable.handles_used().iter().enumerate() {
-            if record.state.load(Ordering::Acquire) == USED {
-                table.adopt(slot, record, inodes, cache)?;
-            }
+        let records = table.durable.handles;
+        let slots =
+            table.durable.handle_slots.recover(|slot| records[slot].state.load(Ordering::Acquire) == USED);
+        for slot in slots {
+            table.adopt(slot, inodes, cache)?;
         }
         Ok(ManuallyDrop::into_inner(table))
     }
 
-    fn adopt(
-        &self,
-        slot: usize,
-        record: &HandleRecord,
-        inodes: &InodeTable<C::Object>,
-        cache: &C,
-    ) -> Result<()> {
+    fn adopt(&self, slot: Slot, inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
+        let record = &self.durable.handles[slot.index()];
         let inode = inodes.get(record.nodeid.load(Ordering::Relaxed))?;
         let raw = record.fd.load(Ordering::Relaxed);
         let what = if raw >= 0 {
@@ -148,7 +146,7 @@ impl<C: PageCache> HandleTable<C> {
         };
         count_open(&inode, &mut inode.life.lock(), &what);
         let unique = record.unique.load(Ordering::Relaxed);
-        let fh = file_handle(slot, record.generation.load(Ordering::Relaxed));
+        let fh = file_handle(&slot, record.generation.load(Ordering::Relaxed));
         self.recovered.lock().insert(unique, fh);
         self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +176,8 @@ impl<C: PageCache> HandleTable<C> {
         Some((fh, self.get(fh).ok()?))
     }
 
-    /// Enters a new handle and counts it at its inode, whose `life` the caller holds; it is durable when this returns.
+    /// Enters a new handle and counts it at its inode, whose `life` the caller holds; it is durable when this returns. The next
+    /// daemon finds the inode by its number: one that has left the table has no handles.
     pub(crate) fn insert(
         &self,
         inode: &Arc<Inode<C::Object>>,
@@ -186,10 +185,13 @@ impl<C: PageCache> HandleTable<C> {
         what: What<C>,
         unique: u64,
     ) -> Result<u64> {
+        if life.retired {
+            return Err(Error::UnknownNode(inode.nodeid));
+        }
         let slot = self.durable.handle_slots.take()?;
         count_open(inode, life, &what);
-        let record = &self.durable.handles[slot];
-        assert_eq!(record.state.load(Ordering::Acquire), FREE, "handle slot {slot} is taken");
+        let record = &self.durable.handles[slot.index()];
+        assert_eq!(record.state.load(Ordering::Acquire), FREE, "{slot:?} is taken");
         let generation = self.durable.header.handle_generation.fetch_add(1, Ordering::AcqRel);
         let (fd, flags, door) = match &what {
             What::File(file) => (-1, file.flags, file.door),
@@ -202,7 +204,7 @@ impl<C: PageCache> HandleTable<C> {
         record.flags.store(flags, Ordering::Relaxed);
         record.door.store(door.code(), Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
-        let fh = file_handle(slot, generation);
+        let fh = file_handle(&slot, generation);
         let inode = inode.clone();
         self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -211,9 +213,13 @@ impl<C: PageCache> HandleTable<C> {
 
     /// Takes a handle out. `None`: it was released already, by the first try of a resent request.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle<C>>> {
-        let handle = self.shard(fh).write().remove(&fh)?;
-        self.durable.handles[handle.slot].state.store(FREE, Ordering::Release);
-        self.durable.handle_slots.give(handle.slot);
+        let handle = {
+            let mut shard = self.shard(fh).write();
+            let handle = shard.remove(&fh)?;
+            trim(&mut shard);
+            handle
+        };
+        self.durable.handles[handle.slot.index()].state.store(FREE, Ordering::Release);
         self.count.fetch_sub(1, Ordering::Relaxed);
         let mut recovered = self.recovered.lock();
         if !recovered.is_empty() {
@@ -224,8 +230,8 @@ impl<C: PageCache> HandleTable<C> {
 }
 
 /// Handles are numbered from 1 on: 0 is what the kernel sends where it has none.
-fn file_handle(slot: usize, generation: u32) -> u64 {
-    (u64::from(generation) << 32) | (slot as u64 + 1)
+fn file_handle(slot: &Slot, generation: u32) -> u64 {
+    (u64::from(generation) << 32) | (slot.index() as u64 + 1)
 }
 
 /// Counts a handle in at its inode, by one who holds its `life`. While a writer goes through the kernel's page cache, dirty

@@ -5,6 +5,19 @@
 //! in the durable record) or a handle is open; whichever ends last retires it, or lets it rest while something of it
 //! is cached.
 //!
+//! | state | in the table | record | who holds the slot | what ends it |
+//! |---|---|---|---|---|
+//! | free | - | FREE | the list of free slots | `insert`, under the shard's lock: fields first, USED last |
+//! | known | yes | USED, `nlookup` > 0 | the `Inode` | `release` of the last reference |
+//! | open | yes | USED | the `Inode` | release of the last handle, under `life` |
+//! | forgotten, resting | yes | USED, `nlookup` = 0 | the `Inode` | a lookup that counts (known again), or `retire`, under `life` and the shard's lock |
+//! | retired | no (`Life::retired`) | FREE | the `Inode` | the drop of its last reference: descriptor closed, slot free |
+//!
+//! So an `Arc<Inode>` that outlives its place in the table writes to a record that nobody reads and nobody else is given, a slot is freed where its
+//! owner is dropped and nowhere else, and no record names a closed descriptor. A retired inode is neither opened nor given an
+//! object (`Life::retired` is looked at under `life`, where those are made). A daemon that dies between `retire` and the drop leaves an open
+//! descriptor that no record names: the next one closes it with the dead one's other strays.
+//!
 //! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
 //! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
 
@@ -18,11 +31,12 @@ use rustix::fs::{AtFlags, Stat};
 
 use super::CachedFile;
 use super::attr::{Attr, Kind};
-use super::durable::{Durable, FREE, InodeRecord, USED};
+use super::durable::{Durable, FREE, InodeRecord, Slot, USED};
 use super::error::{Error, Result};
 use super::paging::Emptied;
 use super::path::ProcPath;
 use crate::source::SourceFile;
+use crate::trim::trim;
 
 /// The node id of the root, and the inode number it reports.
 pub const ROOT: u64 = 1;
@@ -65,6 +79,8 @@ pub(crate) struct Life<O> {
     pub(crate) writers: u32,
     /// Of these, handles whose holder may map the file without our hearing of it.
     pub(crate) unseen_writers: u32,
+    /// No longer in the table, where another inode may have the number by now.
+    pub(crate) retired: bool,
 }
 
 /// One inode.
@@ -72,9 +88,10 @@ pub(crate) struct Life<O> {
 pub(crate) struct Inode<O> {
     pub(crate) nodeid: u64,
     pub(crate) kind: Kind,
-    slot: usize,
     fd: OwnedFd,
     record: &'static InodeRecord,
+    /// The record is this inode's until here.
+    _slot: Slot,
     pub(crate) life: Mutex<Life<O>>,
     /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
@@ -95,7 +112,21 @@ impl std::fmt::Debug for InodeRecord {
 impl<O: CachedFile> Inode<O> {
     /// Closes what writes the source, if nobody has the file open for writing any more.
     pub(crate) fn close_writer(&self, life: &Life<O>) {
-        let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) else { return };
+        if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
+            self.close_writer_of(object);
+        }
+    }
+
+    /// Closes the source's data descriptors, whoever has the file open: they are opened again where they are needed. How many?
+    pub(crate) fn close_data(&self, life: &Life<O>) -> usize {
+        let Some(object) = &life.object else { return 0 };
+        let before = object.source().data_held();
+        object.source().close_reader();
+        self.close_writer_of(object);
+        before.saturating_sub(object.source().data_held())
+    }
+
+    fn close_writer_of(&self, object: &O) {
         let closing = object.close_writer();
         // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
         self.note_writer(object.source());
@@ -104,14 +135,20 @@ impl<O: CachedFile> Inode<O> {
 }
 
 impl<O> Inode<O> {
-    fn new(slot: usize, record: &'static InodeRecord, fd: OwnedFd) -> Self {
+    fn new(slot: Slot, record: &'static InodeRecord, fd: OwnedFd) -> Self {
         Self {
             nodeid: record.nodeid.load(Ordering::Relaxed),
             kind: Kind::from_mode(record.mode.load(Ordering::Relaxed)),
-            slot,
             fd,
             record,
-            life: Mutex::new(Life { object: None, handles: 0, writers: 0, unseen_writers: 0 }),
+            _slot: slot,
+            life: Mutex::new(Life {
+                object: None,
+                handles: 0,
+                writers: 0,
+                unseen_writers: 0,
+                retired: false,
+            }),
             announcing_writers: AtomicU32::new(0),
             emptied: Emptied::default(),
             unprivileged: AtomicBool::new(false),
@@ -160,7 +197,7 @@ impl<O> Inode<O> {
 
     /// Neither the kernel nor a handle refers to it. The caller holds `life`.
     pub(crate) fn is_forgotten(&self, life: &Life<O>) -> bool {
-        life.handles == 0 && self.nlookup() == 0 && self.nodeid != ROOT
+        !life.retired && life.handles == 0 && self.nlookup() == 0 && self.nodeid != ROOT
     }
 
     /// Notes in the durable table whether the page cache has an object of this inode.
@@ -250,27 +287,26 @@ impl<O> InodeTable<O> {
         let stat = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH)?;
         let table = Self::empty(durable, &stat);
         let slot = table.durable.inode_slots.take()?;
-        assert_eq!(slot, 0, "the root is the first inode of a fresh table");
+        assert_eq!(slot.index(), 0, "the root is the first inode of a fresh table");
         table.publish(slot, ROOT, &stat, root);
         Ok(table)
     }
 
     /// The table of an earlier daemon; its descriptors are still open in the shared descriptor table.
     pub(crate) fn recover(durable: Arc<Durable>) -> Result<Self> {
-        let records = durable.inodes_used();
-        let root = records.first().filter(|r| r.state.load(Ordering::Acquire) == USED);
-        let root = root.ok_or(Error::UnknownNode(ROOT))?;
-        let root_fd = root.fd.load(Ordering::Relaxed);
+        let records = durable.inodes;
+        let slots = durable.inode_slots.recover(|slot| records[slot].state.load(Ordering::Acquire) == USED);
+        let root = slots.first().filter(|slot| slot.index() == 0).ok_or(Error::UnknownNode(ROOT))?;
+        let root_fd = records[root.index()].fd.load(Ordering::Relaxed);
         // SAFETY: the record of the root is never freed, so its descriptor is open.
         let stat = rustix::fs::statat(unsafe { BorrowedFd::borrow_raw(root_fd) }, "", AtFlags::EMPTY_PATH)?;
         let table = Self::empty(durable, &stat);
-        for (slot, record) in records.iter().enumerate() {
-            if record.state.load(Ordering::Acquire) == USED {
-                // SAFETY: a used record owns its descriptor: it was published after the descriptor was opened, and
-                // is unpublished before it is closed.
-                let fd = unsafe { OwnedFd::from_raw_fd(record.fd.load(Ordering::Relaxed)) };
-                table.adopt(Inode::new(slot, record, fd));
-            }
+        for slot in slots {
+            let record = &records[slot.index()];
+            // SAFETY: a used record owns its descriptor: it was published after the descriptor was opened, and
+            // is unpublished before it is closed.
+            let fd = unsafe { OwnedFd::from_raw_fd(record.fd.load(Ordering::Relaxed)) };
+            table.adopt(Inode::new(slot, record, fd));
         }
         Ok(table)
     }
@@ -410,13 +446,13 @@ impl<O> InodeTable<O> {
         Ok(inode)
     }
 
-    fn publish(&self, slot: usize, nodeid: u64, stat: &Stat, fd: OwnedFd) {
+    fn publish(&self, slot: Slot, nodeid: u64, stat: &Stat, fd: OwnedFd) {
         self.adopt(self.fill(slot, nodeid, stat, fd, 1));
     }
 
-    fn fill(&self, slot: usize, nodeid: u64, stat: &Stat, fd: OwnedFd, nlookup: u64) -> Inode<O> {
-        let record = &self.durable.inodes[slot];
-        assert_eq!(record.state.load(Ordering::Acquire), FREE, "inode slot {slot} is taken");
+    fn fill(&self, slot: Slot, nodeid: u64, stat: &Stat, fd: OwnedFd, nlookup: u64) -> Inode<O> {
+        let record = &self.durable.inodes[slot.index()];
+        assert_eq!(record.state.load(Ordering::Acquire), FREE, "{slot:?} is taken");
         record.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
         record.nodeid.store(nodeid, Ordering::Relaxed);
         record.dev.store(stat.st_dev, Ordering::Relaxed);
@@ -439,21 +475,26 @@ impl<O> InodeTable<O> {
         (held <= n).then(|| inode.clone())
     }
 
-    /// Drops an inode without references, unless a lookup came in between. The caller holds its `life`.
-    pub(crate) fn retire(&self, inode: &Inode<O>) {
+    /// Takes a forgotten inode out, unless a lookup came in between. The slot stays its own until the last reference to it is dropped.
+    pub(crate) fn retire(&self, inode: &Inode<O>, life: &mut Life<O>) {
         let key = (inode.record.dev.load(Ordering::Relaxed), inode.record.ino.load(Ordering::Relaxed));
         let foreign = (inode.nodeid >= FOREIGN_MIN).then(|| self.foreign.lock());
         let mut shard = self.shard(inode.nodeid).lock();
-        if inode.nlookup() > 0 || inode.nodeid == ROOT {
+        if !inode.is_forgotten(life) {
             return;
         }
-        if shard.remove(&inode.nodeid).is_some() {
-            if let Some(mut foreign) = foreign {
-                foreign.remove(&key);
-            }
-            inode.record.state.store(FREE, Ordering::Release);
-            self.durable.inode_slots.give(inode.slot);
-            self.count.fetch_sub(1, Ordering::Relaxed);
+        life.retired = true;
+        let out = shard.remove(&inode.nodeid);
+        assert!(
+            out.is_some_and(|out| std::ptr::eq(&*out, inode)),
+            "an inode is in the table until it is retired"
+        );
+        trim(&mut shard);
+        if let Some(mut foreign) = foreign {
+            foreign.remove(&key);
+            trim(&mut foreign);
         }
+        inode.record.state.store(FREE, Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }

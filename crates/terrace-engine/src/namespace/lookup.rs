@@ -70,11 +70,12 @@ impl<C: PageCache> Namespace<C> {
             Some(inode) => inode,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let open = || self.pressure.admit(rustix::fs::openat(dir, name, flags, Mode::empty())?);
-                let fd = self.with_room(open)?;
-                self.pressure.opened(fd.as_raw_fd());
-                stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
-                self.inodes.insert(&stat, fd, &counts)?
+                self.with_room(|| -> Result<_> {
+                    let fd = self.pressure.admit(rustix::fs::openat(dir, name, flags, Mode::empty())?)?;
+                    self.pressure.opened(fd.as_raw_fd());
+                    stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
+                    self.inodes.insert(&stat, fd, &counts)
+                })?
             }
         };
         let (attr, attr_ttl) = self.overlay(&inode, &stat);

@@ -398,6 +398,9 @@ impl<C: PageCache> Namespace<C> {
         if inode.kind != Kind::File {
             return Err(Error::WrongKind);
         }
+        if life.retired {
+            return Err(Error::UnknownNode(inode.nodeid));
+        }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
         let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
@@ -429,22 +432,23 @@ impl<C: PageCache> Namespace<C> {
         stat.is_ok_and(|stat| stat.st_nlink > 0)
     }
 
-    /// Drops a forgotten inode with all that is cached of it.
-    fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, inode::Life<C::Object>>) {
+    /// Drops a forgotten inode with all that is cached of it. False: that could not be written back.
+    fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, inode::Life<C::Object>>) -> bool {
         if let Some(object) = &life.object {
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
                 // What could not be written back stays, with the inode, until a later forget or the end.
                 inode.note_writer(object.source());
-                return;
+                return false;
             }
             inode.forget_writer();
             life.object = None;
             inode.note_object(false);
             self.pressure.object_gone();
         }
-        self.inodes.retire(inode);
+        self.inodes.retire(inode, &mut life);
+        true
     }
 
     fn invalidate_attributes(&self, nodeid: u64) {

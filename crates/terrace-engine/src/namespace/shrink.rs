@@ -5,15 +5,21 @@
 //! thread asks the kernel to drop old ones, those longest unused first (second chance: a lookup or an open marks an
 //! inode, the hand takes the mark away and comes back).
 //!
+//! Descriptors that can be had again are a cache: those of data are given up, and resting inodes dropped, by the request that finds none left
+//! ([`Namespace::with_room`]). Where only the kernel can help, the request waits, on a thread that answers nothing else: the
+//! FORGETs and RELEASEs that make room must be answered meanwhile. A program meets EMFILE only if nothing was to be had for
+//! a long time, and the log says so.
+//!
 //! The kernel forgets for reasons of its own, too: under pressure for memory, the usual state of our users' machines. An inode
 //! of which something is cached then *rests*: it stays in the table as if it were known. The same thread drops resting inodes when there is
 //! nothing left to keep, and, the longest unused first, when the tables become crowded.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -21,16 +27,22 @@ use rustix::io::Errno;
 use super::error::{Error, Result};
 use super::inode::{Inode, ROOT};
 use super::lookup::stat_name;
-use super::{Namespace, PageCache, limits, paging};
+use super::{CachedFile, Namespace, PageCache, limits, paging};
+use crate::trim::{Freed, give_heap_back};
 
-/// How long a request waits for a descriptor: this, so often.
+/// How long a request waits for a descriptor until it looks again.
 const WAIT: Duration = Duration::from_millis(2);
-const WAITS_MAX: usize = 500;
+/// And in all, on a thread that answers no others: programs hold all of them then, and no patience helps.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// On a thread that answers the kernel.
+const PATIENCE_AT_THE_DOOR: Duration = Duration::from_secs(1);
+/// The log says no more often that there is none.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
-/// Names looked for in vain that are written down at the most, until the kernel is told to forget them.
-const VAIN_MAX: usize = 2048;
+/// Names that are written down at the most, until the kernel is told to forget them.
+const NAMES_MAX: usize = 2048;
 /// Descriptors that inodes leave to everything else: connections, open files, records.
 const RESERVE_MAX: u64 = 64;
 /// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
@@ -44,6 +56,8 @@ pub(crate) struct Pressure {
     /// Number of the descriptor opened last; as good as a count, since the kernel gives the lowest that is free.
     newest: AtomicU64,
     descriptors_mark: u64,
+    /// From this number on requests that need one are answered by threads that may wait.
+    short_mark: u64,
     /// From this number on descriptors are not for inodes.
     reserve: u64,
     inodes_mark: usize,
@@ -56,11 +70,20 @@ pub(crate) struct Pressure {
     /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
     waiters: AtomicUsize,
     waiters_max: AtomicUsize,
-    /// Directories and names in them that were looked for in vain.
-    vain: Mutex<Vec<(u64, OsString)>>,
+    /// Names that the kernel is to forget, with their directories: those that were looked for in vain, and where it prunes no inodes, theirs.
+    names: Mutex<Vec<(u64, OsString)>>,
+    /// Rung when there are some.
+    names_bell: Condvar,
+    /// When the log was last told that there was no room.
+    told: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
     bell: Condvar,
+}
+
+thread_local! {
+    /// Does this thread answer nothing that others wait for?
+    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pressure {
@@ -69,6 +92,7 @@ impl Pressure {
         Self {
             newest: AtomicU64::new(0),
             descriptors_mark: descriptors_max / 4 * 3,
+            short_mark: descriptors_max / 8 * 7,
             reserve: descriptors_max - RESERVE_MAX.min(descriptors_max / 16),
             inodes_mark: inodes_max / 4 * 3,
             objects: AtomicUsize::new(0),
@@ -77,19 +101,22 @@ impl Pressure {
             swept: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
-            vain: Mutex::default(),
+            names: Mutex::default(),
+            names_bell: Condvar::new(),
+            told: Mutex::new(None),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
             bell: Condvar::new(),
         }
     }
 
-    /// A descriptor of this number was opened.
-    pub(crate) fn opened(&self, number: i32) {
+    /// A descriptor of this number was opened. Is it one of the last, which writebacks and whoever answers need?
+    pub(crate) fn opened(&self, number: i32) -> bool {
         self.newest.store(number as u64, Ordering::Relaxed);
         if number as u64 >= self.descriptors_mark {
             self.bell.notify_one();
         }
+        number as u64 >= self.reserve
     }
 
     /// An inode's descriptor that was just opened, unless it is one of the last, which are for others.
@@ -100,22 +127,41 @@ impl Pressure {
         }
     }
 
-    /// Waits a little for descriptors to be closed. False: enough others wait.
-    fn wait(&self) -> bool {
-        let others = self.waiters.fetch_add(1, Ordering::AcqRel);
-        let may = others < self.waiters_max.load(Ordering::Relaxed);
+    /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
+    fn wait(&self, began: Instant) -> bool {
+        let at_the_door = !MAY_WAIT.get();
+        let patience = if at_the_door { PATIENCE_AT_THE_DOOR } else { PATIENCE };
+        if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
+            return false;
+        }
+        let waiters = at_the_door.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
+        let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
         if may {
             self.newest.store(u64::MAX, Ordering::Relaxed);
             self.bell.notify_one();
             std::thread::sleep(WAIT);
         }
-        self.waiters.fetch_sub(1, Ordering::AcqRel);
+        if at_the_door {
+            self.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
         may
+    }
+
+    /// Is it time to say (again) that there is no room?
+    fn is_to_be_told(&self) -> bool {
+        let mut told = self.told.lock();
+        let due = told.is_none_or(|at| at.elapsed() > TELL_EVERY);
+        if due {
+            *told = Some(Instant::now());
+        }
+        due
     }
 
     /// Is there need to forget?
     pub(crate) fn is_high(&self, inodes: usize) -> bool {
+        // Inodes that go leave holes, which the next ones fill: the newest number tells little then, and each inode is a descriptor.
         self.newest.load(Ordering::Relaxed) >= self.descriptors_mark
+            || inodes as u64 >= self.descriptors_mark
             || inodes >= self.inodes_mark
             || self.objects() >= self.objects_mark
     }
@@ -160,27 +206,72 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.waiters_max.store(threads / 2, Ordering::Relaxed);
     }
 
-    /// Runs `open`, or anything that may open something, again if need be while descriptors are short: some are always about
-    /// to be given back. Nothing may have been done when it fails so.
+    /// Says that this thread answers no request that another may wait for: it may wait for descriptors.
+    pub fn may_wait() {
+        MAY_WAIT.set(true);
+    }
+
+    /// Are descriptors or places in the tables so few that a request that needs one may have to wait?
+    pub fn is_short(&self) -> bool {
+        self.pressure.newest.load(Ordering::Relaxed) >= self.pressure.short_mark
+            || self.inodes.len() as u64 >= self.pressure.descriptors_mark
+            || self.inodes.len() >= self.inodes.max() / 8 * 7
+    }
+
+    /// Runs `open`, or anything that may open something, again while there is no room for it: what can be had again is given up, and then
+    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller may hold the `life` of one inode.
     pub(crate) fn with_room<T, E: Into<Error>>(
         &self,
         mut open: impl FnMut() -> std::result::Result<T, E>,
     ) -> Result<T> {
-        for _ in 0..WAITS_MAX {
-            match open().map_err(Into::into) {
-                Err(error) if (error.is(Errno::MFILE) || error.is(Errno::NFILE)) && self.pressure.wait() => {}
+        let mut began = None;
+        loop {
+            let error = match open().map_err(Into::into) {
+                Err(error) if error.is_shortage() => error,
                 result => return result,
+            };
+            let began = *began.get_or_insert_with(Instant::now);
+            let given_up = self.give_up_data() > 0 || self.sweep(true);
+            if !given_up && !self.pressure.wait(began) || began.elapsed() > PATIENCE {
+                if self.pressure.is_to_be_told() {
+                    let (inodes, handles) = (self.inodes.len(), self.handles.len());
+                    tracing::warn!(
+                        "{error}: programs get this error; {inodes} inodes are known, {handles} open handles; raise the limit of open \
+                         files before the mount (`ulimit -n`, LimitNOFILE= of a unit) or limits.inodes_max"
+                    );
+                }
+                return Err(error);
             }
         }
-        open().map_err(Into::into)
+    }
+
+    /// Closes data descriptors that are opened again where they are needed: those of files that nobody reads or writes at this moment.
+    /// How many?
+    pub(crate) fn give_up_data(&self) -> usize {
+        if self.bound_by_modes {
+            return 0; // The mode may forbid to open them again.
+        }
+        let mut open = Vec::new();
+        for part in 0..self.inodes.shards() {
+            self.inodes.visit(part, |inode| {
+                let life = inode.life.try_lock();
+                if life.is_some_and(|life| life.object.as_ref().is_some_and(|o| o.source().data_held() > 0)) {
+                    open.push(inode.clone());
+                }
+            });
+        }
+        open.iter().filter_map(|inode| inode.life.try_lock().map(|life| inode.close_data(&life))).sum()
     }
 
     /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
+        let mut freed = Freed::default();
         while !pressure.ended.load(Ordering::Acquire) {
-            self.forget_vain();
             self.forget_deleted();
+            if freed.is_much(self.inodes.len()) {
+                give_heap_back();
+            }
             let high = pressure.is_high(self.inodes.len());
             let crowded = high || pressure.is_crowded(self.inodes.len());
             if self.sweep(crowded) && crowded || high && self.shrink() {
@@ -192,8 +283,10 @@ impl<C: PageCache> Namespace<C> {
 
     /// Ends `shrink_loop`.
     pub fn end_shrinking(&self) {
+        let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
         self.pressure.bell.notify_all();
+        self.pressure.names_bell.notify_all();
     }
 
     /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
@@ -219,16 +312,16 @@ impl<C: PageCache> Namespace<C> {
         }
         // It was needed when the last writer went, and may be so no longer.
         for inode in written {
-            inode.close_writer(&inode.life.lock());
+            inode.life.try_lock().iter().for_each(|life| inode.close_writer(life));
         }
         let (mut dropped, mut aged) = (false, false);
         for inode in resting {
-            let life = inode.life.lock();
+            // Whoever holds it may be in here as well, for want of a descriptor.
+            let Some(life) = inode.life.try_lock() else { continue };
             let used = crowded && inode.used.swap(false, Ordering::Relaxed);
             aged |= used;
             if inode.is_forgotten(&life) && !((used || !crowded) && self.rest(&inode, &life)) {
-                self.retire(&inode, life);
-                dropped = true;
+                dropped |= self.retire(&inode, life);
             }
         }
         if dropped && let Ok(root) = self.inode(ROOT) {
@@ -246,14 +339,21 @@ impl<C: PageCache> Namespace<C> {
         }
         if !kernel.prune(&unused) {
             // Before Linux 6.18: name by name.
-            for (parent, name) in unused.iter().filter_map(|&nodeid| self.name_of(&root, nodeid)) {
-                kernel.invalidate_name(parent, &name);
-            }
+            let names: Vec<_> = unused.iter().filter_map(|&nodeid| self.name_of(&root, nodeid)).collect();
+            self.list_names(names);
         }
         // The forgets come in as requests of their own.
         std::thread::sleep(Duration::from_millis(1));
         self.pressure.newest.store(limits::descriptors_used(root.fd()), Ordering::Relaxed);
         true
+    }
+
+    /// Names that the kernel is to forget: told by [`Namespace::forget_names_loop`].
+    pub(super) fn list_names(&self, names: Vec<(u64, OsString)>) {
+        let mut listed = self.pressure.names.lock();
+        let room = NAMES_MAX.saturating_sub(listed.len());
+        listed.extend(names.into_iter().take(room));
+        self.pressure.names_bell.notify_one();
     }
 
     /// A name was looked for in vain. The kernel keeps that, and the name's directory with it, which pruning then spares. It drops it when it
@@ -262,19 +362,32 @@ impl<C: PageCache> Namespace<C> {
         if !self.pressure.is_half_full(self.inodes.len()) {
             return;
         }
-        let mut vain = self.pressure.vain.lock();
-        if vain.len() < VAIN_MAX {
-            vain.push((parent, name.to_owned()));
+        let mut names = self.pressure.names.lock();
+        if names.len() < NAMES_MAX {
+            names.push((parent, name.to_owned()));
         }
-        if vain.len() >= VAIN_MAX / 16 {
-            self.pressure.bell.notify_one();
+        if names.len() >= NAMES_MAX / 16 {
+            self.pressure.names_bell.notify_one();
         }
     }
 
-    fn forget_vain(&self) {
-        let vain = std::mem::take(&mut *self.pressure.vain.lock());
-        if let Some(kernel) = self.kernel.get() {
-            vain.iter().for_each(|(parent, name)| kernel.invalidate_name(*parent, name));
+    /// Tells the kernel which names to forget. It takes the directory's lock for that, which a request may hold that waits for a
+    /// descriptor: so this is a thread that nobody waits for. Returns after `end_shrinking`.
+    pub fn forget_names_loop(&self) {
+        let pressure = &self.pressure;
+        while !pressure.ended.load(Ordering::Acquire) {
+            let names = std::mem::take(&mut *pressure.names.lock());
+            if let Some(kernel) = self.kernel.get() {
+                let alive = |_: &&(u64, OsString)| !pressure.ended.load(Ordering::Acquire);
+                names
+                    .iter()
+                    .take_while(alive)
+                    .for_each(|(parent, name)| kernel.invalidate_name(*parent, name));
+            }
+            let mut names = pressure.names.lock();
+            if names.len() < NAMES_MAX / 16 && !pressure.ended.load(Ordering::Acquire) {
+                pressure.names_bell.wait_for(&mut names, Duration::from_secs(1));
+            }
         }
     }
 

@@ -10,9 +10,12 @@ use rustix::fs::{Mode, OFlags};
 
 use super::direct::Direct;
 use super::durable::tests::region;
+use super::lookup::stat_name;
 use super::*;
 use crate::io::BlockingIo;
 use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
+
+mod lives;
 
 const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
 const RESENT: u64 = 1 << 63;

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{Object, ObjectRef};
-use crate::path::writeback;
+use crate::path::writeback::{self, is_shortage};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -35,10 +35,16 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
     // Failures are counted against the object; the handle hears of them below.
-    let _ = writeback::write_back_locked(cx, o, 0..u64::MAX, false);
+    let written = writeback::write_back_locked(cx, o, 0..u64::MAX, false);
+    if written.as_ref().is_err_and(is_shortage) {
+        return written;
+    }
     if o.dirty.lock().unstable.is_empty() {
         drop(writeback);
-        let _ = sync(cx, o, data_only);
+        let synced = sync(cx, o, data_only);
+        if synced.as_ref().is_err_and(is_shortage) {
+            return synced;
+        }
     } else {
         let _ = stabilize_locked(cx, o, data_only);
     }
@@ -130,7 +136,11 @@ pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
 /// meanwhile.
 fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
     let _syncing = o.syncing.read();
-    let synced = o.source().any().and_then(|f| cx.io.sync(f.raw(), data_only));
+    let fd = match o.source().any() {
+        Err(e) if is_shortage(&e) => return Err(e),
+        fd => fd,
+    };
+    let synced = fd.and_then(|fd| cx.io.sync(fd.raw(), data_only));
     synced.inspect_err(|e| {
         o.note_error(e);
         cx.state.lock().end_sync(o, u64::MAX, Some(cx.clock.now_ns()));

@@ -54,7 +54,10 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cac
 
 pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
     let errno = result.as_ref().err().map_or(0, errno);
-    if let Err(e) = result {
+    // For want of a descriptor nothing was tried: whoever waits for it is told, and handles are not.
+    if let Err(e) = result
+        && !is_shortage(e)
+    {
         o.note_error(e);
         cx.counters.writeback_errors.fetch_add(1, Ordering::Relaxed);
         if o.failing().is_none() {
@@ -153,6 +156,11 @@ fn complete_writeback(
 
 fn bytes(bufs: &[IoVec]) -> usize {
     bufs.iter().map(|b| b.len).sum()
+}
+
+/// No descriptor is to be had at this moment.
+pub(crate) fn is_shortage(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn errno(e: &io::Error) -> i32 {

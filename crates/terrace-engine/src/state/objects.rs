@@ -1,6 +1,7 @@
 //! The published objects, by number and by slot.
 
 use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::trim::trim;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,5 +66,7 @@ impl Objects {
         o.slot().id.store(0, Ordering::Release);
         self.by_id.remove(&o.id());
         self.by_slot.remove(&o.slot_index());
+        trim(&mut self.by_id);
+        trim(&mut self.by_slot);
     }
 }

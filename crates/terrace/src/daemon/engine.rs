@@ -46,6 +46,7 @@ impl Memory {
 
 /// An engine over the memory files.
 pub fn start(config: &Config, memory: &Memory) -> io::Result<Arc<Engine>> {
+    terrace_engine::set_up_heap();
     let config = engine_config(config);
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)

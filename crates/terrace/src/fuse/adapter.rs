@@ -18,6 +18,7 @@ use terrace_engine::namespace::{Entry, Namespace, PageCache, Result, SetAttr, Wr
 
 use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
+use super::waiting::Waiting;
 
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
@@ -66,11 +67,22 @@ fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
 #[derive(Debug)]
 pub(super) struct Adapter<C: PageCache> {
     namespace: Arc<Namespace<C>>,
+    waiting: Arc<Waiting>,
 }
 
 impl<C: PageCache> Adapter<C> {
-    pub(super) fn new(namespace: Arc<Namespace<C>>) -> Self {
-        Self { namespace }
+    pub(super) fn new(namespace: Arc<Namespace<C>>, waiting: Arc<Waiting>) -> Self {
+        Self { namespace, waiting }
+    }
+
+    /// Answers a request that may need a descriptor for long: here, or, while these are short, on a thread that may wait.
+    fn admit(&self, answer: impl FnOnce(&Namespace<C>) + Send + 'static) {
+        if self.namespace.is_short() {
+            let namespace = self.namespace.clone();
+            self.waiting.push(Box::new(move || answer(&namespace)));
+        } else {
+            answer(&self.namespace);
+        }
     }
 }
 
@@ -114,15 +126,18 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let mut op = self.namespace.begin(caller(req));
-        match self.namespace.lookup(&mut op, parent.0, name) {
-            Err(error) if error.errno() == libc::ENOENT => {
-                let ttl = self.namespace.config().negative_ttl;
-                reply.entry(&ttl, &no_entry(), GENERATION);
-                self.namespace.note_vain(parent.0, name);
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            match namespace.lookup(&mut op, parent.0, &name) {
+                Err(error) if error.errno() == libc::ENOENT => {
+                    let ttl = namespace.config().negative_ttl;
+                    reply.entry(&ttl, &no_entry(), GENERATION);
+                    namespace.note_vain(parent.0, &name);
+                }
+                result => answer_entry(reply, result),
             }
-            result => answer_entry(reply, result),
-        }
+        });
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
@@ -179,13 +194,19 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let mut op = self.namespace.begin(caller(req));
-        answer_entry(reply, self.namespace.mknod(&mut op, parent.0, name, mode, umask, rdev));
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.mknod(&mut op, parent.0, &name, mode, umask, rdev));
+        });
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let mut op = self.namespace.begin(caller(req));
-        answer_entry(reply, self.namespace.mkdir(&mut op, parent.0, name, mode, umask));
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.mkdir(&mut op, parent.0, &name, mode, umask));
+        });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -199,8 +220,11 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let mut op = self.namespace.begin(caller(req));
-        answer_entry(reply, self.namespace.symlink(&mut op, parent.0, name, target.as_os_str()));
+        let (caller, name, target) = (caller(req), name.to_owned(), target.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.symlink(&mut op, parent.0, &name, target.as_os_str()));
+        });
     }
 
     fn rename(
@@ -219,19 +243,25 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let mut op = self.namespace.begin(caller(req));
-        answer_entry(reply, self.namespace.link(&mut op, ino.0, newparent.0, newname));
+        let (caller, name) = (caller(req), newname.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.link(&mut op, ino.0, newparent.0, &name));
+        });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let op = self.namespace.begin(caller(req));
-        match self.namespace.open(&op, ino.0, flags.0 as u32) {
-            Ok(file) => {
-                let (fh, flags) = opened(&file);
-                reply.opened(fh, flags);
+        let caller = caller(req);
+        self.admit(move |namespace| {
+            let op = namespace.begin(caller);
+            match namespace.open(&op, ino.0, flags.0 as u32) {
+                Ok(file) => {
+                    let (fh, flags) = opened(&file);
+                    reply.opened(fh, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
             }
-            Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn create(
@@ -244,14 +274,17 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let mut op = self.namespace.begin(caller(req));
-        match self.namespace.create(&mut op, parent.0, name, mode, umask, flags as u32) {
-            Ok((entry, file)) => {
-                let (fh, flags) = opened(&file);
-                reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            match namespace.create(&mut op, parent.0, &name, mode, umask, flags as u32) {
+                Ok((entry, file)) => {
+                    let (fh, flags) = opened(&file);
+                    reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
             }
-            Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn read(
@@ -323,11 +356,14 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let op = self.namespace.begin(caller(req));
-        match self.namespace.opendir(&op, ino.0) {
-            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let caller = caller(req);
+        self.admit(move |namespace| {
+            let op = namespace.begin(caller);
+            match namespace.opendir(&op, ino.0) {
+                Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -348,22 +384,25 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let mut op = self.namespace.begin(caller(req));
-        let listed = self.namespace.readdirplus(&mut op, fh.0, offset, |plus| {
-            let (listed, entry) = (&plus.listed, &plus.entry);
-            reply.add(
-                INodeNo(listed.ino),
-                listed.next,
-                listed.name,
-                &entry.entry_ttl,
-                &file_attr(&entry.attr),
-                GENERATION,
-            )
+        let caller = caller(req);
+        self.admit(move |namespace| {
+            let mut op = namespace.begin(caller);
+            let listed = namespace.readdirplus(&mut op, fh.0, offset, |plus| {
+                let (listed, entry) = (&plus.listed, &plus.entry);
+                reply.add(
+                    INodeNo(listed.ino),
+                    listed.next,
+                    listed.name,
+                    &entry.entry_ttl,
+                    &file_attr(&entry.attr),
+                    GENERATION,
+                )
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
         });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
-        }
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {

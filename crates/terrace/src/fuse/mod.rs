@@ -3,7 +3,8 @@
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
 //! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
-//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead.
+//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead; [`waiting`] keeps what must wait
+//! for descriptors from the threads that answer.
 
 mod adapter;
 mod convert;
@@ -11,6 +12,7 @@ mod handshake;
 mod late;
 mod readahead;
 pub mod refuse;
+mod waiting;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,7 +61,8 @@ pub fn serve<C: PageCache>(
             format!("{n_threads} threads: 1 to {THREADS_MAX} work"),
         ));
     }
-    let adapter = adapter::Adapter::new(namespace.clone());
+    let waiting = Arc::new(waiting::Waiting::default());
+    let adapter = adapter::Adapter::new(namespace.clone(), waiting.clone());
     let session = if recovering && namespace.is_initialised() {
         handshake::resume(adapter, fuse_fd, n_threads)?
     } else {
@@ -75,8 +78,16 @@ pub fn serve<C: PageCache>(
     namespace.set_threads(n_threads);
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
+        scope.spawn(|| namespace.forget_names_loop());
+        for _ in 0..waiting::THREADS {
+            scope.spawn(|| {
+                Namespace::<C>::may_wait();
+                waiting.work();
+            });
+        }
         let ended = session.run();
         namespace.end_shrinking();
+        waiting.end();
         ended.or_else(unless_aborted)
     })
 }

@@ -1,0 +1,93 @@
+//! Requests that may have to wait for descriptors, answered by threads of their own.
+//!
+//! What they wait for are FORGETs and RELEASEs, that is, the threads that answer the kernel: if those waited as well, nobody would make
+//! room. So while descriptors are short, all that needs one goes through a queue. Its length is what programs ask at one time.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Threads that wait. All wait for the same, so a few are enough.
+pub(super) const THREADS: usize = 4;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    ended: bool,
+}
+
+/// The queue.
+#[derive(Default)]
+pub(super) struct Waiting {
+    queue: Mutex<Queue>,
+    bell: Condvar,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Waiting({})", self.queue.lock().jobs.len())
+    }
+}
+
+impl Waiting {
+    /// Leaves `job` to the threads of this queue; does it here, if they have ended.
+    pub(super) fn push(&self, job: Job) {
+        let mut queue = self.queue.lock();
+        if queue.ended {
+            drop(queue);
+            return job();
+        }
+        queue.jobs.push_back(job);
+        self.bell.notify_one();
+    }
+
+    /// Body of such a thread: returns after `end`, when all is done.
+    pub(super) fn work(&self) {
+        while let Some(job) = self.next() {
+            job();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.jobs.pop_front() {
+                Some(job) => return Some(job),
+                None if queue.ended => return None,
+                None => self.bell.wait(&mut queue),
+            }
+        }
+    }
+
+    /// No more jobs come.
+    pub(super) fn end(&self) {
+        self.queue.lock().ended = true;
+        self.bell.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn waiting_jobs_are_all_done_before_the_end() {
+        let (waiting, done) = (Waiting::default(), Arc::new(AtomicUsize::new(0)));
+        let job = || {
+            let done = done.clone();
+            Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        (0..100).for_each(|_| waiting.push(job()));
+        assert_eq!(done.load(Ordering::Relaxed), 0, "nobody works yet");
+        waiting.end();
+        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(|| waiting.work()))));
+        waiting.push(job());
+        assert_eq!(done.load(Ordering::Relaxed), 101);
+    }
+}
