@@ -61,7 +61,7 @@ xfstests: packages-xfstests build
 bench: packages-bench build
 	target/release/terrace-bench matrix bench/quick.toml --out bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)
 
-## bench-suites: the promised numbers against the kernel's page cache, an hour; wants a quiet machine
+## bench-suites: the promised numbers against the kernel's page cache, 100 minutes; wants a quiet machine
 bench-suites: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; failed=; \
 	for name in hits misses doors writes fio; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \

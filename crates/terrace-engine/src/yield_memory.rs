@@ -32,16 +32,15 @@ impl Kept {
     fn has(&self, frame: u32) -> bool {
         self.words[frame as usize / 64] >> (frame % 64) & 1 == 1
     }
-    /// The ranges of frames in `all` of which none stays.
-    fn gaps(&self, all: Range<u32>) -> Vec<Range<u32>> {
-        let mut gaps: Vec<Range<u32>> = Vec::new();
-        for frame in all.filter(|&frame| !self.has(frame)) {
-            match gaps.last_mut() {
-                Some(gap) if gap.end == frame => gap.end += 1,
-                _ => gaps.push(frame..frame + 1),
-            }
-        }
-        gaps
+    /// The ranges of frames in `all` of which none stays, one at a time: a list of them could be long.
+    fn gaps(&self, all: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let mut next = all.start;
+        std::iter::from_fn(move || {
+            let start = (next..all.end).find(|&frame| !self.has(frame))?;
+            let end = (start..all.end).find(|&frame| self.has(frame)).unwrap_or(all.end);
+            next = end;
+            Some(start..end)
+        })
     }
 }
 
@@ -70,7 +69,7 @@ impl SegmentHandles {
         self.withdraw_clean(&index, top.saturating_sub(beyond), &mut kept);
         let end = kept.end.next_multiple_of(CHUNK_FRAMES as u32).min(frames_max);
         self.segment.header().populated.store(end, Ordering::Release);
-        for gap in kept.gaps(0..end).into_iter().chain(std::iter::once(end..frames_max)) {
+        for gap in kept.gaps(0..end).chain(std::iter::once(end..frames_max)) {
             if let Err(e) = self.punch(gap.clone()) {
                 tracing::warn!("memory of frames {gap:?} not given back: {e}");
             }

@@ -1,6 +1,6 @@
 //! The index as the daemon changes it: a radix tree of runs per object.
 //!
-//! One writer at a time (the engine's core lock); readers walk without a lock. A node that leaves a tree is not reused
+//! One writer at a time (the engine's state lock); readers walk without a lock. A node that leaves a tree is not reused
 //! before the reuse epoch has moved, so that a reader that still walks it notices.
 
 use crate::entry::{Entry, State};
@@ -98,7 +98,7 @@ impl IndexBytes {
     }
 }
 
-/// The index. All methods need the engine's core lock.
+/// The index. All methods need the engine's state lock.
 #[derive(Debug)]
 pub struct Index {
     seg: Arc<Segment>,

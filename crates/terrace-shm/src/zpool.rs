@@ -5,7 +5,7 @@
 //! in zspages of 64 KiB ([`crate::zobject`]); first in, first out with a second chance for what was touched meanwhile
 //! (CLOCK; F. J. Corbató, 1968), over all objects whatever their size; compaction on demand.
 //!
-//! All methods need the engine's core lock. Readers need none ([`crate::tier`]), so the rules of frames hold for objects:
+//! All methods need the engine's state lock. Readers need none ([`crate::tier`]), so the rules of frames hold for objects:
 //!
 //! | to | first | then |
 //! |---|---|---|

@@ -192,12 +192,27 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
-/// A signal that ends terraced, as a kill, an abort or a fault in its memory does. `TERRACE_SIGNAL` names the only one.
-pub fn deadly(rng: &mut crate::rng::Rng) -> i32 {
-    let all = [libc::SIGKILL, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
-    match std::env::var("TERRACE_SIGNAL") {
-        Ok(text) => text.parse().expect("TERRACE_SIGNAL is a number"),
-        Err(_) => *rng.pick(&all),
+/// Signals that end terraced, as a kill, an abort or a fault in its memory does. `TERRACE_SIGNAL` names the only one.
+#[derive(Debug, Default)]
+pub struct DeadlySignals {
+    crashed: Option<Instant>,
+}
+
+impl DeadlySignals {
+    /// The time between two that count as crashes: a mount is given up after five of them in ten seconds.
+    const CRASH_EVERY: Duration = Duration::from_secs(3);
+
+    /// The next one.
+    pub fn pick(&mut self, rng: &mut crate::rng::Rng) -> i32 {
+        if let Ok(text) = std::env::var("TERRACE_SIGNAL") {
+            return text.parse().expect("TERRACE_SIGNAL is a number");
+        }
+        let signal = *rng.pick(&[libc::SIGKILL, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS]);
+        if signal == libc::SIGKILL || self.crashed.is_some_and(|then| then.elapsed() < Self::CRASH_EVERY) {
+            return libc::SIGKILL;
+        }
+        self.crashed = Some(Instant::now());
+        signal
     }
 }
 

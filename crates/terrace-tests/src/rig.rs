@@ -1,7 +1,7 @@
 //! A place to test in: a fresh directory, and on two of the three sides a terrace mount of it.
 
 use crate::busy::{self, Pressure, Work};
-use crate::process::{self, Outcome};
+use crate::process::{self, DeadlySignals, Outcome};
 use crate::{leftovers, rng};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -541,13 +541,13 @@ impl Chaos {
         let idle = rig.side() == Side::Plain;
         let mut rng = rng::Rng::new(seed);
         let thread = std::thread::spawn(move || {
-            let mut done = 0;
+            let (mut done, mut signals) = (0, DeadlySignals::default());
             loop {
                 let pause = std::time::Duration::from_millis(pause_ms / 2 + rng.below(pause_ms));
                 if stopped.recv_timeout(pause) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                     return done;
                 }
-                done += u32::from(!idle && disturb(&at, trouble, &mut rng));
+                done += u32::from(!idle && disturb(&at, trouble, &mut signals, &mut rng));
             }
         });
         Chaos { stop, thread: Some(thread), idle }
@@ -572,9 +572,9 @@ impl Drop for Chaos {
     }
 }
 
-fn disturb(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
+fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
     if trouble != Trouble::Commands {
-        return kill_terraced(at, trouble, rng);
+        return kill_terraced(at, trouble, signals, rng);
     }
     let mut command = Command::new(product("terrace"));
     match rng.below(5) {
@@ -596,9 +596,9 @@ fn processes(at: &Path) -> Option<(i32, i32)> {
 }
 
 /// The end of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
-fn kill_terraced(at: &Path, trouble: Trouble, rng: &mut rng::Rng) -> bool {
-    let signal = |rng: &mut rng::Rng| match trouble {
-        Trouble::Signals => process::deadly(rng),
+fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
+    let mut signal = |rng: &mut rng::Rng| match trouble {
+        Trouble::Signals => signals.pick(rng),
         _ => libc::SIGKILL,
     };
     let Some((keeper, first)) = processes(at) else { return false };

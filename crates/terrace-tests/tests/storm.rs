@@ -121,7 +121,7 @@ fn everything_killed_loses_nothing_acknowledged() {
         std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
         // At times while many writes are still suspect, and may have to be dropped from the kernel's page cache.
         if rng.chance(60) {
-            process::kill(rig.terraced(), process::deadly(&mut rng));
+            process::kill(rig.terraced(), process::DeadlySignals::default().pick(&mut rng));
             std::thread::sleep(Duration::from_millis(30 + rng.below(250)));
         }
         rig.kill_everything(&mut rng);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Backoff tries, less those that worked, after which further ones are spared, but for one in so many.
+/// Tries in vain, less those that worked, after which further ones are skipped, but for one in so many.
 const TRIES: u16 = 16;
 const REPROBE: u16 = 64;
 

@@ -9,7 +9,7 @@ use crate::state::{SHRINK_BATCH, State};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
+use terrace_shm::layout::{CHUNK_FRAMES, HUGE, ZSPAGE_SIZE};
 use terrace_shm::ring::Ring;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
@@ -78,6 +78,9 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     }
     let old = set_limit(cx, bytes);
     while !adjust_pool(cx) {
+        if cx.budget() < bytes {
+            return Ok(()); // The machine has less at the moment: reclaim sees to that.
+        }
         // Whatever keeps its frames is in the way.
         if let Err(e) = sync::write_all_back(cx, false, |_| true) {
             set_limit(cx, old);
@@ -133,7 +136,9 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
 pub(crate) fn fit_compressed(cx: &Context) {
     let limit = cx.budget();
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
-    let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100) as u32;
+    // The pool has room for no more: a target beyond it would keep memory from DRAM that nobody uses.
+    let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
+    let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
     let CompressedConfig { min_share, max_share, .. } = cx.config.compressed;
     {
         let mut state = cx.state.lock();

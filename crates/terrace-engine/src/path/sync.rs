@@ -46,7 +46,10 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
             return synced;
         }
     } else {
-        let _ = stabilize_locked(cx, o, data_only);
+        let synced = stabilize_locked(cx, o, data_only);
+        if synced.as_ref().is_err_and(is_shortage) {
+            return synced;
+        }
     }
     o.take_error(seen)
 }
@@ -160,6 +163,9 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
         // Its mode may forbid it. Then with all others, if that reaches it.
         Err(e) => sync_root(cx).and(if o.dirty.lock().unstable.is_empty() { Ok(()) } else { Err(e) }),
     };
+    if synced.as_ref().is_err_and(is_shortage) {
+        return synced; // Nothing was tried: what is unstable stays so.
+    }
     let lost = synced.is_err().then(|| cx.clock.now_ns());
     cx.state.lock().end_sync(o, u64::MAX, lost);
     match &synced {

@@ -323,7 +323,7 @@ pub(crate) fn with_source<T>(
     sync::stabilize_locked(cx, o, true)?;
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // PageVersion, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
+    // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
     cx.state.lock().drop_pages(o, first, last);
     o.unsynced.store(true, Ordering::Relaxed);
     let result = f(o.source());

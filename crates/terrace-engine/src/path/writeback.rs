@@ -60,7 +60,7 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
     {
         o.note_error(e);
         cx.counters.writeback_errors.fetch_add(1, Ordering::Relaxed);
-        if o.failing().is_none() {
+        if o.failing().is_none_or(is_shortage_errno) {
             tracing::warn!("object {}: writeback failed: {e}; its pages stay dirty", o.id());
         }
     }
@@ -88,7 +88,7 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], cached: bool) -> 
             return Err(e);
         }
     };
-    // SAFETY: frames under writeback stay where they are until `settle`.
+    // SAFETY: frames under writeback stay where they are until `complete_writeback`.
     unsafe { cx.io.write_batch(&mut ops) };
     let outcome = |op: &WriteOp| match op.result {
         Err(_) => WritebackOutcome::Failed,
@@ -160,7 +160,11 @@ fn bytes(bufs: &[IoVec]) -> usize {
 
 /// No descriptor is to be had at this moment.
 pub(crate) fn is_shortage(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    e.raw_os_error().is_some_and(is_shortage_errno)
+}
+
+fn is_shortage_errno(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE)
 }
 
 fn errno(e: &io::Error) -> i32 {

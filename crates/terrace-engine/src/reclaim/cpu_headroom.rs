@@ -53,7 +53,7 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     (all > 0).then(|| CpuShare { idle: of(unused, all), given: of(all, all + stolen) })
 }
 
-/// CpuHeadroom and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
+/// Idle and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
 /// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
 fn ticks(stat: &str) -> Option<[u64; 3]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;

@@ -217,7 +217,7 @@ impl Daemon {
         core.frames[frame as usize] = Some((object, page));
     }
     fn set_frame(&self, frame: u32, content: &[u8]) {
-        // SAFETY: frames are written under the core lock, after readers were told.
+        // SAFETY: frames are written under the state lock, after readers were told.
         unsafe {
             let at = self.segment.frame(frame);
             at.copy_from(content.as_ptr(), content.len());

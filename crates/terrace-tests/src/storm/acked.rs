@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Pages of each file that is written in place.
 const PAGES: usize = 512;
 /// What a program may be answered when all of the instance is dead.
-const DEATH: [i32; 4] = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO, libc::EFAULT];
+const DEATH: [i32; 5] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV, libc::EIO, libc::EFAULT];
 
 /// Works below `dir` until the mount dies, at most so long, and then looks into `src`.
 pub fn run(dir: &Path, src: &Path, count: u64, lasts: Duration, seed: u64) -> Done {
