@@ -176,6 +176,8 @@ fn start_threads(
     thread("signals", move || signalled.obey_signals())?;
     record::start(engine, shared)?;
     if let Some(path) = std::env::var_os(PANIC_AT) {
+        // What is there at the start ends terraced before it serves.
+        assert!(std::fs::remove_file(&path).is_err(), "{PANIC_AT} asked for it");
         thread("panic", move || panic_when_there(path.as_ref()))?;
     }
     let mut news = shared.news.try_clone()?;

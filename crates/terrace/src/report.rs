@@ -103,6 +103,11 @@ impl Line {
         }
     }
 
+    /// Whether a whole line has come already, beside the one heard last: no poll of the descriptor tells of it.
+    pub fn has_line(&self) -> bool {
+        self.unread.contains(&b'\n')
+    }
+
     fn buffered(&mut self) -> Option<String> {
         let end = self.unread.iter().position(|b| *b == b'\n')?;
         let rest = self.unread.split_off(end + 1);

@@ -124,6 +124,16 @@ impl<C: PageCache> Namespace<C> {
         }
         // Before looking: whoever gives new privileges meanwhile takes the mark away again.
         inode.unprivileged.store(true, Ordering::Release);
+        let left = self.take_privileges(caller, inode, keep);
+        if left.as_ref().map_or(true, |left| left & (S_ISUID | S_ISGID) != 0) {
+            // Not all are gone, or the next may be somebody who may not keep them.
+            inode.unprivileged.store(false, Ordering::Release);
+        }
+        left.map(drop)
+    }
+
+    /// The mode that is left.
+    fn take_privileges(&self, caller: &Caller, inode: &Inode<C::Object>, keep: Option<bool>) -> Result<u32> {
         let Stat { st_mode: mode, st_gid: gid, .. } = inode.stat()?;
         let mut left = mode;
         if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
@@ -141,11 +151,7 @@ impl<C: PageCache> Namespace<C> {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
             Err(errno) => return Err(errno.into()),
         }
-        if left & (S_ISUID | S_ISGID) != 0 {
-            // The next may be somebody who may not keep them.
-            inode.unprivileged.store(false, Ordering::Release);
-        }
-        Ok(())
+        Ok(left)
     }
 }
 

@@ -185,6 +185,13 @@ pub struct Caller {
     pub unique: u64,
 }
 
+impl Caller {
+    /// Was the request sent to an earlier daemon, which may have done it?
+    pub fn is_resent(&self) -> bool {
+        self.unique & journal::RESENT != 0
+    }
+}
+
 /// The kernel's caches, as far as the namespace must speak to them.
 pub trait Kernel: Send + Sync + 'static {
     /// The kernel's attributes of `nodeid` are out of date.

@@ -39,6 +39,8 @@ const PATIENCE_AT_THE_DOOR: Duration = Duration::from_secs(1);
 /// The log says no more often that there is none.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
+/// How often the shrinker looks around where nothing calls it.
+const ROUND: Duration = Duration::from_secs(1);
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
 /// Names that are written down at the most, until the kernel is told to forget them.
@@ -82,8 +84,8 @@ pub(crate) struct Pressure {
 }
 
 thread_local! {
-    /// Does this thread answer nothing that others wait for?
-    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
+    /// Since when the request waits that this thread answers, if it answers none that others wait for.
+    static MAY_WAIT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 impl Pressure {
@@ -129,7 +131,7 @@ impl Pressure {
 
     /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
     fn wait(&self, began: Instant) -> bool {
-        let at_the_door = !MAY_WAIT.get();
+        let at_the_door = MAY_WAIT.get().is_none();
         let patience = if at_the_door { PATIENCE_AT_THE_DOOR } else { PATIENCE };
         if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
             return false;
@@ -206,9 +208,9 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.waiters_max.store(threads / 2, Ordering::Relaxed);
     }
 
-    /// Says that this thread answers no request that another may wait for: it may wait for descriptors.
-    pub fn may_wait() {
-        MAY_WAIT.set(true);
+    /// Says that this thread answers no request that another may wait for, now one that was asked at this time: it may wait for descriptors.
+    pub fn may_wait(asked: Instant) {
+        MAY_WAIT.set(Some(asked));
     }
 
     /// Are descriptors or places in the tables so few that a request that needs one may have to wait?
@@ -230,7 +232,7 @@ impl<C: PageCache> Namespace<C> {
                 Err(error) if error.is_shortage() => error,
                 result => return result,
             };
-            let began = *began.get_or_insert_with(Instant::now);
+            let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
             let given_up = self.give_up_data() > 0 || self.sweep(true);
             if !given_up && !self.pressure.wait(began) || began.elapsed() > PATIENCE {
                 if self.pressure.is_to_be_told() {
@@ -266,9 +268,12 @@ impl<C: PageCache> Namespace<C> {
     /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
-        let mut freed = Freed::default();
+        let (mut freed, mut looked) = (Freed::default(), Instant::now());
         while !pressure.ended.load(Ordering::Acquire) {
-            self.forget_deleted();
+            if looked.elapsed() >= ROUND {
+                looked = Instant::now();
+                self.forget_deleted();
+            }
             if freed.is_much(self.inodes.len()) {
                 give_heap_back();
             }
@@ -277,7 +282,7 @@ impl<C: PageCache> Namespace<C> {
             if self.sweep(crowded) && crowded || high && self.shrink() {
                 continue;
             }
-            pressure.bell.wait_for(&mut pressure.waiting.lock(), Duration::from_secs(1));
+            pressure.bell.wait_for(&mut pressure.waiting.lock(), ROUND);
         }
     }
 

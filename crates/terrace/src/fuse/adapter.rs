@@ -14,7 +14,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use terrace_engine::io::AlignedBuf;
-use terrace_engine::namespace::{Entry, Namespace, PageCache, Result, SetAttr, WriteKind, Written};
+use terrace_engine::namespace::{Caller, Entry, Namespace, PageCache, Result, SetAttr, WriteKind, Written};
 
 use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
@@ -76,8 +76,9 @@ impl<C: PageCache> Adapter<C> {
     }
 
     /// Answers a request that may need a descriptor for long: here, or, while these are short, on a thread that may wait.
-    fn admit(&self, answer: impl FnOnce(&Namespace<C>) + Send + 'static) {
-        if self.namespace.is_short() {
+    /// Never one that was resent: others that the kernel sends after it would be answered first, and what it has done would be forgotten.
+    fn admit(&self, caller: Caller, answer: impl FnOnce(&Namespace<C>) + Send + 'static) {
+        if self.namespace.is_short() && !caller.is_resent() {
             let namespace = self.namespace.clone();
             self.waiting.push(Box::new(move || answer(&namespace)));
         } else {
@@ -127,7 +128,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             match namespace.lookup(&mut op, parent.0, &name) {
                 Err(error) if error.errno() == libc::ENOENT => {
@@ -195,7 +196,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             answer_entry(reply, namespace.mknod(&mut op, parent.0, &name, mode, umask, rdev));
         });
@@ -203,7 +204,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             answer_entry(reply, namespace.mkdir(&mut op, parent.0, &name, mode, umask));
         });
@@ -221,7 +222,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), name.to_owned(), target.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             answer_entry(reply, namespace.symlink(&mut op, parent.0, &name, target.as_os_str()));
         });
@@ -244,7 +245,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), newname.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             answer_entry(reply, namespace.link(&mut op, ino.0, newparent.0, &name));
         });
@@ -252,7 +253,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let op = namespace.begin(caller);
             match namespace.open(&op, ino.0, flags.0 as u32) {
                 Ok(file) => {
@@ -275,7 +276,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyCreate,
     ) {
         let (caller, name) = (caller(req), name.to_owned());
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             match namespace.create(&mut op, parent.0, &name, mode, umask, flags as u32) {
                 Ok((entry, file)) => {
@@ -357,7 +358,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let op = namespace.begin(caller);
             match namespace.opendir(&op, ino.0) {
                 Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
@@ -385,7 +386,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
-        self.admit(move |namespace| {
+        self.admit(caller, move |namespace| {
             let mut op = namespace.begin(caller);
             let listed = namespace.readdirplus(&mut op, fh.0, offset, |plus| {
                 let (listed, entry) = (&plus.listed, &plus.entry);

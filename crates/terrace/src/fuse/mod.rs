@@ -80,10 +80,7 @@ pub fn serve<C: PageCache>(
         scope.spawn(|| namespace.shrink_loop());
         scope.spawn(|| namespace.forget_names_loop());
         for _ in 0..waiting::THREADS {
-            scope.spawn(|| {
-                Namespace::<C>::may_wait();
-                waiting.work();
-            });
+            scope.spawn(|| waiting.work(Namespace::<C>::may_wait));
         }
         let ended = session.run();
         namespace.end_shrinking();

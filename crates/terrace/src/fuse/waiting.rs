@@ -4,6 +4,7 @@
 //! room. So while descriptors are short, all that needs one goes through a queue. Its length is what programs ask at one time.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -14,7 +15,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    /// With the time at which they were asked for: those that have waited for long fail together, not one after the other.
+    jobs: VecDeque<(Instant, Job)>,
     ended: bool,
 }
 
@@ -39,18 +41,19 @@ impl Waiting {
             drop(queue);
             return job();
         }
-        queue.jobs.push_back(job);
+        queue.jobs.push_back((Instant::now(), job));
         self.bell.notify_one();
     }
 
-    /// Body of such a thread: returns after `end`, when all is done.
-    pub(super) fn work(&self) {
-        while let Some(job) = self.next() {
+    /// Body of such a thread: returns after `end`, when all is done. `begin` is told since when a job waits.
+    pub(super) fn work(&self, begin: impl Fn(Instant)) {
+        while let Some((asked, job)) = self.next() {
+            begin(asked);
             job();
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(Instant, Job)> {
         let mut queue = self.queue.lock();
         loop {
             match queue.jobs.pop_front() {
@@ -86,7 +89,7 @@ mod tests {
         (0..100).for_each(|_| waiting.push(job()));
         assert_eq!(done.load(Ordering::Relaxed), 0, "nobody works yet");
         waiting.end();
-        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(|| waiting.work()))));
+        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(|| waiting.work(|_| ())))));
         waiting.push(job());
         assert_eq!(done.load(Ordering::Relaxed), 101);
     }

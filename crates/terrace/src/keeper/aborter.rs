@@ -98,19 +98,24 @@ struct Known {
     thread: Thread,
     /// All that have not ended.
     processes: Vec<OwnedFd>,
+    /// The line has ended: the keeper ends the instance itself, and the connection must not live on here. Or all are dead.
+    is_let_go: bool,
 }
 
 fn live(mut line: Line, keeper: &OwnedFd, means: Means) -> io::Result<()> {
-    let mut known = Known { thread: Thread::none()?, processes: Vec::new() };
-    let mut hears = true;
+    let mut known = Known { thread: Thread::none()?, processes: Vec::new(), is_let_go: false };
     loop {
         // The line first: what the keeper said before it died counts.
         let mut fds = [line.as_fd(), keeper.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let _ = rustix::event::poll(if hears { &mut fds } else { &mut fds[1..] }, None);
+        let _ = rustix::event::poll(&mut fds, None);
         let [said, dead] = fds.map(|fd| !fd.revents().is_empty());
-        if said && hears {
-            hears = known.hear(&mut line);
-        } else if dead {
+        if said {
+            while known.hear(&mut line) && line.has_line() {}
+            if known.is_let_go && !ends_soon(keeper) {
+                return Ok(());
+            }
+        }
+        if dead || known.is_let_go {
             break;
         }
     }
@@ -123,7 +128,7 @@ fn live(mut line: Line, keeper: &OwnedFd, means: Means) -> io::Result<()> {
 }
 
 impl Known {
-    /// False: the line has ended.
+    /// Takes a line; false if there was none.
     fn hear(&mut self, line: &mut Line) -> bool {
         match line.hear() {
             Heard::Line(line) => {
@@ -137,8 +142,11 @@ impl Known {
                 }
                 true
             }
-            Heard::Nothing => true,
-            Heard::End => false,
+            Heard::Nothing => false,
+            Heard::End => {
+                self.is_let_go = true;
+                false
+            }
         }
     }
 
@@ -156,6 +164,13 @@ impl Known {
     fn is_over(&self) -> bool {
         self.processes.iter().all(has_ended)
     }
+}
+
+/// The line of a keeper that dies may end a moment before itself.
+fn ends_soon(keeper: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(keeper, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }))
+        .is_ok_and(|ended| ended > 0)
 }
 
 fn has_ended(process: &OwnedFd) -> bool {

@@ -61,7 +61,12 @@ impl Thread {
         let stat = File::open(format!("/proc/{process}/task/{id}/stat")).map(OwnedFd::from);
         let replaced = |new: &OwnedFd, slot| rustix::io::dup3(new, slot, DupFlags::CLOEXEC).is_ok();
         self.has_end = end_of(thread).is_some_and(|end| replaced(&end, &mut self.end));
-        self.gone = !stat.is_ok_and(|stat| replaced(&stat, &mut self.stat));
+        let gone = |err: &io::Error| matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+        self.gone = stat.as_ref().is_err_and(gone);
+        if stat.is_ok_and(|stat| replaced(&stat, &mut self.stat)) || self.gone {
+            return;
+        }
+        tracing::warn!("terraced is not watched: no descriptor for its working thread");
     }
 
     /// Watches none from now on.

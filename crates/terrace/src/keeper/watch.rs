@@ -316,9 +316,18 @@ impl Watch {
         Some(Exit::Crashed { how: format!("was killed{by}, and waits for itself"), killed })
     }
 
+    /// All lines that have come.
     fn hear_terraced(&mut self, child: Pid) {
-        let Heard::Line(line) = self.heard.hear() else { return };
-        match report::parse(&line) {
+        while let Heard::Line(line) = self.heard.hear() {
+            self.take_news(child, &line);
+            if !self.heard.has_line() {
+                return;
+            }
+        }
+    }
+
+    fn take_news(&mut self, child: Pid, line: &str) {
+        match report::parse(line) {
             Some(News::Ready) => {
                 self.ready = true;
                 self.write_info(child);

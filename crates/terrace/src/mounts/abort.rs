@@ -26,7 +26,7 @@ impl Abort {
         if std::env::var_os(NO_ABORT).is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let name = format!("{}/abort", rustix::fs::makedev(dev.0, dev.1));
+        let name = name_of(dev);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let shown = Path::new(CONNECTIONS).join(&name);
         let opened = rustix::fs::openat(CWD, shown, flags, Mode::empty());
@@ -45,9 +45,26 @@ impl AsFd for Abort {
     }
 }
 
+/// Below the directory of connections. The kernel prints a device as it has it: 20 bits of minor number below the major one.
+fn name_of((major, minor): (u32, u32)) -> String {
+    format!("{}/abort", u64::from(major) << 20 | u64::from(minor))
+}
+
 /// The kernel's directory of connections, mounted nowhere.
 fn connections() -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_create(&context)?;
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_has_the_kernels_name_for_its_device() {
+        assert_eq!(name_of((0, 41)), "41/abort");
+        assert_eq!(name_of((0, 300)), "300/abort", "not as makedev(3) spreads it");
+        assert_eq!(name_of((1, 2)), "1048578/abort");
+    }
 }

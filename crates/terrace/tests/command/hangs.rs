@@ -285,6 +285,23 @@ fn death_of_all_without_abort_fails_requests() {
     }
 }
 
+/// The process that would end the connection must not keep it: nobody answers on it.
+#[test]
+fn start_that_fails_leaves_no_mount_without_abort() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let panic_at = stage.file("panic");
+    fs::write(&panic_at, "").unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
+    command.args([&stage.src, &stage.mnt]);
+    command.env("TERRACE_TEST_PANIC_AT", &panic_at).env("TERRACE_TEST_NO_ABORT", "1");
+    told(command).refused(&["before it served"]);
+    stage.nothing_is_left();
+}
+
 /// With the aborter dead too, the next command ends what hangs.
 #[test]
 fn umount_ends_what_hangs_of_a_dead_instance() {
