@@ -97,9 +97,10 @@ impl<C: PageCache> Namespace<C> {
             made => made?,
         };
         let nodeid = inode.nodeid;
-        let opened = match &fd {
-            Some(fd) if !inode.is_open_as(fd.as_fd())? => Err(LOOK_AGAIN),
-            _ => self.open_inode(op, inode, flags, fd),
+        let opened = match fd.as_ref().map(|fd| inode.is_open_as(fd.as_fd())).transpose() {
+            Ok(Some(false)) => Err(LOOK_AGAIN),
+            Ok(_) => self.open_inode(op, inode, flags, fd),
+            Err(error) => Err(error),
         };
         match opened {
             Ok(opened) => Ok((entry, opened)),

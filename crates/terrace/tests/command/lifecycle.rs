@@ -323,7 +323,7 @@ fn fstab_lines_mount_remount_and_unmount() {
          mount -t overlay overlay -o lowerdir={}:$sbin $sbin || {{ echo no overlay; exit 0; }}
          mount --fstab {fstab} -a; mount --fstab {fstab} -a; grep ' {mnt} ' /proc/self/mountinfo
          cat {mnt}/old; mount -o remount,ro,nodev {mnt}; grep ' {mnt} ' /proc/self/mountinfo; ! touch {mnt}/new 2>/dev/null
-         mount -o remount,rw,memory=48MiB {mnt}; printf late >{mnt}/new; {terrace} stat {mnt} --json
+         mount -o remount,rw,memory=48MiB {mnt}; printf late >{mnt}/new; '{terrace}' stat {mnt} --json
          umount {mnt}; cat {src}/new
          mount -t fuse.terrace -o ro,memory=32MiB {src} {mnt}; sleep 60 <{mnt}/old & umount {mnt} 2>/dev/null && exit 9
          umount -l {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo; kill $!

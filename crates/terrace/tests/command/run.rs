@@ -441,10 +441,10 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     }
     let (stage, other) = (Stage::new(), Stage::new());
     let script = format!(
-        "set -e; t='{0}'; $t mount '{1}' '{2}' --memory 16MiB; echo data > '{2}/f'
-         $t run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
+        "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB; echo data > '{2}/f'
+         \"$t\" run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
          exec 9> '{5}'; while [ ! -e '{4}' ]; do sleep 0.05; done
-         grep -q ' {2} ' /proc/$run/mountinfo; $t umount '{2}'; ! grep -q ' {2} ' /proc/$run/mountinfo
+         grep -q ' {2} ' /proc/$run/mountinfo; \"$t\" umount '{2}'; ! grep -q ' {2} ' /proc/$run/mountinfo
          echo >&9; wait $run",
         env!("CARGO_BIN_EXE_terrace"),
         text(&stage.src),
