@@ -52,7 +52,7 @@ fn copies(from: &Path) -> &'static Path {
     COPIES.get_or_init(|| {
         let to = base_dir().join(format!("product-{:x}", rng::hash(from.as_os_str().as_encoded_bytes())));
         std::fs::create_dir_all(&to).expect("a directory for copies of the product");
-        for name in ["terrace", "libterrace_preload.so", "terrace-bench"] {
+        for name in ["terrace", "libterrace_preload.so", "terrace-bench", "terrace-sim"] {
             let (source, copy) = (from.join(name), to.join(name));
             let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
             if !source.exists() || age(&source) == age(&copy) {
