@@ -6,10 +6,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::inode::{Inode, ROOT};
-use super::lookup::stat_name;
 use super::{Namespace, PageCache};
 
 /// What /proc puts behind the path of a file that has no name left.
@@ -35,14 +35,8 @@ impl<C: PageCache> Namespace<C> {
     /// The last name of a file that has none, and its directory.
     fn last_name_of(&self, inode: &Inode<C::Object>) -> Option<(u64, OsString)> {
         let root = self.inode(ROOT).ok()?;
-        let link = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
-        let (top, path) = (link(&root)?, link(inode)?.into_os_string().into_vec());
-        let path = std::path::PathBuf::from(OsString::from_vec(path.strip_suffix(DELETED)?.to_vec()));
-        let below = path.strip_prefix(top).ok()?;
-        let parent = below.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.map_or(OsStr::from_bytes(b"."), |parent| parent.as_os_str());
-        let parent = self.inodes.find(&stat_name(root.fd(), parent).ok()?, |_| false)?;
-        Some((parent.nodeid, below.file_name()?.to_owned()))
+        let path = std::fs::read_link(inode.path().as_path()).ok()?.into_os_string().into_vec();
+        self.name_at(&root, Path::new(OsStr::from_bytes(path.strip_suffix(DELETED)?)))
     }
 }
 

@@ -408,10 +408,13 @@ impl<C: PageCache> Namespace<C> {
 
     /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
     pub(super) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
-        let path = |inode: &Inode<C::Object>| std::fs::read_link(inode.path().as_path()).ok();
         let inode = self.inode(nodeid).ok()?;
-        let (top, path) = (path(root)?, path(&inode)?);
-        let below = path.strip_prefix(top).ok()?;
+        self.name_at(root, &std::fs::read_link(inode.path().as_path()).ok()?)
+    }
+
+    /// The name that a path of the source ends with, and the directory of it, if the path is below the root.
+    pub(super) fn name_at(&self, root: &Inode<C::Object>, path: &Path) -> Option<(u64, OsString)> {
+        let below = path.strip_prefix(std::fs::read_link(root.path().as_path()).ok()?).ok()?;
         let (parent, name) = (below.parent()?, below.file_name()?);
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let parent = self.inodes.find(&stat_name(root.fd(), parent.as_os_str()).ok()?, |_| false)?;
