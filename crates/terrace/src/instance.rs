@@ -8,6 +8,7 @@
 //!     control.sock         commands
 //!     door.sock            the fast door
 //!     dirty.json           what was unwritten a moment ago
+//!     stopping               there while everything is written back, before the unmount
 //!     terraced.log
 //! ```
 //! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it has to tell what was
@@ -198,6 +199,22 @@ impl Instance {
     fn age(&self) -> Duration {
         let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
         changed.ok().and_then(|then| then.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// Says that it stops, which takes as long as its unwritten data; or that it does not after all.
+    pub fn note_stopping(&self, stopping: bool) {
+        let mark = self.path("stopping");
+        let noted = if stopping { private().open(mark).map(drop) } else { fs::remove_file(mark) };
+        if let Err(err) = noted
+            && err.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("{}: {err}", self.path("stopping").display());
+        }
+    }
+
+    /// Whether a stop of it is under way.
+    pub fn is_stopping(&self) -> bool {
+        self.path("stopping").exists()
     }
 
     /// Whether it is over: no process of it lives, and its directory is not about to go.

@@ -2,14 +2,18 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Failure, Result, reason};
-use crate::instance;
+use crate::instance::{self, Instance};
 use crate::lost;
 use crate::mounts;
+
+/// A wait that is longer than this is told.
+const SILENT_FOR: Duration = Duration::from_secs(1);
 
 /// A source and where it is to be served.
 #[derive(Debug)]
@@ -31,6 +35,7 @@ impl Place {
         let mnt = mount_point(mnt)?;
         apart(&src, &mnt)?;
         lost::clear(&mnt, &mut std::io::stderr())?;
+        wait_for_stop(&mnt);
         unmounted(&mnt)?;
         mounts::open_fuse().map(drop).or_else(without_fuse)?;
         Ok(Place { src, mnt, src_fd, mode })
@@ -151,6 +156,20 @@ fn apart(src: &Path, mnt: &Path) -> Result<()> {
     };
     let cure = "mount at a directory outside, or serve the source at its own path with `terrace run --on`";
     Err(Failure::new(mnt.display(), why, cure))
+}
+
+/// Waits for an unmount of `mnt` that is under way, as mount(2) does for any file system: it may have much to write.
+fn wait_for_stop(mnt: &Path) {
+    let start = Instant::now();
+    let mut told = false;
+    let stops = |instance: &Instance| instance.is_stopping() && !instance.has_ended();
+    while instance::recorded_at(mnt).iter().any(|(instance, _)| stops(instance)) {
+        if !told && start.elapsed() > SILENT_FOR {
+            eprintln!("terrace: {}: waiting for the unmount that is under way here", mnt.display());
+            told = true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn unmounted(mnt: &Path) -> Result<()> {

@@ -11,7 +11,7 @@ use terrace_engine::Engine;
 use super::record;
 use crate::control::No;
 use crate::error::reason;
-use crate::instance::Kind;
+use crate::instance::{Instance, Kind};
 use crate::keeper::Shared;
 use crate::lost::Dirty;
 use crate::mounts::{self, How, Layer};
@@ -26,6 +26,7 @@ pub struct Stopper {
     mount_dev: Option<(u32, u32)>,
     root: PathBuf,
     kind: Kind,
+    instance: Instance,
     state: Mutex<State>,
 }
 
@@ -55,14 +56,25 @@ impl Stopper {
     /// For this instance.
     pub fn new(engine: Arc<Engine>, shared: &Shared) -> Stopper {
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
-        let (mount_dev, kind) = (shared.mount_dev, shared.kind);
-        Stopper { engine, mnt, mount_dev, root, kind, state: Mutex::default() }
+        let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
+        // Of a terraced that died over a stop: whoever asked for it asks again.
+        instance.note_stopping(false);
+        Stopper { engine, mnt, mount_dev, root, kind, instance, state: Mutex::default() }
     }
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
     /// written it stays too, unless `lose`.
     pub fn stop(&self, lazy: bool, lose: bool) -> Result<Stopped, No> {
         let mut state = self.state.lock();
+        self.instance.note_stopping(true);
+        let stopped = self.flush_and_unmount(&mut state, lazy, lose);
+        if stopped.is_err() {
+            self.instance.note_stopping(false);
+        }
+        stopped
+    }
+
+    fn flush_and_unmount(&self, state: &mut State, lazy: bool, lose: bool) -> Result<Stopped, No> {
         let mut stopped = Stopped::default();
         if let Err(err) = self.engine.flush_all(true) {
             if !lose {
