@@ -16,10 +16,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("crates/terrace-preload/src", "a read and what it does about a miss"),
     ("crates/terrace-tests/src", "the rig and what keeps it busy"),
     ("crates/terrace-policy/src", "lib.rs has the types of all policies, and builds these"),
-    (
-        "crates/terrace-trace/src",
-        "becomes part of another crate: lib.rs has what its readers make, and opens them",
-    ),
 ];
 
 /// A module: of a file, or inline.

@@ -14,13 +14,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-shm", &["terrace-testkit"]),
     ("terrace-engine", &["terrace-policy", "terrace-shm", "terrace-sim"]),
     ("terrace-preload", &["terrace-shm"]),
-    ("terrace", &["terrace-engine", "terrace-policy", "terrace-probe", "terrace-trace"]),
-    ("terrace-trace", &[]),
-    ("terrace-probe", &[]),
-    ("terrace-sim", &["terrace-policy", "terrace-testkit", "terrace-trace"]),
-    ("terrace-bench", &["terrace-probe", "terrace-trace"]),
+    ("terrace", &["terrace-api", "terrace-engine", "terrace-policy"]),
+    ("terrace-api", &[]),
+    ("terrace-sim", &["terrace-api", "terrace-policy", "terrace-testkit"]),
+    ("terrace-bench", &["terrace-api"]),
     ("terrace-testkit", &[]),
-    ("terrace-tests", &["terrace-trace"]),
+    ("terrace-tests", &["terrace-api"]),
     ("xtask", &[]),
 ];
 /// Lines of a source file at the most, and of one that has a reason in [`LONG`].

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use terrace_trace::{At, Error};
+use terrace_api::capture::{At, Error};
 
 /// The columns of a run beside its metrics: what a comparison may take as its factor, or split its cells by.
 pub const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition"];

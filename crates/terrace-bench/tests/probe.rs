@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use command::{bench, done, refused};
 use tempfile::TempDir;
-use terrace_probe::{Kind, Op, Probe, RAM};
+use terrace_api::device_profile::{DeviceProfile, Kind, Op, RAM};
 
 /// A directory on a disk: /tmp may be memory.
 fn place() -> TempDir {
@@ -30,7 +30,7 @@ fn a_directory_and_the_memory() {
     assert_eq!(files(dir.path()), ["data", "p.toml"]);
     assert_eq!(files(&dir.path().join("data")), Vec::<String>::new());
 
-    let probe = Probe::parse(&std::fs::read_to_string(dir.path().join("p.toml")).unwrap()).unwrap();
+    let probe = DeviceProfile::parse(&std::fs::read_to_string(dir.path().join("p.toml")).unwrap()).unwrap();
     let name = dir.path().canonicalize().unwrap().join("data").to_str().unwrap().to_owned();
     assert_eq!(probe.device.keys().collect::<Vec<_>>(), [&name, RAM]);
     for (name, device) in &probe.device {

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use terrace_trace::{Format, Options, Reader};
+use terrace_api::capture::{Format, Options, Reader};
 
 use crate::opt::next_uses;
 use crate::progress::Progress;

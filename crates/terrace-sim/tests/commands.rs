@@ -206,8 +206,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
 /// What a capture lost is said, and the rest is used.
 #[test]
 fn captures_are_replayed_and_their_losses_told() {
-    use terrace_trace::Door;
-    use terrace_trace::capture::{Event, Header, Writer};
+    use terrace_api::capture::{Door, Event, Header, Writer};
     let dir = TempDir::new().unwrap();
     let mut writer = Writer::new(Vec::new(), &Header::default());
     for page in keys(2) {

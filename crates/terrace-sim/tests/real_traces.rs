@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
+use terrace_api::capture::{Options, Reader};
 use terrace_policy::mrc::{Exact, SAMPLES, Shards};
-use terrace_trace::{Options, Reader};
 
 /// The traces of the directory that TERRACE_TRACES names.
 fn traces() -> Vec<PathBuf> {

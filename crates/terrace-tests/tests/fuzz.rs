@@ -115,7 +115,7 @@ fn records_of_dead_instances() {
     }
 }
 
-/// Each format's reader by itself is fuzzed in terrace-trace; here the commands above them.
+/// Each format's reader by itself is fuzzed in terrace-api; here the commands above them.
 #[test]
 fn traces() {
     let mut rng = Rng::new(seed("fuzz-traces"));

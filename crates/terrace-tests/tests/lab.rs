@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_api::capture::{Door, Options, Reader, page_key};
 use terrace_tests::process;
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
-use terrace_trace::capture::page_key;
-use terrace_trace::{Door, Options, Reader};
 
 const PAGES: u64 = 2048;
 

@@ -15,7 +15,7 @@ use crate::raw;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_trace::{At, Error};
+use terrace_api::capture::{At, Error};
 
 /// Bytes of a file at the most.
 const FILE_BYTES_MAX: u64 = 1 << 30;

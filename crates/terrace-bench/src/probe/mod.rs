@@ -20,7 +20,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use target::{Target, Way};
-use terrace_probe::{Cell, Device, Machine, Op, Probe, RAM, SCHEMA};
+use terrace_api::device_profile::{Cell, Device, DeviceProfile, Machine, Op, RAM, SCHEMA};
 
 const MIB: u64 = 1 << 20;
 /// Time to start and end a measurement beside the measured time, until it is known.
@@ -71,7 +71,8 @@ pub fn run(options: &Options) -> io::Result<i32> {
     let plan = Plan::new(options);
     let mut session = Session { plan, done: 0, all: 0, began: Instant::now(), progress: Progress::default() };
     session.all = targets.len() * session.plan.cells_at_most();
-    let mut probe = Probe { schema: SCHEMA.into(), machine: machine_of(), device: Default::default() };
+    let mut probe =
+        DeviceProfile { schema: SCHEMA.into(), machine: machine_of(), device: Default::default() };
     for target in &targets {
         let device = session.measure(target)?;
         probe.device.insert(target.name.clone(), device);

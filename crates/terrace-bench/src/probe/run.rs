@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use terrace_probe::{Cell, Op};
+use terrace_api::device_profile::{Cell, Op};
 
 const MIB: u64 = 1 << 20;
 /// Bytes that are written and read back with checksums, to see that the storage keeps what it is given.

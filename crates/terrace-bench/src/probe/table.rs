@@ -3,13 +3,13 @@
 use super::title;
 use crate::format::short as number;
 use std::fmt::Write;
-use terrace_probe::{Cell, Device, Op, Probe};
+use terrace_api::device_profile::{Cell, Device, DeviceProfile, Op};
 
 /// CPU time of others, per cent, above which the numbers are doubted aloud.
 const OTHERS_MAX: f64 = 100.0 * crate::machine::FOREIGN_CPU_MAX;
 
 /// All targets.
-pub fn of(probe: &Probe) -> String {
+pub fn of(probe: &DeviceProfile) -> String {
     let mut out = String::new();
     for (name, device) in &probe.device {
         let _ = writeln!(out, "{}", headline(name, device));
@@ -74,7 +74,7 @@ fn line(out: &mut String, group: &[Cell]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_probe::{Kind, Machine, SCHEMA};
+    use terrace_api::device_profile::{Kind, Machine, SCHEMA};
 
     fn cell(op: Op, transfer_kib: u64, processes: usize, mib_s: f64) -> Cell {
         Cell {
@@ -111,7 +111,7 @@ mod tests {
             put_mib_s: 9.0,
             cells,
         };
-        let probe = Probe {
+        let probe = DeviceProfile {
             schema: SCHEMA.into(),
             machine: Machine::default(),
             device: [("/data".to_owned(), device)].into(),

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_probe::{Kind, RAM};
+use terrace_api::device_profile::{Kind, RAM};
 
 const MIB: u64 = 1 << 20;
 /// Of the free space, one in so many bytes is used at the most.

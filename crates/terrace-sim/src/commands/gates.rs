@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use terrace_api::capture::Options;
 use terrace_sim::cells::Size;
 use terrace_sim::gates::{self, Gate, Group};
 use terrace_sim::kernel;
@@ -16,7 +17,6 @@ use terrace_sim::progress::Progress;
 use terrace_sim::ranking::{Rank, ranking, ranking_table, table};
 use terrace_sim::reference::{self, PAGES_MIN, Reference};
 use terrace_sim::trace::{self, Trace};
-use terrace_trace::Options;
 
 const TRACES: [&str; 2] = [".u64.zst", ".u64"];
 /// Shares of a trace's pages, for traces that the reference does not name.

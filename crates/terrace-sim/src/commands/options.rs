@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::Args;
-use terrace_trace::{Column, Format, Options};
+use terrace_api::capture::{Column, Format, Options};
 
 /// Where results go.
 #[derive(Clone, Debug, Args)]

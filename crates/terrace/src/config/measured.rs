@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_probe::{Probe, RAM};
+use terrace_api::device_profile::{DeviceProfile, RAM};
 
 use crate::error::{Failure, Result, reason};
 
@@ -14,7 +14,7 @@ const CURE: &str = "write it anew with `terrace-bench probe DIRECTORY --out FILE
 pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
     let text =
         std::fs::read_to_string(file).map_err(|err| Failure::new(file.display(), reason(err), CURE))?;
-    let probe = Probe::parse(&text).map_err(|wrong| {
+    let probe = DeviceProfile::parse(&text).map_err(|wrong| {
         Failure::new(format_args!("{} line {}", file.display(), wrong.line), wrong.why, CURE)
     })?;
     Ok(entry(&probe, src).map(|us| Duration::from_secs_f64(us / 1e6)))
@@ -33,7 +33,7 @@ pub fn unknown(file: &Path, src: &Path) -> Failure {
 }
 
 /// The entry of the same file system; of several, that of the nearest directory above `src`.
-fn entry(probe: &Probe, src: &Path) -> Option<f64> {
+fn entry(probe: &DeviceProfile, src: &Path) -> Option<f64> {
     let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     let here = dev(src)?;
     let targets = probe.device.iter().filter(|(name, _)| *name != RAM).map(|(name, d)| (Path::new(name), d));

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
+use terrace_api::capture::{Door, Event, Header, Writer};
 use terrace_engine::Engine;
 use terrace_engine::trace::{Access, Kind, LOOK_EVERY, Recorder};
-use terrace_trace::Door;
-use terrace_trace::capture::{Event, Header, Writer};
 
 use crate::control::Record;
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use terrace_trace::{Door, Options, Reader};
+use terrace_api::capture::{Door, Options, Reader};
 
 use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
 

@@ -1,9 +1,9 @@
 //! Formats of records of one size: plain keys, and libCacheSim's oracleGeneral
 //! (libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h).
 
-use crate::Access;
-use crate::error::Error;
-use crate::input::Input;
+use crate::capture::access::Access;
+use crate::capture::error::Error;
+use crate::capture::input::Input;
 
 /// The next record of `N` bytes, `None` at the end.
 fn record<const N: usize>(input: &mut Input, called: &str) -> Result<Option<[u8; N]>, Error> {
@@ -20,12 +20,12 @@ fn record<const N: usize>(input: &mut Input, called: &str) -> Result<Option<[u8;
     Err(input.error(input.here(), fault, "the file is cut short, or of another format: see --format"))
 }
 
-pub(crate) fn u64_key(input: &mut Input) -> Result<Option<Access>, Error> {
+pub(super) fn u64_key(input: &mut Input) -> Result<Option<Access>, Error> {
     Ok(record::<8>(input, "a key")?.map(|bytes| Access::of(u64::from_le_bytes(bytes))))
 }
 
 /// Time in seconds, key, size, next use (which nobody needs who reads the whole trace).
-pub(crate) fn oracle(input: &mut Input) -> Result<Option<Access>, Error> {
+pub(super) fn oracle(input: &mut Input) -> Result<Option<Access>, Error> {
     let Some(bytes) = record::<24>(input, "a record of oracleGeneral")? else { return Ok(None) };
     let (time, rest) = bytes.split_first_chunk::<4>().expect("24 bytes begin with 4");
     let key = rest.first_chunk::<8>().expect("20 bytes begin with 8");

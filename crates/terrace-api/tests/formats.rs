@@ -2,8 +2,9 @@
 
 use std::io::Cursor;
 
-use terrace_trace::capture::{self, Event, Header, Writer, page_key};
-use terrace_trace::{Access, At, Column, Door, Error, Format, Options, Reader};
+use terrace_api::capture::{
+    Access, At, Column, Door, Error, Event, Format, Header, Options, Reader, RecordReader, Writer, page_key,
+};
 
 fn read(name: &str, bytes: &[u8], options: &Options) -> Result<Vec<Access>, Error> {
     Reader::new(name, Box::new(Cursor::new(bytes.to_vec())), options)?.collect()
@@ -123,7 +124,7 @@ fn captures() {
         fault("x", b"1\n2\n3\n4\n5\n6\n7\n8\n9\n1\n1\n1\n1\n1\n1\n1\n", &of(Format::Terrace))
             .contains("not a capture")
     );
-    assert_eq!(capture::Reader::new("x", Box::new(Cursor::new(bytes))).unwrap().header(), Header::default());
+    assert_eq!(RecordReader::new("x", Box::new(Cursor::new(bytes))).unwrap().header(), Header::default());
 }
 
 #[test]

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::io::{BufReader, Read};
 
-use crate::error::{At, Error};
+use super::error::{At, Error};
 
 /// Bytes by which formats are told apart.
-pub(crate) const HEAD: usize = 4096;
+pub(super) const HEAD: usize = 4096;
 /// Bytes in the window: no record is longer.
-pub(crate) const WINDOW: usize = 256 << 10;
+pub(super) const WINDOW: usize = 256 << 10;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 const COMPRESSED: usize = 128 << 10;
 
-pub(crate) struct Input {
+pub(super) struct Input {
     name: String,
     stream: Box<dyn Read + Send>,
     compressed: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Input {
     /// Content before `window[start]`.
     position: u64,
     /// Lines before `window[start]`; counted by those who read lines.
-    pub(crate) lines: u64,
+    pub(super) lines: u64,
 }
 
 impl fmt::Debug for Input {
@@ -36,7 +36,7 @@ impl fmt::Debug for Input {
 }
 
 impl Input {
-    pub(crate) fn new(name: &str, stream: Box<dyn Read + Send>) -> Result<Input, Error> {
+    pub(super) fn new(name: &str, stream: Box<dyn Read + Send>) -> Result<Input, Error> {
         let window = vec![0; WINDOW].into_boxed_slice();
         let mut input = Input {
             name: name.into(),
@@ -68,7 +68,7 @@ impl Input {
     }
 
     /// The next `want` bytes (at most [`WINDOW`]), fewer only at the end; they stay unread.
-    pub(crate) fn peek(&mut self, want: usize) -> Result<&[u8], Error> {
+    pub(super) fn peek(&mut self, want: usize) -> Result<&[u8], Error> {
         if self.end - self.start < want {
             self.fill(want)?;
         }
@@ -76,7 +76,7 @@ impl Input {
     }
 
     /// All that is in the window, at least one byte but at the end.
-    pub(crate) fn window(&mut self) -> Result<&[u8], Error> {
+    pub(super) fn window(&mut self) -> Result<&[u8], Error> {
         if self.start == self.end {
             self.fill(1)?;
         }
@@ -111,21 +111,21 @@ impl Input {
     }
 
     /// Takes `n` bytes that were looked at.
-    pub(crate) fn consume(&mut self, n: usize) {
+    pub(super) fn consume(&mut self, n: usize) {
         self.start += n;
         self.position += n as u64;
         assert!(self.start <= self.end, "only what was looked at can be taken");
     }
 
-    pub(crate) fn position(&self) -> u64 {
+    pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    pub(crate) fn here(&self) -> Option<At> {
+    pub(super) fn here(&self) -> Option<At> {
         Some(At::Byte(self.position))
     }
 
-    pub(crate) fn error(&self, at: Option<At>, fault: impl Into<String>, cure: &str) -> Error {
+    pub(super) fn error(&self, at: Option<At>, fault: impl Into<String>, cure: &str) -> Error {
         Error::new(&self.name, at, fault, cure)
     }
 }

@@ -2,8 +2,7 @@
 
 use std::io::{Cursor, Read};
 
-use terrace_trace::capture::{Header, Writer};
-use terrace_trace::{Format, Options, Reader};
+use terrace_api::capture::{Format, Header, Options, Reader, Writer};
 
 /// Kilobytes of memory that this process has had at the most.
 fn peak_kib() -> u64 {

@@ -31,7 +31,7 @@ const MIB_S: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 /// A whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Probe {
+pub struct DeviceProfile {
     /// [`SCHEMA`].
     pub schema: String,
     /// The machine that was measured, for readers.
@@ -142,34 +142,34 @@ pub struct Cell {
 
 /// What is wrong with a file's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct InvalidProfile {
     /// Line, from 1.
     pub line: usize,
     /// One sentence.
     pub why: String,
 }
 
-impl Probe {
+impl DeviceProfile {
     /// Reads a file's text.
     ///
     /// # Errors
     /// No TOML, an unknown key, a missing one, a number that cannot be; with the line.
-    pub fn parse(text: &str) -> Result<Probe, Wrong> {
-        let probe: Probe = toml::from_str(text).map_err(|err| {
+    pub fn parse(text: &str) -> Result<DeviceProfile, InvalidProfile> {
+        let probe: DeviceProfile = toml::from_str(text).map_err(|err| {
             let offset = err.span().map_or(0, |span| span.start);
-            Wrong { line: line_at(text, offset), why: err.message().to_owned() }
+            InvalidProfile { line: line_at(text, offset), why: err.message().to_owned() }
         })?;
         if probe.schema != SCHEMA {
             let why = format!("schema `{}`, where this program reads `{SCHEMA}`", probe.schema);
-            return Err(Wrong { line: line_of(text, "", "schema"), why });
+            return Err(InvalidProfile { line: line_of(text, "", "schema"), why });
         }
         for (name, device) in &probe.device {
-            device.check().map_err(|(key, why)| Wrong { line: line_of(text, name, key), why })?;
+            device.check().map_err(|(key, why)| InvalidProfile { line: line_of(text, name, key), why })?;
         }
         Ok(probe)
     }
 
-    /// The text of a file; [`Probe::parse`] reads it back.
+    /// The text of a file; [`DeviceProfile::parse`] reads it back.
     pub fn text(&self) -> String {
         let mut out = format!("schema = {}\n\n[machine]\n", text_of(&self.schema));
         table(&mut out, &self.machine);
@@ -259,7 +259,7 @@ fn line_at(text: &str, offset: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn probe() -> Probe {
+    fn probe() -> DeviceProfile {
         let cell = |op, processes| Cell {
             data_mib: 64,
             op,
@@ -285,7 +285,7 @@ mod tests {
             cells: vec![cell(Op::Get, 1), cell(Op::Put, 8)],
         };
         let names = ["/var/tmp", "ram", "/a \"b\"\\c\nd\u{7f}/ä"];
-        Probe {
+        DeviceProfile {
             schema: SCHEMA.into(),
             machine: Machine { cpu: "EPYC".into(), cpus: 2, memory_mib: 24_000, kernel: "6.1".into() },
             device: names.into_iter().map(|name| (name.to_owned(), device.clone())).collect(),
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let text = probe().text();
-        assert_eq!(Probe::parse(&text), Ok(probe()), "{text}");
+        assert_eq!(DeviceProfile::parse(&text), Ok(probe()), "{text}");
         let cells = text.lines().filter(|line| line.starts_with("  {")).count();
         assert_eq!(cells, 6, "one line a cell:\n{text}");
     }
@@ -306,7 +306,7 @@ mod tests {
         let wrong = |from: &str, to: &str| {
             assert!(text.contains(from), "{from} in\n{text}");
             let changed = text.replacen(from, to, 1);
-            let wrong = Probe::parse(&changed).unwrap_err();
+            let wrong = DeviceProfile::parse(&changed).unwrap_err();
             (changed.lines().nth(wrong.line - 1).unwrap().to_owned(), wrong.why)
         };
         let (line, why) = wrong("get_latency_us = 81.5", "get_latency_us = 0.0");
@@ -320,6 +320,6 @@ mod tests {
         assert!(wrong("terrace.probe.v1", "terrace.probe.v9").1.contains("v9"));
         assert!(wrong("direct = true\n", "").1.contains("missing field `direct`"));
         assert!(wrong("ops = 1000", "oops = 1000").0.contains("oops"));
-        assert_eq!(Probe::parse("").unwrap_err().line, 1);
+        assert_eq!(DeviceProfile::parse("").unwrap_err().line, 1);
     }
 }

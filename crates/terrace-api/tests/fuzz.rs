@@ -4,8 +4,10 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use terrace_trace::capture::{self, Event, Header, Record, Writer};
-use terrace_trace::{Column, Door, Format, Options, Reader};
+use terrace_api::capture::format::MAGIC;
+use terrace_api::capture::{
+    Column, Door, Event, Format, Header, Options, Reader, Record, RecordReader, Writer,
+};
 
 /// 256 cases, or PROPTEST_CASES.
 fn config() -> ProptestConfig {
@@ -122,7 +124,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         drain_all(&bytes);
-        drain_all(&[&capture::MAGIC, bytes.as_slice()].concat());
+        drain_all(&[&MAGIC, bytes.as_slice()].concat());
         drain(&[&[0x28, 0xB5, 0x2F, 0xFD], bytes.as_slice()].concat(), None, None, None);
     }
 
@@ -138,7 +140,7 @@ proptest! {
     #[test]
     fn a_capture_gives_back_what_was_written(records in events(), tick_ms in 1..50u32) {
         let bytes = written(&records, tick_ms);
-        let reader = capture::Reader::new("t", Box::new(Cursor::new(bytes.clone()))).unwrap();
+        let reader = RecordReader::new("t", Box::new(Cursor::new(bytes.clone()))).unwrap();
         let read: Vec<Record> = reader.map(Result::unwrap).collect();
         let mut now = 0;
         let expected: Vec<Record> = records
@@ -154,13 +156,13 @@ proptest! {
         prop_assert_eq!(read, expected);
         // Cut anywhere: what is whole is read, and the place named is where to cut.
         for cut in [bytes.len() / 2, bytes.len().saturating_sub(1)].into_iter().filter(|cut| *cut >= 32) {
-            let reader = capture::Reader::new("t", Box::new(Cursor::new(bytes[..cut].to_vec()))).unwrap();
+            let reader = RecordReader::new("t", Box::new(Cursor::new(bytes[..cut].to_vec()))).unwrap();
             let mut whole = cut;
             for error in reader.filter_map(Result::err) {
-                let Some(terrace_trace::At::Byte(at)) = error.at else { panic!("{error}") };
+                let Some(terrace_api::capture::At::Byte(at)) = error.at else { panic!("{error}") };
                 whole = at as usize;
             }
-            let mut again = capture::Reader::new("t", Box::new(Cursor::new(bytes[..whole].to_vec()))).unwrap();
+            let mut again = RecordReader::new("t", Box::new(Cursor::new(bytes[..whole].to_vec()))).unwrap();
             prop_assert!(again.all(|record| record.is_ok()));
         }
     }

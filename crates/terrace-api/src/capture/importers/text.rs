@@ -3,9 +3,10 @@
 //! A key is a decimal number or, behind `0x`, a hexadecimal one; any other word stands for a hash of itself. Empty
 //! lines and lines that begin with `#` are passed over.
 
-use crate::error::{At, Error};
-use crate::input::{Input, WINDOW};
-use crate::{Access, Format};
+use crate::capture::access::Access;
+use crate::capture::error::{At, Error};
+use crate::capture::format::mix;
+use crate::capture::input::{Input, WINDOW};
 
 /// Bytes of a line at the most.
 const LINE_MAX: usize = 64 << 10;
@@ -33,15 +34,15 @@ impl Column {
     }
 }
 
-/// Text or CSV, if `head` is text at all.
-pub(crate) fn guess(head: &[u8]) -> Option<Format> {
+/// Whether the lines of `head` have several columns; none: it is no text.
+pub(super) fn has_columns(head: &[u8]) -> Option<bool> {
     let printable = |b: &u8| matches!(b, b'\t' | b'\n' | b'\r' | 0x20..=0x7e);
     if head.is_empty() || !head.iter().all(printable) {
         return None;
     }
     let mut lines = head.split(|b| *b == b'\n').filter(|line| !line.is_empty() && line[0] != b'#');
     let first = lines.next().unwrap_or_default();
-    Some(if delimiter(first).is_some() { Format::Csv } else { Format::Text })
+    Some(delimiter(first).is_some())
 }
 
 fn delimiter(line: &[u8]) -> Option<u8> {
@@ -99,7 +100,7 @@ fn number(word: &[u8]) -> Option<u64> {
 fn key(word: &[u8]) -> u64 {
     number(word).unwrap_or_else(|| {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        crate::capture::mix(word.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
+        mix(word.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
     })
 }
 
@@ -115,7 +116,7 @@ fn checked(input: &Input, word: &[u8]) -> Result<Access, Error> {
 }
 
 /// The next line's key; `None` at the end. `line` is room to work in.
-pub(crate) fn line(input: &mut Input, line: &mut Vec<u8>) -> Result<Option<Access>, Error> {
+pub(super) fn line(input: &mut Input, line: &mut Vec<u8>) -> Result<Option<Access>, Error> {
     if !next_line(input, line)? {
         return Ok(None);
     }
@@ -129,7 +130,7 @@ pub(crate) fn line(input: &mut Input, line: &mut Vec<u8>) -> Result<Option<Acces
 
 /// A CSV being read.
 #[derive(Debug)]
-pub(crate) struct Csv {
+pub(super) struct Csv {
     delimiter: u8,
     column: usize,
     line: Vec<u8>,
@@ -138,7 +139,7 @@ pub(crate) struct Csv {
 }
 
 impl Csv {
-    pub(crate) fn new(input: &mut Input, column: Option<&Column>) -> Result<Csv, Error> {
+    pub(super) fn new(input: &mut Input, column: Option<&Column>) -> Result<Csv, Error> {
         let mut csv = Csv { delimiter: b',', column: 0, line: Vec::new(), held: false };
         if !next_line(input, &mut csv.line)? {
             return Ok(csv);
@@ -168,7 +169,7 @@ impl Csv {
     }
 
     /// The next row's key; `None` at the end.
-    pub(crate) fn row(&mut self, input: &mut Input) -> Result<Option<Access>, Error> {
+    pub(super) fn row(&mut self, input: &mut Input) -> Result<Option<Access>, Error> {
         if !std::mem::take(&mut self.held) && !next_line(input, &mut self.line)? {
             return Ok(None);
         }

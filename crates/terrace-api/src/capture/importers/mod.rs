@@ -1,65 +1,18 @@
-//! Traces of page accesses: read as a stream, whatever the format, and terrace's own captures written.
-//!
-//! ```text
-//!   file ─► zstd? ─► Input (256 KiB) ─► u64 · oracle · text · csv · terrace ─► Access, Access, ...
-//! ```
-//! A trace is never held in memory: what a [`Reader`] needs does not depend on what it reads (300 KiB, and up to
-//! 128 MiB inside zstd where the file was compressed with so long a window). What is wrong in a file comes as an
-//! [`Error`] that names the file, the place and the cure; nothing a file holds makes a reader panic.
-//!
-//! | format | content | names |
-//! |---|---|---|
-//! | `u64` | little-endian 64-bit page keys | `.u64` |
-//! | `oracle` | libCacheSim's oracleGeneral: time u32, key u64, size u32, next use i64, little-endian, 24 bytes | `*oracleGeneral*` |
-//! | `text` | one key a line | `.txt` |
-//! | `csv` | a key in one column ([`Column`]) | `.csv`, `.tsv` |
-//! | `terrace` | [`capture`] | by its first bytes |
-//!
-//! Each of them may be compressed with zstd (known by its first bytes; `.zst` is then taken off the name). Every
-//! request is one page: sizes that a format states are not looked at.
-#![forbid(unsafe_code)]
+//! A trace in whatever format: which one it is, and its accesses.
 
 mod binary;
-pub mod capture;
-mod error;
-mod input;
 mod text;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use error::{At, Error};
-use input::Input;
+use crate::capture::access::Access;
+use crate::capture::error::Error;
+use crate::capture::format::{MAGIC, Record};
+use crate::capture::input::{HEAD, Input};
+use crate::capture::reader::Decoder as Capture;
 pub use text::Column;
-
-/// One access to one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// Names the page within the trace. Captures: [`capture::page_key`]. Text that is no number: a hash of it.
-    pub key: u64,
-    /// A write; false also where the format does not say.
-    pub write: bool,
-    /// The way it came, where the format says so.
-    pub door: Option<Door>,
-    /// Milliseconds on the trace's own clock, 0 where there is none.
-    pub time_ms: u64,
-}
-
-impl Access {
-    fn of(key: u64) -> Access {
-        Access { key, write: false, door: None, time_ms: 0 }
-    }
-}
-
-/// The way by which an access came into terrace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Door {
-    /// Through the mount.
-    Main,
-    /// Through the preload library, without a system call.
-    Fast,
-}
 
 /// How the bytes of a trace are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,7 +51,7 @@ impl Format {
 
     /// Guessed from the content's first bytes, then from the file's name, then from whether it looks like text.
     fn guess(name: &str, head: &[u8]) -> Option<Format> {
-        if head.starts_with(&capture::MAGIC) {
+        if head.starts_with(&MAGIC) {
             return Some(Format::Terrace);
         }
         let name = name.to_ascii_lowercase();
@@ -113,8 +66,14 @@ impl Format {
         } else if ends(&[".csv", ".tsv"]) {
             Some(Format::Csv)
         } else {
-            text::guess(head)
+            Format::guess_text(head)
         }
+    }
+
+    /// Text or CSV, if `head` is text at all.
+    fn guess_text(head: &[u8]) -> Option<Format> {
+        let columns = text::has_columns(head)?;
+        Some(if columns { Format::Csv } else { Format::Text })
     }
 }
 
@@ -132,7 +91,7 @@ enum Decoder {
     Oracle,
     Text(Vec<u8>),
     Csv(text::Csv),
-    Terrace(capture::Decoder),
+    Terrace(Capture),
 }
 
 /// A trace being read: an iterator of accesses that ends at the end of the file or after the first error.
@@ -168,7 +127,7 @@ impl Reader {
     /// Reads any stream; `name` stands in errors and, by its end, for the format.
     pub fn new(name: &str, stream: Box<dyn Read + Send>, options: &Options) -> Result<Reader, Error> {
         let mut input = Input::new(name, stream)?;
-        let head = input.peek(input::HEAD)?;
+        let head = input.peek(HEAD)?;
         let Some(format) = options.format.or_else(|| Format::guess(name, head)) else {
             let names = Format::ALL.map(Format::name).join(", ");
             return Err(Error::new(name, None, "the format is not known", &format!("say --format {names}")));
@@ -178,7 +137,7 @@ impl Reader {
             Format::Oracle => Decoder::Oracle,
             Format::Text => Decoder::Text(Vec::new()),
             Format::Csv => Decoder::Csv(text::Csv::new(&mut input, options.column.as_ref())?),
-            Format::Terrace => Decoder::Terrace(capture::Decoder::new(&mut input)?),
+            Format::Terrace => Decoder::Terrace(Capture::new(&mut input)?),
         };
         Ok(Reader { input, format, decoder, lost: 0, over: false })
     }
@@ -206,8 +165,8 @@ impl Reader {
             Decoder::Csv(csv) => csv.row(&mut self.input),
             Decoder::Terrace(decoder) => loop {
                 match decoder.record(&mut self.input)? {
-                    Some(capture::Record::Access(event)) => return Ok(Some(event.access())),
-                    Some(capture::Record::Lost(accesses)) => self.lost = self.lost.saturating_add(accesses),
+                    Some(Record::Access(event)) => return Ok(Some(event.access())),
+                    Some(Record::Lost(accesses)) => self.lost = self.lost.saturating_add(accesses),
                     None => return Ok(None),
                 }
             },

@@ -1,0 +1,29 @@
+//! What all formats have in common: accesses to pages.
+
+/// One access to one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Names the page within the trace. Captures: [`page_key`](super::page_key). Text that is no number: a hash of it.
+    pub key: u64,
+    /// A write; false also where the format does not say.
+    pub write: bool,
+    /// The way it came, where the format says so.
+    pub door: Option<Door>,
+    /// Milliseconds on the trace's own clock, 0 where there is none.
+    pub time_ms: u64,
+}
+
+impl Access {
+    pub(super) fn of(key: u64) -> Access {
+        Access { key, write: false, door: None, time_ms: 0 }
+    }
+}
+
+/// The way by which an access came into terrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// Through the mount.
+    Main,
+    /// Through the preload library, without a system call.
+    Fast,
+}

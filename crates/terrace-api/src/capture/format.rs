@@ -1,0 +1,162 @@
+//! terrace's own format: accesses of a live mount, in one to some fifteen bytes each.
+//!
+//! # Format, version 1
+//! All numbers are little-endian; *varint* is LEB128 (seven bits a byte, the lowest first, the top bit says that
+//! more follow, at most ten bytes), *zigzag* a varint of `(n << 1) ^ (n >> 63)`.
+//!
+//! | header, 32 bytes | |
+//! |---|---|
+//! | 0..8 | [`MAGIC`] |
+//! | 8..10 | version, 1; a reader refuses others |
+//! | 10..12 | length of the header in bytes, at least 32; what is beyond 32 is passed over |
+//! | 12..16 | bytes of a page |
+//! | 16..24 | start of the capture, milliseconds since 1970 |
+//! | 24..28 | milliseconds of a tick, not 0 |
+//! | 28..32 | 0 |
+//!
+//! Records follow to the end of the file. The low two bits of a record's first byte say what it is:
+//!
+//! | low bits | record | the other bits, and what follows |
+//! |---|---|---|
+//! | 0 | access | bit 2: write; bit 3: fast door; bits 4-7: step |
+//! | 1 | loss | 0; varint: accesses that were not recorded, between the records before and after |
+//! | 2 | time | 0; varint: ticks since the last time record, or since the start |
+//!
+//! Step 0 to 13: the same object as the last access, so many pages further on. 14: the same object; zigzag: pages
+//! further on. 15: another object; zigzag: its number less the last one's; varint: page index. Before the first
+//! access object and page are 0, and sums wrap at 64 bits. So a sequential read takes one byte a page.
+//!
+//! Records are written whole, in batches; a capture that was killed ends between two of them, and one cut by other
+//! means is read up to the cut, where the error says how to repair it.
+
+use super::access::{Access, Door};
+
+/// The first bytes of a capture. The first is not text, the last tells a file mangled as text.
+pub const MAGIC: [u8; 8] = *b"\x89TRACE\r\n";
+/// The version written.
+pub const VERSION: u16 = 1;
+
+pub(super) const HEADER: usize = 32;
+/// A record is no longer: its first byte, two varints.
+pub(super) const RECORD_MAX: usize = 21;
+pub(super) const WRITE: u8 = 1 << 2;
+pub(super) const FAST: u8 = 1 << 3;
+pub(super) const STEP_MAX: u64 = 13;
+pub(super) const MOVE: u8 = 14;
+pub(super) const OBJECT: u8 = 15;
+pub(super) const ACCESS: u8 = 0;
+pub(super) const LOSS: u8 = 1;
+pub(super) const TIME: u8 = 2;
+
+/// What the head of a capture says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Start of the capture, milliseconds since 1970.
+    pub start_ms: u64,
+    /// Milliseconds of a tick: how coarse times are. Not 0.
+    pub tick_ms: u32,
+}
+
+impl Default for Header {
+    /// Pages of 4 KiB, ticks of 10 ms, start unknown.
+    fn default() -> Header {
+        Header { page_bytes: 4096, start_ms: 0, tick_ms: 10 }
+    }
+}
+
+/// One access, as captures record it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The object's number (the inode number on the mount).
+    pub object: u64,
+    /// Page index in it.
+    pub page: u64,
+    /// A write.
+    pub write: bool,
+    /// The way it came.
+    pub door: Door,
+    /// Milliseconds since the start of the capture. Recorded in whole ticks; a time before the last one's counts as
+    /// the last one's.
+    pub time_ms: u64,
+}
+
+impl Event {
+    /// As all formats have it.
+    pub fn access(&self) -> Access {
+        let key = page_key(self.object, self.page);
+        Access { key, write: self.write, door: Some(self.door), time_ms: self.time_ms }
+    }
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// One access.
+    Access(Event),
+    /// So many accesses are missing here.
+    Lost(u64),
+}
+
+/// One number for a page: the object's, mixed, plus the page index, so that neighbours stay neighbours and objects
+/// practically never meet.
+pub fn page_key(object: u64, page: u64) -> u64 {
+    mix(object).wrapping_add(page)
+}
+
+/// SplitMix64's finaliser, a bijection.
+pub(super) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What writer and reader both remember from record to record.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Last {
+    pub object: u64,
+    pub page: u64,
+    pub tick: u64,
+}
+
+pub(super) fn zigzag(difference: u64) -> u64 {
+    let n = difference as i64;
+    ((n << 1) ^ (n >> 63)) as u64
+}
+
+pub(super) fn unzigzag(n: u64) -> u64 {
+    (n >> 1) ^ (n & 1).wrapping_neg()
+}
+
+pub(super) fn varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Reads a varint off the front of `bytes`.
+pub(super) fn read_varint(bytes: &mut &[u8]) -> Result<u64, Broken> {
+    let mut n = 0u64;
+    for i in 0..10 {
+        let (&byte, rest) = bytes.split_first().ok_or(Broken::Cut)?;
+        *bytes = rest;
+        n |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return if i == 9 && byte > 1 {
+                Err(Broken::Wrong("a number of more than 64 bits"))
+            } else {
+                Ok(n)
+            };
+        }
+    }
+    Err(Broken::Wrong("a number without an end"))
+}
+
+/// Why a record cannot be read.
+pub(super) enum Broken {
+    Cut,
+    Wrong(&'static str),
+}
