@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-policy", &["terrace-testkit"]),
     ("terrace-shm", &["terrace-testkit"]),
-    ("terrace-engine", &["terrace-policy", "terrace-shm", "terrace-sim"]),
+    ("terrace-engine", &["terrace-api", "terrace-policy", "terrace-shm", "terrace-sim"]),
     ("terrace-preload", &["terrace-shm"]),
     ("terrace", &["terrace-api", "terrace-engine", "terrace-policy"]),
     ("terrace-api", &[]),

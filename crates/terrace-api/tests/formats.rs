@@ -36,7 +36,7 @@ fn plain_keys() {
     let bytes = u64s(&[1, u64::MAX, 1 << 33]);
     assert_eq!(keys("a.u64", &bytes), [1, u64::MAX, 1 << 33]);
     assert_eq!(keys("a.u64.zst", &zstd(&bytes)), [1, u64::MAX, 1 << 33]);
-    assert_eq!(keys("a.u64", &[]), []);
+    assert_eq!(keys("a.u64", &[]), Vec::<u64>::new());
     let two_frames = [zstd(&bytes), zstd(&bytes)].concat();
     assert_eq!(keys("a.u64", &two_frames).len(), 6);
     let error = read("a.u64", &bytes[..19], &Options::default()).unwrap_err();

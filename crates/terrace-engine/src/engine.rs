@@ -8,8 +8,8 @@ use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
-use crate::observe::lru::{self, Evicted, Lru, Refused};
-use crate::observe::mrc::{Mrc, Sampling};
+use crate::observe::lru::{self, Refused};
+use crate::observe::mrc::Sampling;
 use crate::observe::trace::{Recorder, Recording};
 use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
@@ -22,13 +22,15 @@ use crate::rings::Rings;
 use crate::segment::SegmentHandles;
 use crate::state::State;
 use crate::state::compressed::Compressed;
-use crate::stats::Stats;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrace_api::lru::{Evicted, Lru};
+use terrace_api::mrc::Mrc;
+use terrace_api::stats::Stats;
 
 /// One instance of the cache.
 #[derive(Debug)]

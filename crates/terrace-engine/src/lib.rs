@@ -35,7 +35,6 @@ mod reclaim;
 mod rings;
 pub mod segment;
 mod state;
-pub mod stats;
 mod trim;
 mod yield_memory;
 
@@ -50,6 +49,5 @@ pub use object::{Object, ObjectId, ObjectRef};
 pub use path::read::Door;
 pub use segment::SegmentHandles;
 pub use source::SourceFile;
-pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;
 pub use trim::set_up_heap;

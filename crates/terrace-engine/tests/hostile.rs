@@ -267,12 +267,8 @@ impl Served {
     }
     /// Donations whose content was taken, and those that were read anew.
     fn taken(&self) -> (u64, u64) {
-        let stats = serde_json::to_value(self.engine.stats()).unwrap();
-        let of = |name: &str| {
-            let found = stats["fast_door"][name].as_u64();
-            found.unwrap_or_else(|| panic!("no {name} in {}", stats["fast_door"]))
-        };
-        (of("donations_taken"), of("donations_read"))
+        let door = self.engine.stats().fast_door;
+        (door.donations_taken, door.donations_read)
     }
     /// Waits until `n` donations are done with.
     fn after(&self, n: u64) -> (u64, u64) {

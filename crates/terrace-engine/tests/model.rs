@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use terrace_api::stats::Stats;
 use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
 use terrace_engine::{
     Admit, Codec, CompressedConfig, Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
@@ -209,7 +210,7 @@ fn run(policy: &str, io: Arc<dyn Io>, steps: usize, crashes: bool, lull: impl Fn
     run_in(World::new(policy, io), steps, crashes, lull);
 }
 
-fn run_in(mut w: World, steps: usize, crashes: bool, lull: impl Fn()) -> terrace_engine::Stats {
+fn run_in(mut w: World, steps: usize, crashes: bool, lull: impl Fn()) -> Stats {
     let mut rng = Rng(seed());
     for i in 0..steps {
         w.step(&mut rng, crashes);

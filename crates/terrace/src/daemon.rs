@@ -144,8 +144,9 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         Ok(()) => Served::Written,
         Err(err) => {
             let why = reason(err);
+            let unwritten = record::now(&engine, &record::root(shared));
             lost::note_refusal(&shared.instance, &why);
-            Served::Lost(format!("{}: lost: {why}", record::now(&engine, &record::root(shared)).told()))
+            Served::Lost(format!("{}: lost: {why}", lost::described(&unwritten)))
         }
     };
     control.finish(ANSWER_WITHIN);

@@ -22,62 +22,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Result, reason};
 use crate::lost;
 use crate::mounts;
 use crate::sys;
 
-/// What an instance is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A mount for everybody.
-    Mount,
-    /// The private mount of one command.
-    Run,
-}
+pub use terrace_api::instance::{Info, Kind, SCHEMA};
 
-/// info.json.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Info {
-    /// Version of this record.
-    pub schema: String,
-    /// The keeper.
-    pub pid: i32,
-    /// The daemon; changes when it is restarted.
-    pub terraced: i32,
-    /// The namespace in which these are their ids: several may share a runtime directory.
-    #[serde(default)]
-    pub pid_namespace: PathBuf,
-    /// How often it was.
-    pub restarts: u32,
-    /// How its predecessor died.
-    #[serde(default)]
-    pub last_death: Option<String>,
-    /// Mount or run.
-    pub kind: Kind,
-    /// What is served.
-    pub src: PathBuf,
-    /// Where.
-    pub mnt: PathBuf,
-    /// Memory limit at the start.
-    pub memory_bytes: u64,
-    /// Eviction policy.
-    pub policy: String,
-    /// Of terrace.
-    pub version: String,
-}
-
-/// The value of [`Info::schema`].
-pub const SCHEMA: &str = "terrace.instance.v1";
-
-impl Info {
-    /// Whether its process ids are those that we see.
-    pub fn in_our_pid_namespace(&self) -> bool {
-        self.pid_namespace == pid_namespace()
-    }
+/// Whether the process ids of an instance are those that we see.
+pub fn in_our_pid_namespace(info: &Info) -> bool {
+    info.pid_namespace == pid_namespace()
 }
 
 /// The namespace of process ids that this process is in, by the kernel's name for it.
@@ -178,7 +133,7 @@ impl Instance {
 
     fn is_held(&self, lock: &File) -> bool {
         let locked = rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).is_err();
-        let runs = |info: Info| !info.in_our_pid_namespace() || runs(info.pid) || runs(info.terraced);
+        let runs = |info: Info| !in_our_pid_namespace(&info) || runs(info.pid) || runs(info.terraced);
         locked && self.info().is_none_or(runs)
     }
 
@@ -340,6 +295,7 @@ fn is_ours(dir: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_api::instance::Dirty;
 
     #[test]
     fn the_lock_tells_the_living_from_the_dead() {
@@ -438,7 +394,8 @@ mod tests {
         instance.write_info(&info()).unwrap();
         drop(lock);
         assert!(instance.is_swept());
-        lost::Dirty { bytes: 4096, files_total: 1, ..lost::Dirty::default() }.record(&instance).unwrap();
+        let dirty = Dirty { bytes: 4096, files_total: 1, ..Dirty::default() };
+        lost::record(&instance, &dirty).unwrap();
         assert!(!instance.is_swept());
         let long_ago = SystemTime::now() - 2 * TOLD_WITHIN;
         File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();

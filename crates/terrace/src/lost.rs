@@ -5,38 +5,15 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
-use serde::{Deserialize, Serialize};
+use terrace_api::instance::Dirty;
 
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::mounts;
 use crate::size::human;
-
-/// dirty.json.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dirty {
-    /// Until when that was so, in milliseconds since 1970: the time of the file.
-    #[serde(skip)]
-    pub unix_ms: u64,
-    /// Bytes unwritten, all files together.
-    pub bytes: u64,
-    /// How many files have some.
-    pub files_total: u64,
-    /// Those with most.
-    pub files: Vec<File>,
-}
-
-/// A file with unwritten data.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct File {
-    /// Its path below the source.
-    pub path: String,
-    /// Its unwritten bytes.
-    pub bytes: u64,
-}
 
 /// Most files named in a record.
 pub const FILES_MAX: usize = 100;
@@ -49,34 +26,39 @@ const REFUSAL: &str = "refusal";
 /// How often the record is renewed.
 pub const RECORD_EVERY: Duration = Duration::from_millis(250);
 
-impl Dirty {
-    /// As part of a line: how much, in which files.
-    pub fn told(&self) -> String {
-        format!("up to {} bytes ({}) unwritten in {}", self.bytes, human(self.bytes), named(self))
-    }
+/// The record of an instance, as it is found.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    /// What was unwritten.
+    dirty: Dirty,
+    /// Until when that was so: the time of the file.
+    held_until: SystemTime,
+}
 
-    /// Leaves the record for whoever comes after.
-    pub fn record(&self, instance: &Instance) -> std::io::Result<()> {
-        instance.replace(RECORD, &serde_json::to_vec(self)?)
-    }
+/// As part of a line: how much, in which files.
+pub fn described(dirty: &Dirty) -> String {
+    format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(dirty))
+}
 
-    /// Says that the record still holds: record and directory are as young as after a new one.
-    pub fn renew(instance: &Instance) -> std::io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: now };
-        for path in [instance.path(RECORD), instance.path("")] {
-            rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?;
-        }
-        Ok(())
-    }
+/// Leaves the record for whoever comes after.
+pub fn record(instance: &Instance, dirty: &Dirty) -> std::io::Result<()> {
+    instance.replace(RECORD, &serde_json::to_vec(dirty)?)
+}
 
-    fn of(instance: &Instance) -> Option<Dirty> {
-        let path = instance.path(RECORD);
-        let dirty: Dirty = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
-        let held_until = std::fs::metadata(&path).ok()?.modified().ok()?;
-        let since = held_until.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Some(Dirty { unix_ms: since.as_millis() as u64, ..dirty })
+/// Says that the record still holds: record and directory are as young as after a new one.
+pub fn renew(instance: &Instance) -> std::io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    for path in [instance.path(RECORD), instance.path("")] {
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?;
     }
+    Ok(())
+}
+
+fn find(instance: &Instance) -> Option<Found> {
+    let path = instance.path(RECORD);
+    let dirty = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+    Some(Found { dirty, held_until: std::fs::metadata(&path).ok()?.modified().ok()? })
 }
 
 /// Leaves the reason why an instance that ended in order could not write everything: beside the record, which others renew.
@@ -90,16 +72,16 @@ fn refusal(instance: &Instance) -> Option<String> {
 
 /// What an instance that is over has lost by its own records; none if it ended in order, or its directory is gone.
 pub fn by(instance: &Instance) -> Option<String> {
-    let dirty = Dirty::of(instance)?;
+    let Found { dirty, .. } = find(instance)?;
     let refused = refusal(instance);
     let why = refused.as_ref().map(|why| format!(": the source does not take it: {why}"));
-    (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
+    (dirty.bytes > 0 || refused.is_some()).then(|| described(&dirty) + &why.unwrap_or_default())
 }
 
 /// Where [`by`] finds nothing lost: what is to be said if the instance died, for its record may be a moment too old.
 pub fn by_dying(instance: &Instance) -> Option<String> {
     let info = instance.info().filter(|_| instance.is_dead())?;
-    Some(told(Dirty::of(instance), None, &info))
+    Some(told(find(instance), None, &info))
 }
 
 /// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.
@@ -134,30 +116,30 @@ pub fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
 
 /// Says what a dead instance has lost, and removes its directory.
 fn tell((instance, info): (Instance, Info), out: &mut dyn Write) {
-    let line = told(Dirty::of(&instance), refusal(&instance), &info);
+    let line = told(find(&instance), refusal(&instance), &info);
     let _ = writeln!(out, "terrace: {}: {line}", info.mnt.display());
     instance.remove();
 }
 
 /// The keeper's words when it gives up, while the record is still its own.
 pub fn told_by_keeper(instance: &Instance) -> String {
-    match Dirty::of(instance) {
-        Some(dirty) if dirty.bytes > 0 => dirty.told(),
+    match find(instance) {
+        Some(Found { dirty, .. }) if dirty.bytes > 0 => described(&dirty),
         _ => "nothing was unwritten".to_owned(),
     }
 }
 
 /// The message about one dead instance.
-fn told(dirty: Option<Dirty>, refusal: Option<String>, info: &Info) -> String {
+fn told(found: Option<Found>, refusal: Option<String>, info: &Info) -> String {
     let who = format!("the previous instance (keeper {}) died", info.pid);
-    let Some(dirty) = dirty else {
+    let Some(Found { dirty, held_until }) = found else {
         return format!("{who} and left no record: what programs wrote without fsync may be lost");
     };
     if let Some(why) = refusal {
         let who = who.replace("died", "ended");
         return format!(
             "{who} with {}: lost, the source did not take it: {why}; what fsync had acknowledged is safe",
-            dirty.told()
+            described(&dirty)
         );
     }
     if dirty.bytes == 0 {
@@ -165,11 +147,11 @@ fn told(dirty: Option<Dirty>, refusal: Option<String>, info: &Info) -> String {
         return format!(
             "{who}; nothing was unwritten at its last record, {}: nothing was lost but what programs wrote without fsync \
              in the {last} s after that",
-            ago(dirty.unix_ms)
+            ago(held_until)
         );
     }
-    let when = ago(dirty.unix_ms);
-    format!("{who} with {}, as recorded {when}; what fsync had acknowledged is safe", dirty.told())
+    let when = ago(held_until);
+    format!("{who} with {}, as recorded {when}; what fsync had acknowledged is safe", described(&dirty))
 }
 
 /// The files of a record, as many as a line bears.
@@ -183,8 +165,7 @@ fn named(dirty: &Dirty) -> String {
 }
 
 /// How long ago a moment was.
-fn ago(unix_ms: u64) -> String {
-    let then = UNIX_EPOCH + Duration::from_millis(unix_ms);
+fn ago(then: SystemTime) -> String {
     match SystemTime::now().duration_since(then).unwrap_or_default().as_secs_f64() {
         seconds if seconds < 120.0 => format!("{seconds:.1} s ago"),
         seconds if seconds < 7200.0 => format!("{:.0} min ago", seconds / 60.0),
@@ -195,6 +176,8 @@ fn ago(unix_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::UNIX_EPOCH;
+    use terrace_api::instance::DirtyFile;
 
     fn info() -> Info {
         Info {
@@ -214,13 +197,17 @@ mod tests {
     }
 
     fn dirty(files: u64) -> Dirty {
-        let files: Vec<File> = (0..files).map(|n| File { path: format!("f{n}"), bytes: 4096 }).collect();
-        Dirty { bytes: files.len() as u64 * 4096, files_total: files.len() as u64, files, ..Dirty::default() }
+        let file = |n| DirtyFile { path: format!("f{n}"), bytes: 4096 };
+        Dirty { bytes: files * 4096, files_total: files, files: (0..files).map(file).collect() }
+    }
+
+    fn found(files: u64) -> Option<Found> {
+        Some(Found { dirty: dirty(files), held_until: UNIX_EPOCH })
     }
 
     #[test]
     fn a_record_is_told_in_one_line() {
-        let line = told(Some(dirty(12)), None, &info());
+        let line = told(found(12), None, &info());
         assert!(line.contains("up to 49152 bytes (48.0 KiB) unwritten in f0, f1"), "{line}");
         assert!(line.contains("f7 and 4 more"), "{line}");
         assert!(!line.contains('\n'));
@@ -228,7 +215,7 @@ mod tests {
 
     #[test]
     fn no_unwritten_data_is_no_loss() {
-        let line = told(Some(dirty(0)), None, &info());
+        let line = told(found(0), None, &info());
         assert!(line.contains("nothing was lost"), "{line}");
     }
 
@@ -239,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_source_that_refused_is_named_as_the_cause() {
-        let line = told(Some(dirty(1)), Some("No space left on device".to_owned()), &info());
+        let line = told(found(1), Some("No space left on device".to_owned()), &info());
         assert!(line.contains("ended with up to 4096 bytes") && line.contains("No space left"), "{line}");
     }
 
@@ -247,14 +234,14 @@ mod tests {
     fn a_record_that_still_holds_is_as_young_as_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let instance = Instance { dir: dir.path().to_owned() };
-        assert!(Dirty::renew(&instance).is_err(), "there is none");
-        dirty(3).record(&instance).unwrap();
+        assert!(renew(&instance).is_err(), "there is none");
+        record(&instance, &dirty(3)).unwrap();
         let recorded = std::fs::File::options().write(true).open(instance.path(RECORD)).unwrap();
         recorded.set_modified(UNIX_EPOCH).unwrap();
-        assert_eq!(Dirty::of(&instance), Some(dirty(3)));
-        Dirty::renew(&instance).unwrap();
-        let renewed = Dirty::of(&instance).unwrap();
-        assert!(ago(renewed.unix_ms).ends_with("s ago"), "{}", ago(renewed.unix_ms));
-        assert_eq!(Dirty { unix_ms: 0, ..renewed }, dirty(3));
+        assert_eq!(find(&instance), found(3));
+        renew(&instance).unwrap();
+        let renewed = find(&instance).unwrap();
+        assert!(ago(renewed.held_until).ends_with("s ago"), "{}", ago(renewed.held_until));
+        assert_eq!(renewed.dirty, dirty(3));
     }
 }

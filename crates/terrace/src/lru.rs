@@ -5,10 +5,10 @@ mod table;
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use terrace_api::control::{Age, Command, CommandError, ErrorCode, Evict, Lru};
+use terrace_api::lru::{Evicted, LruReport};
 
 use crate::cli;
-use crate::control::{Refusal, Request};
 use crate::error::{Failure, Result};
 use crate::instance::Instance;
 use crate::running;
@@ -16,58 +16,46 @@ use crate::running;
 /// Shows the lists, after aging or evicting if that is asked for.
 pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
     let (instance, info) = running::find(&args.mnt)?;
-    let done = act(args, &instance)?;
-    let mut lru = ask(&args.mnt, &instance, &Request::Lru)?["lru"].take();
-    lru["mnt"] = json!(info.mnt);
+    let (opened, evicted) = act(args, &instance)?;
+    let lru = *ask(&args.mnt, &instance, Lru {})?.lru;
+    let report = LruReport { lru, mnt: info.mnt, opened, evicted };
     let text = match args.json {
-        true => {
-            merge(&mut lru, &done);
-            format!("{lru}\n")
-        }
-        false => told(&done) + &table::of(&lru),
+        true => running::json(&report),
+        false => told(&report) + &table::of(&report.lru),
     };
     running::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--age` or `--evict` came to; null without either.
-fn act(args: &cli::Lru, instance: &Instance) -> Result<Value> {
+/// What `--age` opened, or `--evict` evicted; nothing without either.
+fn act(args: &cli::Lru, instance: &Instance) -> Result<(Option<u64>, Option<Evicted>)> {
     if args.age {
-        let answer = ask(&args.mnt, instance, &Request::Age)?;
-        return Ok(json!({"opened": answer["seq"]}));
+        return Ok((Some(ask(&args.mnt, instance, Age {})?.seq), None));
     }
-    let Some(seq) = args.evict else { return Ok(Value::Null) };
-    let answer = ask(&args.mnt, instance, &Request::Evict { seq, pages: args.pages })?;
-    Ok(json!({"evicted": answer["evicted"], "kept": answer["kept"]}))
+    let Some(seq) = args.evict else { return Ok((None, None)) };
+    Ok((None, Some(ask(&args.mnt, instance, Evict { seq, pages: args.pages })?)))
 }
 
-fn merge(lru: &mut Value, done: &Value) {
-    for (name, value) in done.as_object().into_iter().flatten() {
-        lru[name] = value.clone();
-    }
-}
-
-fn told(done: &Value) -> String {
-    match done {
-        Value::Null => String::new(),
-        done if !done["opened"].is_null() => format!("generation {} opened\n", done["opened"]),
-        done => format!(
-            "{} pages evicted; {} kept, because they are unwritten or were in use\n",
-            done["evicted"], done["kept"]
-        ),
-    }
-}
-
-fn ask(mnt: &Path, instance: &Instance, request: &Request) -> Result<Value> {
-    running::ask(instance, request).map_err(|no| Failure::new(mnt.display(), &no.why, cure(&no)))
-}
-
-fn cure(no: &Refusal) -> &'static str {
-    match no.code.as_str() {
-        "refused" if no.why.contains("has no generations") => {
-            "mount with a policy that has them: strata or mglru-fg"
+fn told(report: &LruReport) -> String {
+    match (report.opened, report.evicted) {
+        (Some(seq), _) => format!("generation {seq} opened\n"),
+        (None, Some(Evicted { evicted, kept })) => {
+            format!("{evicted} pages evicted; {kept} kept, because they are unwritten or were in use\n")
         }
-        "refused" => "`terrace lru MNT` lists the generations; name an older one, or open more with --age",
+        (None, None) => String::new(),
+    }
+}
+
+fn ask<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
+    running::ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(&no)))
+}
+
+fn cure(no: &CommandError) -> &'static str {
+    match no.code {
+        ErrorCode::NoGenerations => "mount with a policy that has them: strata or mglru-fg",
+        ErrorCode::Refused => {
+            "`terrace lru MNT` lists the generations; name an older one, or open more with --age"
+        }
         _ => "see `terrace stat` and the log",
     }
 }

@@ -14,16 +14,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
-use serde_json::Value;
+use terrace_api::control::{CommandError, Done, ErrorCode, Flush, Stop};
+use terrace_api::stats::StatReport;
 
 use crate::cgroup;
 use crate::cli;
 use crate::config::Config;
-use crate::control::{Refusal, Request};
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::keeper::{self, Task};
-use crate::lost::{self, Dirty};
+use crate::lost;
 use crate::mounts::userns;
 use crate::place::Place;
 use crate::report::{self, Heard, Line, News};
@@ -89,7 +89,9 @@ impl Keeper {
 }
 
 fn served_by(keeper: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
-    let ours = |(_, info): &(Instance, Info)| info.pid == keeper.as_raw_pid() && info.in_our_pid_namespace();
+    let ours = |(_, info): &(Instance, Info)| {
+        info.pid == keeper.as_raw_pid() && instance::in_our_pid_namespace(info)
+    };
     instance::living().into_iter().find(ours).ok_or_else(|| {
         Failure::new(
             dir.display(),
@@ -147,13 +149,13 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
     // Its daemon may be another by now than the one that it began with.
     let now = instance.info();
     let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
-    let stopped = running::ask(instance, &Request::Stop { lazy: true, lose: true });
+    let stopped = running::ask(instance, Stop { lazy: true, lose: true });
     // It may have died when it was about to be asked.
     if stopped.is_err() && running::has_died(instance) {
         return ended_before(instance, info, stats, keeper);
     }
     // With users left, the daemon stays for them until they close what they have open.
-    let in_use = stopped.as_ref().is_ok_and(|answer| answer["in_use"] == true);
+    let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);
     if !in_use {
         running::wait_for_end(instance, END_WITHIN);
     }
@@ -165,8 +167,10 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
         Failure::new(info.src.display(), why, cure)
     };
     match (flushed, stopped) {
-        (_, Ok(answer)) => match serde_json::from_value::<Option<Dirty>>(answer["lost"].clone()) {
-            Ok(Some(lost)) => Err(failed(format!("{}: lost, the source does not take it", lost.told()))),
+        (_, Ok(stopped)) => match stopped.lost {
+            Some(lost) => {
+                Err(failed(format!("{}: lost, the source does not take it", lost::described(&lost))))
+            }
             // What came after the answer: the last writes of mappings, for example.
             _ if in_use => Ok(()),
             _ => {
@@ -174,16 +178,16 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
                 lost.or_else(|| lost::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
             }
         },
-        (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {}", no.why))),
+        (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {no}"))),
     }
 }
 
 /// Tries for a while: a full disk may have room again, the command has just ended.
-fn flush(instance: &Instance) -> std::result::Result<Value, Refusal> {
+fn flush(instance: &Instance) -> std::result::Result<Done, CommandError> {
     let start = Instant::now();
     loop {
-        match running::ask(instance, &Request::Flush) {
-            Err(no) if no.code == "failed" && start.elapsed() < FLUSH_WITHIN => {
+        match running::ask(instance, Flush {}) {
+            Err(no) if no.code == ErrorCode::Failed && start.elapsed() < FLUSH_WITHIN => {
                 std::thread::sleep(Duration::from_millis(250));
             }
             done => return done,
@@ -191,7 +195,7 @@ fn flush(instance: &Instance) -> std::result::Result<Value, Refusal> {
     }
 }
 
-fn write_stats(path: &Path, stat: &Value) -> Result<()> {
+fn write_stats(path: &Path, stat: &StatReport) -> Result<()> {
     let text = serde_json::to_string_pretty(stat).unwrap_or_default() + "\n";
     std::fs::write(path, text).map_err(|err| Failure::new(path.display(), reason(err), "name another file"))
 }

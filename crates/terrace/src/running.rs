@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::Serialize;
+use terrace_api::control::{self, Check, Command, CommandError, ErrorCode, Flush, Resize, Stop};
 
 use crate::cli;
 use crate::config;
-use crate::control::{Client, Refusal, Request};
+use crate::control::Client;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::holders;
 use crate::instance::{self, Info, Instance};
@@ -34,29 +35,28 @@ const BUSY_PAUSE: Duration = Duration::from_millis(30);
 pub fn flush(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
-    ask(&instance, &Request::Flush).map_err(|no| Failure::new(mnt.display(), no.why, cure))?;
+    ask(&instance, Flush {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `terrace drop MNT`
 pub fn drop(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    let answer = asked(mnt, &instance, &Request::Drop)?;
-    println!("{} clean pages dropped", answer["pages"]);
+    let dropped = asked(mnt, &instance, control::Drop {})?;
+    println!("{} clean pages dropped", dropped.pages);
     Ok(ExitCode::SUCCESS)
 }
 
 /// `terrace check MNT`: 1 when something does not agree.
 pub fn check(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    let answer = asked(mnt, &instance, &Request::Check)?;
-    let found = answer["disagreements"].as_array().cloned().unwrap_or_default();
+    let found = asked(mnt, &instance, Check {})?.disagreements;
     if found.is_empty() {
         println!("index, frames and policy agree");
         return Ok(ExitCode::SUCCESS);
     }
     for line in &found {
-        println!("{}", line.as_str().unwrap_or_default());
+        println!("{line}");
     }
     Ok(ExitCode::from(EXIT_NEGATIVE))
 }
@@ -65,7 +65,7 @@ pub fn check(mnt: &Path) -> Result<ExitCode> {
 pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
     let size = config::parse_memory("SIZE", size)?;
     let (instance, _) = find(mnt)?;
-    asked(mnt, &instance, &Request::Resize { bytes: size.0 })?;
+    asked(mnt, &instance, Resize { bytes: size.0 })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -105,22 +105,18 @@ fn detach(args: &cli::Umount) -> Result<ExitCode> {
 fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     let dev = mounts::at(mnt).filter(|entry| entry.fstype == mounts::FSTYPE).map(|entry| entry.dev);
     let mut tries = BUSY_TRIES;
-    while let Err(no) = ask(instance, &Request::Stop { lazy: false, lose: false }) {
+    while let Err(no) = ask(instance, Stop { lazy: false, lose: false }) {
         tries -= 1;
-        match no.code.as_str() {
+        match no.code {
             // A process that is just being forked or is just ending holds files for a moment.
-            "busy" if tries > 0 && holders::of(mnt).iter().all(|holder| holder.starting) => {
+            ErrorCode::Busy if tries > 0 && holders::of(mnt).iter().all(|holder| holder.starting) => {
                 std::thread::sleep(BUSY_PAUSE);
             }
-            "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
+            ErrorCode::Busy => return Err(not_unmounted(mnt, "the mount is in use")),
             // Somebody else has stopped it.
-            "silent" if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
+            ErrorCode::Silent if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
             _ => {
-                return Err(Failure::new(
-                    mnt.display(),
-                    no.why,
-                    "nothing was unmounted; see to that and repeat",
-                ));
+                return Err(Failure::new(mnt.display(), no, "nothing was unmounted; see to that and repeat"));
             }
         }
     }
@@ -237,23 +233,28 @@ fn missing(mnt: &Path, err: &std::io::Error) -> Failure {
     Failure::new(mnt.display(), reason(err), "name the directory where terrace is mounted")
 }
 
-fn asked(mnt: &Path, instance: &Instance, request: &Request) -> Result<Value> {
-    ask(instance, request).map_err(|no| Failure::new(mnt.display(), no.why, "see `terrace stat` and the log"))
+fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
+    ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, "see `terrace stat` and the log"))
 }
 
 /// Asks; again when the daemon died over it, since its keeper starts another.
-pub fn ask(instance: &Instance, request: &Request) -> std::result::Result<Value, Refusal> {
+pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C::Reply, CommandError> {
     let mut tried = 1;
     loop {
         let answer = match Client::connect(&instance.control_socket()) {
-            Ok(mut client) => client.ask(request),
-            Err(err) => Err(Refusal { code: "silent".to_owned(), why: err.to_string() }),
+            Ok(mut client) => client.ask(command.clone()),
+            Err(err) => Err(CommandError::new(ErrorCode::Silent, err)),
         };
         match answer {
-            Err(no) if no.code == "silent" && tried < TRIES && instance.is_alive() => tried += 1,
+            Err(no) if no.code == ErrorCode::Silent && tried < TRIES && instance.is_alive() => tried += 1,
             done => return done,
         }
     }
+}
+
+/// A line of JSON.
+pub fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("its paths stood in JSON before") + "\n"
 }
 
 /// Prints to standard output; a reader who has left is no error.

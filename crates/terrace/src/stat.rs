@@ -5,10 +5,10 @@ mod table;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use terrace_api::control::{Command, Mrc, Stat};
+use terrace_api::stats::{self, StatReport};
 
 use crate::cli;
-use crate::control::Request;
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::instance::{self, Info, Instance};
 use crate::running;
@@ -55,26 +55,32 @@ fn all(args: &cli::Stat) -> Result<String> {
 fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<String> {
     let mut stat = read(instance, info)?;
     if args.mrc {
-        stat["mrc"] = ask(instance, info, &Request::Mrc)?["mrc"].take();
+        stat.mrc = Some(ask(instance, info, Mrc {})?.mrc);
     }
     match args.json {
-        true => Ok(format!("{stat}\n")),
+        true => Ok(running::json(&stat)),
         false => Ok(table::of(&stat)),
     }
 }
 
 /// The engine's statistics with the instance they belong to.
-pub fn read(instance: &Instance, info: &Info) -> Result<Value> {
-    let answer = ask(instance, info, &Request::Stat)?;
-    let mut stat = answer["stat"].clone();
-    stat["instance"] = json!({
-        "src": info.src, "mnt": info.mnt, "kind": info.kind, "pid": info.pid, "terraced": info.terraced,
-        "restarts": info.restarts, "last_death": info.last_death, "version": info.version, "keeper_lives": answer["keeper_lives"],
-    });
-    Ok(stat)
+pub fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
+    let answer = ask(instance, info, Stat {})?;
+    let instance = stats::Instance {
+        src: info.src.clone(),
+        mnt: info.mnt.clone(),
+        kind: info.kind,
+        pid: info.pid,
+        terraced: info.terraced,
+        restarts: info.restarts,
+        last_death: info.last_death.clone(),
+        version: info.version.clone(),
+        keeper_lives: answer.keeper_lives,
+    };
+    Ok(StatReport { cache: *answer.stat, instance, mrc: None })
 }
 
-fn ask(instance: &Instance, info: &Info, request: &Request) -> Result<Value> {
-    running::ask(instance, request)
-        .map_err(|no| Failure::new(info.mnt.display(), no.why, "see its log in the runtime directory"))
+fn ask<C: Command>(instance: &Instance, info: &Info, command: C) -> Result<C::Reply> {
+    running::ask(instance, command)
+        .map_err(|no| Failure::new(info.mnt.display(), no, "see its log in the runtime directory"))
 }

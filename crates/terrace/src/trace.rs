@@ -8,10 +8,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::{Value, json};
+use terrace_api::capture::summary::Schema;
+use terrace_api::capture::{Summary, SummaryReport};
+use terrace_api::control::ErrorCode;
 
 use crate::cli;
-use crate::control::{Client, Frames, Request};
+use crate::control::{Client, Frame, Frames};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::running;
 use crate::size::{Size, human};
@@ -43,25 +45,25 @@ pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
         .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
     let frames = Client::connect(&instance.control_socket())
         .map_err(|err| Failure::new(args.mnt.display(), reason(err), "see `terrace stat` and the log"))?
-        .stream(&Request::Trace);
+        .record();
     let mut frames = frames.map_err(|no| {
-        let cure = match no.code.as_str() {
-            "busy" => "wait until it ends, or end the other `terrace trace`",
+        let cure = match no.code {
+            ErrorCode::Busy => "wait until it ends, or end the other `terrace trace`",
             _ => "see `terrace stat` and the log",
         };
-        Failure::new(args.mnt.display(), no.why, cure).with_code(busy_is_no(&no.code))
+        Failure::new(args.mnt.display(), &no, cure).with_code(busy_is_no(no.code))
     })?;
-    let told = receive(&mut frames, &signals, &limits, &mut out)?;
+    let summary = receive(&mut frames, &signals, &limits, &mut out)?;
     let text = match args.json {
-        true => format!("{}\n", with_schema(&told, &args.output)),
-        false => summary(&told, &args.output),
+        true => running::json(&SummaryReport { schema: Schema::V1, file: args.output.clone(), summary }),
+        false => told(&summary, &args.output),
     };
     running::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
-fn busy_is_no(code: &str) -> u8 {
-    if code == "busy" { EXIT_NEGATIVE } else { crate::error::EXIT_FAILED }
+fn busy_is_no(code: ErrorCode) -> u8 {
+    if code == ErrorCode::Busy { EXIT_NEGATIVE } else { crate::error::EXIT_FAILED }
 }
 
 fn limits(args: &cli::Trace) -> Result<Limits> {
@@ -109,13 +111,13 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Writes what comes until the closing line, which is the answer.
+/// Writes what comes until the recording ends; what it came to.
 fn receive(
     frames: &mut Frames,
     signals: &impl std::os::fd::AsFd,
     limits: &Limits,
     out: &mut Output<'_>,
-) -> Result<Value> {
+) -> Result<Summary> {
     let begin = Instant::now();
     let mut ending: Option<Instant> = None;
     loop {
@@ -133,8 +135,8 @@ fn receive(
             continue;
         }
         match frames.next() {
-            Ok(Ok(bytes)) => out.write(&bytes)?,
-            Ok(Err(closing)) => return Ok(closing),
+            Ok(Frame::Capture(bytes)) => out.write(&bytes)?,
+            Ok(Frame::End(summary)) => return Ok(summary),
             Err(err) => return Err(broken(out, &reason(err))),
         }
     }
@@ -155,52 +157,46 @@ fn readable(frames: &Frames, signals: &impl std::os::fd::AsFd, end: Option<Insta
     !fds[0].revents().is_empty()
 }
 
-fn with_schema(told: &Value, file: &Path) -> Value {
-    let mut told = told.clone();
-    if let Some(fields) = told.as_object_mut() {
-        fields.remove("ok");
-    }
-    told["schema"] = "terrace.trace.v1".into();
-    told["file"] = json!(file);
-    told
-}
-
-fn summary(told: &Value, file: &Path) -> String {
-    let number = |door: &str, name: &str| told[door][name].as_u64().unwrap_or(0);
-    let (accesses, bytes) =
-        (told["accesses"].as_u64().unwrap_or(0), human(told["bytes"].as_u64().unwrap_or(0)));
-    let seconds = told["seconds"].as_f64().unwrap_or(0.0);
-    let mut text =
-        format!("{accesses} page accesses in {seconds:.1} s written to {} ({bytes})\n", file.display());
-    text += &format!(
-        "  fast door   {} hits, {} misses\n  main door   {} hits, {} misses, {} written\n",
-        number("fast_door", "hits"),
-        number("fast_door", "misses"),
-        number("main_door", "hits"),
-        number("main_door", "misses"),
-        number("main_door", "writes"),
-    );
-    text += &format!(
-        "  lost        {} of the fast door, {} of the main door, {} unclear\n",
-        number("lost", "fast_door"),
-        number("lost", "main_door"),
-        number("lost", "unclear"),
-    );
-    text
+fn told(summary: &Summary, file: &Path) -> String {
+    let Summary { seconds, accesses, bytes, fast_door, main_door, lost } = summary;
+    format!(
+        "{accesses} page accesses in {seconds:.1} s written to {} ({})\n\
+         \x20 fast door   {} hits, {} misses\n\
+         \x20 main door   {} hits, {} misses, {} written\n\
+         \x20 lost        {} of the fast door, {} of the main door, {} unclear\n",
+        file.display(),
+        human(*bytes),
+        fast_door.hits,
+        fast_door.misses,
+        main_door.hits,
+        main_door.misses,
+        main_door.writes,
+        lost.fast_door,
+        lost.main_door,
+        lost.unclear,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_api::capture::Lost;
+    use terrace_api::capture::summary::{FastDoor, MainDoor};
 
     #[test]
     fn what_was_lost_is_told() {
-        let told = json!({"ok": true, "accesses": 7, "seconds": 1.5, "bytes": 2048, "lost": {"fast_door": 3},
-            "fast_door": {"hits": 5, "misses": 2}});
-        let text = summary(&told, Path::new("/tmp/t"));
-        assert!(text.starts_with("7 page accesses in 1.5 s written to /tmp/t (2.00 KiB)\n"), "{text}");
-        assert!(text.contains("5 hits, 2 misses") && text.contains("3 of the fast door"), "{text}");
-        let json = with_schema(&told, Path::new("/tmp/t"));
-        assert_eq!((json.get("ok"), &json["schema"]), (None, &json!("terrace.trace.v1")));
+        let summary = Summary {
+            seconds: 1.5,
+            accesses: 7,
+            bytes: 2048,
+            fast_door: FastDoor { hits: 5, misses: 2 },
+            main_door: MainDoor { writes: 1, ..MainDoor::default() },
+            lost: Lost { fast_door: 3, ..Lost::default() },
+        };
+        assert_eq!(
+            told(&summary, Path::new("/tmp/t")),
+            "7 page accesses in 1.5 s written to /tmp/t (2.00 KiB)\n  fast door   5 hits, 2 misses\n  main door   0 hits, \
+             0 misses, 1 written\n  lost        3 of the fast door, 0 of the main door, 0 unclear\n"
+        );
     }
 }

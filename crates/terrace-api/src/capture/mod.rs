@@ -24,6 +24,7 @@ pub mod format;
 mod importers;
 mod input;
 mod reader;
+pub mod summary;
 mod writer;
 
 pub use access::{Access, Door};
@@ -31,4 +32,5 @@ pub use error::{At, Error};
 pub use format::{Event, Header, Record, page_key};
 pub use importers::{Column, Format, Options, Reader};
 pub use reader::RecordReader;
+pub use summary::{Lost, Summary, SummaryReport};
 pub use writer::Writer;

@@ -12,75 +12,15 @@
 use crate::context::Context;
 use crate::segment::flag;
 use crate::state::lru::is_generation;
-use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
+use terrace_api::lru::{Evicted, Kinds, ListRow, Lru, Schema, TierRow};
 
 /// Frames looked at under one state lock.
 const WALK: u32 = 4096;
 /// Pages evicted under one state lock.
 const BATCH: usize = 64;
-
-/// What `terrace lru` shows.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)]
-pub struct Lru {
-    pub schema: &'static str,
-    pub policy: String,
-    /// Oldest and youngest generation; none: the policy has none.
-    pub min_seq: Option<u64>,
-    pub max_seq: Option<u64>,
-    /// Queues first, then generations, youngest first.
-    pub lists: Vec<ListRow>,
-    /// Pages in no generation: all of the queues, or of a policy without generations.
-    pub queued: Kinds,
-    pub tiers: Vec<TierRow>,
-    pub refaults: u64,
-    pub refaults_recent: u64,
-    pub pgscan: u64,
-    pub pgsteal: u64,
-    pub min_ttl_ms: u64,
-    /// Evictions that `min_ttl` has refused.
-    pub min_ttl_refused: u64,
-}
-
-/// One queue or generation.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)]
-pub struct ListRow {
-    pub label: String,
-    /// None: a queue.
-    pub seq: Option<u64>,
-    pub age_ms: u64,
-    pub pages: u64,
-    /// What pages of a generation hold, as far as a walk beside the traffic can tell.
-    #[serde(flatten)]
-    pub kinds: Option<Kinds>,
-}
-
-/// Pages by what the source knows of them.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-pub struct Kinds {
-    pub clean: u64,
-    pub dirty: u64,
-    pub writeback: u64,
-    pub unstable: u64,
-}
-
-/// One reference tier: see [`terrace_policy::Tier`].
-#[derive(Debug, Clone, Copy, Serialize)]
-#[allow(missing_docs)]
-pub struct TierRow {
-    pub tier: usize,
-    pub pages: u64,
-    pub refaulted: u64,
-    pub evicted: u64,
-    pub protected: u64,
-    pub avg_refaulted: u64,
-    pub avg_total: u64,
-}
 
 /// Why a command to the lists is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,24 +51,14 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// What an eviction by command came to.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Evicted {
-    /// Pages evicted.
-    pub evicted: u64,
-    /// Pages that had to stay: unwritten, or in use just then.
-    pub kept: u64,
-}
-
-impl Kinds {
-    fn count(&mut self, flags: u8) {
-        *match flags {
-            f if f & flag::DIRTY != 0 => &mut self.dirty,
-            f if f & flag::WRITEBACK != 0 => &mut self.writeback,
-            f if f & flag::UNSTABLE != 0 => &mut self.unstable,
-            _ => &mut self.clean,
-        } += 1;
-    }
+/// Counts a page by its frame's flags.
+fn count(kinds: &mut Kinds, flags: u8) {
+    *match flags {
+        f if f & flag::DIRTY != 0 => &mut kinds.dirty,
+        f if f & flag::WRITEBACK != 0 => &mut kinds.writeback,
+        f if f & flag::UNSTABLE != 0 => &mut kinds.unstable,
+        _ => &mut kinds.clean,
+    } += 1;
 }
 
 /// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
@@ -153,7 +83,7 @@ pub(crate) fn show(cx: &Context) -> Lru {
         avg_total: t.avg_total,
     });
     Lru {
-        schema: "terrace.lru.v1",
+        schema: Schema::V1,
         policy: policy.name().to_owned(),
         min_seq: window.as_ref().map(|w| *w.start()),
         max_seq: window.as_ref().map(|w| *w.end()),
@@ -182,7 +112,8 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
         let to = from.saturating_add(WALK).min(end);
         for frame in (from..to).filter(|&f| state.lru.policy.contains(f)) {
             let seq = state.lru.policy.position(frame).map(|s| s.seq);
-            kinds.entry(seq).or_default().count(cx.handles.frame_flags(frame).load(Ordering::Relaxed));
+            let flags = cx.handles.frame_flags(frame).load(Ordering::Relaxed);
+            count(kinds.entry(seq).or_default(), flags);
         }
         from = to;
     }

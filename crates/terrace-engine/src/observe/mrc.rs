@@ -18,10 +18,10 @@
 use crate::context::{Context, Wakeup};
 use crate::state::sampler::Sampled;
 use parking_lot::Mutex;
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use terrace_api::mrc::{Mrc, MrcPoint, Schema};
 use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::PAGE_SIZE;
@@ -167,42 +167,6 @@ fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
     (sizes, mini)
 }
 
-/// What `terrace stat --mrc` shows.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)]
-pub struct Mrc {
-    pub schema: &'static str,
-    pub policy: String,
-    /// Seconds of which it tells; the longer ago, the less they count.
-    pub seconds: f64,
-    /// Page accesses of that time, reads and writes.
-    pub accesses: f64,
-    pub accesses_per_second: f64,
-    /// Different pages among them.
-    pub pages_used: f64,
-    /// Share of pages that were sampled for the LRU curve.
-    pub sample_rate: f64,
-    /// Of reads, as the policy in force has them; none: nothing was read.
-    pub measured_hit_ratio: Option<f64>,
-    /// None: there were no accesses.
-    pub estimates: Vec<MrcPoint>,
-    /// Accesses a second that would no longer miss with one GiB more.
-    pub gib_saves_per_second: Option<f64>,
-}
-
-/// The estimate for one size of memory.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[allow(missing_docs)]
-pub struct MrcPoint {
-    /// Times the frames that there are.
-    pub factor: f64,
-    pub bytes: u64,
-    /// Of the policy in force.
-    pub hit_ratio: f64,
-    /// Of an LRU cache.
-    pub lru_hit_ratio: f64,
-}
-
 /// Sizes that are told; the one that there is.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NOW: usize = 1;
@@ -295,7 +259,7 @@ impl Sampling {
         let on_curve = || curve.miss_ratio(frames) - curve.miss_ratio(frames + GIB_PAGES as f64);
         let saved = ratios.get(FACTORS.len()).map_or_else(on_curve, |more| more - ratios[NOW]);
         Mrc {
-            schema: "terrace.mrc.v1",
+            schema: Schema::V1,
             policy,
             seconds: estimate.seconds,
             accesses: estimate.accesses,

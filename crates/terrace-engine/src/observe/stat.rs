@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
-use crate::stats::{FastDoor, GenerationRow, MainDoor, Memory, Reclaim, Stats, Writeback};
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_api::stats::{FastDoor, GenerationRow, MainDoor, Memory, Reclaim, Schema, Stats, Writeback};
 use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
@@ -21,7 +21,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let frames_bytes = u64::from(state.frames.populated()) * PAGE_SIZE as u64;
     let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
     Stats {
-        schema: "terrace.stat.v1",
+        schema: Schema::V1,
         policy: state.lru.policy.name().to_owned(),
         memory: Memory {
             limit_bytes: get(&cx.memory),

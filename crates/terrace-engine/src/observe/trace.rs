@@ -18,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrace_api::capture::Lost;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::protocol::queue;
 use terrace_shm::ring::Ring;
@@ -45,24 +46,6 @@ pub struct Access {
     pub page: u64,
     /// How.
     pub kind: Kind,
-}
-
-/// Page accesses that are missing from a recording.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct Lost {
-    /// Of the main door: the list was full.
-    pub main_door: u64,
-    /// Of the fast door: a lane was full.
-    pub fast_door: u64,
-    /// Read, but not told in time or not credibly: threads that died, files that were forgotten meanwhile.
-    pub unclear: u64,
-}
-
-impl Lost {
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.main_door.saturating_add(self.fast_door).saturating_add(self.unclear)
-    }
 }
 
 /// Whether somebody records, and what memory that takes.

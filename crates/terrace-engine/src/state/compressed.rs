@@ -12,10 +12,10 @@
 use crate::config::{Admit, CompressedConfig};
 use crate::file::object::Object;
 use crate::segment::SegmentHandles;
-use crate::stats::CompressedTier;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use terrace_api::stats::CompressedTier;
 use terrace_policy::Shadow;
 use terrace_policy::boundary::{Boundary, Costs, Window};
 use terrace_shm::codec::{Codec, Coded};

@@ -6,23 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::{FRAME_MAX, Request};
+use terrace_api::capture::Summary;
+use terrace_api::control::{Command, CommandError, Done, ErrorCode, FRAME_MAX, Request, Trace, read_answer};
 
 /// A connection to an instance.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
-}
-
-/// A negative answer, or none.
-#[derive(Debug)]
-pub struct Refusal {
-    /// `busy`, `failed`, `usage`; `silent` when there was no answer.
-    pub code: String,
-    /// The line for people.
-    pub why: String,
 }
 
 impl Client {
@@ -32,40 +22,49 @@ impl Client {
     }
 
     /// Asks and waits for the answer.
-    pub fn ask(&mut self, request: &Request) -> Result<Value, Refusal> {
-        let answer = self
-            .exchange(request)
-            .map_err(|err| Refusal { code: "silent".to_owned(), why: err.to_string() })?;
-        if answer["ok"] == true {
-            return Ok(answer);
-        }
-        let word = |key: &str| answer[key].as_str().unwrap_or("failed").to_owned();
-        Err(Refusal { code: word("code"), why: word("error") })
+    pub fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
+        let line = self.exchange(&command.into()).map_err(|err| CommandError::new(ErrorCode::Silent, err))?;
+        read_answer(&line).unwrap_or_else(|err| Err(CommandError::failed(misread(&err))))
     }
 
-    fn exchange(&mut self, request: &Request) -> io::Result<Value> {
+    fn exchange(&mut self, request: &Request) -> io::Result<String> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
-        read_answer(&mut self.stream)
+        read_line(&mut self.stream)
     }
 
-    /// Asks for what comes in frames.
-    pub fn stream(mut self, request: &Request) -> Result<Frames, Refusal> {
-        self.ask(request)?;
+    /// Begins a recording.
+    pub fn record(mut self) -> Result<Frames, CommandError> {
+        let Done {} = self.ask(Trace {})?;
         Ok(Frames { stream: self.stream })
     }
 }
 
-fn read_answer(stream: &mut BufReader<UnixStream>) -> io::Result<Value> {
-    let mut answer = String::new();
-    if stream.read_line(&mut answer)? == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon ended without an answer"));
-    }
-    Ok(serde_json::from_str(&answer)?)
+fn misread(err: &serde_json::Error) -> String {
+    format!("an answer that this version of terrace does not understand: {err}")
 }
 
-/// What the daemon sends piece by piece.
+/// A whole line: what ends before its end is no answer.
+fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    if !line.ends_with('\n') {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon ended without an answer"));
+    }
+    Ok(line)
+}
+
+/// A piece of a recording.
+#[derive(Debug)]
+pub enum Frame {
+    /// Bytes of the capture.
+    Capture(Vec<u8>),
+    /// It has ended, and this is what it came to.
+    End(Summary),
+}
+
+/// A recording, piece by piece.
 #[derive(Debug)]
 pub struct Frames {
     stream: BufReader<UnixStream>,
@@ -82,20 +81,22 @@ impl Frames {
         !self.stream.buffer().is_empty()
     }
 
-    /// The next frame, or the closing line.
-    pub fn next(&mut self) -> io::Result<std::result::Result<Vec<u8>, Value>> {
+    /// The next frame, waited for.
+    pub fn next(&mut self) -> io::Result<Frame> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length == 0 {
-            return read_answer(&mut self.stream).map(Err);
+            let line = read_line(&mut self.stream)?;
+            let summary = read_answer(&line).map_err(|err| io::Error::other(misread(&err)))?;
+            return summary.map(Frame::End).map_err(io::Error::other);
         }
         if length > FRAME_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame of no size"));
         }
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes)?;
-        Ok(Ok(bytes))
+        Ok(Frame::Capture(bytes))
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use terrace_api::control::{CommandError, Done, ErrorCode, FRAME_MAX, Reply, Request, write_answer};
 
-use super::{Answer, No, Request};
+use super::Answer;
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 * 1024;
@@ -67,13 +68,13 @@ impl Server {
                 _ => return,
             }
             let asked = parse(&line);
-            if asked == Ok(Request::Trace) {
+            if matches!(asked, Ok(Request::Trace(_))) {
                 // Not among those that are being answered: it ends when its reader likes, or with us.
                 let _ = record(stream, answer);
                 return;
             }
             self.answering.fetch_add(1, Ordering::Release);
-            let sent = say(stream, &reply(asked, answer));
+            let sent = say(stream, &asked.and_then(|request| answer.answer(request)));
             self.answering.fetch_sub(1, Ordering::Release);
             if sent.is_err() {
                 return;
@@ -82,23 +83,22 @@ impl Server {
     }
 }
 
-fn say(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
-    stream.write_all(format!("{answer}\n").as_bytes())
+fn say(mut stream: &UnixStream, answer: &Result<impl Serialize, CommandError>) -> std::io::Result<()> {
+    stream.write_all(&write_answer(answer)?)
 }
 
 /// A recording over its connection, which carries nothing after it.
 fn record(stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
     let recording = match answer.record() {
         Ok(recording) => recording,
-        Err(no) => return say(stream, &refusal(&no)),
+        Err(no) => return say(stream, &Err::<Reply, _>(no)),
     };
     // Who does not read is no recorder: meanwhile everything would be lost.
     stream.set_write_timeout(Some(READ_WITHIN))?;
-    say(stream, &json!({"ok": true}))?;
-    let mut told = recording.run(&mut Framed(stream), &mut || has_ended(stream))?;
-    told["ok"] = true.into();
+    say(stream, &Ok(Done {}))?;
+    let summary = recording.run(&mut Framed(stream), &mut || has_ended(stream))?;
     Framed(stream).frame(&[])?;
-    say(stream, &told)
+    say(stream, &Ok(summary))
 }
 
 /// Bytes in frames.
@@ -114,7 +114,7 @@ impl Framed<'_> {
 
 impl Write for Framed<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let part = &bytes[..bytes.len().min(super::FRAME_MAX)];
+        let part = &bytes[..bytes.len().min(FRAME_MAX)];
         if !part.is_empty() {
             self.frame(part)?;
         }
@@ -145,41 +145,29 @@ fn is_passing(err: &std::io::Error) -> bool {
     Errno::from_io_error(err).is_none_or(|errno| !lasting.contains(&errno))
 }
 
-fn parse(line: &str) -> Result<Request, No> {
-    serde_json::from_str(line).map_err(|err| No { code: "usage", why: err.to_string() })
-}
-
-fn refusal(no: &No) -> Value {
-    json!({"ok": false, "code": no.code, "error": no.why})
-}
-
-fn reply(asked: Result<Request, No>, answer: &dyn Answer) -> Value {
-    match asked.and_then(|request| answer.answer(request)) {
-        Ok(Value::Object(mut fields)) => {
-            fields.insert("ok".to_owned(), Value::Bool(true));
-            Value::Object(fields)
-        }
-        Ok(_) => json!({"ok": true}),
-        Err(no) => refusal(&no),
-    }
+fn parse(line: &str) -> Result<Request, CommandError> {
+    serde_json::from_str(line).map_err(|err| CommandError::new(ErrorCode::Usage, err))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Client, Record};
+    use super::super::{Client, Frame, Record};
     use super::*;
+    use terrace_api::capture::Summary;
+    use terrace_api::control::{Drop, DropReply, Flush, Stop, StopReply};
 
     struct Fake;
 
     impl Answer for Fake {
-        fn answer(&self, request: Request) -> Result<Value, No> {
+        fn answer(&self, request: Request) -> Result<Reply, CommandError> {
             match request {
-                Request::Resize { bytes } => Ok(json!({"got": bytes})),
-                Request::Stop { lazy: false, .. } => Err(No { code: "busy", why: "in use".to_owned() }),
-                _ => Ok(Value::Null),
+                Request::Drop(_) => Ok(Reply::Drop(DropReply { pages: 7 })),
+                Request::Stop(Stop { lazy: false, .. }) => Err(CommandError::new(ErrorCode::Busy, "in use")),
+                Request::Stop(_) => Ok(Reply::Stop(StopReply::default())),
+                _ => Ok(Reply::Flush(Done {})),
             }
         }
-        fn record(&self) -> Result<Box<dyn Record>, No> {
+        fn record(&self) -> Result<Box<dyn Record>, CommandError> {
             Ok(Box::new(Chatter))
         }
     }
@@ -191,13 +179,13 @@ mod tests {
             self: Box<Self>,
             out: &mut dyn Write,
             ended: &mut dyn FnMut() -> bool,
-        ) -> std::io::Result<Value> {
+        ) -> std::io::Result<Summary> {
             let mut said = 0;
             while !ended() {
                 out.write_all(b"chatter")?;
                 said += 1;
             }
-            Ok(json!({"said": said}))
+            Ok(Summary { accesses: said, ..Summary::default() })
         }
     }
 
@@ -213,31 +201,29 @@ mod tests {
     fn one_connection_carries_many_requests() {
         let (_dir, path) = served();
         let mut client = Client::connect(&path).unwrap();
-        assert_eq!(client.ask(&Request::Resize { bytes: 7 }).unwrap()["got"], 7);
-        assert_eq!(client.ask(&Request::Flush).unwrap()["ok"], true);
-        assert_eq!(client.ask(&Request::Stop { lazy: false, lose: false }).unwrap_err().code, "busy");
-        assert!(client.ask(&Request::Stop { lazy: true, lose: false }).is_ok());
+        assert_eq!(client.ask(Drop {}), Ok(DropReply { pages: 7 }));
+        assert_eq!(client.ask(Flush {}), Ok(Done {}));
+        let busy = client.ask(Stop { lazy: false, lose: false }).unwrap_err();
+        assert_eq!((busy.code, busy.message.as_str()), (ErrorCode::Busy, "in use"));
+        assert_eq!(client.ask(Stop { lazy: true, lose: false }), Ok(StopReply::default()));
     }
 
     #[test]
     fn a_recording_comes_in_frames_until_its_reader_has_enough() {
         let (_dir, path) = served();
-        let mut frames = Client::connect(&path).unwrap().stream(&Request::Trace).unwrap();
+        let mut frames = Client::connect(&path).unwrap().record().unwrap();
         let mut heard = 0;
-        let mut told = None;
-        while told.is_none() {
+        let summary = loop {
             match frames.next().unwrap() {
-                Ok(bytes) => {
-                    assert_eq!(bytes, b"chatter");
-                    heard += 1;
-                }
-                Err(closing) => told = Some(closing),
+                Frame::Capture(bytes) => assert_eq!(bytes, b"chatter"),
+                Frame::End(summary) => break summary,
             }
+            heard += 1;
             if heard == 10 {
                 frames.enough().unwrap();
             }
-        }
-        assert_eq!(told.unwrap()["said"], heard);
+        };
+        assert_eq!(summary.accesses, heard);
     }
 
     #[test]
@@ -255,7 +241,7 @@ mod tests {
     fn what_is_no_request_is_told_so() {
         for line in ["", "x", "{}", r#"{"cmd":"fly"}"#, r#"{"cmd":"resize"}"#, r#"{"cmd":"evict","seq":-1}"#]
         {
-            assert_eq!(reply(parse(line), &Fake)["code"], "usage", "{line}");
+            assert_eq!(parse(line).unwrap_err().code, ErrorCode::Usage, "{line}");
         }
     }
 

@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::Pid;
-use serde_json::{Value, json};
+use terrace_api::control::{
+    AgeReply, CheckReply, CommandError, Done, DropReply, ErrorCode, LruReply, MrcReply, PidReply, Reply,
+    Request, StatReply,
+};
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
 
 use super::recording::Recording;
 use super::stop::Stopper;
-use crate::control::{Answer, No, Record, Request};
+use crate::control::{Answer, Record};
 use crate::error::reason;
 use crate::keeper::Shared;
 
@@ -37,43 +40,53 @@ impl Answers {
     }
 }
 
-fn refused(why: Refused) -> No {
-    No { code: "refused", why: why.to_string() }
+fn refused(why: Refused) -> CommandError {
+    let code = match why {
+        Refused::NoGenerations(_) => ErrorCode::NoGenerations,
+        Refused::TooYoung { .. } => ErrorCode::Refused,
+    };
+    CommandError::new(code, why)
 }
 
 impl Answer for Answers {
-    fn answer(&self, request: Request) -> Result<Value, No> {
-        let failed = |err: std::io::Error| No::failed(reason(err));
-        match request {
-            Request::Stat => Ok(json!({"stat": self.engine.stats(), "keeper_lives": self.keeper_lives()})),
-            Request::Flush => self.engine.flush_all(true).map(|()| json!({})).map_err(failed),
-            Request::Drop => Ok(json!({"pages": self.engine.drop_clean()})),
-            Request::Check => Ok(json!({"disagreements": self.engine.check()})),
-            Request::Resize { bytes } => self.engine.resize(bytes).map(|()| json!({})).map_err(failed),
-            Request::Stop { lazy, lose } => {
-                let stopped = self.stopper.stop(lazy, lose)?;
-                Ok(json!({"in_use": stopped.in_use, "lost": stopped.lost}))
+    fn answer(&self, request: Request) -> Result<Reply, CommandError> {
+        let (engine, failed) = (&self.engine, |err: std::io::Error| CommandError::failed(reason(err)));
+        Ok(match request {
+            Request::Stat(_) => {
+                Reply::Stat(StatReply { stat: Box::new(engine.stats()), keeper_lives: self.keeper_lives() })
             }
-            Request::Pid => Ok(
-                json!({"keeper": self.keeper.as_raw_pid(), "terraced": std::process::id(), "mnt": self.mnt}),
-            ),
-            Request::Mrc => Ok(json!({"mrc": self.engine.mrc()})),
-            Request::Lru => Ok(json!({"lru": self.engine.lru()})),
-            Request::Age => self.engine.lru_age().map(|seq| json!({"seq": seq})).map_err(refused),
-            Request::Evict { seq, pages } => {
-                let done = self.engine.lru_evict(seq, pages.unwrap_or(u64::MAX)).map_err(refused)?;
-                Ok(json!({"evicted": done.evicted, "kept": done.kept}))
+            Request::Flush(_) => {
+                engine.flush_all(true).map_err(failed)?;
+                Reply::Flush(Done {})
             }
-            Request::Trace => {
-                Err(No { code: "usage", why: "a trace has a connection of its own".to_owned() })
+            Request::Drop(_) => Reply::Drop(DropReply { pages: engine.drop_clean() }),
+            Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
+            Request::Resize(to) => {
+                engine.resize(to.bytes).map_err(failed)?;
+                Reply::Resize(Done {})
             }
-        }
+            Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
+            Request::Pid(_) => Reply::Pid(PidReply {
+                keeper: self.keeper.as_raw_pid(),
+                terraced: std::process::id(),
+                mnt: self.mnt.clone(),
+            }),
+            Request::Mrc(_) => Reply::Mrc(MrcReply { mrc: engine.mrc() }),
+            Request::Lru(_) => Reply::Lru(LruReply { lru: Box::new(engine.lru()) }),
+            Request::Age(_) => Reply::Age(AgeReply { seq: engine.lru_age().map_err(refused)? }),
+            Request::Evict(what) => {
+                Reply::Evict(engine.lru_evict(what.seq, what.pages.unwrap_or(u64::MAX)).map_err(refused)?)
+            }
+            Request::Trace(_) => {
+                return Err(CommandError::new(ErrorCode::Usage, "a trace has a connection of its own"));
+            }
+        })
     }
 
-    fn record(&self) -> Result<Box<dyn Record>, No> {
+    fn record(&self) -> Result<Box<dyn Record>, CommandError> {
         match Recording::begin(&self.engine) {
             Some(recording) => Ok(Box::new(recording)),
-            None => Err(No { code: "busy", why: "a trace is being recorded already".to_owned() }),
+            None => Err(CommandError::new(ErrorCode::Busy, "a trace is being recorded already")),
         }
     }
 }

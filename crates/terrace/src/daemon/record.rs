@@ -4,11 +4,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrace_api::instance::{Dirty, DirtyFile};
 use terrace_engine::Engine;
 
 use super::thread;
 use crate::keeper::Shared;
-use crate::lost::{Dirty, FILES_MAX, File, RECORD_EVERY};
+use crate::lost::{self, FILES_MAX, RECORD_EVERY};
 
 /// Starts the thread that renews the record.
 pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
@@ -19,8 +20,11 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         loop {
             let now = now(&engine, &root);
             // Most of the time nothing has changed: then it is only said that this is still so.
-            let recorded =
-                if last.as_ref() == Some(&now) { Dirty::renew(&instance) } else { now.record(&instance) };
+            let recorded = if last.as_ref() == Some(&now) {
+                lost::renew(&instance)
+            } else {
+                lost::record(&instance, &now)
+            };
             last = recorded.is_ok().then_some(now);
             if let Err(err) = recorded
                 // At the end of the instance its directory goes.
@@ -37,7 +41,7 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
 /// One record, now.
 pub fn note(engine: &Engine, shared: &Shared) {
     // It fails when the directory has gone, at the end of the instance: not worth a word.
-    let _ = now(engine, &root(shared)).record(&shared.instance);
+    let _ = lost::record(&shared.instance, &now(engine, &root(shared)));
 }
 
 /// The source's path as the kernel tells it of a descriptor, which is how the engine tells those of files. Not always the path
@@ -54,6 +58,6 @@ pub fn now(engine: &Engine, root: &Path) -> Dirty {
         Err(_) => path,
     };
     let report = engine.dirty_report(FILES_MAX);
-    let files = report.files.into_iter().map(|(path, bytes)| File { path: below(path), bytes });
-    Dirty { bytes: report.bytes, files_total: report.files_total, files: files.collect(), ..Dirty::default() }
+    let files = report.files.into_iter().map(|(path, bytes)| DirtyFile { path: below(path), bytes });
+    Dirty { bytes: report.bytes, files_total: report.files_total, files: files.collect() }
 }

@@ -4,8 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Value, json};
-use terrace_api::capture::{Door, Event, Header, Writer};
+use terrace_api::capture::{Door, Event, Header, Summary, Writer};
 use terrace_engine::Engine;
 use terrace_engine::trace::{Access, Kind, LOOK_EVERY, Recorder};
 
@@ -23,29 +22,17 @@ pub struct Recording {
     recorder: Recorder,
 }
 
-/// Accesses by kind.
-#[derive(Debug, Default)]
-struct Tally {
-    main_hits: u64,
-    main_misses: u64,
-    fast_hits: u64,
-    fast_misses: u64,
-    writes: u64,
-}
-
-impl Tally {
-    fn count(&mut self, kind: Kind) {
-        *match kind {
-            Kind::MainHit => &mut self.main_hits,
-            Kind::MainMiss => &mut self.main_misses,
-            Kind::FastHit => &mut self.fast_hits,
-            Kind::FastMiss => &mut self.fast_misses,
-            Kind::Write => &mut self.writes,
-        } += 1;
-    }
-    fn total(&self) -> u64 {
-        self.main_hits + self.main_misses + self.fast_hits + self.fast_misses + self.writes
-    }
+/// Counts an access by its kind.
+fn count(summary: &mut Summary, kind: Kind) {
+    let Summary { fast_door, main_door, accesses, .. } = summary;
+    *accesses += 1;
+    *match kind {
+        Kind::MainHit => &mut main_door.hits,
+        Kind::MainMiss => &mut main_door.misses,
+        Kind::FastHit => &mut fast_door.hits,
+        Kind::FastMiss => &mut fast_door.misses,
+        Kind::Write => &mut main_door.writes,
+    } += 1;
 }
 
 impl Recording {
@@ -56,16 +43,16 @@ impl Recording {
 }
 
 impl Record for Recording {
-    fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Value> {
+    fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary> {
         let Recording { engine, mut recorder } = *self;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let header =
             Header { start_ms: since_1970.as_millis() as u64, tick_ms: TICK_MS, ..Header::default() };
-        let (mut writer, mut tally) = (Writer::new(out, &header), Tally::default());
+        let (mut writer, mut summary) = (Writer::new(out, &header), Summary::default());
         let (begin, mut flushed, mut lost) = (Instant::now(), Instant::now(), 0);
         while !ended() && !engine.is_stopping() {
             std::thread::sleep(LOOK_EVERY);
-            recorder.look(&mut |access| put(&mut writer, &mut tally, access))?;
+            recorder.look(&mut |access| put(&mut writer, &mut summary, access))?;
             let now_lost = recorder.lost().total();
             writer.lost(now_lost - lost)?;
             lost = now_lost;
@@ -74,21 +61,17 @@ impl Record for Recording {
                 flushed = Instant::now();
             }
         }
-        let seconds = begin.elapsed().as_secs_f64();
-        let all_lost = recorder.finish(&mut |access| put(&mut writer, &mut tally, access))?;
-        writer.lost(all_lost.total() - lost)?;
+        summary.seconds = begin.elapsed().as_secs_f64();
+        summary.lost = recorder.finish(&mut |access| put(&mut writer, &mut summary, access))?;
+        writer.lost(summary.lost.total() - lost)?;
         writer.flush()?;
-        Ok(json!({
-            "seconds": seconds, "accesses": tally.total(), "bytes": writer.bytes(),
-            "fast_door": {"hits": tally.fast_hits, "misses": tally.fast_misses},
-            "main_door": {"hits": tally.main_hits, "misses": tally.main_misses, "writes": tally.writes},
-            "lost": all_lost,
-        }))
+        summary.bytes = writer.bytes();
+        Ok(summary)
     }
 }
 
-fn put(writer: &mut Writer<&mut dyn Write>, tally: &mut Tally, access: Access) -> io::Result<()> {
-    tally.count(access.kind);
+fn put(writer: &mut Writer<&mut dyn Write>, summary: &mut Summary, access: Access) -> io::Result<()> {
+    count(summary, access.kind);
     let fast = matches!(access.kind, Kind::FastHit | Kind::FastMiss);
     writer.access(&Event {
         object: access.object,

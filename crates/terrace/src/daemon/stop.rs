@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use terrace_api::control::{CommandError, ErrorCode, StopReply};
 use terrace_engine::Engine;
 
 use super::record;
-use crate::control::No;
 use crate::error::reason;
 use crate::instance::{Instance, Kind};
 use crate::keeper::Shared;
-use crate::lost::Dirty;
+use crate::lost;
 use crate::mounts::{self, How, Layer};
 use crate::sys;
 
@@ -39,15 +39,6 @@ struct State {
     given_up: bool,
 }
 
-/// What an orderly stop left.
-#[derive(Debug, Default)]
-pub struct Stopped {
-    /// Open files of programs, which are served until they are closed.
-    pub in_use: bool,
-    /// What could not be written.
-    pub lost: Option<Dirty>,
-}
-
 /// How often and how long an end that nobody waits for tries to write.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
@@ -64,7 +55,7 @@ impl Stopper {
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
     /// written it stays too, unless `lose`.
-    pub fn stop(&self, lazy: bool, lose: bool) -> Result<Stopped, No> {
+    pub fn stop(&self, lazy: bool, lose: bool) -> Result<StopReply, CommandError> {
         let mut state = self.state.lock();
         self.instance.note_stopping(true);
         let stopped = self.flush_and_unmount(&mut state, lazy, lose);
@@ -74,11 +65,16 @@ impl Stopper {
         stopped
     }
 
-    fn flush_and_unmount(&self, state: &mut State, lazy: bool, lose: bool) -> Result<Stopped, No> {
-        let mut stopped = Stopped::default();
+    fn flush_and_unmount(
+        &self,
+        state: &mut State,
+        lazy: bool,
+        lose: bool,
+    ) -> Result<StopReply, CommandError> {
+        let mut stopped = StopReply::default();
         if let Err(err) = self.engine.flush_all(true) {
             if !lose {
-                return Err(No::failed(format_args!("write back: {}", reason(err))));
+                return Err(CommandError::failed(format_args!("write back: {}", reason(err))));
             }
             stopped.lost = Some(record::now(&self.engine, &self.root));
             state.given_up = true;
@@ -91,25 +87,26 @@ impl Stopper {
     }
 
     /// Unmounts our mount and no other; the answer is whether it goes on for those who use it.
-    fn unmount(&self, lazy: bool) -> Result<bool, No> {
+    fn unmount(&self, lazy: bool) -> Result<bool, CommandError> {
         match mounts::layer(&self.mnt, self.mount_dev) {
             Layer::Top => {}
             // Somebody has unmounted it by hand.
             Layer::Gone => return Ok(false),
             Layer::Below(fstype) => {
-                return Err(No { code: "covered", why: format!("{fstype} is mounted over it") });
+                let why = format_args!("{fstype} is mounted over it");
+                return Err(CommandError::new(ErrorCode::Covered, why));
             }
         }
         match mounts::unmount(&self.mnt, How::Unused) {
             Ok(()) => Ok(false),
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) && lazy => {
-                mounts::unmount(&self.mnt, How::Lazy).map_err(No::failed)?;
+                mounts::unmount(&self.mnt, How::Lazy).map_err(CommandError::failed)?;
                 Ok(true)
             }
             Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {
-                Err(No { code: "busy", why: "the mount is in use".to_owned() })
+                Err(CommandError::new(ErrorCode::Busy, "the mount is in use"))
             }
-            Err(err) => Err(No::failed(format_args!("unmount: {}", reason(err)))),
+            Err(err) => Err(CommandError::failed(format_args!("unmount: {}", reason(err)))),
         }
     }
 
@@ -154,11 +151,11 @@ impl Stopper {
             match self.stop(true, last) {
                 Ok(stopped) => {
                     if let Some(lost) = stopped.lost {
-                        tracing::error!("{}: lost: {}", self.mnt.display(), lost.told());
+                        tracing::error!("{}: lost: {}", self.mnt.display(), lost::described(&lost));
                     }
                     return;
                 }
-                Err(no) => tracing::error!("{}: not stopped: {}", self.mnt.display(), no.why),
+                Err(no) => tracing::error!("{}: not stopped: {no}", self.mnt.display()),
             }
             if self.kind == Kind::Mount {
                 return;

@@ -2,77 +2,86 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use terrace_api::mrc::Mrc;
+use terrace_api::stats::{
+    CompressedTier, FastDoor, GenerationRow, Instance, MainDoor, Memory, Reclaim, StatReport, Writeback,
+};
 
 use crate::size::human;
 
 /// A few lines for one instance.
-pub fn of(stat: &Value) -> String {
+pub fn of(stat: &StatReport) -> String {
     let mut page = String::new();
-    let instance = &stat["instance"];
-    let _ = writeln!(
-        page,
-        "{} on {}   policy {}, {} {}, terraced {} (restarted {} times)",
-        text(&instance["src"]),
-        text(&instance["mnt"]),
-        text(&stat["policy"]),
-        text(&instance["kind"]),
-        instance["pid"],
-        instance["terraced"],
-        instance["restarts"],
-    );
-    if let Some(how) = instance["last_death"].as_str() {
-        line(&mut page, "last death", format_args!("terraced {how}"));
+    let StatReport { cache, instance, mrc: estimates } = stat;
+    head(&mut page, instance, &cache.policy);
+    memory(&mut page, &cache.memory);
+    fast_door(&mut page, &cache.fast_door);
+    main_door(&mut page, &cache.main_door);
+    reclaim(&mut page, &cache.reclaim);
+    if let Some(tier) = &cache.compressed {
+        compressed(&mut page, tier);
     }
-    if instance["keeper_lives"] == false {
-        let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
-        line(&mut page, "keeper", format_args!("dead; {end}"));
+    writeback(&mut page, &cache.writeback);
+    generations(&mut page, &cache.generations);
+    if let Some(estimates) = estimates {
+        mrc(&mut page, estimates);
     }
-    memory(&mut page, &stat["memory"]);
-    fast_door(&mut page, &stat["fast_door"]);
-    main_door(&mut page, &stat["main_door"]);
-    reclaim(&mut page, &stat["reclaim"]);
-    compressed(&mut page, &stat["compressed"]);
-    writeback(&mut page, &stat["writeback"]);
-    generations(&mut page, &stat["generations"]);
-    mrc(&mut page, &stat["mrc"]);
     page
 }
 
-fn memory(page: &mut String, m: &Value) {
-    let (used, limit) = (number(&m["used_bytes"]), number(&m["limit_bytes"]));
+fn head(page: &mut String, instance: &Instance, policy: &str) {
+    let _ = writeln!(
+        page,
+        "{} on {}   policy {policy}, {} {}, terraced {} (restarted {} times)",
+        instance.src.display(),
+        instance.mnt.display(),
+        instance.kind.name(),
+        instance.pid,
+        instance.terraced,
+        instance.restarts,
+    );
+    if let Some(how) = &instance.last_death {
+        line(page, "last death", format_args!("terraced {how}"));
+    }
+    if !instance.keeper_lives {
+        let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
+        line(page, "keeper", format_args!("dead; {end}"));
+    }
+}
+
+fn memory(page: &mut String, m: &Memory) {
+    let (used, limit) = (m.used_bytes, m.limit_bytes);
     line(page, "memory", format_args!("{} of {} ({})", human(used), human(limit), percent(used, limit)));
-    if let Some(ceiling) = m["ceiling_bytes"].as_u64() {
+    if let Some(ceiling) = m.ceiling_bytes {
         let why = "for now: there is no more memory, see the log";
         line(page, "", format_args!("keeps to {} {why}", human(ceiling)));
     }
-    let huge = number(&m["huge_bytes"]);
     line(
         page,
         "",
         format_args!(
             "{} pages, {} free frames, metadata {} ({:.1} B a page), files and clients {}, huge pages {}",
-            number(&m["pages"]),
-            number(&m["free_frames"]),
-            human(number(&m["metadata_bytes"])),
-            m["metadata_bytes_per_page"].as_f64().unwrap_or(0.0),
-            human(number(&m["tables_bytes"])),
-            if huge > 0 { human(huge) } else { "none".to_owned() },
+            m.pages,
+            m.free_frames,
+            human(m.metadata_bytes),
+            m.metadata_bytes_per_page,
+            human(m.tables_bytes),
+            if m.huge_bytes > 0 { human(m.huge_bytes) } else { "none".to_owned() },
         ),
     );
 }
 
-fn fast_door(page: &mut String, door: &Value) {
-    let (hits, misses) = (number(&door["hits"]), number(&door["misses"]));
+fn fast_door(page: &mut String, door: &FastDoor) {
+    let (hits, misses) = (door.hits, door.misses);
     line(
         page,
         "fast door",
         format_args!(
             "{hits} hits ({}), {misses} misses ({}), hit ratio {}, {} clients",
-            human(number(&door["hit_bytes"])),
-            human(number(&door["miss_bytes"])),
+            human(door.hit_bytes),
+            human(door.miss_bytes),
             percent(hits, hits + misses),
-            number(&door["clients"]),
+            door.clients,
         ),
     );
     line(
@@ -80,67 +89,56 @@ fn fast_door(page: &mut String, door: &Value) {
         "",
         format_args!(
             "{} donated: {} taken, {} read again, {} refused, {} dropped; {} to the main door",
-            number(&door["donations"]),
-            number(&door["donations_taken"]),
-            number(&door["donations_read"]),
-            number(&door["donations_refused"]),
-            number(&door["donations_dropped"]),
-            number(&door["fallbacks"]),
+            door.donations,
+            door.donations_taken,
+            door.donations_read,
+            door.donations_refused,
+            door.donations_dropped,
+            door.fallbacks,
         ),
     );
 }
 
-fn main_door(page: &mut String, door: &Value) {
-    let (hits, misses) = (number(&door["hits"]), number(&door["misses"]));
+fn main_door(page: &mut String, door: &MainDoor) {
+    let (hits, misses) = (door.hits, door.misses);
     line(
         page,
         "main door",
         format_args!(
             "{} reads ({}), pages: {hits} hits, {misses} misses, hit ratio {}, {} passed on",
-            number(&door["reads"]),
-            human(number(&door["read_bytes"])),
+            door.reads,
+            human(door.read_bytes),
             percent(hits, hits + misses),
-            number(&door["passed_on"]),
+            door.passed_on,
         ),
     );
-    line(
-        page,
-        "",
-        format_args!("{} writes ({})", number(&door["writes"]), human(number(&door["write_bytes"]))),
-    );
+    line(page, "", format_args!("{} writes ({})", door.writes, human(door.write_bytes)));
 }
 
-fn reclaim(page: &mut String, r: &Value) {
+fn reclaim(page: &mut String, r: &Reclaim) {
     line(
         page,
         "reclaim",
         format_args!(
             "{} scanned, {} evicted, {} refaults, {} inserted",
-            number(&r["pgscan"]),
-            number(&r["pgsteal"]),
-            number(&r["workingset_refault"]),
-            number(&r["inserted"]),
+            r.pgscan, r.pgsteal, r.workingset_refault, r.inserted,
         ),
     );
 }
 
-/// Nothing where there is no such tier.
-fn compressed(page: &mut String, tier: &Value) {
-    if tier.is_null() {
-        return;
-    }
+fn compressed(page: &mut String, tier: &CompressedTier) {
     line(
         page,
         "compressed",
         format_args!(
             "{} pages in {} of at most {} ({:.2} to 1), {} hits, {:.2} a compression{}",
-            number(&tier["pages"]),
-            human(number(&tier["pool_bytes"])),
-            human(number(&tier["pool_limit_bytes"])),
-            tier["density"].as_f64().unwrap_or(0.0),
-            number(&tier["hits"]),
-            tier["hits_per_compression"].as_f64().unwrap_or(0.0),
-            if tier["bypassed"] == true { ", bypassed" } else { "" },
+            tier.pages,
+            human(tier.pool_bytes),
+            human(tier.pool_limit_bytes),
+            tier.density,
+            tier.hits,
+            tier.hits_per_compression,
+            if tier.bypassed { ", bypassed" } else { "" },
         ),
     );
     line(
@@ -148,59 +146,51 @@ fn compressed(page: &mut String, tier: &Value) {
         "",
         format_args!(
             "{} stored, {} promoted, {} evicted, {} refused, {} duplicates; {} ns to compress",
-            number(&tier["stored_pages"]),
-            number(&tier["pgpromote"]),
-            number(&tier["evicted_pages"]),
-            number(&tier["reject_compress_poor"]) + number(&tier["reject_by_file"]),
-            number(&tier["duplicates"]),
-            number(&tier["compress_ns"]),
+            tier.stored_pages,
+            tier.pgpromote,
+            tier.evicted_pages,
+            tier.reject_compress_poor + tier.reject_by_file,
+            tier.duplicates,
+            tier.compress_ns,
         ),
     );
 }
 
-fn writeback(page: &mut String, w: &Value) {
-    let failing = w["failing_errno"].as_i64().unwrap_or(0);
-    let failing = match failing {
+fn writeback(page: &mut String, w: &Writeback) {
+    let failing = match w.failing_errno {
         0 => String::new(),
-        errno => format!(
-            "; failing now: {}",
-            crate::error::reason(std::io::Error::from_raw_os_error(errno as i32))
-        ),
+        errno => {
+            format!("; failing now: {}", crate::error::reason(std::io::Error::from_raw_os_error(errno)))
+        }
     };
     line(
         page,
         "writeback",
         format_args!(
             "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{failing}",
-            human(number(&w["dirty_bytes"])),
-            number(&w["dirty"]),
-            number(&w["writeback"]),
-            number(&w["unstable"]),
-            number(&w["dirty_limit"]),
-            number(&w["written_back"]),
-            number(&w["errors"]),
-            number(&w["throttled"]),
+            human(w.dirty_bytes),
+            w.dirty,
+            w.writeback,
+            w.unstable,
+            w.dirty_limit,
+            w.written_back,
+            w.errors,
+            w.throttled,
         ),
     );
 }
 
-fn generations(page: &mut String, rows: &Value) {
-    for (at, row) in rows.as_array().into_iter().flatten().enumerate() {
-        let age = row["age_ms"].as_f64().unwrap_or(0.0) / 1000.0;
+fn generations(page: &mut String, rows: &[GenerationRow]) {
+    for (at, row) in rows.iter().enumerate() {
+        let age = row.age_ms as f64 / 1000.0;
         let head = if at == 0 { "generations" } else { "" };
-        line(
-            page,
-            head,
-            format_args!("{:<12} {:>10} pages, {age:.1} s", text(&row["label"]), number(&row["pages"])),
-        );
+        line(page, head, format_args!("{:<12} {:>10} pages, {age:.1} s", row.label, row.pages));
     }
 }
 
 /// What other sizes of memory would do.
-fn mrc(page: &mut String, mrc: &Value) {
-    let Some(estimates) = mrc["estimates"].as_array() else { return };
-    let real = |value: &Value| value.as_f64().unwrap_or(0.0);
-    if estimates.is_empty() {
+fn mrc(page: &mut String, mrc: &Mrc) {
+    if mrc.estimates.is_empty() {
         line(
             page,
             "with memory",
@@ -208,49 +198,34 @@ fn mrc(page: &mut String, mrc: &Value) {
         );
         return;
     }
-    for (at, row) in estimates.iter().enumerate() {
+    for (at, row) in mrc.estimates.iter().enumerate() {
         let head = if at == 0 { "with memory" } else { "" };
-        let frames = human(number(&row["bytes"]));
-        let [hits, lru] = ["hit_ratio", "lru_hit_ratio"].map(|name| 100.0 * real(&row[name]));
-        let factor = real(&row["factor"]);
+        let frames = human(row.bytes);
+        let [hits, lru] = [row.hit_ratio, row.lru_hit_ratio].map(|ratio| 100.0 * ratio);
+        let factor = row.factor;
         line(
             page,
             head,
             format_args!("x{factor:<4} {frames:>10} of frames   hit ratio {hits:5.1} %   (LRU {lru:5.1} %)"),
         );
     }
-    if let Some(measured) = mrc["measured_hit_ratio"].as_f64() {
-        line(
-            page,
-            "",
-            format_args!(
-                "now, measured of {:<10} hit ratio {:5.1} %",
-                text(&mrc["policy"]),
-                100.0 * measured
-            ),
-        );
+    if let Some(measured) = mrc.measured_hit_ratio {
+        let now = format_args!("now, measured of {:<10} hit ratio {:5.1} %", mrc.policy, 100.0 * measured);
+        line(page, "", now);
     }
-    let (saved, rate) = (real(&mrc["gib_saves_per_second"]), real(&mrc["accesses_per_second"]));
+    let (saved, rate) = (mrc.gib_saves_per_second.unwrap_or(0.0), mrc.accesses_per_second);
     line(
         page,
         "",
         format_args!(
             "one more GiB would save {saved:.1} reads of {rate:.1} accesses a second, over the last {:.0} s",
-            real(&mrc["seconds"])
+            mrc.seconds
         ),
     );
 }
 
 fn line(page: &mut String, head: &str, rest: std::fmt::Arguments<'_>) {
     let _ = writeln!(page, "  {head:<11} {rest}");
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -263,42 +238,80 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use terrace_api::instance::Kind;
+    use terrace_api::mrc::MrcPoint;
+    use terrace_api::stats::Stats;
+
+    fn stat(cache: Stats, mrc: Option<Mrc>) -> StatReport {
+        let instance = Instance {
+            src: "/data".into(),
+            mnt: "/mnt".into(),
+            kind: Kind::Run,
+            pid: 7,
+            terraced: 8,
+            restarts: 0,
+            last_death: None,
+            version: String::new(),
+            keeper_lives: true,
+        };
+        StatReport { cache, instance, mrc }
+    }
 
     #[test]
-    fn what_is_missing_is_zero() {
-        let page = of(&json!({}));
-        assert!(page.contains("fast door"));
-        assert!(page.contains("hit ratio -"));
+    fn what_is_missing_is_left_out() {
+        let page = of(&stat(Stats { policy: "lru".to_owned(), ..Stats::default() }, None));
+        assert!(
+            page.starts_with("/data on /mnt   policy lru, run 7, terraced 8 (restarted 0 times)\n"),
+            "{page}"
+        );
+        assert!(page.contains("fast door") && page.contains("hit ratio -"), "{page}");
+        for there in ["last death", "keeper", "compressed", "generations", "with memory", "failing"] {
+            assert!(!page.contains(there), "{there}: {page}");
+        }
     }
 
     #[test]
     fn ratios_and_failures_are_told() {
-        let page = of(&json!({
-            "fast_door": {"hits": 3, "misses": 1},
-            "writeback": {"failing_errno": 28},
-            "generations": [{"label": "probation", "pages": 7, "age_ms": 1500}],
-        }));
+        let row = GenerationRow { label: "probation".to_owned(), pages: 7, age_ms: 1500, seq: 0 };
+        let mut stat = stat(
+            Stats {
+                fast_door: FastDoor { hits: 3, misses: 1, ..FastDoor::default() },
+                writeback: Writeback { failing_errno: 28, ..Writeback::default() },
+                generations: vec![row],
+                ..Stats::default()
+            },
+            None,
+        );
+        stat.instance.keeper_lives = false;
+        stat.instance.last_death = Some("was killed by signal 9".to_owned());
+        let page = of(&stat);
         assert!(page.contains("hit ratio 75.0 %"), "{page}");
         assert!(page.contains("failing now: No space left on device"), "{page}");
         assert!(page.contains("generations probation             7 pages, 1.5 s"), "{page}");
-        assert!(!page.contains("with memory"), "{page}");
+        assert!(page.contains("last death  terraced was killed by signal 9"), "{page}");
+        assert!(page.contains("keeper      dead; a crash"), "{page}");
     }
 
     #[test]
     fn other_sizes_are_told_where_they_are_known() {
-        let page = of(&json!({"mrc": {
-            "policy": "strata", "measured_hit_ratio": 0.7512, "gib_saves_per_second": 12.34,
-            "accesses_per_second": 100.0, "seconds": 60.2,
-            "estimates": [{"factor": 0.5, "bytes": 1 << 20, "hit_ratio": 0.5, "lru_hit_ratio": 0.25},
-                          {"factor": 1.0, "bytes": 2 << 20, "hit_ratio": 0.75}],
-        }}));
+        let point =
+            |factor, bytes, hit_ratio, lru_hit_ratio| MrcPoint { factor, bytes, hit_ratio, lru_hit_ratio };
+        let mrc = Mrc {
+            policy: "strata".to_owned(),
+            measured_hit_ratio: Some(0.7512),
+            gib_saves_per_second: Some(12.34),
+            accesses_per_second: 100.0,
+            seconds: 60.2,
+            estimates: vec![point(0.5, 1 << 20, 0.5, 0.25), point(1.0, 2 << 20, 0.75, 0.0)],
+            ..Mrc::default()
+        };
+        let page = of(&stat(Stats::default(), Some(mrc)));
         assert!(page.contains("x0.5    1.00 MiB of frames   hit ratio  50.0 %   (LRU  25.0 %)"), "{page}");
         assert!(page.contains("now, measured of strata     hit ratio  75.1 %"), "{page}");
         assert!(
             page.contains("would save 12.3 reads of 100.0 accesses a second, over the last 60 s"),
             "{page}"
         );
-        assert!(of(&json!({"mrc": {"estimates": []}})).contains("nothing was accessed yet"));
+        assert!(of(&stat(Stats::default(), Some(Mrc::default()))).contains("nothing was accessed yet"));
     }
 }

@@ -45,9 +45,7 @@ pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapsh
 
 fn answer(mnt: &Path) -> Result<Snapshot> {
     let (instance, info) = running::find(mnt)?;
-    let told = stat::read(&instance, &info)?;
-    let mut snapshot = Snapshot::parse(&told)
-        .map_err(|why| Failure::new(mnt.display(), why, "take programs of one version"))?;
+    let mut snapshot = Snapshot::of(&stat::read(&instance, &info)?);
     if let Some((reads, ms)) = device_reads(Path::new(&snapshot.src)) {
         snapshot.counters[Counter::DeviceReads as usize] = reads;
         snapshot.counters[Counter::DeviceReadMs as usize] = ms;

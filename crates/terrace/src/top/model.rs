@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
+use terrace_api::stats::StatReport;
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
-/// The format that is understood.
-const SCHEMA: &str = "terrace.stat.v1";
 /// Points of the history: ten minutes at one a second.
 const HISTORY_MAX: usize = 600;
 
@@ -72,7 +70,7 @@ pub struct Levels {
     /// See `dirty`.
     pub dirty_max: u64,
     /// errno of what the source refuses; 0: nothing.
-    pub failing: i64,
+    pub failing: i32,
     /// What a miss is taken to cost, us.
     pub miss_us: Option<f64>,
 }
@@ -83,9 +81,9 @@ pub struct Snapshot {
     /// `/data on /mnt, strata`
     pub title: String,
     /// Process id of the keeper: another one is another instance.
-    pub keeper: u64,
+    pub keeper: i32,
     /// How often the daemon was restarted; its counters begin anew.
-    pub restarts: u64,
+    pub restarts: u32,
     /// Where the data are.
     pub src: String,
     /// Counters.
@@ -95,55 +93,48 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads an answer.
-    ///
-    /// # Errors
-    /// It is that of another version.
-    pub fn parse(stat: &Value) -> Result<Snapshot, String> {
-        if stat["schema"] != SCHEMA {
-            return Err(format!("terrace tells `{}` instead of {SCHEMA}", stat["schema"]));
-        }
-        let number = |path: &str| stat.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-        let text = |path: &str| stat.pointer(path).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let (src, mnt) = (text("/instance/src"), text("/instance/mnt"));
-        let place = if src == mnt { src.clone() } else { format!("{src} on {mnt}") };
+    /// What an answer says.
+    pub fn of(stat: &StatReport) -> Snapshot {
+        let StatReport { cache, instance, .. } = stat;
+        let tier = cache.compressed.as_ref();
+        let (fast, main, memory) = (&cache.fast_door, &cache.main_door, &cache.memory);
+        let (src, mnt) = (instance.src.display().to_string(), instance.mnt.display());
+        let place = if instance.src == instance.mnt { src.clone() } else { format!("{src} on {mnt}") };
         let mut counters = Counters::default();
         let counted = [
-            (Counter::Hits, number("/fast_door/hits") + number("/main_door/hits")),
-            (Counter::TierHits, number("/compressed/hits")),
-            (Counter::Misses, number("/fast_door/misses") + number("/main_door/misses")),
-            (Counter::MissBytes, number("/fast_door/miss_bytes") + number("/main_door/misses") * PAGE as u64),
-            (Counter::WriteBytes, number("/main_door/write_bytes")),
-            (Counter::Evicted, number("/reclaim/pgsteal")),
-            (Counter::Refaults, number("/reclaim/workingset_refault")),
-            (Counter::Stored, number("/compressed/stored_pages")),
-            (Counter::TierEvicted, number("/compressed/evicted_pages")),
-            (Counter::WrittenBack, number("/writeback/written_back")),
+            (Counter::Hits, fast.hits + main.hits),
+            (Counter::TierHits, tier.map_or(0, |t| t.hits)),
+            (Counter::Misses, fast.misses + main.misses),
+            (Counter::MissBytes, fast.miss_bytes + main.misses * PAGE as u64),
+            (Counter::WriteBytes, main.write_bytes),
+            (Counter::Evicted, cache.reclaim.pgsteal),
+            (Counter::Refaults, cache.reclaim.workingset_refault),
+            (Counter::Stored, tier.map_or(0, |t| t.stored_pages)),
+            (Counter::TierEvicted, tier.map_or(0, |t| t.evicted_pages)),
+            (Counter::WrittenBack, cache.writeback.written_back),
         ];
         counted.into_iter().for_each(|(counter, value)| counters[counter as usize] = value);
-        let tier = stat["compressed"].is_object();
-        Ok(Snapshot {
-            title: format!("{place}, {}", text("/policy")),
-            keeper: number("/instance/pid"),
-            restarts: number("/instance/restarts"),
+        Snapshot {
+            title: format!("{place}, {}", cache.policy),
+            keeper: instance.pid,
+            restarts: instance.restarts,
             src,
             counters,
             levels: Levels {
-                used: number("/memory/used_bytes"),
-                limit: number("/memory/limit_bytes"),
-                dram: number("/memory/frames_bytes"),
+                used: memory.used_bytes,
+                limit: memory.limit_bytes,
+                dram: memory.frames_bytes,
                 // While the boundary to the compressed tier moves, frames may be more than they are to become.
-                dram_max: number("/memory/frames_max_bytes").max(number("/memory/frames_bytes")),
-                tier: tier
-                    .then(|| (number("/compressed/pool_bytes"), number("/compressed/pool_limit_bytes"))),
-                density: stat["compressed"]["density"].as_f64().unwrap_or(0.0),
-                bypassed: stat["compressed"]["bypassed"] == true,
-                dirty: number("/writeback/dirty_bytes"),
-                dirty_max: number("/writeback/dirty_limit") * PAGE as u64,
-                failing: stat["writeback"]["failing_errno"].as_i64().unwrap_or(0),
-                miss_us: stat["compressed"]["miss_ns"].as_f64().map(|ns| ns / 1000.0),
+                dram_max: memory.frames_max_bytes.max(memory.frames_bytes),
+                tier: tier.map(|t| (t.pool_bytes, t.pool_limit_bytes)),
+                density: tier.map_or(0.0, |t| t.density),
+                bypassed: tier.is_some_and(|t| t.bypassed),
+                dirty: cache.writeback.dirty_bytes,
+                dirty_max: cache.writeback.dirty_limit * PAGE as u64,
+                failing: cache.writeback.failing_errno,
+                miss_us: tier.map(|t| t.miss_ns as f64 / 1000.0),
             },
-        })
+        }
     }
 }
 
@@ -209,13 +200,12 @@ fn share(part: f64, rest: f64) -> Option<f64> {
 #[cfg(test)]
 pub fn recorded() -> Vec<Snapshot> {
     let text = include_str!("../../tests/data/stat.jsonl");
-    text.lines().map(|line| Snapshot::parse(&serde_json::from_str(line).unwrap()).unwrap()).collect()
+    text.lines().map(|line| Snapshot::of(&serde_json::from_str(line).unwrap())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn rates_are_those_between_two_answers() {
@@ -255,13 +245,5 @@ mod tests {
             (view.ratios.len(), view.hit_percent(), view.device_us()),
             (HISTORY_MAX, Some(100.0), Some(250.0))
         );
-    }
-
-    #[test]
-    fn another_version_is_refused() {
-        assert!(
-            Snapshot::parse(&json!({"schema": "terrace.stat.v9"})).unwrap_err().contains("terrace.stat.v9")
-        );
-        assert!(Snapshot::parse(&json!({})).is_err());
     }
 }

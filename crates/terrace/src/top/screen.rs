@@ -52,7 +52,7 @@ fn title(view: &View) -> String {
         title += &format!(", daemon restarted {} times", now.restarts);
     }
     if let Some(errno) = view.now.as_ref().map(|now| now.levels.failing).filter(|errno| *errno != 0) {
-        let why = std::io::Error::from_raw_os_error(errno as i32).to_string();
+        let why = std::io::Error::from_raw_os_error(errno).to_string();
         title += &format!(", WRITEBACK FAILS: {}", why.split(" (os").next().unwrap_or_default());
     }
     title
@@ -277,7 +277,7 @@ mod tests {
     fn trouble_is_in_the_title() {
         let mut view = watched();
         let now = view.now.as_mut().unwrap();
-        (now.restarts, now.levels.failing) = (2, i64::from(libc::ENOSPC));
+        (now.restarts, now.levels.failing) = (2, libc::ENOSPC);
         let title = &drawn(&view, 120, 30)[0];
         assert!(title.contains("restarted 2 times, WRITEBACK FAILS: No space left on device"), "{title}");
     }

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use terrace_api::instance::{Dirty, Info, Kind, SCHEMA};
 
 use crate::stage::{Stage, crash, kill, possible, runs, terrace, text, told, wait_until};
 
-fn restarts(stage: &Stage) -> u64 {
-    stage.stat()["instance"]["restarts"].as_u64().unwrap()
+fn restarts(stage: &Stage) -> u32 {
+    stage.stat().instance.restarts
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn terraced_is_started_again_and_nobody_notices() {
         kill(stage.processes().1, Signal::KILL);
         file.write_all(&vec![round; 100_000]).unwrap();
         fs::write(stage.mnt.join(format!("new{round}")), [round]).unwrap();
-        wait_until("told of", || restarts(&stage) == u64::from(round) + 1);
+        wait_until("told of", || restarts(&stage) == u32::from(round) + 1);
     }
     file.seek(SeekFrom::Start(0)).unwrap();
     let mut content = Vec::new();
@@ -98,19 +98,15 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     told(command).fine();
     let (keeper, _) = stage.processes();
     // Five in ten seconds; on a busy machine some come too late to count.
-    let info = || -> Value {
-        let info = stage.instances().first().and_then(|dir| fs::read(dir.join("info.json")).ok());
-        serde_json::from_slice(&info.unwrap()).unwrap()
-    };
     for round in 1..100 {
-        let terraced = info()["terraced"].as_i64().unwrap() as i32;
+        let terraced = stage.info().terraced;
         match round % 4 {
             0 => fs::write(&panic_at, "").unwrap(),
             1 => kill(terraced, Signal::ABORT),
             2 => crash(terraced, Signal::SEGV),
             _ => crash(terraced, Signal::BUS),
         }
-        wait_until("restarted or given up", || !runs(keeper) || info()["restarts"] == round);
+        wait_until("restarted or given up", || !runs(keeper) || stage.info().restarts == round);
         if !runs(keeper) {
             break;
         }
@@ -144,12 +140,22 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     hang();
     // What a dead instance leaves; no process has this id.
     let dir = std::path::PathBuf::from(format!("/run/terrace/{}.dead{}", i32::MAX, std::process::id()));
-    let info = serde_json::json!({
-        "schema": "terrace.instance.v1", "pid": i32::MAX, "terraced": i32::MAX, "restarts": 0, "kind": "mount",
-        "src": stage.src, "mnt": stage.mnt, "memory_bytes": 0, "policy": "lru", "version": "0",
-    });
+    let info = Info {
+        schema: SCHEMA.to_owned(),
+        pid: i32::MAX,
+        terraced: i32::MAX,
+        pid_namespace: "".into(),
+        restarts: 0,
+        last_death: None,
+        kind: Kind::Mount,
+        src: stage.src.clone(),
+        mnt: stage.mnt.clone(),
+        memory_bytes: 0,
+        policy: "lru".to_owned(),
+        version: "0".to_owned(),
+    };
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("info.json"), info.to_string()).unwrap();
+    fs::write(dir.join("info.json"), serde_json::to_vec(&info).unwrap()).unwrap();
     fs::write(dir.join("lock"), "").unwrap();
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
@@ -170,12 +176,12 @@ fn kill_all(stage: &Stage) {
     wait_until("both are dead", || !runs(keeper) && !runs(terraced));
 }
 
-/// Until when the instance's record of what is unwritten held, and the record.
-fn record(stage: &Stage) -> (SystemTime, Value) {
+/// Until when the instance's record of what is unwritten held, and the record, if there is one.
+fn record(stage: &Stage) -> (SystemTime, Option<Dirty>) {
     let path = stage.instances()[0].join("dirty.json");
     let held_until = fs::metadata(&path).and_then(|meta| meta.modified());
     let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    (held_until.unwrap_or(SystemTime::UNIX_EPOCH), record.unwrap_or_default())
+    (held_until.unwrap_or(SystemTime::UNIX_EPOCH), record)
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     wait_until("written", || {
         fs::metadata(stage.mnt.join("unwritten file")).is_ok_and(|meta| meta.len() == 50_000)
     });
-    wait_until("recorded", || record(&stage).1["bytes"] == 53_248);
+    wait_until("recorded", || record(&stage).1.is_some_and(|dirty| dirty.bytes == 53_248));
     kill_all(&stage);
     let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
     wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
@@ -225,7 +231,7 @@ fn a_dead_mount_with_everything_written_is_told_so() {
     let flushed = SystemTime::now();
     wait_until("recorded", || {
         let (held_until, record) = record(&stage);
-        held_until > flushed && record["bytes"] == 0
+        held_until > flushed && record.is_some_and(|dirty| dirty.bytes == 0)
     });
     kill_all(&stage);
     let told = stage.ask("umount", &[]);
@@ -264,18 +270,16 @@ fn a_dead_run_is_swept_by_the_next_command() {
     let ready = stage.file("ready");
     let mut child = stage.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
     wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);
-    let info = fs::read(stage.instances()[0].join("info.json")).unwrap();
-    let info: Value = serde_json::from_slice(&info).unwrap();
-    let id = |name: &str| info[name].as_i64().unwrap() as i32;
+    let info = stage.info();
     // The command is in our hands: it is the child of `run`.
     let sleep = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     let command =
-        sleep.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).find(|pid| *pid != id("pid"));
-    for pid in [id("pid"), id("terraced"), child.id() as i32, command.unwrap()] {
+        sleep.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).find(|pid| *pid != info.pid);
+    for pid in [info.pid, info.terraced, child.id() as i32, command.unwrap()] {
         kill(pid, Signal::KILL);
     }
     child.wait().unwrap();
-    wait_until("they are dead", || !runs(id("pid")) && !runs(id("terraced")));
+    wait_until("they are dead", || !runs(info.pid) && !runs(info.terraced));
     // It may be swept already: every command does.
     assert!(stage.run("true").status().unwrap().success());
     stage.nothing_is_left();

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use terrace_api::instance::Info;
 
 use crate::stage::{Stage, Told, crash, kill, possible, runs, terrace, text, told, wait_until};
 
@@ -100,13 +101,12 @@ impl Held {
     }
 
     /// As the keeper tells it: asking terraced would take an answer.
-    fn info(&self) -> serde_json::Value {
-        let told = fs::read(self.stage.instances()[0].join("info.json")).unwrap();
-        serde_json::from_slice(&told).unwrap()
+    fn info(&self) -> Info {
+        self.stage.info()
     }
 
     fn terraced(&self) -> i32 {
-        self.info()["terraced"].as_i64().unwrap() as i32
+        self.info().terraced
     }
 
     /// Whether a thread of terraced comes to hang in this function of the kernel, within a while.
@@ -186,7 +186,7 @@ fn death_with_a_waiting_thread_restarts_terraced() {
             Some(signal) => crash(terraced, signal),
             None => fs::write(&held.panic_at, "").unwrap(),
         }
-        wait_until("another terraced", || held.info()["restarts"] == number as u64 + 1);
+        wait_until("another terraced", || held.info().restarts == number as u32 + 1);
         hang.end("programs go on");
     }
     let log = fs::read_to_string(held.stage.instances()[0].join("terraced.log")).unwrap();
@@ -214,7 +214,7 @@ except OSError as err: print(err)";
 fn hang_in_a_page(held: &Held) -> Hang {
     let stage = &held.stage;
     for attempt in 0..ATTEMPTS {
-        let restarts = held.info()["restarts"].as_u64().unwrap();
+        let restarts = held.info().restarts;
         let file = stage.mnt.join(format!("dir/f{attempt}"));
         let lease = Program::with_lease(&held.leased);
         let mut writer = Program::new(PREPARE_WRITE, WRITE, &[&file]);
@@ -222,7 +222,7 @@ fn hang_in_a_page(held: &Held) -> Hang {
         let mut opener = held.opener();
         // "A while" is seconds: no program is started in it.
         kill(held.terraced(), Signal::KILL);
-        wait_until("restarted", || held.info()["restarts"].as_u64() > Some(restarts));
+        wait_until("restarted", || held.info().restarts > restarts);
         kill(held.terraced(), Signal::STOP);
         writer.go_and_wait_in("request_wait_answer");
         opener.go_and_wait_in("request_wait_answer");
@@ -250,7 +250,7 @@ fn aborter_of(mnt: &Path) -> Option<i32> {
 }
 
 fn kill_keeper_and_terraced(held: &Held) {
-    let (keeper, terraced) = (held.info()["pid"].as_i64().unwrap() as i32, held.terraced());
+    let (keeper, terraced) = (held.info().pid, held.terraced());
     kill(keeper, Signal::KILL);
     kill(terraced, Signal::KILL);
     wait_until("the keeper is dead", || !runs(keeper));

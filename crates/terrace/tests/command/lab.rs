@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::Value;
-use terrace_api::capture::{Door, Options, Reader};
+use serde::de::DeserializeOwned;
+use terrace_api::capture::{Door, Lost, Options, Reader, Summary, SummaryReport};
+use terrace_api::lru::{Evicted, LruReport};
 
 use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
 
-fn json(told: Told) -> Value {
+fn json<T: DeserializeOwned>(told: Told) -> T {
     serde_json::from_str(&told.fine().out).unwrap()
 }
 
@@ -48,17 +49,16 @@ fn a_trace_holds_what_reaches_the_mount() {
     data.sync_all().unwrap();
     drop(data);
     kill(child.id() as i32, Signal::INT);
-    let told = json(ended(child));
-    assert_eq!(told["schema"], "terrace.trace.v1");
-    assert_eq!(told["file"], text(&file));
+    let told: SummaryReport = json(ended(child));
+    assert_eq!(told.file, file);
+    let told = told.summary;
     let reader = Reader::open(&file, &Options::default()).unwrap();
     let accesses: Vec<_> = reader.map(Result::unwrap).collect();
-    assert_eq!(told["accesses"], accesses.len());
+    assert_eq!(told.accesses, accesses.len() as u64);
     assert!(accesses.iter().all(|a| a.door == Some(Door::Main)), "{accesses:?}");
     assert_eq!(accesses.iter().filter(|a| a.write).count(), 2);
-    let number = |name: &str| told["main_door"][name].as_u64().unwrap();
-    assert!(number("misses") >= 1 && number("writes") == 2, "{told}");
-    assert!(told["lost"].as_object().unwrap().values().all(|lost| *lost == 0), "{told}");
+    assert!(told.main_door.misses >= 1 && told.main_door.writes == 2, "{told:?}");
+    assert_eq!(told.lost, Lost::default());
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
 }
@@ -72,8 +72,9 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
     fs::write(stage.src.join("data"), vec![7; 8 << 20]).unwrap();
     stage.mount(&[]).fine();
     let file = stage.file("a.trace");
-    let told = json(stage.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
-    assert!(told["seconds"].as_f64().unwrap() < 5.0 && told["accesses"] == 0, "{told}");
+    let traced = |told: Told| json::<SummaryReport>(told).summary;
+    let told: Summary = traced(stage.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
+    assert!(told.seconds < 5.0 && told.accesses == 0, "{told:?}");
     let told = stage.ask("trace", &["-o", text(&file), "--seconds", "0.1"]).fine();
     assert!(told.out.starts_with("0 page accesses in 0."), "{}", told.out);
 
@@ -85,13 +86,13 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
         }
         fs::metadata(&file).unwrap().len() >= 4096
     });
-    assert!(json(ended(child))["bytes"].as_u64().unwrap() >= 4096);
+    assert!(traced(ended(child)).bytes >= 4096);
 
     let child = recording(&stage, &file, &[]);
     kill(stage.processes().1, Signal::KILL);
     ended(child).refused(&["a.trace: the recording broke off", "can be read"]);
     assert_eq!(Reader::open(&file, &Options::default()).unwrap().filter(|a| a.is_err()).count(), 0);
-    json(stage.ask("trace", &["-o", text(&file), "--seconds", "0.1", "--json"]));
+    traced(stage.ask("trace", &["-o", text(&file), "--seconds", "0.1", "--json"]));
     let child = recording(&stage, &file, &[]);
     drop(data);
     stage.ask("umount", &[]).fine();
@@ -115,9 +116,9 @@ fn a_trace_is_not_written_where_it_would_record_itself() {
     stage.nothing_is_left();
 }
 
-fn rows(lru: &Value) -> Vec<(u64, u64)> {
-    let of = |row: &Value| Some((row["seq"].as_u64()?, row["pages"].as_u64()?));
-    lru["lists"].as_array().unwrap().iter().filter_map(of).collect()
+/// Pages in generations.
+fn pages(report: &LruReport) -> u64 {
+    report.lru.lists.iter().filter(|row| row.seq.is_some()).map(|row| row.pages).sum()
 }
 
 #[test]
@@ -134,23 +135,22 @@ fn generations_are_shown_aged_and_evicted() {
     for _ in 0..2 {
         assert!(reader.status().unwrap().success());
     }
-    let before = json(stage.ask("lru", &["--json"]));
-    assert_eq!((&before["schema"], &before["policy"]), (&"terrace.lru.v1".into(), &"strata".into()));
-    let pages = |lru: &Value| rows(lru).iter().map(|row| row.1).sum::<u64>();
-    assert!(pages(&before) > 2000, "{before}");
-    let opened = |lru: &Value| lru["opened"].as_u64().unwrap();
-    let first = opened(&json(stage.ask("lru", &["--age", "--json"])));
+    let lists = |more: &[&str]| json::<LruReport>(stage.ask("lru", &[more, &["--json"]].concat()));
+    let before = lists(&[]);
+    assert_eq!(before.lru.policy, "strata");
+    assert!(pages(&before) > 2000, "{before:?}");
+    let first = lists(&["--age"]).opened.unwrap();
     let told = stage.ask("lru", &["--age"]).fine();
     assert!(told.out.starts_with(&format!("generation {} opened\n", first + 1)), "{}", told.out);
     stage
         .ask("lru", &["--evict", &(first + 1).to_string()])
         .refused(&["one of the two youngest", "name an older one"]);
     stage.ask("lru", &["--evict", "4000000"]).refused(&["there is no generation 4000000"]);
-    let last = opened(&json(stage.ask("lru", &["--age", "--json"])));
-    let some = json(stage.ask("lru", &["--evict", &(last - 2).to_string(), "--pages", "100", "--json"]));
-    assert_eq!((&some["evicted"], &some["kept"]), (&100.into(), &0.into()));
-    let all = json(stage.ask("lru", &["--evict", &(last - 2).to_string(), "--json"]));
-    assert!(all["evicted"].as_u64().unwrap() > 1000 && pages(&all) < pages(&before), "{all}");
+    let last = (lists(&["--age"]).opened.unwrap() - 2).to_string();
+    let some = lists(&["--evict", &last, "--pages", "100"]);
+    assert_eq!(some.evicted, Some(Evicted { evicted: 100, kept: 0 }));
+    let all = lists(&["--evict", &last]);
+    assert!(all.evicted.unwrap().evicted > 1000 && pages(&all) < pages(&before), "{all:?}");
     stage.ask("check", &[]).fine();
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();

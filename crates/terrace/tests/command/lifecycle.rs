@@ -25,10 +25,9 @@ fn all_commands_on_one_mount() {
     assert_eq!(fs::read(stage.src.join("new")).unwrap(), b"new");
 
     let stat = stage.stat();
-    assert_eq!(stat["schema"], "terrace.stat.v1");
-    assert_eq!(stat["policy"], "lru");
-    assert_eq!(stat["instance"]["src"], text(&stage.src));
-    assert_eq!(stat["memory"]["limit_bytes"], 32 << 20);
+    assert_eq!(stat.cache.policy, "lru");
+    assert_eq!(stat.instance.src, stage.src);
+    assert_eq!(stat.cache.memory.limit_bytes, 32 << 20);
     let page = stage.ask("stat", &[]).fine().out;
     assert!(page.contains("fast door") && page.contains("writeback"), "{page}");
     assert!(told(terrace(["stat"])).out.contains(text(&stage.mnt)));
@@ -36,7 +35,7 @@ fn all_commands_on_one_mount() {
     assert!(stage.ask("drop", &[]).fine().out.contains("clean pages dropped"));
     assert!(stage.ask("check", &[]).fine().out.contains("agree"));
     stage.ask("resize", &["64MiB"]).fine();
-    assert_eq!(stage.stat()["memory"]["limit_bytes"], 64 << 20);
+    assert_eq!(stage.stat().cache.memory.limit_bytes, 64 << 20);
     stage.ask("umount", &[]).fine();
     assert!(!stage.is_mounted() && stage.instances().is_empty(), "umount waits for the end");
     stage.mount(&[]).fine();
@@ -293,8 +292,8 @@ fn as_mount_calls_it() {
     mount("memory=1K").refused(&["below the minimum"]);
     mount("memory=32MiB,fast").refused(&["no mount option `fast`"]);
     mount("ro,noatime,memory=48MiB,policy=clock,x-systemd.automount,nofail").fine();
-    let stat = stage.stat();
-    assert_eq!((&stat["policy"], &stat["memory"]["limit_bytes"]), (&"clock".into(), &(48u64 << 20).into()));
+    let cache = stage.stat().cache;
+    assert_eq!((cache.policy.as_str(), cache.memory.limit_bytes), ("clock", 48 << 20));
     let refused = fs::write(stage.mnt.join("a"), "b").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     mount("remount,rw").fine();
@@ -467,7 +466,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     // A relative name is looked for beside the configuration.
     fs::write(&config, "[tier]\nprobe = \"probe.toml\"\n[tier.compressed]\ncodec = \"lz4\"\n").unwrap();
     let mount = || stage.mount(&["--config", text(&config)]);
-    let miss_ns = || stage.stat()["compressed"]["miss_ns"].as_u64().unwrap();
+    let miss_ns = || stage.stat().cache.compressed.unwrap().miss_ns;
     mount().refused(&["probe.toml", "No such file", "terrace-bench probe"]);
 
     let measured_at = |directory: &str, get_latency_us: f64| {
@@ -510,7 +509,7 @@ fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
         fs::remove_file(stage.src.join("f")).unwrap();
         if !at_once {
             // The kernel has been asked to forget it, and with it goes all that it held.
-            wait_until("nothing is dirty", || stage.stat()["writeback"]["dirty"] == 0);
+            wait_until("nothing is dirty", || stage.stat().cache.writeback.dirty == 0);
             wait_until("there is room", || fs::write(stage.src.join("more"), vec![0; 200_000]).is_ok());
         }
         stage.ask("umount", &[]).fine();
@@ -544,7 +543,7 @@ fn open_file_deleted_beside_a_full_source_lives() {
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(fs::read(&again).unwrap() == vec![7; 600_000], "somebody has it, if not open");
     drop(path);
-    wait_until("nothing is dirty", || stage.stat()["writeback"]["dirty"] == 0);
+    wait_until("nothing is dirty", || stage.stat().cache.writeback.dirty == 0);
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
 }

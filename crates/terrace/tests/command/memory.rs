@@ -99,12 +99,12 @@ fn mount_in_a_small_group_tells_and_keeps_within() {
     read_twice(&stage.mnt.join("old"));
     assert!(write_apart(&stage.mnt.join("new"), &old[..(32 * MIB) as usize]));
     let stat = stage.stat();
-    assert_eq!(stat["memory"]["limit_bytes"], 64 * MIB);
-    assert!(stat["memory"]["ceiling_bytes"].as_u64().is_some_and(|bytes| bytes <= 48 * MIB), "{stat}");
+    assert_eq!(stat.cache.memory.limit_bytes, 64 * MIB);
+    assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes <= 48 * MIB), "{stat:?}");
     assert!(stage.ask("stat", &[]).fine().out.contains("there is no more memory"));
     let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
     assert!(log.contains("cannot hold --memory 64MiB"), "{log}");
-    assert_eq!((group.kills(), &stat["instance"]["restarts"]), (0, &0.into()));
+    assert_eq!((group.kills(), stat.instance.restarts), (0, 0));
     stage.ask("check", &[]).fine();
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
@@ -136,14 +136,14 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     assert!(group.kills() > 0);
     assert!(runs(keeper), "the keeper has little, and counts less");
 
-    wait_until("told of", || stage.stat()["instance"]["restarts"].as_u64() > Some(0));
+    wait_until("told of", || stage.stat().instance.restarts > 0);
     let stat = stage.stat();
-    let death = stat["instance"]["last_death"].as_str().unwrap();
+    let death = stat.instance.last_death.as_deref().unwrap();
     assert!(
         death.contains("found no memory in its control group") && death.contains(text(&group.0)),
         "{death}"
     );
-    assert!(stat["memory"]["ceiling_bytes"].as_u64().is_some_and(|bytes| bytes < 64 * MIB), "{stat}");
+    assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes < 64 * MIB), "{stat:?}");
     assert!(stage.ask("stat", &[]).fine().out.contains("last death"));
     let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
     assert!(log.contains("found no memory") && log.contains("given back"), "{log}");

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use terrace_api::stats::StatReport;
 
 use crate::stage::{DEFAULT_SIGNALS, Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
 
@@ -165,9 +165,8 @@ fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
 /// The processes of the one instance on the stage: keeper and terraced.
 fn processes_of_run(stage: &Stage) -> [i32; 2] {
     wait_until("it has said of itself", || stage.instances().len() == 1);
-    let info: Value =
-        serde_json::from_slice(&fs::read(stage.instances()[0].join("info.json")).unwrap()).unwrap();
-    ["pid", "terraced"].map(|name| info[name].as_i64().unwrap() as i32)
+    let info = stage.info();
+    [info.pid, info.terraced]
 }
 
 /// A command that waits for a file before it ends with success.
@@ -388,11 +387,10 @@ fn statistics_at_the_end() {
     );
     command.args(["sh", "-c", &script, env!("CARGO_BIN_EXE_terrace")]);
     assert_eq!(told(command).code, Some(3));
-    let stats: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    assert_eq!(stats["schema"], "terrace.stat.v1");
-    assert_eq!(stats["instance"]["restarts"], 1);
-    assert_eq!(stats["main_door"]["writes"], 1);
-    assert_eq!(stats["writeback"]["dirty"], 0);
+    let stat: StatReport = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(stat.instance.restarts, 1);
+    assert_eq!(stat.cache.main_door.writes, 1);
+    assert_eq!(stat.cache.writeback.dirty, 0);
     stage.nothing_is_left();
 }
 

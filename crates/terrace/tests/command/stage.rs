@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use terrace_api::instance::Info;
+use terrace_api::stats::StatReport;
 
 /// A fresh pair of directories; at the end nothing of terrace may be left on them.
 pub struct Stage {
@@ -159,15 +160,14 @@ impl Stage {
         as_a_new_user(command)
     }
 
-    pub fn stat(&self) -> Value {
+    pub fn stat(&self) -> StatReport {
         serde_json::from_str(&self.ask("stat", &["--json"]).fine().out).unwrap()
     }
 
     /// Process ids of keeper and terraced.
     pub fn processes(&self) -> (i32, i32) {
-        let stat = self.stat();
-        let id = |name: &str| stat["instance"][name].as_i64().unwrap() as i32;
-        (id("pid"), id("terraced"))
+        let instance = self.stat().instance;
+        (instance.pid, instance.terraced)
     }
 
     /// The directories of instances that serve `mnt` or the source.
@@ -175,10 +175,15 @@ impl Stage {
         let dirs = fs::read_dir("/run/terrace").into_iter().flatten().flatten().map(|entry| entry.path());
         let ours = |dir: &PathBuf| {
             let info = fs::read(dir.join("info.json")).unwrap_or_default();
-            let info: Value = serde_json::from_slice(&info).unwrap_or_default();
-            info["src"].as_str() == self.src.to_str()
+            serde_json::from_slice(&info).is_ok_and(|info: Info| info.src == self.src)
         };
         dirs.filter(ours).collect()
+    }
+
+    /// What the one instance on the stage says of itself, without asking its daemon.
+    #[track_caller]
+    pub fn info(&self) -> Info {
+        serde_json::from_slice(&fs::read(self.instances()[0].join("info.json")).unwrap()).unwrap()
     }
 
     pub fn is_mounted(&self) -> bool {

@@ -1,0 +1,317 @@
+//! Commands to a running instance: one JSON object a line, over a stream socket, each answered by one.
+//!
+//! ```text
+//! {"cmd":"resize","bytes":1073741824}   ->   {"ok":true}
+//! {"cmd":"check"}                       ->   {"ok":true,"disagreements":[]}
+//! {"cmd":"fly"}                         ->   {"ok":false,"code":"usage","error":"unknown variant `fly`, ..."}
+//! {"cmd":"trace"}                       ->   {"ok":true}, frames, {"ok":true,"accesses":70812,...}
+//! ```
+//! A trace comes in frames: a length (u32, little-endian) and as many bytes of a capture; a length of 0 is followed by the
+//! closing line, a [`Summary`](crate::capture::Summary). It ends when the one who asked says no more (shuts his side of
+//! the socket down).
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::instance::Dirty;
+use crate::lru::Evicted;
+use crate::stats::Stats;
+
+/// Bytes of a frame at the most.
+pub const FRAME_MAX: usize = 1 << 20;
+
+/// A command to a running instance.
+pub trait Command: Clone + Into<Request> {
+    /// Its positive answer.
+    type Reply: Serialize + DeserializeOwned;
+}
+
+/// The commands: a type for each with the type of its answer; [`Request`] and [`Reply`] are any of them.
+macro_rules! commands {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $( $(#[$about:meta])* $field:ident: $type:ty, )* } -> $reply:ty;
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+            pub struct $name { $( $(#[$about])* pub $field: $type, )* }
+
+            impl Command for $name {
+                type Reply = $reply;
+            }
+
+            impl From<$name> for Request {
+                fn from(command: $name) -> Request {
+                    Request::$name(command)
+                }
+            }
+        )*
+
+        /// A command as it comes over the socket.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(tag = "cmd", rename_all = "lowercase")]
+        pub enum Request { $( $(#[$doc])* $name($name), )* }
+
+        /// The positive answer to a command, under the command's name.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(untagged)]
+        pub enum Reply { $( $(#[$doc])* $name($reply), )* }
+    };
+}
+
+commands! {
+    /// Statistics.
+    Stat {} -> StatReply;
+    /// Write everything to stable storage.
+    Flush {} -> Done;
+    /// Drop clean pages.
+    Drop {} -> DropReply;
+    /// Walk all tables.
+    Check {} -> CheckReply;
+    /// Set the memory limit.
+    Resize {
+        /// The new limit, bytes.
+        bytes: u64,
+    } -> Done;
+    /// Flush, unmount, end.
+    Stop {
+        /// Also when the mount is in use: its users keep what they have open.
+        #[serde(default)]
+        lazy: bool,
+        /// Also when something cannot be written, which is then lost.
+        #[serde(default)]
+        lose: bool,
+    } -> StopReply;
+    /// Process ids.
+    Pid {} -> PidReply;
+    /// Record accesses; the answer comes when the recording has begun.
+    Trace {} -> Done;
+    /// What other sizes of memory would do.
+    Mrc {} -> MrcReply;
+    /// The policy's lists.
+    Lru {} -> LruReply;
+    /// Open a generation.
+    Age {} -> AgeReply;
+    /// Evict generations.
+    Evict {
+        /// Number of the youngest that goes.
+        seq: u64,
+        /// So many pages at the most; none: all.
+        #[serde(default)]
+        pages: Option<u64>,
+    } -> Evicted;
+}
+
+/// It is done, and there is nothing to say about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {}
+
+/// The answer to [`Stat`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatReply {
+    /// What the cache says.
+    pub stat: Box<Stats>,
+    /// Whether the keeper lives.
+    pub keeper_lives: bool,
+}
+
+/// The answer to [`Drop`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropReply {
+    /// Pages dropped.
+    pub pages: u64,
+}
+
+/// The answer to [`Check`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReply {
+    /// What does not agree, a line each.
+    pub disagreements: Vec<String>,
+}
+
+/// The answer to [`Stop`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopReply {
+    /// Programs have files open, which are served until they are closed.
+    pub in_use: bool,
+    /// What could not be written; none: all is written.
+    pub lost: Option<Dirty>,
+}
+
+/// The answer to [`Pid`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PidReply {
+    /// Process id of the keeper.
+    pub keeper: i32,
+    /// Process id of the daemon.
+    pub terraced: u32,
+    /// Where it serves.
+    pub mnt: PathBuf,
+}
+
+/// The answer to [`Mrc`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MrcReply {
+    /// The estimates.
+    pub mrc: crate::mrc::Mrc,
+}
+
+/// The answer to [`Lru`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LruReply {
+    /// The lists.
+    pub lru: Box<crate::lru::Lru>,
+}
+
+/// The answer to [`Age`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgeReply {
+    /// Number of the generation that was opened.
+    pub seq: u64,
+}
+
+/// Why a command is refused, for programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The mount is in use, or somebody else records.
+    Busy,
+    /// Something is mounted over the mount.
+    Covered,
+    /// The policy has no generations.
+    NoGenerations,
+    /// There is no such generation, or it is one of the youngest.
+    Refused,
+    /// The daemon did not answer. Never sent.
+    Silent,
+    /// No such command, or not here.
+    Usage,
+    /// It was tried, and failed. Also what this program does not know.
+    #[default]
+    #[serde(other)]
+    Failed,
+}
+
+/// Why a command is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandError {
+    /// For programs.
+    #[serde(default)]
+    pub code: ErrorCode,
+    /// For people: one line.
+    #[serde(rename = "error")]
+    pub message: String,
+}
+
+impl CommandError {
+    /// With this code.
+    pub fn new(code: ErrorCode, message: impl fmt::Display) -> CommandError {
+        CommandError { code, message: message.to_string() }
+    }
+
+    /// A failed operation.
+    pub fn failed(err: impl fmt::Display) -> CommandError {
+        CommandError::new(ErrorCode::Failed, err)
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+/// An answer on its line: `ok`, and its fields.
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    ok: bool,
+    #[serde(flatten)]
+    fields: T,
+}
+
+/// An answer as a line, with its end.
+///
+/// # Errors
+/// A number that JSON has no word for.
+pub fn write_answer(answer: &Result<impl Serialize, CommandError>) -> serde_json::Result<Vec<u8>> {
+    let mut line = match answer {
+        Ok(fields) => serde_json::to_vec(&Line { ok: true, fields }),
+        Err(fields) => serde_json::to_vec(&Line { ok: false, fields }),
+    }?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// The answer that a line holds.
+///
+/// # Errors
+/// It holds none, or one of another shape.
+pub fn read_answer<T: DeserializeOwned>(line: &str) -> serde_json::Result<Result<T, CommandError>> {
+    /// Every answer has this, whatever its fields.
+    #[derive(Deserialize)]
+    struct Head {
+        ok: bool,
+    }
+    match serde_json::from_str::<Head>(line)?.ok {
+        true => serde_json::from_str(line).map(Ok),
+        false => serde_json::from_str(line).map(Err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(command: impl Command) -> String {
+        serde_json::to_string(&command.into()).unwrap()
+    }
+
+    #[test]
+    fn requests_are_lines_with_the_commands_name() {
+        assert_eq!(request(Stat {}), r#"{"cmd":"stat"}"#);
+        assert_eq!(request(Resize { bytes: 7 }), r#"{"cmd":"resize","bytes":7}"#);
+        assert_eq!(request(Stop { lazy: true, lose: false }), r#"{"cmd":"stop","lazy":true,"lose":false}"#);
+        let read = |line: &str| serde_json::from_str::<Request>(line).unwrap();
+        assert_eq!(read(r#"{"cmd":"stop"}"#), Stop { lazy: false, lose: false }.into());
+        assert_eq!(read(r#"{"cmd":"evict","seq":3}"#), Evict { seq: 3, pages: None }.into());
+        assert_eq!(read(r#"{"cmd":"age","more":1}"#), Age {}.into());
+        assert!(serde_json::from_str::<Request>(r#"{"cmd":"fly"}"#).is_err());
+    }
+
+    #[test]
+    fn answers_are_read_back_as_they_were() {
+        let wire =
+            |answer: Result<Reply, CommandError>| String::from_utf8(write_answer(&answer).unwrap()).unwrap();
+        let done = wire(Ok(Reply::Flush(Done {})));
+        assert_eq!((done.as_str(), read_answer::<Done>(&done).unwrap()), ("{\"ok\":true}\n", Ok(Done {})));
+        let lost = Dirty { bytes: 4096, ..Dirty::default() };
+        let stopped = StopReply { in_use: true, lost: Some(lost) };
+        let line = wire(Ok(Reply::Stop(stopped.clone())));
+        assert!(line.starts_with("{\"ok\":true,\"in_use\":true,\"lost\":{\"bytes\":4096"), "{line}");
+        assert_eq!(read_answer(&line).unwrap(), Ok(stopped));
+        let stat = StatReply { stat: Box::default(), keeper_lives: true };
+        let line = wire(Ok(Reply::Stat(stat.clone())));
+        assert_eq!(read_answer(&line).unwrap(), Ok(stat));
+    }
+
+    #[test]
+    fn refusals_have_a_code_and_a_line() {
+        let no = CommandError::new(ErrorCode::NoGenerations, "the policy lru has no generations");
+        let line = write_answer(&Err::<Done, _>(no.clone())).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        let wire =
+            "{\"ok\":false,\"code\":\"no_generations\",\"error\":\"the policy lru has no generations\"}\n";
+        assert_eq!(line, wire);
+        assert_eq!(read_answer::<Done>(&line).unwrap(), Err(no));
+        for line in [r#"{"ok":false,"code":"later","error":"x"}"#, r#"{"ok":false,"error":"x"}"#] {
+            assert_eq!(read_answer::<Done>(line).unwrap(), Err(CommandError::failed("x")), "{line}");
+        }
+        assert!(read_answer::<Done>("{}").is_err() && read_answer::<DropReply>(r#"{"ok":true}"#).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! What an instance leaves in its runtime directory for other commands: `info.json` and `dirty.json`.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What an instance is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A mount for everybody.
+    Mount,
+    /// The private mount of one command.
+    Run,
+}
+
+impl Kind {
+    /// As it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Mount => "mount",
+            Kind::Run => "run",
+        }
+    }
+}
+
+/// `info.json`: what is served where, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// Version of this record: [`SCHEMA`].
+    pub schema: String,
+    /// Process id of the keeper.
+    pub pid: i32,
+    /// Process id of the daemon; changes when it is restarted.
+    pub terraced: i32,
+    /// The namespace in which these are their ids, by the kernel's name for it: several may share a runtime directory.
+    #[serde(default)]
+    pub pid_namespace: PathBuf,
+    /// Times that the daemon was restarted.
+    pub restarts: u32,
+    /// How its predecessor died; none: there was none.
+    #[serde(default)]
+    pub last_death: Option<String>,
+    /// Mount or run.
+    pub kind: Kind,
+    /// The directory that is cached.
+    pub src: PathBuf,
+    /// Where it is served.
+    pub mnt: PathBuf,
+    /// Memory limit at the start, bytes.
+    pub memory_bytes: u64,
+    /// Name of the eviction policy.
+    pub policy: String,
+    /// Version of terrace.
+    pub version: String,
+}
+
+/// The value of [`Info::schema`].
+pub const SCHEMA: &str = "terrace.instance.v1";
+
+/// `dirty.json`: what was not yet written to the source at the time of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dirty {
+    /// Bytes unwritten, all files together.
+    pub bytes: u64,
+    /// Files that have some.
+    pub files_total: u64,
+    /// Those with most.
+    pub files: Vec<DirtyFile>,
+}
+
+/// A file with unwritten data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirtyFile {
+    /// Its path below the source.
+    pub path: String,
+    /// Its unwritten bytes.
+    pub bytes: u64,
+}

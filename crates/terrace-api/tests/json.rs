@@ -1,0 +1,104 @@
+//! The JSON that users see: what terrace wrote before it had these types is read by them, and written again as it was, to the key.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use terrace_api::capture::SummaryReport;
+use terrace_api::instance::{Dirty, Info};
+use terrace_api::lru::LruReport;
+use terrace_api::stats::StatReport;
+
+/// Reads `text`, and compares what is written of it. Values too: so no two keys are mixed up.
+#[track_caller]
+fn kept<T: Serialize + DeserializeOwned>(text: &str) -> T {
+    let (typed, was): (T, Value) = (serde_json::from_str(text).unwrap(), serde_json::from_str(text).unwrap());
+    assert_eq!(serde_json::to_value(&typed).unwrap(), was);
+    typed
+}
+
+/// All keys with their places, in order: `memory.pages`, `lists[].label`.
+fn keys(prefix: &str, value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            keys(&name, value, out);
+            out.push(name);
+        }),
+        Value::Array(rows) => rows.iter().for_each(|row| keys(&format!("{prefix}[]"), row, out)),
+        _ => {}
+    }
+}
+
+fn keys_of(text: &str) -> String {
+    let mut found = Vec::new();
+    keys("", &serde_json::from_str(text).unwrap(), &mut found);
+    found.sort_unstable();
+    found.dedup();
+    found.join("\n") + "\n"
+}
+
+const STAT: &str = include_str!("data/stat.json");
+const STAT_MRC: &str = include_str!("data/stat-mrc.json");
+
+#[test]
+fn stat_json_keeps_its_keys() {
+    let off: StatReport = kept(STAT);
+    assert!(off.cache.compressed.is_none() && off.mrc.is_none());
+    assert_eq!((off.cache.main_door.reads, off.cache.main_door.hits), (8000, 6260));
+    let full: StatReport = kept(STAT_MRC);
+    assert!(full.cache.compressed.is_some() && full.mrc.is_some_and(|mrc| mrc.estimates.len() == 4));
+    assert_eq!(keys_of(STAT_MRC), include_str!("data/stat.keys"));
+}
+
+/// What is `null` in the recordings.
+#[test]
+fn stat_json_keeps_what_is_seldom_there() {
+    let rare = STAT
+        .replace("\"ceiling_bytes\":null", "\"ceiling_bytes\":7")
+        .replace("\"last_death\":null", "\"last_death\":\"died\"");
+    let stat: StatReport = kept(&rare);
+    assert_eq!(stat.cache.memory.ceiling_bytes, Some(7));
+    assert_eq!(stat.instance.last_death.as_deref(), Some("died"));
+    let idle = STAT_MRC.replace("\"measured_hit_ratio\":0.0", "\"measured_hit_ratio\":null");
+    assert_eq!(kept::<StatReport>(&idle).mrc.unwrap().measured_hit_ratio, None);
+}
+
+#[test]
+fn an_older_daemons_counters_are_read_and_those_it_lacks_are_zero() {
+    let older = STAT_MRC.replace("\"duplicates\":0,", "").replace("\"ceiling_bytes\":null,", "");
+    let stat: StatReport = serde_json::from_str(&older).unwrap();
+    assert_eq!(stat.cache.compressed.unwrap().duplicates, 0);
+    for (from, to) in [("terrace.stat.v1", "terrace.stat.v9"), ("\"schema\":\"terrace.stat.v1\",", "")] {
+        assert!(serde_json::from_str::<StatReport>(&STAT.replace(from, to)).is_err(), "{to}");
+    }
+    assert!(serde_json::from_str::<StatReport>("{}").is_err());
+}
+
+#[test]
+fn lru_json_keeps_its_keys() {
+    let [aged, evicted] = [include_str!("data/lru-age.json"), include_str!("data/lru-evict.json")];
+    let lru: LruReport = kept(aged);
+    assert_eq!((lru.opened, lru.evicted, lru.lru.tiers.len()), (Some(6), None, 4));
+    assert!(lru.lru.lists[0].kinds.is_none(), "a queue");
+    assert_eq!(lru.lru.lists[5].kinds.unwrap().total(), 3470);
+    let lru: LruReport = kept(evicted);
+    assert_eq!((lru.opened, lru.evicted), (None, Some(Default::default())));
+    let plain = aged
+        .replace("\"opened\":6,", "")
+        .replace("\"max_seq\":6,\"min_seq\":3", "\"max_seq\":null,\"min_seq\":null");
+    assert_eq!(kept::<LruReport>(&plain).lru.min_seq, None);
+}
+
+#[test]
+fn trace_json_keeps_its_keys() {
+    let told: SummaryReport = kept(include_str!("data/trace.json"));
+    assert_eq!((told.summary.accesses, told.summary.main_door.writes), (993, 3));
+}
+
+#[test]
+fn an_instances_records_keep_their_keys() {
+    let info: Info = kept(include_str!("data/info.json"));
+    assert_eq!((info.pid, info.kind.name()), (29086, "mount"));
+    let dirty: Dirty = kept(r#"{"bytes":53248,"files_total":1,"files":[{"path":"a b","bytes":53248}]}"#);
+    assert_eq!(dirty.files[0].path, "a b");
+}
