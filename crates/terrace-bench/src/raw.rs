@@ -75,7 +75,7 @@ pub struct Run {
     pub marks: Vec<String>,
     /// Why the run is no measurement; it is never averaged in.
     pub refused: Option<String>,
-    /// terrace's own statistics at the end.
+    /// terrace's own statistics at the end, of whatever version it was: kept, not read.
     pub stats: Option<serde_json::Value>,
 }
 

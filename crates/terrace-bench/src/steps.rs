@@ -12,6 +12,7 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_api::stats::StatReport;
 
 /// The environment variable in which a step finds its group, as JSON: a loop reads the group's CPU time around its timed part.
 pub const GROUP: &str = "TERRACE_BENCH_GROUP";
@@ -73,9 +74,9 @@ impl Door {
     /// The counters of the instance that serves `dir`.
     fn read(terrace: &Path, dir: &Path) -> Option<Door> {
         let told = Command::new(terrace).arg("stat").arg(dir).arg("--json").output().ok()?;
-        let stat: serde_json::Value = serde_json::from_slice(&told.stdout).ok()?;
-        let bytes = |name: &str| stat["fast_door"][name].as_u64();
-        Some(Door { hit_bytes: bytes("hit_bytes")?, miss_bytes: bytes("miss_bytes")? })
+        let stat: StatReport = serde_json::from_slice(&told.stdout).ok()?;
+        let door = stat.cache.fast_door;
+        Some(Door { hit_bytes: door.hit_bytes, miss_bytes: door.miss_bytes })
     }
 
     fn since(self, before: Door) -> Door {

@@ -3,7 +3,6 @@
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
 use crate::signals::interrupted;
 use crate::steps::{self, Context, Outcome, Step};
-use serde_json::Value;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use terrace_api::stats::StatReport;
 
 /// What serves the directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +76,7 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct End {
     /// What `terrace run --stats` wrote.
-    pub stats: Option<Value>,
+    pub stats: Option<StatReport>,
     /// Most bytes that could not be given back at any time (sampled).
     pub pinned_max: u64,
     /// The group's counters at the end.

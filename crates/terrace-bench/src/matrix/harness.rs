@@ -188,14 +188,15 @@ impl<'a> Harness<'a> {
         let log = setup.places.scratch.join("run").join(format!("{}_bw.log", load::MEASURE));
         let mut found = Numbers::of(load, outcome, &fs::read_to_string(log).unwrap_or_default())?;
         found.add_memory(&made.end);
-        run.stats.clone_from(&made.end.stats);
+        let stats = made.end.stats.as_ref();
+        run.stats = stats.and_then(|stats| serde_json::to_value(stats).ok());
         self.put(planned, run, outcome, outcome.foreign_cpu(), found);
         if matches!(system.kind, SystemKind::Terrace) {
             numbers::other_path(load, outcome, &run.metrics).map_or(Ok(()), Err)?;
         }
         // Without a right to control groups there is no limit to be met.
         let expect = load.expect(system.kind, setup.limit.filter(|_| !setup.places.lenient));
-        numbers::refusal(expect, system.kind, setup.limit, &run.metrics, run.stats.as_ref())
+        numbers::refusal(expect, system.kind, setup.limit, &run.metrics, stats.map(|stats| &stats.cache))
             .map_or(Ok(()), Err)
     }
 

@@ -7,6 +7,7 @@ use crate::pages::MIB;
 use crate::steps::Outcome;
 use crate::system::End;
 use std::collections::BTreeMap;
+use terrace_api::stats::Stats;
 
 /// Numbers by name.
 pub type Metrics = BTreeMap<String, f64>;
@@ -162,7 +163,7 @@ pub fn refusal(
     system: SystemKind,
     limit: Option<u64>,
     metrics: &Metrics,
-    stats: Option<&serde_json::Value>,
+    stats: Option<&Stats>,
 ) -> Option<String> {
     let misses = metrics.get("miss_ratio").copied();
     match (expect, misses) {
@@ -183,12 +184,7 @@ pub fn refusal(
 }
 
 /// Why the memory limit did not bind.
-fn unbound(
-    system: SystemKind,
-    limit: u64,
-    metrics: &Metrics,
-    stats: Option<&serde_json::Value>,
-) -> Option<String> {
+fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Stats>) -> Option<String> {
     let Some(used) = metrics.get("memory_max_mib").copied() else {
         return Some("no memory controller: there was no limit".into());
     };
@@ -197,8 +193,8 @@ fn unbound(
     match system {
         SystemKind::Direct => None,
         SystemKind::Terrace | SystemKind::TerraceMainDoor => {
-            let evicted = stats.and_then(|s| s.pointer("/reclaim/pgsteal")?.as_u64());
-            (evicted.unwrap_or(0) == 0).then(|| format!("{told}, and terrace evicted nothing"))
+            let evicted = stats.map_or(0, |stats| stats.reclaim.pgsteal);
+            (evicted == 0).then(|| format!("{told}, and terrace evicted nothing"))
         }
         // Its cache may have a size of its own, and then the kernel need not reclaim.
         SystemKind::Command => (share < 0.9).then_some(told),
@@ -213,6 +209,7 @@ fn unbound(
 mod tests {
     use super::*;
     use crate::steps::Door;
+    use terrace_api::stats::Reclaim;
 
     fn metrics(pairs: &[(&str, f64)]) -> Metrics {
         pairs.iter().map(|(name, value)| (name.to_string(), *value)).collect()
@@ -221,7 +218,7 @@ mod tests {
     #[test]
     fn a_limit_that_does_not_bind_is_told() {
         let limit = Some(64 * MIB);
-        let judge = |system, pairs: &[(&str, f64)], stats: Option<serde_json::Value>| {
+        let judge = |system, pairs: &[(&str, f64)], stats: Option<Stats>| {
             refusal(Expect::Limit, system, limit, &metrics(pairs), stats.as_ref())
         };
         let bound = [("miss_ratio", 0.3), ("memory_max_mib", 64.0), ("limit_hits", 9.0)];
@@ -232,7 +229,8 @@ mod tests {
         assert_eq!(why, "the memory limit did not bind: 32 of 64 MiB used");
         assert!(judge(SystemKind::Kernel, &cached, None).unwrap().contains("outside the limit"));
         assert!(judge(SystemKind::Kernel, &bound[..1], None).unwrap().contains("no memory controller"));
-        let evicted = |n: u64| Some(serde_json::json!({"reclaim": {"pgsteal": n}}));
+        let evicted =
+            |pgsteal| Some(Stats { reclaim: Reclaim { pgsteal, ..Reclaim::default() }, ..Stats::default() });
         assert_eq!(judge(SystemKind::Terrace, &half, evicted(7)), None);
         assert!(judge(SystemKind::Terrace, &bound, evicted(0)).unwrap().contains("evicted nothing"));
         assert!(judge(SystemKind::Terrace, &bound, None).is_some());

@@ -233,7 +233,7 @@ fn largest_memory(
     let system = System::Terrace { memory: probe, fast_door: true };
     let end = system::run(places, &system, Some(limit), steps)?.end;
     // A load that is small or short leaves some of the probe unused.
-    let used = end.stats.as_ref().and_then(|s| s.pointer("/memory/used_bytes")?.as_u64()).unwrap_or(probe);
+    let used = end.stats.as_ref().map_or(probe, |stats| stats.cache.memory.used_bytes);
     let beside = end.pinned_max.saturating_sub(used.min(probe));
     let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
     let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
