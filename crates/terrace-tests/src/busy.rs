@@ -8,9 +8,9 @@
 use crate::exec::write_big;
 use crate::process::{self, Background};
 use crate::rig::{Rig, Side, helper};
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use terrace_api::stats::StatReport;
 
 /// The least memory of an instance: what every rig gets.
 pub const MEMORY: &str = "16MiB";
@@ -54,12 +54,14 @@ pub struct Work {
 impl Work {
     /// From the statistics of an instance.
     #[track_caller]
-    pub fn of(stat: &Value) -> Work {
-        let tier = &stat["compressed"];
-        let number = |name: &str| tier[name].as_u64().unwrap_or_else(|| panic!("{name}: {stat}"));
-        let [hits, stored, evicted, duplicates] =
-            ["hits", "stored_pages", "evicted_pages", "duplicates"].map(number);
-        Work { hits, stored, evicted, duplicates }
+    pub fn of(stat: &StatReport) -> Work {
+        let tier = stat.cache.compressed.as_ref().unwrap_or_else(|| panic!("no tier: {stat:?}"));
+        Work {
+            hits: tier.hits,
+            stored: tier.stored_pages,
+            evicted: tier.evicted_pages,
+            duplicates: tier.duplicates,
+        }
     }
 
     /// Both.
@@ -108,7 +110,7 @@ impl Pressure {
             before = Work::of(&rig.stat());
             before.is_more_than(Work::default())
         });
-        assert!(busy, "the tier does not get busy: {before:?}, {}", rig.stat());
+        assert!(busy, "the tier does not get busy: {before:?}, {:?}", rig.stat());
         Pressure { process, terraced: rig.terraced(), before }
     }
 
@@ -122,7 +124,7 @@ impl Pressure {
             now = Work::of(&rig.stat());
             now.is_more_than(before)
         });
-        assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {}", rig.stat());
+        assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {:?}", rig.stat());
         now.judge();
         let ended = self.process.wait(std::time::Duration::ZERO);
         assert!(ended.is_none(), "the presser ended: {ended:?}");

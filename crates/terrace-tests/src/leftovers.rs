@@ -2,6 +2,7 @@
 
 use crate::process;
 use std::path::{Path, PathBuf};
+use terrace_api::instance::Info;
 
 /// Where instances keep their sockets: the same rule as the product's.
 pub fn runtime_dir() -> PathBuf {
@@ -17,7 +18,7 @@ pub fn runtime_dir() -> PathBuf {
 }
 
 /// The instance directories and what their info.json says.
-pub fn instances() -> Vec<(PathBuf, serde_json::Value)> {
+pub fn instances() -> Vec<(PathBuf, Info)> {
     let Ok(list) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
     list.filter_map(|entry| {
         let dir = entry.ok()?.path();
@@ -43,8 +44,8 @@ fn look(dir: &Path) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     found.extend(mounts.lines().filter(|l| l.contains(name)).map(|l| format!("mount: {l}")));
     for (place, info) in instances() {
-        if info.to_string().contains(name) {
-            found.push(format!("instance: {} {info}", place.display()));
+        if format!("{info:?}").contains(name) {
+            found.push(format!("instance: {} {info:?}", place.display()));
         }
     }
     for pid in process::pids() {
@@ -87,7 +88,7 @@ pub fn clear(dir: &Path) {
         unmount_below(name, libc::MNT_DETACH);
     }
     for (place, info) in instances() {
-        if info.to_string().contains(name) {
+        if format!("{info:?}").contains(name) {
             let _ = std::fs::remove_dir_all(place);
         }
     }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
+use terrace_api::instance::Info;
+use terrace_api::stats::StatReport;
 
 /// Where, in a test's directory, commands under `terrace run` leave their statistics.
 const STATS: &str = "stats";
@@ -364,23 +366,22 @@ impl Rig {
 
     /// The instance's runtime directory and info.json.
     #[track_caller]
-    pub fn instance(&self) -> (PathBuf, serde_json::Value) {
-        let at = self.at.to_str().expect("a UTF-8 path");
+    pub fn instance(&self) -> (PathBuf, Info) {
         let all = leftovers::instances();
-        let mine = all.iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
-        mine.cloned().unwrap_or_else(|| panic!("no instance serves {at}: {all:?}"))
+        let mine = all.iter().find(|(_, info)| info.mnt == self.at);
+        mine.cloned().unwrap_or_else(|| panic!("no instance serves {}: {all:?}", self.at.display()))
     }
 
     /// The process number of the keeper.
     #[track_caller]
     pub fn keeper(&self) -> i32 {
-        self.instance().1["pid"].as_i64().expect("info.json has pid") as i32
+        self.instance().1.pid
     }
 
     /// The process number of the terraced that serves, which changes when the keeper has started a new one.
     #[track_caller]
     pub fn terraced(&self) -> i32 {
-        self.instance().1["terraced"].as_i64().expect("info.json has terraced") as i32
+        self.instance().1.terraced
     }
 
     /// Waits for the terraced that follows the one with this number. It is there from its first moment, when it has still to
@@ -421,7 +422,7 @@ impl Rig {
 
     /// What `terrace stat --json` says.
     #[track_caller]
-    pub fn stat(&self) -> serde_json::Value {
+    pub fn stat(&self) -> StatReport {
         let text = self.terrace("stat", &["--json"]).expect_success();
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("terrace stat --json: {why}: {text}"))
     }
@@ -445,7 +446,7 @@ impl Rig {
 
     /// The statistics that commands under `terrace run` have left. Of one that was killed there are none.
     #[track_caller]
-    pub fn stats_of_runs(&self) -> Vec<serde_json::Value> {
+    pub fn stats_of_runs(&self) -> Vec<StatReport> {
         let list = std::fs::read_dir(self.dir.sub(STATS)).expect("our own directory");
         let texts = list.filter_map(|entry| std::fs::read(entry.ok()?.path()).ok());
         texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect()
@@ -501,10 +502,10 @@ impl Rig {
     /// What can help to understand a failure: the daemon's last words here, all of them in the directory that is kept.
     fn tell(&self) {
         for (place, info) in leftovers::instances() {
-            if info["mnt"].as_str() == self.at.to_str() {
+            if info.mnt == self.at {
                 let kept = self.dir.path().join("terraced.log");
                 let copied = std::fs::copy(place.join("terraced.log"), &kept);
-                eprintln!("instance {info}, its log: {} ({copied:?} bytes)", kept.display());
+                eprintln!("instance {info:?}, its log: {} ({copied:?} bytes)", kept.display());
                 let log = std::fs::read_to_string(kept).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().rev().take(30).collect();
                 lines.iter().rev().for_each(|l| eprintln!("  {l}"));
@@ -589,10 +590,8 @@ fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut r
 
 /// The keeper and the terraced that serve there, as far as info.json tells.
 fn processes(at: &Path) -> Option<(i32, i32)> {
-    let at = at.to_str().expect("a UTF-8 path");
-    let mine = leftovers::instances().into_iter().find(|(_, info)| info["mnt"].as_str() == Some(at));
-    let number = |name: &str| mine.as_ref()?.1[name].as_i64().map(|pid| pid as i32);
-    number("pid").zip(number("terraced"))
+    let mine = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
+    mine.map(|(_, info)| (info.pid, info.terraced))
 }
 
 /// The end of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.

@@ -44,7 +44,7 @@ fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut
     }
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
     if side == Side::Fast && wants_hits {
-        let hits = rig.stat()["fast_door"]["hits"].as_u64().expect("hits are counted");
+        let hits = rig.stat().cache.fast_door.hits;
         assert!(hits > 1000, "the cases went another way: {hits} hits at the fast door");
     }
     rig.finish();

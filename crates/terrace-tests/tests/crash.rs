@@ -159,10 +159,9 @@ fn everything_killed() {
         });
         // The keeper may have started a new terraced between the two: all means that one too.
         let gone = process::wait_until(10, || {
-            let mine = |i: &serde_json::Value| i["mnt"].as_str() == rig.at().to_str();
             let all = leftovers::instances();
-            let Some((_, info)) = all.iter().find(|(_, info)| mine(info)) else { return true };
-            let pids = ["pid", "terraced"].map(|name| info[name].as_i64().expect("a process") as i32);
+            let Some((_, info)) = all.iter().find(|(_, info)| info.mnt == rig.at()) else { return true };
+            let pids = [info.pid, info.terraced];
             pids.iter().filter(|pid| process::alive(**pid)).for_each(|pid| {
                 process::kill(*pid, libc::SIGKILL);
             });

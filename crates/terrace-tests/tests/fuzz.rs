@@ -178,6 +178,6 @@ fn requests() {
         let request = String::from_utf8_lossy(&request);
         assert!(answer.is_empty() || answer.contains("\"ok\":"), "{request} was answered {answer}");
     }
-    assert_eq!(info["terraced"], rig.instance().1["terraced"], "terraced fell and was started again");
+    assert_eq!(info.terraced, rig.terraced(), "terraced fell and was started again");
     rig.finish();
 }

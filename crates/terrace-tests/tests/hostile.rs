@@ -64,7 +64,7 @@ fn attacked(test: &str, user: Option<&str>) {
     stress.stop();
     stress.verify(Some(true), "acked");
     stress.verify(Some(false), "acked");
-    assert_eq!(info["terraced"], rig.instance().1["terraced"], "terraced fell and was started again");
+    assert_eq!(info.terraced, rig.terraced(), "terraced fell and was started again");
     assert!(process::alive(rig.keeper()));
     rig.check();
     rig.umount();

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use terrace_api::capture::{Door, Options, Reader, page_key};
+use terrace_api::capture::{Door, Options, Reader, Summary, SummaryReport, page_key};
+use terrace_api::lru::LruReport;
+use terrace_api::stats::StatReport;
 use terrace_tests::process;
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
@@ -53,12 +55,12 @@ fn recording(rig: &Rig, file: &std::path::Path) -> Child {
     child
 }
 
-fn ended(child: Child) -> serde_json::Value {
+fn ended(child: Child) -> Summary {
     // SAFETY: the recorder that this test started and has not waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_slice::<SummaryReport>(&output.stdout).unwrap().summary
 }
 
 /// Hits of the fast door make no system call; the recording has them all the same, each page of one thread in its order, and the rest
@@ -85,18 +87,15 @@ fn a_trace_holds_the_hits_of_the_fast_door() {
         .filter(|a| a.door == Some(Door::Fast) && ours.contains(&a.key))
         .map(|a| a.key)
         .collect();
-    let lost = &told["lost"];
-    let lost: u64 =
-        ["fast_door", "main_door", "unclear"].iter().map(|door| lost[door].as_u64().unwrap()).sum();
-    let hits = told["fast_door"]["hits"].as_u64().unwrap();
-    assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 10_000, "{told}");
+    let (lost, hits) = (told.lost.total(), told.fast_door.hits);
+    assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 10_000, "{told:?}");
     // In order: what is there is the sequence with gaps.
     let mut rest = wanted.iter();
     for (at, key) in got.iter().enumerate() {
-        assert!(rest.any(|k| k == key), "access {at} of {} is out of order: {told}", got.len());
+        assert!(rest.any(|k| k == key), "access {at} of {} is out of order: {told:?}", got.len());
     }
-    let stat = rig.stat();
-    assert!(stat["fast_door"]["hits"].as_u64().unwrap() >= hits, "{stat}");
+    let door = rig.stat().cache.fast_door;
+    assert!(door.hits >= hits, "{door:?}");
     rig.finish();
 }
 
@@ -108,25 +107,25 @@ fn a_trace_under_load_tells_what_it_lost() {
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
     process::run(&mut reader(&rig, &all), 60).expect_success();
-    let hits = |stat: &serde_json::Value| stat["fast_door"]["hits"].as_u64().unwrap();
+    let hits = || rig.stat().cache.fast_door.hits;
     let file = rig.aside().join("load.trace");
     let child = recording(&rig, &file);
-    let before = hits(&rig.stat());
+    let before = hits();
     // Whole runs of pages a call, as fast as it goes.
     let script = "import os\nf=os.open('data',os.O_RDONLY)\nb=bytearray(4096)\n\
                   for i in range(400000): os.preadv(f,[b],i*7919%2048*4096)";
     process::run(rig.command("python3").args(["-c", script]), 120).expect_success();
-    let read = hits(&rig.stat()) - before;
+    let read = hits() - before;
     let told = ended(child);
-    let recorded = told["fast_door"]["hits"].as_u64().unwrap();
+    let recorded = told.fast_door.hits;
     // A thread that is kept from running between the two halves of a record is late for the recorder.
-    let lost = ["fast_door", "unclear"].map(|why| told["lost"][why].as_u64().unwrap()).iter().sum::<u64>();
+    let lost = told.lost.fast_door + told.lost.unclear;
     assert!(read >= 400_000, "{read}");
-    assert_eq!(recorded + lost, read, "{told}");
+    assert_eq!(recorded + lost, read, "{told:?}");
     let in_file = Reader::open(&file, &Options::default()).unwrap();
     assert_eq!(in_file.filter(|a| a.as_ref().unwrap().door == Some(Door::Fast)).count() as u64, recorded);
     // The memory of the lanes went back.
-    let tables = rig.stat()["memory"]["tables_bytes"].as_u64().unwrap();
+    let tables = rig.stat().cache.memory.tables_bytes;
     assert!(tables < 16 << 20, "{tables}");
     rig.finish();
 }
@@ -156,13 +155,13 @@ fn the_sample_is_cheap_and_right() {
     process::run(rig.command("python3").args(["-c", script]), 60).expect_success();
     let share = (processor_time(&rig, "sample") - before) / begin.elapsed().as_secs_f64();
     let text = rig.terrace("stat", &["--mrc", "--json"]).expect_success();
-    let mrc = serde_json::from_str::<serde_json::Value>(&text).unwrap()["mrc"].take();
-    println!("{:.2} % of a processor; {mrc}", share * 100.0);
+    let mrc = serde_json::from_str::<StatReport>(&text).unwrap().mrc.unwrap();
+    println!("{:.2} % of a processor; {mrc:?}", share * 100.0);
     assert!(share < 0.01, "{:.2} % of a processor", share * 100.0);
-    let ratio = |i: usize| mrc["estimates"][i]["hit_ratio"].as_f64().unwrap();
-    let measured = mrc["measured_hit_ratio"].as_f64().unwrap();
-    assert!((ratio(1) - measured).abs() < 0.08, "{mrc}");
-    assert!(ratio(0) < ratio(1) && ratio(1) < ratio(2) && ratio(2) <= ratio(3), "{mrc}");
+    let ratio = |i: usize| mrc.estimates[i].hit_ratio;
+    let measured = mrc.measured_hit_ratio.unwrap();
+    assert!((ratio(1) - measured).abs() < 0.08, "{mrc:?}");
+    assert!(ratio(0) < ratio(1) && ratio(1) < ratio(2) && ratio(2) <= ratio(3), "{mrc:?}");
     let text = rig.terrace("stat", &["--mrc"]).expect_success();
     assert!(text.contains("with memory x0.5") && text.contains("one more GiB would save"), "{text}");
     rig.finish();
@@ -182,10 +181,9 @@ fn a_trace_replayed_does_what_the_mount_did() {
     let child = recording(&rig, &file);
     process::run(&mut reader(&rig, &list), 60).expect_success();
     let told = ended(child);
-    let of = |door: &str, what: &str| told[door][what].as_u64().unwrap() as f64;
-    let misses = of("fast_door", "misses") + of("main_door", "misses");
-    let live = misses / told["accesses"].as_u64().unwrap() as f64;
-    let frames = rig.stat()["memory"]["frames_max_bytes"].as_u64().unwrap() / 4096;
+    let misses = told.fast_door.misses + told.main_door.misses;
+    let live = misses as f64 / told.accesses as f64;
+    let frames = rig.stat().cache.memory.frames_max_bytes / 4096;
     let mut sim = Command::new(product("terrace-sim"));
     sim.arg("sim").arg("--trace").arg(&file).args([
         "--policy",
@@ -198,7 +196,10 @@ fn a_trace_replayed_does_what_the_mount_did() {
     let simulated: f64 =
         csv.lines().last().and_then(|line| line.rsplit(',').next()).unwrap().parse().unwrap();
     println!("live {live:.4}, simulated {simulated:.4}");
-    assert!((live - simulated).abs() < 0.05 && live > 0.1, "live {live}, simulated {simulated}: {csv}{told}");
+    assert!(
+        (live - simulated).abs() < 0.05 && live > 0.1,
+        "live {live}, simulated {simulated}: {csv}{told:?}"
+    );
     rig.finish();
 }
 
@@ -213,15 +214,15 @@ fn the_young_are_not_evicted_under_pressure() {
     // Every third page, so that no scan is seen.
     let list: Vec<u64> = (0..8000).map(|i| i * 3 % 8000).collect();
     process::run(&mut reader(&rig, &list), 60).expect_success();
-    let kept = rig.stat()["memory"]["pages"].as_u64().unwrap();
+    let kept = rig.stat().cache.memory.pages;
     process::run(&mut reader(&rig, &list), 60).expect_success();
     let text = rig.terrace("lru", &["--json"]).expect_success();
-    let lru: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert!(lru["min_ttl_ms"] == 3_600_000 && lru["min_ttl_refused"].as_u64() > Some(0), "{lru}");
-    assert_eq!(lru["pgsteal"], 0, "{lru}");
-    let stat = rig.stat();
-    assert!(stat["memory"]["pages"].as_u64() >= Some(kept) && kept > 3000, "{kept}: {stat}");
-    assert!(stat["fast_door"]["hits"].as_u64() > Some(3000), "what stays is served: {stat}");
+    let lru = serde_json::from_str::<LruReport>(&text).unwrap().lru;
+    assert!(lru.min_ttl_ms == 3_600_000 && lru.min_ttl_refused > 0, "{lru:?}");
+    assert_eq!(lru.pgsteal, 0, "{lru:?}");
+    let stat = rig.stat().cache;
+    assert!(stat.memory.pages >= kept && kept > 3000, "{kept}: {stat:?}");
+    assert!(stat.fast_door.hits > 3000, "what stays is served: {stat:?}");
     let dropped = rig.terrace("drop", &[]).expect_success();
     assert!(dropped.ends_with("clean pages dropped\n") && !dropped.starts_with("0 "), "{dropped}");
     rig.finish();

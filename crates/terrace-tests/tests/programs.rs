@@ -641,8 +641,8 @@ fn postgres_through_the_fast_door() {
     // The least memory has no rings for all of them.
     assert!(reads[0] > 0 || busy::wanted(), "{said}");
     let stats = rig.stats_of_runs();
-    let restarts: Vec<_> = stats.iter().map(|stat| stat["instance"]["restarts"].as_u64()).collect();
-    assert_eq!(restarts, [Some(killed.len() as u64)], "one instance served to the end");
+    let restarts: Vec<_> = stats.iter().map(|stat| stat.instance.restarts).collect();
+    assert_eq!(restarts, [killed.len() as u32], "one instance served to the end");
 
     rig.umount();
     let instances = std::fs::read_dir(server.sock.join("terrace")).expect("where they were").count();
