@@ -132,9 +132,9 @@ fn resuming_makes_what_is_not_there_and_bears_a_torn_line() {
     assert_eq!(results.headers.len(), 1, "the machine is the same");
     let ids: BTreeSet<_> = results.runs.iter().map(|run| run.id.clone()).collect();
     assert!(ids.len() == 3 && results.runs.len() == 3 && results.runs.iter().all(|r| r.refused.is_none()));
-    let first: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
-    let kept = results.runs.iter().find(|run| run.id == first["run"]["id"]).unwrap();
-    assert_eq!(first["run"]["started"], kept.started, "the good one was not made again");
+    let first = &raw::parse(&file, text.as_bytes()).unwrap().runs[0];
+    let kept = results.runs.iter().find(|run| run.id == first.id).unwrap();
+    assert_eq!(first.started, kept.started, "the good one was not made again");
     let (_, said) = place.run(&format!("{only} --resume"));
     assert!(said.contains("3 runs, 3 are there already"), "{said}");
     fs::write(place.at("m.toml"), PACES.replace("seed = 5", "seed = 6")).unwrap();

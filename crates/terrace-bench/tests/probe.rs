@@ -55,10 +55,10 @@ fn a_directory_and_the_memory() {
 fn json_is_the_same_without_a_table() {
     let dir = place();
     let text = done(dir.path(), "probe --ram --quick --data-mib 4 --millis 10 --json");
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(json["schema"], "terrace.probe.v1");
-    assert_eq!(json["device"]["ram"]["kind"], "ram");
-    assert!(json["device"]["ram"]["cells"][0]["mib_s"].as_f64().unwrap() > 0.0);
+    let profile: DeviceProfile = serde_json::from_str(&text).unwrap();
+    assert_eq!(profile.schema, "terrace.probe.v1");
+    assert_eq!(profile.device[RAM].kind, Kind::Ram);
+    assert!(profile.device[RAM].cells[0].mib_s > 0.0);
 }
 
 #[test]
