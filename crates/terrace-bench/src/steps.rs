@@ -254,6 +254,8 @@ pub fn exit_code(status: std::process::ExitStatus) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_api::instance::Kind;
+    use terrace_api::stats::{FastDoor, Instance, Stats};
 
     fn serve_steps(dir: &Path, terrace: Option<PathBuf>, steps: &[Step]) -> Vec<Outcome> {
         let context = Context { dir: dir.into(), terrace, group: None, out: dir.into() };
@@ -279,14 +281,31 @@ mod tests {
         assert_eq!((outcomes[0].status, outcomes[1].status), (0, 3));
     }
 
+    /// What `terrace stat` says of a mount with so many bytes of hits.
+    fn stat(hit_bytes: u64) -> StatReport {
+        let fast_door = FastDoor { hit_bytes, ..FastDoor::default() };
+        let instance = Instance {
+            src: "/data".into(),
+            mnt: "/data".into(),
+            kind: Kind::Run,
+            pid: 1,
+            terraced: 2,
+            restarts: 0,
+            last_death: None,
+            version: String::new(),
+            keeper_lives: true,
+        };
+        StatReport { cache: Stats { fast_door, ..Stats::default() }, instance, mrc: None }
+    }
+
     /// The stand-in for `terrace stat` counts 100 bytes more of hits each time it is asked.
     #[test]
     fn a_filling_step_repeats_until_it_hits() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (terrace, ran) = (dir.path().join("terrace"), dir.path().join("ran"));
-        let script = r#"#!/bin/sh
-            n=$(wc -c < "$2/ran"); echo "{\"fast_door\": {\"hit_bytes\": $((n * n * 10)), \"miss_bytes\": 0}}""#;
+        let json = serde_json::to_string(&stat(4711)).unwrap().replace("4711", "$((n * n * 10))");
+        let script = format!("#!/bin/sh\nn=$(wc -c < \"$2/ran\")\ncat <<END\n{json}\nEND\n");
         fs::write(&terrace, script).unwrap();
         fs::set_permissions(&terrace, fs::Permissions::from_mode(0o755)).unwrap();
         let tries = |terrace: Option<&PathBuf>, bytes| {
