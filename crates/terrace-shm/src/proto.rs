@@ -23,7 +23,7 @@ pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
 
-/// Wake the daemon: donations wait.
+/// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;
 
 /// A request.
@@ -48,7 +48,7 @@ pub struct Reply {
     pub mount_dev: u64,
     /// Object id (SOURCE).
     pub object: u64,
-    /// 1 if content that this process donates for the object is accepted (SOURCE).
+    /// 1 if page fills of this process for the object are accepted (SOURCE).
     pub may_write: u32,
     /// Alignment that direct reads of the source need, bytes (SOURCE); 0 = the source takes no direct reads.
     pub direct_align: u32,

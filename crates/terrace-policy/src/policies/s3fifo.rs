@@ -20,7 +20,7 @@ use crate::{Shadow, Slot, Victim};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// Share of the pool for the small queue, and what is left for main and ghost, in tenths.
+/// Share of the pool for the small queue, and the rest for main and ghost, in tenths.
 const SMALL_TENTHS: usize = 1;
 const GHOST_TENTHS: usize = 9;
 /// Uses that lead from small to main.

@@ -65,7 +65,7 @@ const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
 const MARGIN_DIVISOR: usize = 20;
 /// Pages that probation grows by when it would have kept one more.
 const PROBATION_STEP: usize = 2;
-/// What the loss of a page of main counts, in pages that a larger probation would have kept.
+/// The loss of a page of main, in pages that a larger probation would have kept.
 const MAIN_WORTH: usize = 5;
 /// Share of probation in which touches do not count yet: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
@@ -254,7 +254,7 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Lets main's oldest join the edge, until that is as large as the margin; two at the most, where at the most
+    /// Lets main's oldest pages join the edge, until it is as large as the margin; at most two, while at most
     /// one leaves.
     fn feed_edge(&mut self, touches: &dyn Touches) {
         for _ in 0..2 {
