@@ -135,8 +135,8 @@ impl Engine {
         flushed
     }
 
-    /// Ends the background threads and writes nothing back: what is dirty stays so in the segment, for the next engine
-    /// over it.
+    /// Ends the background threads and writes nothing back: dirty pages stay dirty in the segment, for the
+    /// next engine over it.
     pub fn halt(&self) {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();

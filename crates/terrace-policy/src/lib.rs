@@ -1,13 +1,13 @@
 //! Pure decisions of the terrace page cache: which page to keep and which to give up.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
-//! numbers), reads and writes a *touch table* (how often each slot was used since somebody last looked) and
+//! numbers), reads and writes a *touch table* (how often each slot was used since the last look) and
 //! returns lists of victims; the engine acts on them. The simulator (`terrace-sim`) runs the same objects.
 //!
 //! ```text
 //!            engine or simulator                       policy
 //!   fault    insert(slot, shadow, why) ──────────────► a list
-//!   hit      one store into the touch table            (told nothing)
+//!   hit      one store into the touch table            (no call)     
 //!   reclaim  victims(64) ────────────────────────────► reads touches, moves pages, picks
 //!            page dropped: its shadow stays in the index entry (32 bits)
 //!            page dirty or pinned: restore(slot) ────► held back for a while

@@ -8,16 +8,16 @@
 //!                                   ├─ Patience: an end to the search when all pages are hot
 //!                                   └─ Sweep: brings touched pages to the notice of rules that move them
 //! ```
-//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for rules
-//! that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports touched pages, and a
-//! touched page that comes up for eviction is reported as well. What that loses: all uses between two passes of the
-//! hand (an eighth of a turnover of the pool) look like one, and among the pages used meanwhile the order is that of
-//! slot numbers. What it cannot lose: a page used since it was last looked at is never evicted while an idle one is
-//! left. Once [`Evict::accessed`] is called (the simulator's exact mode), such rules hear of each hit as it happens and
-//! the table is ignored.
+//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for
+//! rules that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports
+//! touched pages, and a touched page that comes up for eviction is reported as well. What that loses: all
+//! uses between two passes of the hand (an eighth of a turnover of the pool) look like one, and among the
+//! pages used meanwhile the order is that of slot numbers. What it cannot lose: a page used since it was last
+//! looked at is never evicted while an idle one is left. Once [`Evict::accessed`] is called (the simulator's
+//! exact mode), such rules get each hit as it happens and the table is ignored.
 //!
-//! What batches of 64 cost, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told each
-//! access -> in batches; 22 cells of six traces, and 36 of eleven others):
+//! What batches of 64 cost, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told
+//! each access -> in batches; 22 cells of six traces, and 36 of eleven others):
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9

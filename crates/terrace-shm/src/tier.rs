@@ -49,7 +49,7 @@ impl Copied {
         let (slot, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
         let size = slot.min(OBJECT_MAX);
         // SAFETY: its number is less than slots_of(class), so the slot lies in the zspage. The copy may race with the daemon; the
-        // caller looks at the entry before he believes it.
+        // caller looks at the entry before it believes the copy.
         unsafe {
             let from = seg.zspage(zspage).add(handle.slot() as usize * slot);
             copy::out_of_frames(from, to, size);

@@ -4,7 +4,8 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! Place is the page's in the index: the daemon finds the entry by it, a reader sees that he got the page he looked for.
+//! Place is the page's in the index: the daemon finds the entry by it, a reader checks by it that it got its
+//! page.
 
 use crate::codec::Codec;
 pub use crate::entry::Handle;

@@ -150,7 +150,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         }
     };
     control.finish(ANSWER_WITHIN);
-    // The record of what is lost names files by their descriptors, to the last moment.
+    // The record of lost data names files by their descriptors, to the last moment.
     if matches!(served, Served::Written) {
         door.close();
     }

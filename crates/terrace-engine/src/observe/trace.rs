@@ -181,7 +181,7 @@ impl Recorder {
         Some(Recorder { cx, rings, recording, lanes, start_ns, pending, gathered, lost: Lost::default() })
     }
 
-    /// Passes on what is old enough, in order of time.
+    /// Passes on records that are old enough, in order of time.
     ///
     /// # Errors
     /// Those of `sink`.

@@ -20,7 +20,7 @@
 //! less, the rest waits isolated. So the oldest generation runs empty when a batch is all it has, as in the kernel.
 //!
 //! Our departures, in all versions:
-//! - Without `accessed`, uses are not seen when they happen but when somebody looks: at the tail, and by a hand that
+//! - Without `accessed`, uses are not seen when they happen but at a look: at the tail, and by a hand that
 //!   passes 8 slots for each victim wanted. A look tells three uses at the most, which then act one after the other.
 //! - There is no stale list to sort: a page's list is always its generation.
 //! - No mapped pages, hence no page-table walk, Bloom filter or look-around but in [`Evict::age`], which treats a
