@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_worth_half_a_miss_and_where_nobody_is_idle_only_its_work() {
+    fn hit_saves_half_a_miss_and_on_busy_machine_only_its_work() {
         // Compressing takes 10 us, a hit 2.5; half of the hits save 60 us, or 10 of a busy processor, or 22.5.
         assert!(pays(370, 1.0) && !pays(360, 1.0));
         assert!(pays(370, 0.34));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_busy_machine_a_tier_that_grows_shows_soon_what_it_will_be_worth() {
+    fn busy_machine_judges_a_growing_tier_soon() {
         // A hit saves 5 us and takes 2.5, a compression 10. After 9000 of these the tier is not quite half of what it may become.
         let pays = |hits: u64| {
             let mut boundary = boundary();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_without_idle_processors_does_not_end_a_tier_that_pays() {
+    fn one_busy_moment_does_not_end_a_tier_that_pays() {
         let pays = |busy_windows: usize| {
             let mut boundary = Boundary::new(COSTS);
             boundary.set_limits(0..=10, 256);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_is_offered_is_enough_to_grow_and_little_is_remembered() {
+    fn half_of_offered_pages_suffices_to_grow_and_is_forgotten() {
         let mut boundary = boundary();
         let offered = |stored: u64, refused: u64| Window { stored, refused, ..window(1000, 1000, 0) };
         (0..50).for_each(|_| _ = boundary.judge(offered(500, 500)));

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_open_to_others_is_closed_and_a_foreign_one_refused() {
+    fn directory_open_to_others_is_closed_and_foreign_one_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         assert!(is_ours(dir.path()));

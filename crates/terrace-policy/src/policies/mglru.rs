@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn told_each_access_the_table_is_ignored_and_going_on_in_a_page_is_one_use() {
+    fn exact_mode_ignores_table_and_counts_runs_in_a_page_once() {
         let mut pool = pool();
         pool.enter(0..3);
         for slot in [2, 2, 0, 0, 2] {

@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn main_is_asked_once_probation_is_within_its_share_and_counts_are_decremented() {
+    fn main_is_evicted_once_probation_fits_and_counts_decrement() {
         let mut pool = pool();
         pool.enter(0..6);
         pool.touch([0, 0, 0, 0, 0, 1]);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refault_goes_to_main_if_it_was_away_no_longer_than_mains_oldest_has_been_there() {
+    fn refault_enters_main_if_away_no_longer_than_mains_oldest() {
         let mut pool = pool();
         pool.enter(0..6);
         pool.evict(2); // both from main: the clock stands still
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn aging_by_command_lifts_what_was_used_and_eviction_stops_at_a_generation() {
+    fn aging_lifts_used_pages_and_eviction_stops_at_a_generation() {
         let mut pool = pool();
         for slot in 0..9 {
             pool.enter_as(slot, shadow(1), Why::Read);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_window_must_be_more_frequent_than_who_would_go() {
+    fn window_page_enters_main_only_if_more_frequent_than_victim() {
         let mut pool = pool();
         pool.is("window: 9 8 7 6 5 4 3 2 1 0 | probation:  | protected:  | dropped:  | held: ");
         assert_eq!(pool.evict(1), [9]); // main fills up, and counts its pages once more; 9 was met once
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_pushed_out_of_probation_goes_next_and_leaves_its_place_unasked() {
+    fn page_pushed_out_of_probation_is_next_victim() {
         let mut pool = pool();
         pool.evict(1);
         enter(&mut pool, [10]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stop_at_255_and_are_halved_after_32_hits_a_page_of_main() {
+    fn counts_stop_at_255_and_halve_after_32_hits_a_main_page() {
         let mut rules = WTinyLfu::new(64, 10);
         rules.sketch.add(5, 200);
         rules.sketch.add(5, 100);

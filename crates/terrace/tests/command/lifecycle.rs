@@ -119,7 +119,7 @@ fn umount_of_the_system_ends_it_too() {
 
 /// Unmounted by hand, with a source that does not take what was written: it is told, and not by an exit status alone.
 #[test]
-fn what_the_source_refuses_after_the_unmount_is_told_by_the_next_mount() {
+fn next_mount_reports_writes_refused_after_the_unmount() {
     if !possible() {
         return;
     }
