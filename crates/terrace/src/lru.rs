@@ -27,7 +27,7 @@ pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--age` opened, or `--evict` evicted; nothing without either.
+/// The generation that `--age` opened, or the result of `--evict`; none without either.
 fn act(args: &cli::Lru, instance: &Instance) -> Result<(Option<u64>, Option<Evicted>)> {
     if args.age {
         return Ok((Some(ask(&args.mnt, instance, Age {})?.seq), None));

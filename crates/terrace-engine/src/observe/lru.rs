@@ -1,13 +1,15 @@
-//! The policy's lists from outside: what is in them, and the two commands of the kernel's `lru_gen` file.
+//! The policy's lists from outside: their content, and the two commands of the kernel's `lru_gen` file.
 //!
-//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"): `lru_gen_full` shows generations, tiers and their
-//! counters; `+` opens a generation, so that the next look tells what was used meanwhile (working-set estimation); `-` evicts
-//! generations up to a given one (proactive reclaim). Ours differ in that there is one list set and one type of page, and in that
-//! generations that policies do not have are an error instead of an empty file.
+//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"): `lru_gen_full`
+//! shows generations, tiers and their counters; `+` opens a generation, so that the next look shows which
+//! pages were used meanwhile (working-set estimation); `-` evicts generations up to a given one (proactive
+//! reclaim). Ours differs: there is one list set and one type of page, and a policy without generations gives
+//! an error instead of an empty file.
 //!
-//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation that holds pages is younger, nothing is evicted. Where
-//! the kernel then kills a process, we press back: a miss is read and passed on without being kept, and a writer
-//! waits. The oldest generation grows older meanwhile, so nobody waits longer than `min_ttl` for the first eviction.
+//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation that holds pages is younger,
+//! nothing is evicted. Where the kernel then kills a process, terrace applies back pressure: a miss is read
+//! and not kept, and a writer waits. The oldest generation grows older meanwhile, so no writer waits longer
+//! than `min_ttl` for the first eviction.
 
 use crate::context::Context;
 use crate::segment::flag;
@@ -61,8 +63,8 @@ fn count(kinds: &mut Kinds, flags: u8) {
     } += 1;
 }
 
-/// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
-/// off by as many.
+/// The policy's lists. Pages are counted in pieces, so that no request waits for the whole; the sums are off
+/// by the number of pages that come and go meanwhile.
 pub(crate) fn show(cx: &Context) -> Lru {
     let mut kinds = kinds(cx);
     let state = cx.state.lock();
@@ -99,7 +101,7 @@ pub(crate) fn show(cx: &Context) -> Lru {
     }
 }
 
-/// Pages of each generation by what they hold; under None, those of no generation.
+/// Pages of each generation by their state; under None, pages in no generation.
 fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     let mut kinds: HashMap<Option<u64>, Kinds> = HashMap::new();
     let mut from = 0;
@@ -119,7 +121,8 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     }
 }
 
-/// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
+/// Opens a generation; pages used since the last one was opened join the youngest before. Returns the new
+/// one's number.
 ///
 /// # Errors
 /// The policy has no generations.
@@ -131,8 +134,8 @@ pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
 }
 
-/// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
-/// at: they move to younger generations.
+/// Evicts the generations up to `seq`, at most `pages`. Unwritten pages stay, as do pages used since they
+/// were last looked at: they move to younger generations.
 ///
 /// # Errors
 /// No generations; a generation that is too young.
