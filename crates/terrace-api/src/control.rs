@@ -7,8 +7,8 @@
 //! {"cmd":"trace"}                       ->   {"ok":true}, frames, {"ok":true,"accesses":70812,...}
 //! ```
 //! A trace comes in frames: a length (u32, little-endian) and as many bytes of a capture; a length of 0 is followed by the
-//! closing line, a [`Summary`](crate::capture::Summary). It ends when the one who asked says no more (shuts his side of
-//! the socket down).
+//! closing line, a [`Summary`](crate::capture::Summary). The recording ends when the client shuts down its side of
+//! the socket.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub trait Command: Clone + Into<Request> {
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// The commands: a type for each with the type of its answer; [`Request`] and [`Reply`] are any of them.
+/// Declares the commands: a type for each, with the type of its answer. [`Request`] and [`Reply`] are the sums of these types.
 macro_rules! commands {
     ($(
         $(#[$doc:meta])*
@@ -79,10 +79,10 @@ commands! {
     } -> Done;
     /// Flush, unmount, end.
     Stop {
-        /// Also when the mount is in use: its users keep what they have open.
+        /// Also when the mount is in use: programs keep their open files.
         #[serde(default)]
         lazy: bool,
-        /// Also when something cannot be written, which is then lost.
+        /// Also when data cannot be written, which is then lost.
         #[serde(default)]
         lose: bool,
     } -> StopReply;
@@ -90,7 +90,7 @@ commands! {
     Pid {} -> PidReply;
     /// Record accesses; the answer comes when the recording has begun.
     Trace {} -> Done;
-    /// What other sizes of memory would do.
+    /// Estimates for other sizes of memory.
     Mrc {} -> MrcReply;
     /// The policy's lists.
     Lru {} -> LruReply;
@@ -106,14 +106,14 @@ commands! {
     } -> Evicted;
 }
 
-/// It is done, and there is nothing to say about it.
+/// The command was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
 /// The answer to [`Stat`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StatReply {
-    /// What the cache says.
+    /// Counters and sizes of the cache.
     pub stat: Box<Stats>,
     /// Whether the keeper lives.
     pub keeper_lives: bool,
@@ -129,16 +129,16 @@ pub struct DropReply {
 /// The answer to [`Check`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReply {
-    /// What does not agree, a line each.
+    /// One line for each disagreement between tables.
     pub disagreements: Vec<String>,
 }
 
 /// The answer to [`Stop`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReply {
-    /// Programs have files open, which are served until they are closed.
+    /// Programs have files open; they are served until the last is closed.
     pub in_use: bool,
-    /// What could not be written; none: all is written.
+    /// Data that could not be written; none: all is written.
     pub lost: Option<Dirty>,
 }
 
@@ -174,29 +174,29 @@ pub struct AgeReply {
     pub seq: u64,
 }
 
-/// Why a command is refused, for programs.
+/// The reason of a refusal, for programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The mount is in use, or somebody else records.
+    /// The mount is in use, or another recording is under way.
     Busy,
-    /// Something is mounted over the mount.
+    /// Another file system is mounted over the mount.
     Covered,
     /// The policy has no generations.
     NoGenerations,
-    /// There is no such generation, or it is one of the youngest.
+    /// The generation does not exist, or is one of the two youngest.
     Refused,
     /// The daemon did not answer. Never sent.
     Silent,
-    /// No such command, or not here.
+    /// The command does not exist, or needs a connection of its own.
     Usage,
-    /// It was tried, and failed. Also what this program does not know.
+    /// The operation failed. Unknown codes are read as this one.
     #[default]
     #[serde(other)]
     Failed,
 }
 
-/// Why a command is refused.
+/// The refusal of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandError {
     /// For programs.
@@ -227,7 +227,7 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// An answer on its line: `ok`, and its fields.
+/// An answer as JSON: `ok`, and the fields of the reply or of the error.
 #[derive(Serialize, Deserialize)]
 struct Line<T> {
     ok: bool,
@@ -238,7 +238,7 @@ struct Line<T> {
 /// An answer as a line, with its end.
 ///
 /// # Errors
-/// A number that JSON has no word for.
+/// A path that is not UTF-8.
 pub fn write_answer(answer: &Result<impl Serialize, CommandError>) -> serde_json::Result<Vec<u8>> {
     let mut line = match answer {
         Ok(fields) => serde_json::to_vec(&Line { ok: true, fields }),
@@ -251,9 +251,9 @@ pub fn write_answer(answer: &Result<impl Serialize, CommandError>) -> serde_json
 /// The answer that a line holds.
 ///
 /// # Errors
-/// It holds none, or one of another shape.
+/// The line is no JSON, or an answer of another shape.
 pub fn read_answer<T: DeserializeOwned>(line: &str) -> serde_json::Result<Result<T, CommandError>> {
-    /// Every answer has this, whatever its fields.
+    /// The field that every answer has.
     #[derive(Deserialize)]
     struct Head {
         ok: bool,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_lines_with_the_commands_name() {
+    fn requests_carry_the_name_of_the_command() {
         assert_eq!(request(Stat {}), r#"{"cmd":"stat"}"#);
         assert_eq!(request(Resize { bytes: 7 }), r#"{"cmd":"resize","bytes":7}"#);
         assert_eq!(request(Stop { lazy: true, lose: false }), r#"{"cmd":"stop","lazy":true,"lose":false}"#);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_back_as_they_were() {
+    fn answers_survive_the_wire() {
         let wire =
             |answer: Result<Reply, CommandError>| String::from_utf8(write_answer(&answer).unwrap()).unwrap();
         let done = wire(Ok(Reply::Flush(Done {})));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_a_code_and_a_line() {
+    fn refusals_carry_code_and_message() {
         let no = CommandError::new(ErrorCode::NoGenerations, "the policy lru has no generations");
         let line = write_answer(&Err::<Done, _>(no.clone())).unwrap();
         let line = String::from_utf8(line).unwrap();

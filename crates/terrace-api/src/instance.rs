@@ -1,13 +1,13 @@
-//! What an instance leaves in its runtime directory for other commands: `info.json` and `dirty.json`.
+//! The records of an instance in its runtime directory, for other commands: `info.json` and `dirty.json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What an instance is for.
+/// The purpose of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A mount for everybody.
+    /// A mount for all programs.
     Mount,
     /// The private mount of one command.
     Run,
@@ -23,7 +23,7 @@ impl Kind {
     }
 }
 
-/// `info.json`: what is served where, and by whom.
+/// `info.json`: the source, where it is served, and the processes that serve it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// Version of this record: [`SCHEMA`].
@@ -35,7 +35,7 @@ pub struct Info {
     /// The namespace in which these are their ids, by the kernel's name for it: several may share a runtime directory.
     #[serde(default)]
     pub pid_namespace: PathBuf,
-    /// Times that the daemon was restarted.
+    /// Restarts of the daemon.
     pub restarts: u32,
     /// How its predecessor died; none: there was none.
     #[serde(default)]
@@ -57,7 +57,7 @@ pub struct Info {
 /// The value of [`Info::schema`].
 pub const SCHEMA: &str = "terrace.instance.v1";
 
-/// `dirty.json`: what was not yet written to the source at the time of the file.
+/// `dirty.json`: data not yet written to the source at the time of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dirty {
     /// Bytes unwritten, all files together.

@@ -1,12 +1,12 @@
-//! What terrace's programs exchange, as types: nobody else spells the names of its JSON and TOML.
+//! The data that terrace's programs exchange, as types. No other crate spells the keys of this JSON and TOML.
 //!
 //! | module | between |
 //! |---|---|
-//! | [`control`] | commands and daemon: requests and replies of the control socket |
-//! | [`stats`], [`lru`], [`mrc`] | the daemon and whoever reads `terrace stat --json`, `terrace lru --json` |
-//! | [`instance`] | an instance's records in its runtime directory and other commands |
+//! | [`control`] | commands and the daemon: requests and replies of the control socket |
+//! | [`stats`], [`lru`], [`mrc`] | the daemon, commands, and readers of `terrace stat --json` and `terrace lru --json` |
+//! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
-//! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: what storage can do |
+//! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: measurements of storage devices |
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -1,9 +1,9 @@
-//! The policy's lists: what `terrace lru --json` shows.
+//! The policy's lists: the data of `terrace lru --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The format's name and version: what carries another does not parse.
+/// Name and version of the format. JSON with another value is an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schema {
     /// This one.
@@ -12,13 +12,13 @@ pub enum Schema {
     V1,
 }
 
-/// What `terrace lru --json` shows.
+/// The output of `terrace lru --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LruReport {
     /// The lists.
     #[serde(flatten)]
     pub lru: Lru,
-    /// Where the instance serves.
+    /// Where the source is served.
     pub mnt: PathBuf,
     /// With `--age`: number of the generation that was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,15 +45,15 @@ pub struct Lru {
     pub queued: Kinds,
     /// Reference tiers; empty: the policy has none.
     pub tiers: Vec<TierRow>,
-    /// Pages that came back after they were evicted or passed on.
+    /// Faults on pages that were evicted or not admitted before.
     pub refaults: u64,
-    /// Of these, pages that came back soon enough to count as part of the working set.
+    /// Part of `refaults` that came soon enough to count for the working set.
     pub refaults_recent: u64,
-    /// Pages looked at for eviction.
+    /// Pages scanned for eviction.
     pub pgscan: u64,
     /// Pages evicted.
     pub pgsteal: u64,
-    /// Nothing is evicted while the oldest generation is younger, ms; 0: no such limit.
+    /// Least age of the oldest generation for evictions, ms; 0: no such limit.
     pub min_ttl_ms: u64,
     /// Evictions that `min_ttl` has refused.
     pub min_ttl_refused: u64,
@@ -66,25 +66,25 @@ pub struct ListRow {
     pub label: String,
     /// Number of the generation; none: a queue.
     pub seq: Option<u64>,
-    /// Since it was opened, ms; of a queue: since the policy began.
+    /// Time since it was opened, ms; for a queue: since the start of the policy.
     pub age_ms: u64,
     /// Pages in it.
     pub pages: u64,
-    /// What pages of a generation hold, as far as a walk beside the traffic can tell; none: a queue.
+    /// Pages of a generation by their state, counted beside the traffic and therefore approximate; none: a queue.
     #[serde(flatten)]
     pub kinds: Option<Kinds>,
 }
 
-/// Pages by what the source knows of them.
+/// Pages by their state with respect to the source.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kinds {
-    /// Pages as the source has them.
+    /// Pages that are the same in the source.
     pub clean: u64,
-    /// Pages that the source does not have yet.
+    /// Pages that are newer than in the source.
     pub dirty: u64,
     /// Pages being written now.
     pub writeback: u64,
-    /// Pages in the kernel's page cache, not yet known to be on the device.
+    /// Pages written to the kernel's page cache that may not be on the device yet.
     pub unstable: u64,
 }
 
@@ -115,7 +115,7 @@ pub struct TierRow {
     pub avg_total: u64,
 }
 
-/// What an eviction by command came to.
+/// The result of an eviction by command.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evicted {
     /// Pages evicted.

@@ -1,8 +1,8 @@
-//! What more or less memory would do: the miss-ratio curve of `terrace stat --mrc --json`.
+//! Estimates for more or less memory: the miss-ratio curve of `terrace stat --mrc --json`.
 
 use serde::{Deserialize, Serialize};
 
-/// The format's name and version: what carries another does not parse.
+/// Name and version of the format. JSON with another value is an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schema {
     /// This one.
@@ -11,24 +11,24 @@ pub enum Schema {
     V1,
 }
 
-/// What a sample of live accesses tells of other sizes of memory.
+/// Estimates for other sizes of memory, from a sample of live accesses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mrc {
     /// The format.
     pub schema: Schema,
     /// Name of the eviction policy.
     pub policy: String,
-    /// Time of which it tells, seconds; the longer ago, the less it counts.
+    /// Time that the observations cover, seconds; older ones count less.
     pub seconds: f64,
     /// Page accesses of that time, reads and writes.
     pub accesses: f64,
-    /// The same by second.
+    /// `accesses` per second.
     pub accesses_per_second: f64,
     /// Different pages among them.
     pub pages_used: f64,
     /// Share of pages that were sampled for the LRU curve, 0 to 1.
     pub sample_rate: f64,
-    /// Share of reads that hit, as the policy in force has them, 0 to 1; none: nothing was read.
+    /// Measured hit ratio of reads, 0 to 1; none: nothing was read.
     pub measured_hit_ratio: Option<f64>,
     /// By size of memory, smallest first; empty: there were no accesses.
     pub estimates: Vec<MrcPoint>,
@@ -39,7 +39,7 @@ pub struct Mrc {
 /// The estimate for one size of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MrcPoint {
-    /// Times the frames that there are.
+    /// Size as a factor of the present number of frames.
     pub factor: f64,
     /// Memory of so many frames, bytes.
     pub bytes: u64,

@@ -1,7 +1,7 @@
-//! Statistics: what `terrace stat --json` shows, each counter with its unit.
+//! Statistics: the data of `terrace stat --json`, each counter with its unit.
 //!
-//! Counters begin at 0 when terraced starts, and anew when it is restarted. They keep the kernel's stems (pgscan, pgsteal,
-//! workingset_refault). What an older daemon does not tell is 0, so that a command of a newer version still reads it.
+//! Counters begin at 0 when terraced starts or is restarted. They keep the kernel's stems (pgscan, pgsteal,
+//! workingset_refault). A counter that an older daemon does not have is read as 0, so that a newer command still works with it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::instance::Kind;
 use crate::mrc::Mrc;
 
-/// The format's name and version: what carries another does not parse.
+/// Name and version of the format. JSON with another value is an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schema {
     /// This one.
@@ -18,38 +18,38 @@ pub enum Schema {
     V1,
 }
 
-/// What `terrace stat --json` shows of one instance.
+/// The output of `terrace stat --json` for one instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StatReport {
-    /// What its cache says.
+    /// Counters and sizes of its cache.
     #[serde(flatten)]
     pub cache: Stats,
-    /// Which instance this is.
+    /// The instance.
     pub instance: Instance,
-    /// What other sizes of memory would do; there with `--mrc` only.
+    /// Estimates for other sizes of memory; only with `--mrc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mrc: Option<Mrc>,
 }
 
-/// Which instance statistics belong to.
+/// The instance that statistics belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// The directory that is cached.
     pub src: PathBuf,
     /// Where it is served.
     pub mnt: PathBuf,
-    /// A mount for everybody, or the private one of a command.
+    /// A mount for all programs, or the private mount of one command.
     pub kind: Kind,
     /// Process id of the keeper.
     pub pid: i32,
     /// Process id of the daemon.
     pub terraced: i32,
-    /// Times that the daemon was restarted.
+    /// Restarts of the daemon.
     pub restarts: u32,
     /// How the daemon's predecessor died; none: there was none.
     #[serde(default)]
     pub last_death: Option<String>,
-    /// Version of terrace that serves.
+    /// Version of the terrace that serves.
     pub version: String,
     /// Whether the keeper lives: without it, a crash of the daemon ends the mount.
     pub keeper_lives: bool,
@@ -64,7 +64,7 @@ pub struct Stats {
     pub policy: String,
     /// Memory.
     pub memory: Memory,
-    /// Reads by the preload library, without a system call.
+    /// Reads on the preload path, without a system call.
     pub fast_door: FastDoor,
     /// Requests through the mount.
     pub main_door: MainDoor,
@@ -74,7 +74,7 @@ pub struct Stats {
     pub compressed: Option<CompressedTier>,
     /// Dirty pages and their way to the source.
     pub writeback: Writeback,
-    /// Files that something is kept of.
+    /// Files of which the cache keeps something.
     pub objects: usize,
     /// The policy's queues and generations.
     pub generations: Vec<GenerationRow>,
@@ -86,17 +86,17 @@ pub struct Stats {
 pub struct Memory {
     /// Limit on all memory (`--memory`, `terrace resize`), bytes.
     pub limit_bytes: u64,
-    /// What the machine lets it have for now, bytes; none: no less than the limit.
+    /// Memory that the machine can give now, bytes; none: no less than the limit.
     pub ceiling_bytes: Option<u64>,
-    /// In use, of the limit: frames, metadata, tables and compressed tier, bytes.
+    /// Memory in use: frames, metadata, tables and compressed tier, bytes.
     pub used_bytes: u64,
-    /// Frames that have memory, free ones too, bytes.
+    /// Memory of frames, free ones included, bytes.
     pub frames_bytes: u64,
-    /// Frames that may have memory, bytes. Less than `frames_bytes` while the pool shrinks.
+    /// Limit on `frames_bytes`, bytes. It is exceeded while the pool shrinks.
     pub frames_max_bytes: u64,
-    /// Index, and what policy and state keep about frames, bytes.
+    /// Index, and tables of policy and state about frames, bytes.
     pub metadata_bytes: u64,
-    /// `metadata_bytes` by resident page, bytes; 0 without pages.
+    /// `metadata_bytes` per resident page, bytes; 0 without pages.
     pub metadata_bytes_per_page: f64,
     /// Tables of files, inodes, handles, clients, a recording and the sample, bytes.
     pub tables_bytes: u64,
@@ -104,39 +104,39 @@ pub struct Memory {
     pub pages: u64,
     /// Frames that have memory and hold no page.
     pub free_frames: u64,
-    /// Of `frames_bytes`, those in huge pages, bytes.
+    /// Part of `frames_bytes` that is in huge pages, bytes.
     pub huge_bytes: u64,
-    /// Of `metadata_bytes`, the index, bytes.
+    /// Part of `metadata_bytes` that the index takes, bytes.
     pub index_bytes: u64,
 }
 
-/// Reads by the preload library. Clients count them without a lock: some are lost under load.
+/// Reads on the preload path. Clients count them without a lock: some counts are lost under load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FastDoor {
     /// Processes that are connected now.
     pub clients: usize,
-    /// Pages served from the cache, compressed ones among them.
+    /// Pages served from the cache, compressed pages included.
     pub hits: u64,
     /// Bytes served from the cache.
     pub hit_bytes: u64,
     /// Pages that clients read from the source themselves.
     pub misses: u64,
-    /// Bytes that they so read.
+    /// Bytes of those reads.
     pub miss_bytes: u64,
-    /// Reads left to the main door.
+    /// Reads left to the mount path.
     pub fallbacks: u64,
-    /// Optimistic copies that were made again, because the page changed meanwhile.
+    /// Optimistic copies that were repeated because the page changed meanwhile.
     pub retries: u64,
     /// Pages that clients offered to the cache after a miss.
     pub donations: u64,
     /// Pages not offered, because no slot of the ring was free.
     pub donations_dropped: u64,
-    /// Offered pages that were taken as they are.
+    /// Offered pages that were inserted.
     pub donations_taken: u64,
-    /// Offered pages that were refused: changed meanwhile, or of a client that may not write the file.
+    /// Offered pages that were refused: the page had changed, or the client may not write the file.
     pub donations_refused: u64,
-    /// Offered pages that the daemon read from the source again.
+    /// Offered pages that the daemon read from the source again instead.
     pub donations_read: u64,
 }
 
@@ -148,11 +148,11 @@ pub struct MainDoor {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Pages of them served from the cache.
+    /// Pages of those reads served from the cache.
     pub hits: u64,
-    /// Pages of them read from the source.
+    /// Pages of those reads that came from the source.
     pub misses: u64,
-    /// Of the misses, pages that were not kept: read for the first time.
+    /// Part of the misses that was not admitted: pages read for the first time.
     pub passed_on: u64,
     /// Write requests.
     pub writes: u64,
@@ -164,11 +164,11 @@ pub struct MainDoor {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reclaim {
-    /// Pages looked at for eviction.
+    /// Pages scanned for eviction.
     pub pgscan: u64,
     /// Pages evicted.
     pub pgsteal: u64,
-    /// Pages that came back after their eviction, or after they were passed on.
+    /// Faults on pages that were evicted or not admitted before.
     pub workingset_refault: u64,
     /// Pages put into the cache.
     pub inserted: u64,
@@ -182,7 +182,7 @@ pub struct CompressedTier {
     pub pool_bytes: u64,
     /// Memory that the pool may have now, bytes.
     pub pool_limit_bytes: u64,
-    /// Memory of its books and codecs, bytes.
+    /// Memory of its metadata and codecs, bytes.
     pub books_bytes: u64,
     /// Compressed pages with their heads, bytes.
     pub live_bytes: u64,
@@ -192,15 +192,15 @@ pub struct CompressedTier {
     pub density: f64,
     /// Whether it is bypassed for want of hits.
     pub bypassed: bool,
-    /// Reads of pages that compressed pages have answered.
+    /// Page reads served from compressed pages.
     pub hits: u64,
-    /// Of these, by each page that was compressed.
+    /// `hits` per compressed page.
     pub hits_per_compression: f64,
     /// Pages put into the pool.
     pub stored_pages: u64,
     /// Pages that the daemon decompressed to bring them back to DRAM.
     pub loaded_pages: u64,
-    /// Pages given up to make room.
+    /// Pages evicted to make room.
     pub evicted_pages: u64,
     /// Pages brought back to DRAM (the kernel's stem).
     pub pgpromote: u64,
@@ -208,18 +208,19 @@ pub struct CompressedTier {
     pub reject_compress_poor: u64,
     /// Pages not tried because those of their file before were refused.
     pub reject_by_file: u64,
-    /// Pages for which the pool had no room.
+    /// Pages refused because the pool had no room.
     pub alloc_failures: u64,
-    /// Pages that were used otherwise while they were compressed.
+    /// Pages that changed while they were compressed.
     pub changed: u64,
-    /// Pages that were in the pool already when they came (zcache: replaced; here what is there stays). 0 while one thread compresses: a
-    /// page is in DRAM or below, and what is compressed is looked at again before it is stored.
+    /// Stores of pages that were in the pool already (zcache replaced them; here the present content stays).
+    /// 0 while one thread compresses: a page is in DRAM or below, and its entry is checked again before it is
+    /// stored.
     pub duplicates: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
     /// Mean processor time to compress a page and put it away, ns.
     pub compress_ns: u64,
-    /// What a read of the device is taken to cost, ns.
+    /// Assumed cost of a device read, ns.
     pub miss_ns: u64,
 }
 
@@ -229,11 +230,11 @@ pub struct CompressedTier {
 pub struct Writeback {
     /// Dirty pages.
     pub dirty: u64,
-    /// The same in bytes.
+    /// Dirty pages, bytes.
     pub dirty_bytes: u64,
     /// Pages being written now.
     pub writeback: u64,
-    /// Pages written into the kernel's page cache, not yet known to be on the device.
+    /// Pages written to the kernel's page cache that may not be on the device yet.
     pub unstable: u64,
     /// Dirty pages above which writers wait.
     pub dirty_limit: u64,
@@ -241,7 +242,7 @@ pub struct Writeback {
     pub written_back: u64,
     /// Writes to the source that failed.
     pub errors: u64,
-    /// Times that a writer had to wait.
+    /// Number of times that a writer had to wait.
     pub throttled: u64,
     /// errno of a writeback that keeps failing; 0: none does.
     pub failing_errno: i32,
@@ -255,7 +256,7 @@ pub struct GenerationRow {
     pub label: String,
     /// Number of the generation; 0 for a queue.
     pub seq: u64,
-    /// Since it was opened, ms; of a queue: since the policy began.
+    /// Time since it was opened, ms; for a queue: since the start of the policy.
     pub age_ms: u64,
     /// Pages in it.
     pub pages: usize,

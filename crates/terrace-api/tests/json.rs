@@ -1,4 +1,5 @@
-//! The JSON that users see: what terrace wrote before it had these types is read by them, and written again as it was, to the key.
+//! The JSON that users see. The recordings in `data` were written before these types existed: they parse, and are serialized again
+//! with the same keys and values.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,7 +9,7 @@ use terrace_api::instance::{Dirty, Info};
 use terrace_api::lru::LruReport;
 use terrace_api::stats::StatReport;
 
-/// Reads `text`, and compares what is written of it. Values too: so no two keys are mixed up.
+/// Parses `text`, and compares keys and values after serializing it again.
 #[track_caller]
 fn kept<T: Serialize + DeserializeOwned>(text: &str) -> T {
     let (typed, was): (T, Value) = (serde_json::from_str(text).unwrap(), serde_json::from_str(text).unwrap());
@@ -50,9 +51,9 @@ fn stat_json_keeps_its_keys() {
     assert_eq!(keys_of(STAT_MRC), include_str!("data/stat.keys"));
 }
 
-/// What is `null` in the recordings.
+/// Fields that are `null` in the recordings.
 #[test]
-fn stat_json_keeps_what_is_seldom_there() {
+fn stat_json_keeps_optional_fields() {
     let rare = STAT
         .replace("\"ceiling_bytes\":null", "\"ceiling_bytes\":7")
         .replace("\"last_death\":null", "\"last_death\":\"died\"");
@@ -64,7 +65,7 @@ fn stat_json_keeps_what_is_seldom_there() {
 }
 
 #[test]
-fn an_older_daemons_counters_are_read_and_those_it_lacks_are_zero() {
+fn counters_missing_from_an_older_daemon_are_zero() {
     let older = STAT_MRC.replace("\"duplicates\":0,", "").replace("\"ceiling_bytes\":null,", "");
     let stat: StatReport = serde_json::from_str(&older).unwrap();
     assert_eq!(stat.cache.compressed.unwrap().duplicates, 0);
@@ -96,7 +97,7 @@ fn trace_json_keeps_its_keys() {
 }
 
 #[test]
-fn an_instances_records_keep_their_keys() {
+fn instance_records_keep_their_keys() {
     let info: Info = kept(include_str!("data/info.json"));
     assert_eq!((info.pid, info.kind.name()), (29086, "mount"));
     let dirty: Dirty = kept(r#"{"bytes":53248,"files_total":1,"files":[{"path":"a b","bytes":53248}]}"#);

@@ -1,4 +1,4 @@
-//! The control socket: commands to a running instance, in the form that [`terrace_api::control`] says.
+//! The control socket: client and server of the protocol in [`terrace_api::control`].
 
 mod client;
 mod server;
@@ -11,9 +11,9 @@ use terrace_api::control::{CommandError, Reply, Request};
 pub use client::{Client, Frame, Frames};
 pub use server::Server;
 
-/// Who answers: the daemon; in tests, something simpler.
+/// The answering side: the daemon; a stand-in in tests.
 pub trait Answer: Sync {
-    /// Does what is asked.
+    /// Carries out a request.
     fn answer(&self, request: Request) -> Result<Reply, CommandError>;
     /// Begins a recording.
     fn record(&self) -> Result<Box<dyn Record>, CommandError>;
@@ -21,6 +21,6 @@ pub trait Answer: Sync {
 
 /// A recording that has begun.
 pub trait Record {
-    /// Writes the capture until `ended`; what it came to.
+    /// Writes the capture until `ended`, and returns the summary.
     fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary>;
 }

@@ -27,16 +27,16 @@ const REFUSAL: &str = "refusal";
 /// How often the record is renewed.
 pub const RECORD_EVERY: Duration = Duration::from_millis(250);
 
-/// The record of an instance, as it is found.
+/// A record as found in an instance's directory.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    /// What was unwritten.
+    /// The unwritten data.
     dirty: Dirty,
-    /// Until when that was so: the time of the file.
+    /// The last time that the record was confirmed: that of the file.
     held_until: SystemTime,
 }
 
-/// As part of a line: how much, in which files.
+/// Part of a message: how much, in which files.
 pub fn described(dirty: &Dirty) -> String {
     format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(dirty))
 }

@@ -111,7 +111,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Writes what comes until the recording ends; what it came to.
+/// Writes the capture until the recording ends, and returns the summary.
 fn receive(
     frames: &mut Frames,
     signals: &impl std::os::fd::AsFd,

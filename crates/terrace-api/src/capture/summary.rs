@@ -1,9 +1,9 @@
-//! What a recording came to: what `terrace trace --json` shows.
+//! The result of a recording: the data of `terrace trace --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The format's name and version: what carries another does not parse.
+/// Name and version of the format. JSON with another value is an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schema {
     /// This one.
@@ -12,19 +12,19 @@ pub enum Schema {
     V1,
 }
 
-/// What `terrace trace --json` shows.
+/// The output of `terrace trace --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SummaryReport {
     /// The format.
     pub schema: Schema,
     /// The capture.
     pub file: PathBuf,
-    /// What is in it.
+    /// Its content.
     #[serde(flatten)]
     pub summary: Summary,
 }
 
-/// What a recording came to.
+/// The result of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How long it took, seconds.
@@ -33,15 +33,15 @@ pub struct Summary {
     pub accesses: u64,
     /// Size of the capture, bytes.
     pub bytes: u64,
-    /// Of the accesses, reads by the preload library.
+    /// Accesses on the preload path.
     pub fast_door: FastDoor,
-    /// Of the accesses, those through the mount.
+    /// Accesses on the mount path.
     pub main_door: MainDoor,
     /// Accesses that are missing.
     pub lost: Lost,
 }
 
-/// Recorded page accesses by the preload library.
+/// Recorded page accesses on the preload path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FastDoor {
     /// Pages read from the cache.
@@ -50,7 +50,7 @@ pub struct FastDoor {
     pub misses: u64,
 }
 
-/// Recorded page accesses through the mount.
+/// Recorded page accesses on the mount path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MainDoor {
     /// Pages read from the cache.
@@ -64,11 +64,11 @@ pub struct MainDoor {
 /// Page accesses that are missing from a recording.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// Of the main door: the list was full.
+    /// On the mount path: the list was full.
     pub main_door: u64,
-    /// Of the fast door: a lane was full.
+    /// On the preload path: a lane was full.
     pub fast_door: u64,
-    /// Read, but not told in time or not credibly: threads that died, files that were forgotten meanwhile.
+    /// Read, but not reported in time or not credibly: threads that died, files that were forgotten meanwhile.
     pub unclear: u64,
 }
 

@@ -45,7 +45,7 @@ fn misread(err: &serde_json::Error) -> String {
     format!("an answer that this version of terrace does not understand: {err}")
 }
 
-/// A whole line: what ends before its end is no answer.
+/// Reads a complete line. A truncated one is an error: the daemon died while it answered.
 fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
@@ -60,7 +60,7 @@ fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {
 pub enum Frame {
     /// Bytes of the capture.
     Capture(Vec<u8>),
-    /// It has ended, and this is what it came to.
+    /// The summary, after the last frame.
     End(Summary),
 }
 
@@ -81,7 +81,7 @@ impl Frames {
         !self.stream.buffer().is_empty()
     }
 
-    /// The next frame, waited for.
+    /// Waits for the next frame.
     pub fn next(&mut self) -> io::Result<Frame> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;

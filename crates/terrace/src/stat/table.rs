@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_left_out() {
+    fn absent_parts_are_left_out() {
         let page = of(&stat(Stats { policy: "lru".to_owned(), ..Stats::default() }, None));
         assert!(
             page.starts_with("/data on /mnt   policy lru, run 7, terraced 8 (restarted 0 times)\n"),

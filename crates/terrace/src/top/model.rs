@@ -93,7 +93,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What an answer says.
+    /// The counters and sizes of one answer.
     pub fn of(stat: &StatReport) -> Snapshot {
         let StatReport { cache, instance, .. } = stat;
         let tier = cache.compressed.as_ref();
