@@ -12,7 +12,6 @@ use syn::visit::Visit;
 const NOT_YET: &[(&str, &str)] = &[
     ("crates/terrace-bench/src", "its harness is being rewritten"),
     ("crates/terrace/src", "keeper and instance are being taken apart"),
-    ("crates/terrace-engine/src/namespace", "becomes a crate of its own: an open directory and its stream"),
     ("crates/terrace-preload/src", "a read and what it does about a miss"),
     ("crates/terrace-tests/src", "the rig and what keeps it busy"),
     ("crates/terrace-policy/src", "lib.rs has the types of all policies, and builds these"),

@@ -188,7 +188,7 @@ impl Engine {
         self.cx.lookup_object(id)
     }
     /// True if pages or shadows of the object are known.
-    pub(crate) fn remembers(&self, o: &ObjectRef) -> bool {
+    pub fn remembers(&self, o: &ObjectRef) -> bool {
         !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
     /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
@@ -202,6 +202,11 @@ impl Engine {
     /// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
     pub fn discard_object(&self, id: ObjectId) {
         objects::discard_object(&self.cx, id);
+    }
+    /// Objects whose last writeback failed.
+    pub fn failing_objects(&self) -> Vec<ObjectId> {
+        let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
+        self.cx.unwritten_objects().iter().filter_map(failing).collect()
     }
     /// Takes over the object `id` if the dead daemon had published it.
     pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {

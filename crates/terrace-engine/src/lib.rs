@@ -13,8 +13,9 @@
 //! | `state` | all that changes under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors, and what is kept about it |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
+//! | [`trim`](mod@trim) | room that a burst leaves behind in a table |
 //!
-//! [`namespace`] has names, inodes, handles and attributes; `pagecache` is the engine as it sees it.
+//! The engine is a cache of objects, which are numbered files. It knows neither names nor inodes nor how requests come: `terrace-fs` does.
 //!
 //! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock, object dirty set.
 //! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
@@ -26,9 +27,7 @@ mod context;
 mod engine;
 pub mod file;
 pub mod io;
-pub mod namespace;
 pub mod observe;
-mod pagecache;
 pub mod path;
 mod preload_server;
 mod reclaim;
@@ -36,7 +35,7 @@ mod rings;
 pub mod segment;
 mod state;
 pub mod stats;
-mod trim;
+pub mod trim;
 mod yield_memory;
 
 pub use file::{object, source};
@@ -52,4 +51,3 @@ pub use segment::SegmentHandles;
 pub use source::SourceFile;
 pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;
-pub use trim::set_up_heap;

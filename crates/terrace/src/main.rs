@@ -13,7 +13,6 @@
 //! | [`cli`], [`config`], [`size`], [`error`] | what the user says and is told |
 //! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and what is left when it does not |
-//! | [`fuse`] | the kernel's requests, answered by the engine's namespace |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
 //! | [`cgroup`] | how much memory there is for this process |
 //! | [`sys`] | system calls without a safe crate |
@@ -24,7 +23,6 @@ mod config;
 mod control;
 mod daemon;
 mod error;
-mod fuse;
 mod generate;
 mod holders;
 mod instance;

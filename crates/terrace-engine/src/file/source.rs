@@ -1,4 +1,4 @@
-//! A file of the source, reached through the O_PATH descriptor that the namespace holds.
+//! A file of the source, reached through an O_PATH descriptor that the engine's user holds.
 //!
 //! Data descriptors are opened when a program opens the file, or else when first needed, and closed when nobody has the
 //! file open any more. While one is open it is used for all that it can do: the mode, and with it what a daemon
@@ -73,7 +73,7 @@ impl SourceFile {
         }
     }
     /// As `new`, read and written through the kernel's page cache.
-    pub(crate) fn through_page_cache(path_fd: RawFd) -> SourceFile {
+    pub fn through_page_cache(path_fd: RawFd) -> SourceFile {
         SourceFile { bypass: false, ..SourceFile::new(path_fd) }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
@@ -133,7 +133,7 @@ impl SourceFile {
         })
     }
     /// The writer, if it is open.
-    pub(crate) fn open_writer(&self) -> Option<Arc<DataFd>> {
+    pub fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
     /// Takes over a descriptor, open for reading and writing, from whoever made the file, or from an earlier daemon.
@@ -152,16 +152,16 @@ impl SourceFile {
         Ok((fd, direct.into_inner()))
     }
     /// Data descriptors that are open.
-    pub(crate) fn data_held(&self) -> usize {
+    pub fn data_held(&self) -> usize {
         [&self.read, &self.write, &self.tail].into_iter().filter(|slot| slot.lock().is_some()).count()
     }
     /// Closes the reader, as soon as nobody uses it any more.
-    pub(crate) fn close_reader(&self) {
+    pub fn close_reader(&self) {
         drop(self.read.lock().take());
     }
     /// Closes what writes but for the writer itself, which is closed when the result is dropped and nobody uses it any more. Not if no other descriptor
     /// could be had to make the file stable by; and, if it is `unstable`, to write it once more.
-    pub(crate) fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
+    pub fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
         if self.write.lock().is_none() && self.tail.lock().is_none() {
             return None;
         }

@@ -89,7 +89,7 @@ impl Object {
 
     /// Has somebody else changed the source, which says `stat` now, since its mtime was put right after a writeback? (Yes, too,
     /// if it could not be put right, as that of another owner's file.)
-    pub(crate) fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
+    pub fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
         let _times = self.times.lock();
         let (newest, _) = times_of(stat);
         let resized = stat.st_size as u64 != self.size();
