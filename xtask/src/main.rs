@@ -152,7 +152,7 @@ fn promises() -> Vec<String> {
 fn holds(source: &Path, called: &str) -> bool {
     let (crates, file): (&[&str], _) = match called.split_once('/') {
         Some((short, file)) => (&[short], file),
-        None => (&["tests", "", "preload"], called),
+        None => (&["tests", "", "fs", "preload"], called),
     };
     crates.iter().any(|short| {
         let name = if short.is_empty() { "terrace".to_owned() } else { format!("terrace-{short}") };

@@ -44,7 +44,7 @@ pub struct Engine {
 /// Life of an instance.
 impl Engine {
     /// Starts an engine over the memory files of `handles`, new ones or those that a dead engine has left. Over the latter
-    /// the namespace must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
+    /// its user must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
     ///
     /// # Errors
     /// Unknown policy, memory under the minimum, too many ring slots.
@@ -154,7 +154,7 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Says how to learn what memory others keep for the user (namespace tables, bytes); it counts against the limit.
+    /// Says how to learn what memory others keep for the user (tables of inodes, bytes); it counts against the limit.
     /// Asked often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);

@@ -1,6 +1,6 @@
 //! What a restarted daemon does with the segment that its predecessor left.
 //!
-//! 1. The namespace, which knows the inodes, calls [`reattach_object`] for each regular file.
+//! 1. The engine's user, who knows the inodes, calls [`reattach_object`] for each regular file.
 //! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
 //!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
 //!    What the source had been given, but perhaps not for good, goes to it again, unless somebody else has changed the file since.
@@ -43,7 +43,7 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: RawFd) -> Opt
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
     // Nothing is known of what the dead daemon did to it and did not make stable.
     object.unsynced.store(true, Ordering::Relaxed);
-    // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
+    // The flags stay: the fast door goes by them meanwhile, and whoever knows the open handles sets them right.
     // A dead writer may have extended the source before it published the size.
     if let Ok(st) = object.source().stat() {
         seg.object(slot).size.store(st.st_size as u64, Ordering::Release);

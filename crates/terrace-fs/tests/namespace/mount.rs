@@ -280,7 +280,7 @@ impl Parts for EngineParts {
         let (clock, io) = (Arc::new(SystemClock), Arc::new(BlockingIo::default()));
         let engine = Engine::start(self.config.clone(), self.handles.clone(), clock, io).unwrap();
         let _ = self.engine.set(engine.clone());
-        let (base, bytes) = self.handles.namespace_region();
+        let (base, bytes) = self.handles.user_region();
         // SAFETY: the handles are never dropped, and only one daemon lives at a time.
         let region = unsafe { DurableRegion::new(base, bytes) };
         let config = NamespaceConfig::default();

@@ -103,7 +103,7 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
 }
 
 fn namespace_region(shared: &Shared) -> DurableRegion {
-    let (base, bytes) = shared.memory.0.namespace_region();
+    let (base, bytes) = shared.memory.0.user_region();
     // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
     unsafe { DurableRegion::new(base, bytes) }
 }
