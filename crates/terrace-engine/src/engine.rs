@@ -13,7 +13,7 @@ use crate::observe::mrc::{Mrc, Sampling};
 use crate::observe::trace::{Recorder, Recording};
 use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
-use crate::path::read::{self, Door};
+use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
 use crate::path::{objects, resize, sync, write};
 use crate::preload_server::{self, Clients};
@@ -224,8 +224,8 @@ impl Engine {
     ///
     /// # Errors
     /// What the source says.
-    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
-        read::read(&self.cx, o, offset, buf, door)
+    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], access: AccessPath) -> io::Result<usize> {
+        read::read(&self.cx, o, offset, buf, access)
     }
     /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
     /// at once. Waits while too much is dirty.

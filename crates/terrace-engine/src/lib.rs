@@ -46,7 +46,7 @@ pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};
-pub use path::read::Door;
+pub use path::read::AccessPath;
 pub use segment::SegmentHandles;
 pub use source::SourceFile;
 pub use stats::Stats;

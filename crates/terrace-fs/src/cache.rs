@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::Stat;
 use terrace_engine::source::{DataFd, SourceFile};
-use terrace_engine::{Door, Engine, ErrorCursor, Object, ObjectRef};
+use terrace_engine::{AccessPath, Engine, ErrorCursor, Object, ObjectRef};
 
 use crate::attr::{Attr, Time};
 use crate::page_cache::{CachedFile, PageCache};
@@ -91,8 +91,8 @@ impl PageCache for Engine {
     fn error_cursor(&self, object: &ObjectRef) -> ErrorCursor {
         object.error_cursor()
     }
-    fn read(&self, object: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
-        Engine::read(self, object, offset, buf, door)
+    fn read(&self, object: &ObjectRef, offset: u64, buf: &mut [u8], access: AccessPath) -> io::Result<usize> {
+        Engine::read(self, object, offset, buf, access)
     }
     fn write(&self, object: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
         Engine::write(self, object, offset, data)

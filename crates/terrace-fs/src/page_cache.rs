@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use rustix::fs::Stat;
-use terrace_engine::Door;
+use terrace_engine::AccessPath;
 use terrace_engine::source::{DataFd, SourceFile};
 
 use crate::attr::{Attr, Time};
@@ -39,7 +39,13 @@ pub trait PageCache: Send + Sync + 'static {
     /// What a new handle starts from: of the errors up to now it is told the last, if no handle was told of it yet.
     fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
     /// Reads at `offset`; short at the end of the file.
-    fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize>;
+    fn read(
+        &self,
+        object: &Self::Object,
+        offset: u64,
+        buf: &mut [u8],
+        access: AccessPath,
+    ) -> io::Result<usize>;
     /// Writes at `offset`, making the file longer if need be.
     fn write(&self, object: &Self::Object, offset: u64, data: &[u8]) -> io::Result<usize>;
     /// Sets the size, in the cache and in the source.

@@ -135,8 +135,8 @@ pub(crate) struct HandleRecord {
     pub(crate) generation: AtomicU32,
     /// Open flags.
     pub(crate) flags: AtomicU32,
-    /// The answer's door, as `Door::code`.
-    pub(crate) door: AtomicU32,
+    /// The way of access that the answer gave: 1 past the kernel's page cache, 0 through it.
+    pub(crate) access: AtomicU32,
     pub(crate) _pad: u32,
 }
 

@@ -13,7 +13,7 @@ use super::stream::OpenDir;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Life};
 use crate::{CachedFile, PageCache};
-use terrace_engine::Door;
+use terrace_engine::AccessPath;
 use terrace_engine::trim::trim;
 
 const SHARDS: usize = 16;
@@ -24,7 +24,7 @@ pub(crate) struct OpenFile<C: PageCache> {
     pub(crate) object: C::Object,
     pub(crate) cursor: C::Cursor,
     pub(crate) flags: u32,
-    pub(crate) door: Door,
+    pub(crate) access: AccessPath,
     /// The first read is to move the access time.
     pub(crate) atime_due: AtomicBool,
 }
@@ -37,7 +37,7 @@ impl<C: PageCache> OpenFile<C> {
     /// May the opener map it without announcing that? Clients of the fast door do announce it; what they open with
     /// O_DIRECT counts as a stranger's, for strangers do that as well.
     pub(crate) fn may_map_unseen(&self) -> bool {
-        self.door == Door::MainCached || self.flags & libc::O_DIRECT as u32 != 0
+        self.access == AccessPath::Fuse || self.flags & libc::O_DIRECT as u32 != 0
     }
 }
 
@@ -124,7 +124,7 @@ impl<C: PageCache> HandleTable<C> {
                 cursor: cache.error_cursor(&object),
                 object,
                 flags: record.flags.load(Ordering::Relaxed),
-                door: door_of(record.door.load(Ordering::Relaxed)),
+                access: access_of(record.access.load(Ordering::Relaxed)),
                 atime_due: AtomicBool::new(false),
             })
         };
@@ -177,16 +177,16 @@ impl<C: PageCache> HandleTable<C> {
         let record = &self.durable.handles[slot.index()];
         assert_eq!(record.state.load(Ordering::Acquire), FREE, "{slot:?} is taken");
         let generation = self.durable.header.handle_generation.fetch_add(1, Ordering::AcqRel);
-        let (fd, flags, door) = match &what {
-            What::File(file) => (-1, file.flags, file.door),
-            What::Dir(dir) => (dir.fd().as_raw_fd(), 0, Door::MainCached),
+        let (fd, flags, access) = match &what {
+            What::File(file) => (-1, file.flags, file.access),
+            What::Dir(dir) => (dir.fd().as_raw_fd(), 0, AccessPath::Fuse),
         };
         record.fd.store(fd, Ordering::Relaxed);
         record.nodeid.store(inode.nodeid, Ordering::Relaxed);
         record.unique.store(unique, Ordering::Relaxed);
         record.generation.store(generation, Ordering::Relaxed);
         record.flags.store(flags, Ordering::Relaxed);
-        record.door.store(door_code(door), Ordering::Relaxed);
+        record.access.store(access_code(access), Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         let fh = file_handle(&slot, generation);
         let inode = inode.clone();
@@ -213,13 +213,13 @@ impl<C: PageCache> HandleTable<C> {
     }
 }
 
-/// A door's word in the record.
-fn door_code(door: Door) -> u32 {
-    u32::from(door == Door::MainDirect)
+/// The record's word for a way of access.
+fn access_code(access: AccessPath) -> u32 {
+    u32::from(access == AccessPath::FuseDirect)
 }
 
-fn door_of(code: u32) -> Door {
-    if code == door_code(Door::MainDirect) { Door::MainDirect } else { Door::MainCached }
+fn access_of(code: u32) -> AccessPath {
+    if code == access_code(AccessPath::FuseDirect) { AccessPath::FuseDirect } else { AccessPath::Fuse }
 }
 
 /// Handles are numbered from 1 on: 0 is what the kernel sends where it has none.
@@ -232,7 +232,7 @@ fn file_handle(slot: &Slot, generation: u32) -> u64 {
 fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
     let What::File(file) = what else { return };
-    if file.door == Door::MainDirect {
+    if file.access == AccessPath::FuseDirect {
         inode.emptied.begin_bypass();
     }
     if file.writes() {
@@ -252,7 +252,7 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
     let mut life = inode.life.lock();
     life.handles -= 1;
     let What::File(file) = &handle.what else { return };
-    if file.door == Door::MainDirect {
+    if file.access == AccessPath::FuseDirect {
         inode.emptied.end_bypass();
     }
     if file.writes() {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Stat, StatFs};
 use rustix::io::Errno;
-use terrace_engine::Door;
+use terrace_engine::AccessPath;
 
 use crate::attr::Attr;
 use crate::error::Result;
@@ -76,7 +76,7 @@ impl<C: PageCache> Namespace<C> {
             return Ok(opened(&inode, fh, handle.file()?, false));
         }
         let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
-        let door = if direct { Door::MainDirect } else { Door::MainCached };
+        let access = if direct { AccessPath::FuseDirect } else { AccessPath::Fuse };
 
         let mut life = inode.life.lock();
         let object = self.object_of(&inode, &mut life)?;
@@ -88,7 +88,7 @@ impl<C: PageCache> Namespace<C> {
         inode.used.store(true, Ordering::Relaxed);
         let Look { changed, stat, digest } = self.look_behind(&inode, &object)?;
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
-        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, door, atime_due };
+        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
         let mut answer = opened(&inode, 0, &file, !changed);
         answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
         if changed {
@@ -141,7 +141,7 @@ impl<C: PageCache> Namespace<C> {
                 self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
             }
         }
-        self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.door))
+        self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.access))
     }
 
     /// Writes `data`.
@@ -153,7 +153,7 @@ impl<C: PageCache> Namespace<C> {
         };
         let (inode, file) = (&handle.inode, handle.file()?);
         inode.touch();
-        if kind.from_cache || file.door == Door::MainCached {
+        if kind.from_cache || file.access == AccessPath::Fuse {
             note_paged::<C>(inode, &file.object);
         }
         if !kind.from_cache {
@@ -161,7 +161,7 @@ impl<C: PageCache> Namespace<C> {
         }
         let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
-        if file.door == Door::MainDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
+        if file.access == AccessPath::FuseDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
             self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
         }
@@ -282,7 +282,7 @@ fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, f
     if !fresh {
         inode.emptied.note();
     }
-    let direct = file.door == Door::MainDirect;
+    let direct = file.access == AccessPath::FuseDirect;
     Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
 }
 

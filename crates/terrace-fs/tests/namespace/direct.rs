@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::Stat;
 
-use terrace_engine::Door;
+use terrace_engine::AccessPath;
 use terrace_engine::source::{DataFd, SourceFile};
 use terrace_fs::{Attr, CachedFile, PageCache, Time};
 
@@ -85,7 +85,7 @@ impl PageCache for Direct {
 
     fn error_cursor(&self, _: &Self::Object) {}
 
-    fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], _: Door) -> io::Result<usize> {
+    fn read(&self, object: &Self::Object, offset: u64, buf: &mut [u8], _: AccessPath) -> io::Result<usize> {
         let (fd, mut done) = (object.0.reader()?, 0);
         while done < buf.len() {
             match rustix::io::pread(&*fd, &mut buf[done..], offset + done as u64)? {
