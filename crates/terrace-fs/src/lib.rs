@@ -14,16 +14,16 @@
 //! |---|---|
 //! | [`fuse`] | the kernel's requests, each one call of [`Namespace`]; all that knows FUSE |
 //! | `cache` | the engine as the namespace's page cache |
-//! | `ops/lookup`, `ops/change` | names to inodes, attributes; changes of attributes |
-//! | `ops/make`, `ops/remove` | operations that change names |
-//! | `ops/file`, `ops/dir`, `ops/xattr` | content, listings, extended attributes |
-//! | `ops/creds` | acting for the caller |
 //! | `pressure/shrink` | when descriptors become few |
 //! | `pressure/deleted` | files deleted behind the mount that cannot be written |
+//! | `ops/make`, `ops/remove` | operations that change names |
+//! | `ops/dir`, `ops/file`, `ops/xattr` | listings, content, extended attributes |
+//! | `ops/lookup`, `ops/change` | names to inodes, attributes; changes of attributes |
 //! | `namespace` | the tables put together, recovery, the end of an inode |
+//! | `ops/creds` | acting for the caller |
+//! | `inode/handle`, `inode/stream`, `inode/table` | tables of what is open and what the kernel knows |
+//! | `inode/journal`, `inode/durable` | what a restarted daemon needs |
 //! | `pressure`, [`limits`], `pressure/heap` | how full the tables are, descriptors, memory that a burst leaves behind |
-//! | `inode/table`, `inode/handle`, `inode/stream` | tables of what the kernel knows and what is open |
-//! | `inode/durable`, `inode/journal` | what a restarted daemon needs |
 //! | `coherence` | writes that the kernel's own page cache may not show |
 //! | `page_cache`, `kernel` | the two sides that the namespace stands between |
 //! | `attr`, `error` | plain data |
