@@ -1,7 +1,7 @@
-//! Room that a burst leaves behind in a table goes back.
+//! Gives back memory after a burst of objects.
 //!
-//! A hash table keeps the room of its largest moment: as much as the most objects there ever were need, not those there are. The tables count
-//! against the user's memory by what is in them.
+//! A hash table keeps the room of its largest size: that of the largest number of objects ever, not of the present one. The tables
+//! count against the user's memory by their present content.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use std::hash::Hash;
 /// Tables of less room are left alone.
 const ROOM_MIN: usize = 256;
 
-/// Gives back most of the room of a table that is hardly filled any more. Rare: what is left is twice what is used.
+/// Shrinks a table that is nearly empty, to twice its content. Rare.
 pub fn trim<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     if table.capacity() > ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);

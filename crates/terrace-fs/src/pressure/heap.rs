@@ -1,8 +1,9 @@
-//! Free memory of the heap goes back to the kernel.
+//! Gives free memory of the heap back to the kernel after a burst of inodes.
 //!
-//! The allocator keeps what was freed between things that live on: after a burst of inodes, as much as they were.
+//! The allocator keeps freed memory between live allocations. It is bounded by the largest number of inodes ever, not by the present one.
 
-/// Decides when what was freed is to be given back to the kernel: after half of a large number of things have gone.
+/// Decides when freed memory is given back to the kernel: after half of a large number of entries were
+/// removed.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     most: usize,
