@@ -12,7 +12,6 @@ use syn::visit::Visit;
 const NOT_YET: &[(&str, &str)] = &[
     ("crates/terrace-bench/src", "its harness is being rewritten"),
     ("crates/terrace/src", "keeper and instance are being taken apart"),
-    ("crates/terrace-engine/src/namespace", "becomes a crate of its own: an open directory and its stream"),
     ("crates/terrace-preload/src", "a read and what it does about a miss"),
     ("crates/terrace-tests/src", "the rig and what keeps it busy"),
     ("crates/terrace-policy/src", "lib.rs has the types of all policies, and builds these"),
@@ -34,7 +33,8 @@ struct Module {
 #[derive(Debug, Default)]
 struct Crate(Vec<Module>);
 
-fn is_test(attrs: &[syn::Attribute]) -> bool {
+/// Whether an item is compiled for tests only.
+pub fn is_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|a| {
         a.path().is_ident("cfg") && a.parse_args::<syn::Path>().is_ok_and(|what| what.is_ident("test"))
     })

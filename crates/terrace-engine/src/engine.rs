@@ -13,7 +13,7 @@ use crate::observe::mrc::Sampling;
 use crate::observe::trace::{Recorder, Recording};
 use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
-use crate::path::read::{self, Door};
+use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
 use crate::path::{objects, resize, sync, write};
 use crate::preload_server::{self, Clients};
@@ -46,7 +46,7 @@ pub struct Engine {
 /// Life of an instance.
 impl Engine {
     /// Starts an engine over the memory files of `handles`, new ones or those that a dead engine has left. Over the latter
-    /// the namespace must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
+    /// its user must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
     ///
     /// # Errors
     /// Unknown policy, memory under the minimum, too many ring slots.
@@ -157,7 +157,7 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Registers further memory kept for the user (namespace tables, bytes); it counts against the limit.
+    /// Registers further memory kept for the user (tables of inodes, bytes); it counts against the limit.
     /// `bytes` is called often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
@@ -191,7 +191,7 @@ impl Engine {
         self.cx.lookup_object(id)
     }
     /// True if pages or shadows of the object are known.
-    pub(crate) fn remembers(&self, o: &ObjectRef) -> bool {
+    pub fn remembers(&self, o: &ObjectRef) -> bool {
         !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
     /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
@@ -206,6 +206,11 @@ impl Engine {
     /// dropped unwritten.
     pub fn discard_object(&self, id: ObjectId) {
         objects::discard_object(&self.cx, id);
+    }
+    /// Objects whose last writeback failed.
+    pub fn failing_objects(&self) -> Vec<ObjectId> {
+        let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
+        self.cx.unwritten_objects().iter().filter_map(failing).collect()
     }
     /// Takes over the object `id` if the dead daemon had published it.
     pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
@@ -223,8 +228,8 @@ impl Engine {
     ///
     /// # Errors
     /// The source's error.
-    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
-        read::read(&self.cx, o, offset, buf, door)
+    pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], access: AccessPath) -> io::Result<usize> {
+        read::read(&self.cx, o, offset, buf, access)
     }
     /// Writes `data` at `offset`: into frames, dirty, visible at once on every path. The size of the source
     /// grows at once. Waits while too many pages are dirty.

@@ -13,8 +13,9 @@
 //! | `state` | all data that change under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
+//! | [`trim`](mod@trim) | room that a burst leaves behind in a table |
 //!
-//! [`namespace`] has names, inodes, handles and attributes; `pagecache` is the engine as it sees it.
+//! The engine is a cache of objects, which are numbered files. It knows neither names nor inodes nor how requests come: `terrace-fs` does.
 //!
 //! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock,
 //! object dirty set. No lock but an object's own is held during I/O, and that of the source root while all of
@@ -27,16 +28,14 @@ mod context;
 mod engine;
 pub mod file;
 pub mod io;
-pub mod namespace;
 pub mod observe;
-mod pagecache;
 pub mod path;
 mod preload_server;
 mod reclaim;
 mod rings;
 pub mod segment;
 mod state;
-mod trim;
+pub mod trim;
 mod yield_memory;
 
 pub use file::{object, source};
@@ -47,8 +46,7 @@ pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};
-pub use path::read::Door;
+pub use path::read::AccessPath;
 pub use segment::SegmentHandles;
 pub use source::SourceFile;
 pub use terrace_shm::compress::Mode as Codec;
-pub use trim::set_up_heap;

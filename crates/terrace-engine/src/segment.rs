@@ -10,8 +10,8 @@ use terrace_shm::layout::FRAMES_MAX;
 use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 
-/// Room for the namespace's durable tables (sparse), bytes.
-const NAMESPACE_BYTES: usize = 512 << 20;
+/// Room for durable tables of the engine's user (sparse), bytes.
+const USER_BYTES: usize = 512 << 20;
 
 const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::SLOTS_MAX);
 
@@ -62,7 +62,7 @@ impl SegmentHandles {
         let segment_ro = read_only_twin(segment_fd.as_fd())?;
         let touch_fd = memfd("terrace-touch", geometry.touch_bytes())?;
         let touches = Arc::new(TouchTable::attach(&touch_fd, &geometry)?);
-        let durable_bytes = geometry.frame_table_bytes() + NAMESPACE_BYTES;
+        let durable_bytes = geometry.frame_table_bytes() + USER_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
         Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, durable, durable_fd })
@@ -73,12 +73,12 @@ impl SegmentHandles {
         // SAFETY: in bounds of the first part of the region; accessed as atomics only.
         unsafe { AtomicU8::from_ptr(self.durable.as_ptr().add(frame as usize)) }
     }
-    /// The part of the durable region that is the namespace's: start and bytes. Zero when new.
-    pub fn namespace_region(&self) -> (NonNull<u8>, usize) {
+    /// The part of the durable region that is the user's, for tables that outlive terraced as the frames' flags do: start and bytes. Zero when new.
+    pub fn user_region(&self) -> (NonNull<u8>, usize) {
         let at = self.segment.geometry().frame_table_bytes();
         // SAFETY: within the mapping.
         let p = unsafe { self.durable.as_ptr().add(at) };
-        (NonNull::new(p).expect("mapping is not null"), NAMESPACE_BYTES)
+        (NonNull::new(p).expect("mapping is not null"), USER_BYTES)
     }
 }
 

@@ -1,7 +1,6 @@
-//! Gives back memory after a burst of inodes.
+//! Gives back memory after a burst of objects.
 //!
-//! A hash table keeps the room of its largest size, and the allocator keeps freed memory between live
-//! allocations. Both are bounded by the largest number of inodes ever, not by the present one; the tables
+//! A hash table keeps the room of its largest size: that of the largest number of objects ever, not of the present one. The tables
 //! count against the user's memory by their present content.
 
 use std::collections::HashMap;
@@ -11,54 +10,9 @@ use std::hash::Hash;
 const ROOM_MIN: usize = 256;
 
 /// Shrinks a table that is nearly empty, to twice its content. Rare.
-pub(crate) fn trim<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+pub fn trim<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     if table.capacity() > ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);
-    }
-}
-
-/// Decides when freed memory is given back to the kernel: after half of a large number of entries were
-/// removed.
-#[derive(Debug, Default)]
-pub(crate) struct Freed {
-    most: usize,
-}
-
-impl Freed {
-    /// Fewer things are no reason.
-    const MANY: usize = 4096;
-
-    /// So many there are now. Has much been freed since the last time that it was said so?
-    pub(crate) fn is_much(&mut self, now: usize) -> bool {
-        self.most = self.most.max(now);
-        let much = self.most >= Self::MANY && now <= self.most / 2;
-        if much {
-            self.most = now;
-        }
-        much
-    }
-}
-
-/// Allocations from here on have a mapping of their own, which goes when they are freed.
-#[cfg(target_env = "gnu")]
-const MAPPED_BYTES: libc::c_int = 1 << 20;
-
-/// Sets the allocator up for a daemon: to be called before it has threads. Left to itself, glibc takes the first large buffer that is freed for a
-/// reason to keep others of its size in its heaps, where a new one is zeroed by hand: all 16 MiB of a buffer for requests, of which one is used.
-pub fn set_up_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets a parameter of the allocator.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES);
-    }
-}
-
-/// Gives free memory of the heap back to the kernel, where the C library does not do so by itself.
-pub(crate) fn give_heap_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes the allocator's own locks, and touches free memory only.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 
@@ -80,27 +34,5 @@ mod tests {
             table.capacity()
         );
         assert!((0..100).all(|i| table[&i] == i));
-    }
-
-    #[test]
-    #[cfg(target_env = "gnu")]
-    fn large_buffers_leave_the_heap_alone() {
-        // SAFETY: asks the allocator for its books.
-        let in_heaps = || unsafe { libc::mallinfo2() }.arena;
-        set_up_heap();
-        drop(vec![0_u8; 16 << 20]);
-        let before = in_heaps();
-        let again = std::hint::black_box(vec![0_u8; 16 << 20]);
-        assert!(in_heaps() < before + (8 << 20), "a mapping of its own");
-        drop(again);
-    }
-
-    #[test]
-    fn freed_memory_is_given_back_once_a_burst() {
-        let mut freed = Freed::default();
-        assert!(!freed.is_much(100) && !freed.is_much(1), "few things are no reason");
-        assert!(!freed.is_much(10_000) && !freed.is_much(5001));
-        assert!(freed.is_much(5000) && !freed.is_much(4000), "told once");
-        assert!(freed.is_much(2000) && !freed.is_much(10));
     }
 }

@@ -129,7 +129,7 @@ impl SegmentHandles {
 #[cfg(test)]
 mod tests {
     use crate::io::NullIo;
-    use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+    use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
 
@@ -153,7 +153,7 @@ mod tests {
         let (clean, dirty) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let a = engine.object(7, clean.as_raw_fd(), 48 * MIB).unwrap();
         let mut buf = vec![0; MIB as usize];
-        (0..48).for_each(|mib| assert!(engine.read(&a, mib * MIB, &mut buf, Door::Library).is_ok()));
+        (0..48).for_each(|mib| assert!(engine.read(&a, mib * MIB, &mut buf, AccessPath::Preload).is_ok()));
         dirty.set_len(4 * MIB).unwrap();
         let b = engine.object(8, dirty.as_raw_fd(), 4 * MIB).unwrap();
         (0..4).for_each(|mib| assert!(engine.write(&b, mib * MIB, &vec![5; MIB as usize]).is_ok()));
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(found.dirty, 1024);
         assert!(found.pages < 5 * 1024, "{found:?}");
         for mib in 0..4 {
-            engine.read(&b, mib * MIB, &mut buf, Door::Library).unwrap();
+            engine.read(&b, mib * MIB, &mut buf, AccessPath::Preload).unwrap();
             assert!(buf.iter().all(|&byte| byte == 5), "MiB {mib}");
         }
         assert_eq!(engine.check(), Vec::<String>::new());
@@ -193,8 +193,9 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 40 * MIB).unwrap();
         let mut buf = vec![0; MIB as usize];
-        let mut fill =
-            || (0..40).for_each(|mib| assert!(engine.read(&o, mib * MIB, &mut buf, Door::Library).is_ok()));
+        let mut fill = || {
+            (0..40).for_each(|mib| assert!(engine.read(&o, mib * MIB, &mut buf, AccessPath::Preload).is_ok()))
+        };
         fill();
         let full = engine.stats().memory.used_bytes;
         engine.set_ceiling(20 * MIB);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrace_engine::io::BlockingIo;
 use terrace_engine::trace::Kind;
-use terrace_engine::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+use terrace_engine::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::ring::Ring;
@@ -199,7 +199,7 @@ fn a_hostile_client_changes_nothing() {
     let mut recorder = engine.record().unwrap();
     while attackers.iter_mut().any(|a| a.try_wait().unwrap().is_none()) {
         let first = rng.below(PAGES - 16);
-        let n = engine.read(&o, first * 4096, &mut buf, Door::MainDirect).unwrap();
+        let n = engine.read(&o, first * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
         for (i, page) in buf[..n].chunks(4096).enumerate() {
             assert!(page == content(first + i as u64), "page {} is not the file's", first + i as u64);
         }
@@ -388,7 +388,7 @@ fn a_right_to_write_ends_with_its_reason() {
         assert_eq!(served.after(5), (2, 3), "root's right is not that of the user it became");
     }
     let mut page = [0; 4096];
-    served.engine.read(&o, 3 * 4096, &mut page, Door::MainDirect).unwrap();
+    served.engine.read(&o, 3 * 4096, &mut page, AccessPath::FuseDirect).unwrap();
     assert!(page == content(3));
     served.end();
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_api::stats::Stats;
 use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
 use terrace_engine::{
-    Admit, Codec, CompressedConfig, Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
+    AccessPath, Admit, Codec, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
 };
 
 /// xorshift64*: seeded, printed, reproducible.
@@ -89,11 +89,11 @@ impl World {
         engine.serve().unwrap();
         self.engine = engine;
     }
-    fn read_and_compare(&self, id: u64, offset: u64, len: usize, door: Door) {
+    fn read_and_compare(&self, id: u64, offset: u64, len: usize, access: AccessPath) {
         let o = self.object(id);
         let mut buf = vec![0xaa; len];
         let n = loop {
-            match self.engine.read(&o, offset, &mut buf, door) {
+            match self.engine.read(&o, offset, &mut buf, access) {
                 Ok(n) => break n,
                 Err(e) => assert_eq!(e.raw_os_error(), Some(5), "only injected errors"),
             }
@@ -104,7 +104,7 @@ impl World {
         assert_eq!(n, want.len(), "file {id}, offset {offset}, len {len}: length");
         if let Some(i) = (0..n).find(|&i| buf[i] != want[i]) {
             panic!(
-                "file {id}, byte {} (read at {offset}+{len}, {door:?}): {} instead of {}",
+                "file {id}, byte {} (read at {offset}+{len}, {access:?}): {} instead of {}",
                 from + i,
                 buf[i],
                 want[i]
@@ -144,8 +144,9 @@ impl World {
         let pressed = compresses && rng.below(16) > 0;
         match rng.below(if pressed { 91 } else { 100 }) {
             0..40 => {
-                let door = [Door::MainCached, Door::MainDirect, Door::Library][rng.below(3) as usize];
-                self.read_and_compare(id, rng.below(SIZE_MAX), rng.below(200_000) as usize, door);
+                let access =
+                    [AccessPath::Fuse, AccessPath::FuseDirect, AccessPath::Preload][rng.below(3) as usize];
+                self.read_and_compare(id, rng.below(SIZE_MAX), rng.below(200_000) as usize, access);
             }
             40..75 => self.write(rng, id),
             75..80 => {
@@ -199,7 +200,7 @@ impl World {
         let bad = self.engine.check();
         assert!(bad.is_empty(), "check: {bad:#?}");
         for id in 1..=FILES {
-            self.read_and_compare(id, 0, SIZE_MAX as usize + 400_000, Door::MainDirect);
+            self.read_and_compare(id, 0, SIZE_MAX as usize + 400_000, AccessPath::FuseDirect);
         }
         let stats = self.engine.stats();
         assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "over the limit: {:?}", stats.memory);
@@ -313,7 +314,7 @@ fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
     w.engine.truncate(&o, 10_000).unwrap();
     w.engine.truncate(&o, 40_000).unwrap();
     w.model.insert(1, [vec![7; 10_000], vec![0; 30_000]].concat());
-    w.read_and_compare(1, 0, 40_000, Door::MainDirect);
+    w.read_and_compare(1, 0, 40_000, AccessPath::FuseDirect);
     w.engine.shutdown().unwrap();
 }
 
@@ -356,7 +357,7 @@ fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
     assert_eq!(error.raw_os_error(), Some(28));
     io.set(Faults::default());
     let mut back = vec![0; written as usize];
-    assert_eq!(w.engine.read(&o, 0, &mut back, Door::Library).unwrap(), written as usize);
+    assert_eq!(w.engine.read(&o, 0, &mut back, AccessPath::Preload).unwrap(), written as usize);
     assert!(back.iter().all(|&b| b == 3));
     w.engine.shutdown().unwrap();
     assert_eq!(std::fs::metadata(w.path(1)).unwrap().len(), written);
@@ -381,7 +382,7 @@ fn no_torn_page_under_concurrent_readers_and_writers() {
                 let mut buf = vec![0u8; 16384];
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     let p = rng.below(pages - 4);
-                    engine.read(o, p * 4096, &mut buf, Door::MainDirect).unwrap();
+                    engine.read(o, p * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
                     for page in buf.chunks(4096) {
                         assert!(page.chunks(8).all(|c| c == &page[..8]), "torn page near {p}");
                     }

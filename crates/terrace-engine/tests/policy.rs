@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_engine::io::NullIo;
-use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 use terrace_policy::{Evict, build};
 use terrace_sim::sim::{Mode, run_ids};
 
@@ -74,7 +74,7 @@ fn decides_as_the_simulator(name: &str) {
     let accesses = accesses();
     let mut buf = vec![0; PAGE as usize];
     for (i, &page) in accesses.iter().enumerate() {
-        let read = engine.read(&object, u64::from(page) * PAGE, &mut buf, Door::MainDirect).unwrap();
+        let read = engine.read(&object, u64::from(page) * PAGE, &mut buf, AccessPath::FuseDirect).unwrap();
         assert_eq!(read, PAGE as usize);
         let done = i + 1;
         if done % STEP != 0 && done != REQUESTS {

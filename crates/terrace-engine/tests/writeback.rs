@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use terrace_engine::io::{BlockingIo, Io, IoVec};
-use terrace_engine::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 
 /// What the engine is about to do to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Rig, &ObjectRef) -> i
     rig.check();
     broken.store(false, Ordering::Relaxed);
     let mut back = [0; 8192];
-    rig.engine.read(&rig.object(1), 0, &mut back, Door::Library).unwrap();
+    rig.engine.read(&rig.object(1), 0, &mut back, AccessPath::Preload).unwrap();
     assert_eq!(back, [7; 8192]);
     rig.engine.shutdown().unwrap();
     assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 8192]);
@@ -256,7 +256,7 @@ fn nameless_file_fails_no_flush_of_all() {
     assert_eq!(rig.engine.dirty_report(1).bytes, 0, "nothing that could be lost");
     assert!(rig.engine.fsync(&o, false, &o.error_cursor()).is_err(), "a handle is told all the same");
     let mut back = [0; 8192];
-    rig.engine.read(&o, 0, &mut back, Door::Library).unwrap();
+    rig.engine.read(&o, 0, &mut back, AccessPath::Preload).unwrap();
     assert_eq!(back, [7; 8192]);
     rig.check();
 }

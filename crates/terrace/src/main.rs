@@ -13,7 +13,6 @@
 //! | [`cli`], [`config`], [`size`], [`error`] | command line, configuration, messages |
 //! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and reports of lost data |
-//! | [`fuse`] | the kernel's requests, answered by the engine's namespace |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
@@ -24,7 +23,6 @@ mod config;
 mod control;
 mod daemon;
 mod error;
-mod fuse;
 mod generate;
 mod holders;
 mod instance;

@@ -4,10 +4,11 @@ use crate::file::backoff::Backoff;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::errseq::{ErrorCursor, ErrorSequence};
 use crate::file::readahead::Readahead;
-use crate::file::source::SourceFile;
+use crate::file::source::{DataFd, SourceFile};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
 
 /// Number of an object: the inode number that programs see on the mount.
@@ -100,9 +101,32 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
+    /// Sends the fast door's readers of this file to the main door, or no longer: somebody has it open for writing behind the kernel's page cache.
+    pub fn set_slow(&self, slow: bool) {
+        self.set_flag(FLAG_SLOW, slow);
+    }
+    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The door sets it, too, when the
+    /// client announces it; who counts the writers takes it back.
+    pub fn set_mapped(&self, mapped: bool) {
+        self.set_flag(FLAG_MAPPED, mapped);
+    }
     /// Pages that the source does not show yet, those on their way among them.
     pub fn dirty_pages(&self) -> u64 {
         self.dirty.lock().unwritten()
+    }
+    /// Whether something of it may have to be written, or written once more.
+    pub fn is_unsettled(&self) -> bool {
+        self.dirty.lock().totals().all() > 0
+    }
+    /// Nobody has the file open for writing any more: gives up its writer, unless something is left to be written. It is closed when the result
+    /// is dropped.
+    pub fn close_writer(&self) -> Option<Arc<DataFd>> {
+        // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
+        let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
+        if self.dirty_pages() > 0 {
+            return None;
+        }
+        self.source.close_writer(self.is_unsettled())
     }
     /// The source's file has no name left.
     pub(crate) fn is_nameless(&self) -> bool {

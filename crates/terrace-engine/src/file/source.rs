@@ -1,4 +1,4 @@
-//! A file of the source, reached through the O_PATH descriptor that the namespace holds.
+//! A file of the source, reached through an O_PATH descriptor that the engine's user holds.
 //!
 //! Data descriptors are opened when a program opens the file, or else when first needed, and closed at the
 //! last close of the file. An open descriptor is used for everything that it allows, because the mode, and
@@ -74,7 +74,7 @@ impl SourceFile {
         }
     }
     /// As `new`, read and written through the kernel's page cache.
-    pub(crate) fn through_page_cache(path_fd: RawFd) -> SourceFile {
+    pub fn through_page_cache(path_fd: RawFd) -> SourceFile {
         SourceFile { bypass: false, ..SourceFile::new(path_fd) }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
@@ -136,7 +136,7 @@ impl SourceFile {
         })
     }
     /// The writer, if it is open.
-    pub(crate) fn open_writer(&self) -> Option<Arc<DataFd>> {
+    pub fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
     /// Takes over a descriptor, open for reading and writing, from the creator of the file, or from an
@@ -156,17 +156,17 @@ impl SourceFile {
         Ok((fd, direct.into_inner()))
     }
     /// Data descriptors that are open.
-    pub(crate) fn data_held(&self) -> usize {
+    pub fn data_held(&self) -> usize {
         [&self.read, &self.write, &self.tail].into_iter().filter(|slot| slot.lock().is_some()).count()
     }
     /// Closes the reader when its last user is done.
-    pub(crate) fn close_reader(&self) {
+    pub fn close_reader(&self) {
         drop(self.read.lock().take());
     }
     /// Closes the descriptors for writing. The writer itself closes when the result and all other references
     /// are dropped. It stays open if no other descriptor can make the file stable, and, if the file is
     /// `unstable`, because its pages may have to be written again.
-    pub(crate) fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
+    pub fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
         if self.write.lock().is_none() && self.tail.lock().is_none() {
             return None;
         }

@@ -91,7 +91,7 @@ impl Object {
     /// True if another program has changed the source, whose current state is `stat`, since its mtime was
     /// restored after a writeback. (Also true if the mtime could not be restored, as for a file of another
     /// owner.)
-    pub(crate) fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
+    pub fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
         let _times = self.times.lock();
         let (newest, _) = times_of(stat);
         let resized = stat.st_size as u64 != self.size();

@@ -161,7 +161,7 @@ mod tests {
     use crate::Engine;
     use crate::clock::ManualClock;
     use crate::io::NullIo;
-    use crate::{Door, EngineConfig, ObjectRef, SegmentHandles};
+    use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::time::Duration;
@@ -196,7 +196,7 @@ mod tests {
         fn read(&self, pages: RangeInclusive<u64>) {
             let mut buf = [0; 4096];
             for page in pages {
-                self.engine.read(&self.o, page * PAGE, &mut buf, Door::MainDirect).unwrap();
+                self.engine.read(&self.o, page * PAGE, &mut buf, AccessPath::FuseDirect).unwrap();
             }
         }
         fn resident(&self, page: u64) -> bool {

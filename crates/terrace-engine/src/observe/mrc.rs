@@ -286,7 +286,7 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::io::NullIo;
     use crate::state::sampler::EVENTS_MAX;
-    use crate::{Door, EngineConfig, ObjectRef, SegmentHandles};
+    use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
 
     struct Rng(u64);
@@ -344,7 +344,7 @@ mod tests {
             let mut buf = [0; 512];
             for (i, page) in pages.enumerate() {
                 // In the middle, where nothing is read ahead.
-                self.engine.read(&self.o, page * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
+                self.engine.read(&self.o, page * 4096 + 1024, &mut buf, AccessPath::FuseDirect).unwrap();
                 if i % 250 == 0 {
                     self.clock.advance(LOOK_MIN);
                     self.engine.sampling.sample();
@@ -449,7 +449,7 @@ mod tests {
         let s = stage("lru", 16);
         let mut buf = [0; 512];
         for page in (0..PAGES).chain(0..PAGES) {
-            s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, Door::MainDirect).unwrap();
+            s.engine.read(&s.o, page * 7919 % PAGES * 4096 + 1024, &mut buf, AccessPath::FuseDirect).unwrap();
         }
         assert!(s.engine.cx.state.lock().sampler.dropped > EVENTS_MAX as u64);
         let told = s.told();

@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::io::NullIo;
-    use crate::{Door, EngineConfig, SegmentHandles, SystemClock};
+    use crate::{AccessPath, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
 
     fn engine() -> Arc<Engine> {
@@ -322,17 +322,17 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
         let mut buf = [0; 8192];
-        engine.read(&o, 0, &mut buf, Door::MainDirect).unwrap();
+        engine.read(&o, 0, &mut buf, AccessPath::FuseDirect).unwrap();
         let recorder = engine.record().unwrap();
         assert!(engine.record().is_none(), "one at a time");
-        engine.read(&o, 100, &mut buf[..50], Door::MainDirect).unwrap();
+        engine.read(&o, 100, &mut buf[..50], AccessPath::FuseDirect).unwrap();
         engine.write(&o, 5 * 4096, &buf[..10]).unwrap();
-        engine.read(&o, 4096, &mut buf[..4096], Door::MainDirect).unwrap();
-        engine.read(&o, 100 * 4096, &mut buf, Door::MainDirect).unwrap();
+        engine.read(&o, 4096, &mut buf[..4096], AccessPath::FuseDirect).unwrap();
+        engine.read(&o, 100 * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
         let miss = Kind::MainMiss;
         let expected = [(0, Kind::MainHit), (5, Kind::Write), (1, Kind::MainHit), (100, miss), (101, miss)];
         assert_eq!(all(recorder), (expected.to_vec(), Lost::default()));
-        engine.read(&o, 0, &mut buf, Door::MainDirect).unwrap();
+        engine.read(&o, 0, &mut buf, AccessPath::FuseDirect).unwrap();
         let recorder = engine.record().unwrap();
         assert_eq!(all(recorder), (Vec::new(), Lost::default()), "nothing is noted between two recordings");
     }

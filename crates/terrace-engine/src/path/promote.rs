@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::path::resize;
     use crate::state::compressed::tests::{PAGES, Squeezed, content};
-    use crate::{Door, Engine, ObjectRef};
+    use crate::{AccessPath, Engine, ObjectRef};
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
     use terrace_shm::compress::Mode;
@@ -145,7 +145,7 @@ mod tests {
         promoted_while("an eviction and a read from the source", Some(content(3)), |engine, o| {
             resize::empty_compressed(&engine.cx);
             let mut buf = [0; PAGE_SIZE];
-            engine.read(o, 3 * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
+            engine.read(o, 3 * PAGE_SIZE as u64, &mut buf, AccessPath::Preload).unwrap();
         });
         promoted_while("another promotion", Some(content(3)), |engine, o| {
             assert_eq!(promote_page(&engine.cx, o, 3), Ok(()));

@@ -31,13 +31,13 @@ thread_local! {
 
 /// The path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum AccessPath {
     /// A mount open behind the kernel's page cache: terrace is the second level.
-    MainCached,
+    Fuse,
     /// A mount open that bypasses the kernel's page cache (clients of the preload library).
-    MainDirect,
+    FuseDirect,
     /// The library.
-    Library,
+    Preload,
 }
 
 /// A page of a plan.
@@ -51,7 +51,7 @@ struct Planned {
 #[derive(Clone, Copy)]
 struct Miss {
     at: u64,
-    door: Door,
+    access: AccessPath,
     /// The object's content lock is held: the source's answer for an absent page is its content, even if the
     /// entry changes meanwhile.
     calm: bool,
@@ -76,7 +76,7 @@ pub(crate) fn read(
     o: &ObjectRef,
     offset: u64,
     buf: &mut [u8],
-    door: Door,
+    access: AccessPath,
 ) -> io::Result<usize> {
     cx.counters.reads.fetch_add(1, Ordering::Relaxed);
     let (mut done, mut missed) = (0, 0);
@@ -100,7 +100,7 @@ pub(crate) fn read(
                 break;
             }
             Outcome::Miss { done: n } => {
-                let miss = Miss { at: at + n as u64, door, calm: calm.is_some() };
+                let miss = Miss { at: at + n as u64, access, calm: calm.is_some() };
                 let n2 = fault(cx, o, miss, &mut rest[n..])?;
                 if traced {
                     cx.note_access(o, miss.at, n2, Kind::MainMiss);
@@ -136,27 +136,27 @@ pub(crate) fn read(
 
 /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
 fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
-    let Miss { at, door, .. } = miss;
+    let Miss { at, access, .. } = miss;
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
         return Ok(0);
     }
     let end = (at + buf.len() as u64).min(size);
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
-    if door != Door::MainCached {
+    if access != AccessPath::Fuse {
         // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
         let window_max = (cx.config.readahead_max_bytes / PAGE_SIZE) as u64;
         let ahead = o.readahead.lock().beyond(first, pages, window_max);
         pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
     }
-    match plan(cx, o, first, pages, door) {
+    match plan(cx, o, first, pages, access) {
         Plan::Again => Ok(0),
         Plan::Fill(plan, known) => fill(cx, o, miss, end, buf, plan, known),
         Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan),
     }
 }
 
-fn plan(cx: &Context, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
+fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) -> Plan {
     let mut state = cx.state.lock();
     let slot = o.slot_index();
     if state.in_flight.contains(&(slot, first)) {
@@ -171,12 +171,12 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
         }
     }
     let Some((_, shadow)) = state.pages.snapshot(o, first) else { return Plan::Again };
-    let admit = door != Door::MainCached || shadow != 0;
+    let admit = access != AccessPath::Fuse || shadow != 0;
     let (mut absent, mut known) = (Vec::new(), 0);
     for page in first..first + pages {
         match state.pages.snapshot(o, page) {
             Some((before, shadow))
-                if (door != Door::MainCached || (shadow != 0) == admit)
+                if (access != AccessPath::Fuse || (shadow != 0) == admit)
                     && !state.in_flight.contains(&(slot, page)) =>
             {
                 absent.push((page, before));
@@ -237,7 +237,7 @@ fn fill(
     }
     if read.is_ok() && known {
         // Behind its page cache the kernel reads ahead: two such reads are under way at once.
-        let at_once = if miss.door == Door::MainCached && plan.len() > 1 { 2 } else { 1 };
+        let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
         if let Some(compressed) = &mut state.compressed {
             compressed.note_source_read(plan.len(), took / at_once);
         }
@@ -347,7 +347,7 @@ fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned
 #[cfg(test)]
 mod tests {
     use crate::io::{Io, IoVec, NullIo};
-    use crate::{Door, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
     use parking_lot::Mutex;
     use std::io;
     use std::os::fd::{AsRawFd, RawFd};
@@ -394,7 +394,7 @@ mod tests {
     }
 
     /// Source reads that it takes to read the first 16 pages of a file that `meddle` changes during each of them.
-    fn reads_needed(door: Door, meddle: impl Fn(&Engine, &ObjectRef) + Send) -> u32 {
+    fn reads_needed(access: AccessPath, meddle: impl Fn(&Engine, &ObjectRef) + Send) -> u32 {
         let config = EngineConfig {
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(16 << 20),
@@ -417,7 +417,7 @@ mod tests {
             });
             *device.meddler.lock() = Some(ask);
             let mut buf = vec![1; 16 * 4096];
-            assert_eq!(engine.read(o, 0, &mut buf, door).unwrap(), buf.len());
+            assert_eq!(engine.read(o, 0, &mut buf, access).unwrap(), buf.len());
             assert!(buf.iter().all(|&b| b == 0));
             *device.meddler.lock() = None;
         });
@@ -427,21 +427,21 @@ mod tests {
 
     #[test]
     fn a_write_elsewhere_does_not_make_a_read_vain() {
-        for door in [Door::Library, Door::MainCached] {
-            let needed = reads_needed(door, |engine, o| {
+        for access in [AccessPath::Preload, AccessPath::Fuse] {
+            let needed = reads_needed(access, |engine, o| {
                 engine.write(o, 5 << 20, &[2; 4096]).unwrap();
             });
-            assert_eq!(needed, 1, "{door:?}");
+            assert_eq!(needed, 1, "{access:?}");
         }
     }
 
     #[test]
     fn a_read_of_what_others_change_all_the_time_ends() {
-        for door in [Door::Library, Door::MainCached] {
-            let needed = reads_needed(door, |engine, o| {
+        for access in [AccessPath::Preload, AccessPath::Fuse] {
+            let needed = reads_needed(access, |engine, o| {
                 engine.with_source(o, 0..16 * 4096, |_| Ok(())).unwrap();
             });
-            assert!((1..=super::VAIN_MAX + 1).contains(&needed), "{needed} reads, {door:?}");
+            assert!((1..=super::VAIN_MAX + 1).contains(&needed), "{needed} reads, {access:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A restarted daemon takes over the segment of its predecessor.
 //!
-//! 1. The namespace, which knows the inodes, calls [`reattach_object`] for each regular file.
+//! 1. The engine's user, who knows the inodes, calls [`reattach_object`] for each regular file.
 //! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty
 //!    (its write was not acknowledged and will be sent again) and is dropped if it is clean (the source has
 //!    its content). Unstable pages are written again, unless another program has changed the file since.
@@ -44,7 +44,7 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: RawFd) -> Opt
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
     // Changes of the dead daemon that it did not make stable are unknown.
     object.unsynced.store(true, Ordering::Relaxed);
-    // The flags stay: clients obey them meanwhile, and the namespace sets them again from its handles.
+    // The flags stay: clients obey them meanwhile, and whoever knows the open handles sets them again.
     // A dead writer may have extended the source before it published the size.
     if let Ok(st) = object.source().stat() {
         seg.object(slot).size.store(st.st_size as u64, Ordering::Release);

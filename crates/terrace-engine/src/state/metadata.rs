@@ -55,7 +55,7 @@ mod tests {
     use crate::config::CompressedConfig;
     use crate::io::NullIo;
     use crate::path::resize;
-    use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+    use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
 
@@ -87,7 +87,7 @@ mod tests {
             x ^= x << 17;
             let page = if spread < 1.0 { i % pages } else { x % pages };
             let o = &objects[(page / file_pages) as usize];
-            engine.read(o, page % file_pages * PAGE, &mut buf, Door::Library).unwrap();
+            engine.read(o, page % file_pages * PAGE, &mut buf, AccessPath::Preload).unwrap();
             if i % 1024 == 0 {
                 resize::adjust_pool(&engine.cx);
             }

@@ -5,7 +5,7 @@ use crate::io::{BlockingIo, Faults, Io, NullIo, SimIo};
 use crate::path::resize;
 use crate::preload_server::requests;
 use crate::segment::flag::REUSED;
-use crate::{Door, Engine, EngineConfig, SegmentHandles, SystemClock};
+use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn a_restart_keeps_limit_and_pool() {
     let o = engine.object(7, file.as_raw_fd(), 40 << 20).unwrap();
     let mut buf = vec![0; 1 << 20];
     for mib in 0..40 {
-        engine.read(&o, mib << 20, &mut buf, Door::Library).unwrap();
+        engine.read(&o, mib << 20, &mut buf, AccessPath::Preload).unwrap();
     }
     engine.drop_clean();
     let populated = engine.cx.state.lock().frames.populated();
@@ -118,7 +118,7 @@ fn a_pool_that_shrinks_keeps_what_is_used() {
     let o = engine.object(7, file.as_raw_fd(), 40 << 20).unwrap();
     let mut buf = vec![0; 1 << 20];
     let mut read = |mib: u64| {
-        engine.read(&o, mib << 20, &mut buf, Door::Library).unwrap();
+        engine.read(&o, mib << 20, &mut buf, AccessPath::Preload).unwrap();
         assert!(buf.iter().all(|&b| u64::from(b) == mib));
     };
     (0..40).for_each(&mut read);
@@ -201,7 +201,7 @@ fn no_page_is_lost_while_the_pool_shrinks_and_grows() {
         for round in 1..20u8 {
             for at in (0..8 << 20).step_by(back.len()) {
                 engine.write(&o, at, &vec![round; back.len()]).unwrap();
-                engine.read(&o, at, &mut back, Door::Library).unwrap();
+                engine.read(&o, at, &mut back, AccessPath::Preload).unwrap();
                 // The device forgets everything (`NullIo`), so only what is still dirty can be compared.
                 let dirty = o.dirty.lock().dirty.clone();
                 for (i, page) in back.chunks(4096).enumerate() {

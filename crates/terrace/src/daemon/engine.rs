@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_engine::io::{BlockingIo, Io, UringIo};
-use terrace_engine::namespace::{self, DurableLayout, DurableRegion, Namespace, NamespaceConfig};
 use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
+use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
 use crate::config::{Admit, Codec, Config, IoEngine, Tier};
-use crate::fuse;
 use crate::keeper::Shared;
 
 /// The memory files of an instance.
@@ -46,7 +45,7 @@ impl Memory {
 
 /// An engine over the memory files.
 pub fn start(config: &Config, memory: &Memory) -> io::Result<Arc<Engine>> {
-    terrace_engine::set_up_heap();
+    terrace_fs::set_up_heap();
     let config = engine_config(config);
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
@@ -104,7 +103,7 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
 }
 
 fn namespace_region(shared: &Shared) -> DurableRegion {
-    let (base, bytes) = shared.memory.0.namespace_region();
+    let (base, bytes) = shared.memory.0.user_region();
     // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
     unsafe { DurableRegion::new(base, bytes) }
 }
@@ -112,7 +111,7 @@ fn namespace_region(shared: &Shared) -> DurableRegion {
 /// Descriptors that the tables of a dead terraced name.
 pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let layout = namespace_config(&shared.config).layout;
-    namespace::descriptors_named(namespace_region(shared), layout).map_err(failed)
+    terrace_fs::descriptors_named(namespace_region(shared), layout).map_err(failed)
 }
 
 impl MainDoor {
@@ -128,7 +127,7 @@ impl MainDoor {
     }
 }
 
-fn failed(err: terrace_engine::namespace::Error) -> io::Error {
+fn failed(err: terrace_fs::Error) -> io::Error {
     io::Error::other(err.to_string())
 }
 

@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
+use terrace_fs::fuse::refuse::Refuser;
 
 use super::setup::close_all_but;
 use super::stuck::{LOOK_EVERY, Thread};
-use crate::fuse::refuse::Refuser;
 use crate::mounts::abort::Abort;
 use crate::report::{self, Heard, Line, News};
 use crate::sys::{self, Side};

@@ -210,7 +210,7 @@ const READ: &str = "map(None, 4096, 1, 1, past, 0)
 try: os.pread(fd, 4096, 0)
 except OSError as err: print(err)";
 
-/// For a while after a crash every write is answered late (`fuse/late.rs`), when its pages are dropped; that waits for a read that holds one of them.
+/// For a while after a crash every write is answered late (`terrace-fs/src/fuse/late.rs`), when its pages are dropped; that waits for a read that holds one of them.
 fn hang_in_a_page(held: &Held) -> Hang {
     let stage = &held.stage;
     for attempt in 0..ATTEMPTS {

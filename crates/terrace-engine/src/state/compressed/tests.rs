@@ -6,7 +6,7 @@ use crate::io::BlockingIo;
 use crate::path::resize;
 use crate::reclaim::balance::{self, BalanceClock};
 use crate::reclaim::compress;
-use crate::{Door, Engine, EngineConfig, SystemClock};
+use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_shm::compress::{Compressor, Mode};
@@ -72,7 +72,7 @@ impl Squeezed {
     }
     pub(crate) fn read(&self, page: u64) -> Vec<u8> {
         let mut buf = vec![0; PAGE_SIZE];
-        let n = self.engine.read(&self.o, page * PAGE_SIZE as u64, &mut buf, Door::Library).unwrap();
+        let n = self.engine.read(&self.o, page * PAGE_SIZE as u64, &mut buf, AccessPath::Preload).unwrap();
         buf.truncate(n);
         buf
     }
@@ -301,7 +301,7 @@ fn refault_reads_update_miss_cost_and_first_reads_do_not() {
     assert!(resize::empty_compressed(&s.engine.cx) > 0);
     let mut buf = vec![0; 16 * PAGE_SIZE];
     for page in (0..PAGES).step_by(16) {
-        s.engine.read(&s.o, page * PAGE_SIZE as u64, &mut buf, Door::MainCached).unwrap();
+        s.engine.read(&s.o, page * PAGE_SIZE as u64, &mut buf, AccessPath::Fuse).unwrap();
         assert_eq!(buf[..PAGE_SIZE], content(page));
     }
     let [pages, reads, ns] = read(&s);

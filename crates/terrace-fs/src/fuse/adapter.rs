@@ -1,0 +1,527 @@
+//! One method for each FUSE request.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::{Caller, Entry, Namespace, PageCache, Result, SetAttr, WriteKind, Written};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use terrace_engine::io::AlignedBuf;
+
+use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
+use super::late;
+use super::waiting::Waiting;
+
+/// Largest read or write in one request.
+pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// Readahead and other requests that nobody waits for, under way at one time.
+const BACKGROUND_MAX: u16 = 128;
+
+/// The longest extended attribute there is.
+const XATTR_BYTES_MAX: u32 = 64 * 1024;
+
+/// The inode numbers of the source are never reused while the kernel knows them, so generations are not needed.
+const GENERATION: Generation = Generation(0);
+
+/// What we want of the kernel where it has it. Wanted not: the kernel's write-back cache (the daemon would no longer see each
+/// write), AUTO_INVAL_DATA (every change is the kernel's own), locks (the kernel does them alone), ATOMIC_O_TRUNC (a
+/// truncate of its own is done under the inode's lock, so that doing it again after a restart harms no write).
+const WANTED: [InitFlags; 13] = [
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_BIG_WRITES,
+    InitFlags::FUSE_MAX_PAGES,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_EXPORT_SUPPORT,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // The namespace sets the caller's umask itself, so that default ACLs work as on the source.
+    InitFlags::FUSE_DONT_MASK.union(InitFlags::FUSE_POSIX_ACL),
+    // The namespace takes set-id bits away itself: else the kernel asks for security.capability before each write.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_HAS_RESEND,
+];
+
+thread_local! {
+    /// Where a read puts its bytes before they go to the kernel: aligned, so that the source can be read straight into it.
+    static BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
+}
+
+/// Runs `read` on this thread's buffer of `len` bytes.
+fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| read(buffer.slice(len)))
+}
+
+/// The file system that `fuser` calls.
+#[derive(Debug)]
+pub(super) struct Adapter<C: PageCache> {
+    namespace: Arc<Namespace<C>>,
+    waiting: Arc<Waiting>,
+}
+
+impl<C: PageCache> Adapter<C> {
+    pub(super) fn new(namespace: Arc<Namespace<C>>, waiting: Arc<Waiting>) -> Self {
+        Self { namespace, waiting }
+    }
+
+    /// Answers a request that may need a descriptor for long: here, or, while these are short, on a thread that may wait.
+    /// Never one that was resent: others that the kernel sends after it would be answered first, and what it has done would be forgotten.
+    fn admit(&self, caller: Caller, answer: impl FnOnce(&Namespace<C>) + Send + 'static) {
+        if self.namespace.is_short() && !caller.is_resent() {
+            let namespace = self.namespace.clone();
+            self.waiting.push(Box::new(move || answer(&namespace)));
+        } else {
+            answer(&self.namespace);
+        }
+    }
+}
+
+fn answer_empty(reply: ReplyEmpty, result: Result<()>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn answer_entry(reply: ReplyEntry, result: Result<Entry>) {
+    match result {
+        Ok(entry) => {
+            reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &file_attr(&entry.attr), GENERATION);
+        }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn answer_xattr(reply: ReplyXattr, size: u32, value: Result<&[u8]>) {
+    match value {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(value),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+impl<C: PageCache> Filesystem for Adapter<C> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flags in WANTED {
+            if let Err(missing) = config.add_capabilities(flags) {
+                tracing::debug!("this kernel has no {missing:?}");
+            }
+        }
+        let refused = |nearest| io::Error::other(format!("FUSE limit refused, {nearest} would do"));
+        config.set_max_write(IO_BYTES_MAX).map_err(refused)?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|nearest| refused(nearest.into()))?;
+        self.namespace.note_initialised();
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            match namespace.lookup(&mut op, parent.0, &name) {
+                Err(error) if error.errno() == libc::ENOENT => {
+                    let ttl = namespace.config().negative_ttl;
+                    reply.entry(&ttl, &no_entry(), GENERATION);
+                    namespace.note_vain(parent.0, &name);
+                }
+                result => answer_entry(reply, result),
+            }
+        });
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
+        self.namespace.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.namespace.getattr(ino.0) {
+            Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        match self.namespace.setattr(&caller(req), ino.0, &set) {
+            Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.namespace.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.mknod(&mut op, parent.0, &name, mode, umask, rdev));
+        });
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.mkdir(&mut op, parent.0, &name, mode, umask));
+        });
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let mut op = self.namespace.begin(caller(req));
+        answer_empty(reply, self.namespace.unlink(&mut op, parent.0, name));
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let mut op = self.namespace.begin(caller(req));
+        answer_empty(reply, self.namespace.rmdir(&mut op, parent.0, name));
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (caller, name, target) = (caller(req), name.to_owned(), target.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.symlink(&mut op, parent.0, &name, target.as_os_str()));
+        });
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mut op = self.namespace.begin(caller(req));
+        let renamed = self.namespace.rename(&mut op, parent.0, name, newparent.0, newname, flags.bits());
+        answer_empty(reply, renamed);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), newname.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            answer_entry(reply, namespace.link(&mut op, ino.0, newparent.0, &name));
+        });
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        self.admit(caller, move |namespace| {
+            let op = namespace.begin(caller);
+            match namespace.open(&op, ino.0, flags.0 as u32) {
+                Ok(file) => {
+                    let (fh, flags) = opened(&file);
+                    reply.opened(fh, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (caller, name) = (caller(req), name.to_owned());
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            match namespace.create(&mut op, parent.0, &name, mode, umask, flags as u32) {
+                Ok((entry, file)) => {
+                    let (fh, flags) = opened(&file);
+                    reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
+        let paged = lock_owner.is_none().then(|| req.unique().0);
+        with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf, paged) {
+            Ok(len) => reply.data(&buf[..len]),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kind = WriteKind {
+            caller: caller(req),
+            flags: flags.0 as u32,
+            from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            kill_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        match self.namespace.write(ino.0, fh.0, offset, data, kind) {
+            Ok(Written { bytes, stale: false }) => reply.written(bytes as u32),
+            Ok(Written { bytes, .. }) => {
+                late::answer(&self.namespace, ino.0, offset..offset + bytes as u64, reply);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn flush(&self, req: &Request, _: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        answer_empty(reply, self.namespace.flush(&caller(req), fh.0));
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.namespace.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        answer_empty(reply, self.namespace.fsync(fh.0, datasync));
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        self.admit(caller, move |namespace| {
+            let op = namespace.begin(caller);
+            match namespace.opendir(&op, ino.0) {
+                Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.namespace.readdir(fh.0, offset, |entry| {
+            reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        req: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let caller = caller(req);
+        self.admit(caller, move |namespace| {
+            let mut op = namespace.begin(caller);
+            let listed = namespace.readdirplus(&mut op, fh.0, offset, |plus| {
+                let (listed, entry) = (&plus.listed, &plus.entry);
+                reply.add(
+                    INodeNo(listed.ino),
+                    listed.next,
+                    listed.name,
+                    &entry.entry_ttl,
+                    &file_attr(&entry.attr),
+                    GENERATION,
+                )
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.namespace.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        answer_empty(reply, self.namespace.fsyncdir(fh.0, datasync));
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.namespace.statfs() {
+            Ok(fs) => reply.statfs(
+                fs.f_blocks,
+                fs.f_bfree,
+                fs.f_bavail,
+                fs.f_files,
+                fs.f_ffree,
+                fs.f_bsize as u32,
+                fs.f_namelen as u32,
+                fs.f_frsize as u32,
+            ),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let mut op = self.namespace.begin(caller(req));
+        answer_empty(reply, self.namespace.setxattr(&mut op, ino.0, name, value, flags as u32));
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if size == 0 {
+            return match self.namespace.getxattr(ino.0, name, &mut []) {
+                Ok(len) => reply.size(len as u32),
+                Err(error) => reply.error(errno(&error)),
+            };
+        }
+        with_buffer(size.min(XATTR_BYTES_MAX) as usize, |buf| {
+            let len = self.namespace.getxattr(ino.0, name, buf);
+            answer_xattr(reply, size, len.map(|len| &buf[..len]));
+        });
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let list = self.namespace.listxattr(&caller(req), ino.0);
+        match list {
+            Ok(list) => answer_xattr(reply, size, Ok(&list)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let mut op = self.namespace.begin(caller(req));
+        answer_empty(reply, self.namespace.removexattr(&mut op, ino.0, name));
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        answer_empty(reply, self.namespace.fallocate(&caller(req), fh.0, mode as u32, offset, length));
+    }
+
+    fn lseek(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        match self.namespace.lseek(fh.0, offset as u64, whence as u32) {
+            Ok(offset) => reply.offset(offset as i64),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
+        match self.namespace.copy_file_range(&caller(req), from, to, len) {
+            Ok(copied) => reply.written(copied as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+}

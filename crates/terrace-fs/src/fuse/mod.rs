@@ -1,0 +1,111 @@
+//! The main door: FUSE requests of the kernel, answered by the namespace.
+//!
+//! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
+//! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
+//! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
+//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead; [`waiting`] keeps what must wait
+//! for descriptors from the threads that answer.
+
+mod adapter;
+mod convert;
+mod handshake;
+mod late;
+mod readahead;
+pub mod refuse;
+mod waiting;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::{Namespace, PageCache};
+
+/// Threads that answer requests, at most. Each may take one journal slot and leaves it behind when it is killed.
+pub const THREADS_MAX: usize = 64;
+
+/// A connection of this daemon's own to the mount behind `fuse`: what the kernel gave to one descriptor is unanswered for ever when
+/// its daemon dies, unless the kernel sends it again, or that descriptor is closed.
+///
+/// With `recovering` the kernel is asked to resend what an earlier daemon had not answered: before anything is read here, since
+/// that would be sent again too, and before that daemon's descriptor is closed.
+pub fn connect<C: PageCache>(
+    namespace: &Namespace<C>,
+    fuse: BorrowedFd<'_>,
+    recovering: bool,
+) -> io::Result<OwnedFd> {
+    let own = handshake::own_connection(fuse)?;
+    if recovering {
+        if !handshake::ask_to_resend(own.as_fd())? {
+            tracing::warn!(
+                "this kernel sends nothing again (Linux 6.9 does): what was asked at the crash fails"
+            );
+        }
+        namespace.note_resend_asked();
+    }
+    Ok(own)
+}
+
+/// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
+///
+/// With `recovering` the connection was initialised by an earlier daemon: there is no handshake. `mount_dev` is the device number of the mount, if it is known.
+pub fn serve<C: PageCache>(
+    namespace: Arc<Namespace<C>>,
+    fuse_fd: OwnedFd,
+    mount_dev: Option<u64>,
+    n_threads: usize,
+    recovering: bool,
+) -> io::Result<()> {
+    if !(1..=THREADS_MAX).contains(&n_threads) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{n_threads} threads: 1 to {THREADS_MAX} work"),
+        ));
+    }
+    let waiting = Arc::new(waiting::Waiting::default());
+    let adapter = adapter::Adapter::new(namespace.clone(), waiting.clone());
+    let session = if recovering && namespace.is_initialised() {
+        handshake::resume(adapter, fuse_fd, n_threads)?
+    } else {
+        handshake::start(adapter, fuse_fd, n_threads)?
+    };
+    let device = session.as_fd().try_clone_to_owned()?;
+    namespace.set_kernel(Box::new(convert::KernelCaches::new(session.notifier(), device)));
+    if let Some(dev) = mount_dev
+        && let Err(err) = namespace.with_root(|root| readahead::follow_source(dev, root))
+    {
+        tracing::debug!("readahead of the mount left as it is: {err}");
+    }
+    namespace.set_threads(n_threads);
+    std::thread::scope(|scope| {
+        scope.spawn(|| namespace.shrink_loop());
+        scope.spawn(|| namespace.forget_names_loop());
+        for _ in 0..waiting::THREADS {
+            scope.spawn(|| waiting.work(Namespace::<C>::may_wait));
+        }
+        let ended = session.run();
+        namespace.end_shrinking();
+        waiting.end();
+        ended.or_else(unless_aborted)
+    })
+}
+
+/// The connection's end is the end of the mount: ENODEV, which the session takes for it, or this, for the thread that was just
+/// reading a request (Linux: fs/fuse/dev.c, `fuse_dev_do_read`). All threads have ended.
+fn unless_aborted(err: io::Error) -> io::Result<()> {
+    match err.kind() {
+        io::ErrorKind::ConnectionAborted => Ok(()),
+        _ => Err(err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_connection_is_no_failure() {
+        let ended = |errno| unless_aborted(io::Error::from_raw_os_error(errno)).is_ok();
+        assert!(ended(libc::ECONNABORTED));
+        assert!(!ended(libc::EIO));
+    }
+}

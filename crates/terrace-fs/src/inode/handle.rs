@@ -1,0 +1,286 @@
+//! Open files and directories.
+
+use std::collections::HashMap;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::durable::{Durable, FREE, Slot, USED};
+use super::stream::OpenDir;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeTable, Life};
+use crate::{CachedFile, PageCache};
+use terrace_engine::AccessPath;
+use terrace_engine::trim::trim;
+
+const SHARDS: usize = 16;
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile<C: PageCache> {
+    pub(crate) object: C::Object,
+    pub(crate) cursor: C::Cursor,
+    pub(crate) flags: u32,
+    pub(crate) access: AccessPath,
+    /// The first read is to move the access time.
+    pub(crate) atime_due: AtomicBool,
+}
+
+impl<C: PageCache> OpenFile<C> {
+    /// Was it opened for writing?
+    pub(crate) fn writes(&self) -> bool {
+        writes(self.flags)
+    }
+    /// May the opener map it without announcing that? Clients of the fast door do announce it; what they open with
+    /// O_DIRECT counts as a stranger's, for strangers do that as well.
+    pub(crate) fn may_map_unseen(&self) -> bool {
+        self.access == AccessPath::Fuse || self.flags & libc::O_DIRECT as u32 != 0
+    }
+}
+
+/// Do these open flags allow writing?
+pub(crate) fn writes(flags: u32) -> bool {
+    flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
+}
+
+#[derive(Debug)]
+pub(crate) enum What<C: PageCache> {
+    File(OpenFile<C>),
+    Dir(OpenDir),
+}
+
+/// A handle.
+#[derive(Debug)]
+pub(crate) struct Handle<C: PageCache> {
+    pub(crate) inode: Arc<Inode<C::Object>>,
+    pub(crate) what: What<C>,
+    /// Its record is this handle's until the last reference to it is dropped.
+    slot: Slot,
+    unique: u64,
+}
+
+impl<C: PageCache> Handle<C> {
+    pub(crate) fn file(&self) -> Result<&OpenFile<C>> {
+        match &self.what {
+            What::File(file) => Ok(file),
+            What::Dir(_) => Err(Error::WrongKind),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> Result<&OpenDir> {
+        match &self.what {
+            What::Dir(dir) => Ok(dir),
+            What::File(_) => Err(Error::WrongKind),
+        }
+    }
+}
+
+/// All open handles. The inode's counts in `Life` are kept on entry, and by those who release.
+#[derive(Debug)]
+pub(crate) struct HandleTable<C: PageCache> {
+    shards: [RwLock<HashMap<u64, Arc<Handle<C>>>>; SHARDS],
+    /// Handles of an earlier daemon by the request that opened them, for resent opens.
+    recovered: Mutex<HashMap<u64, u64>>,
+    durable: Arc<Durable>,
+    count: AtomicUsize,
+}
+
+impl<C: PageCache> HandleTable<C> {
+    pub(crate) fn new(durable: Arc<Durable>) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| RwLock::new(HashMap::new())),
+            recovered: Mutex::new(HashMap::new()),
+            durable,
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// The handles of an earlier daemon. Their descriptors stay open on an error, too.
+    pub(crate) fn recover(durable: Arc<Durable>, inodes: &InodeTable<C::Object>, cache: &C) -> Result<Self> {
+        let table = ManuallyDrop::new(Self::new(durable));
+        let records = table.durable.handles;
+        let slots =
+            table.durable.handle_slots.recover(|slot| records[slot].state.load(Ordering::Acquire) == USED);
+        for slot in slots {
+            table.adopt(slot, inodes, cache)?;
+        }
+        Ok(ManuallyDrop::into_inner(table))
+    }
+
+    fn adopt(&self, slot: Slot, inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
+        let record = &self.durable.handles[slot.index()];
+        let inode = inodes.get(record.nodeid.load(Ordering::Relaxed))?;
+        let raw = record.fd.load(Ordering::Relaxed);
+        let what = if raw >= 0 {
+            // SAFETY: a used record owns its descriptor, as in the inode table.
+            What::Dir(OpenDir::new(unsafe { OwnedFd::from_raw_fd(raw) }))
+        } else {
+            let life = inode.life.lock();
+            let object = life.object.clone().ok_or(Error::UnknownNode(inode.nodeid))?;
+            What::File(OpenFile {
+                cursor: cache.error_cursor(&object),
+                object,
+                flags: record.flags.load(Ordering::Relaxed),
+                access: access_of(record.access.load(Ordering::Relaxed)),
+                atime_due: AtomicBool::new(false),
+            })
+        };
+        count_open(&inode, &mut inode.life.lock(), &what);
+        let unique = record.unique.load(Ordering::Relaxed);
+        let fh = file_handle(&slot, record.generation.load(Ordering::Relaxed));
+        self.recovered.lock().insert(unique, fh);
+        self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn shard(&self, fh: u64) -> &RwLock<HashMap<u64, Arc<Handle<C>>>> {
+        &self.shards[fh as usize % SHARDS]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes on the heap, as those of the inode table.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * (size_of::<Handle<C>>() + 16 + 32)
+    }
+
+    pub(crate) fn get(&self, fh: u64) -> Result<Arc<Handle<C>>> {
+        self.shard(fh).read().get(&fh).cloned().ok_or(Error::UnknownHandle(fh))
+    }
+
+    /// The handle that the resent request `unique` opened before the restart.
+    pub(crate) fn reopened(&self, unique: u64) -> Option<(u64, Arc<Handle<C>>)> {
+        let fh = self.recovered.lock().remove(&unique)?;
+        Some((fh, self.get(fh).ok()?))
+    }
+
+    /// Enters a new handle and counts it at its inode, whose `life` the caller holds; it is durable when this returns. The next
+    /// daemon finds the inode by its number: one that has left the table has no handles.
+    pub(crate) fn insert(
+        &self,
+        inode: &Arc<Inode<C::Object>>,
+        life: &mut Life<C::Object>,
+        what: What<C>,
+        unique: u64,
+    ) -> Result<u64> {
+        if life.retired {
+            return Err(Error::UnknownNode(inode.nodeid));
+        }
+        let slot = self.durable.handle_slots.take()?;
+        count_open(inode, life, &what);
+        let record = &self.durable.handles[slot.index()];
+        assert_eq!(record.state.load(Ordering::Acquire), FREE, "{slot:?} is taken");
+        let generation = self.durable.header.handle_generation.fetch_add(1, Ordering::AcqRel);
+        let (fd, flags, access) = match &what {
+            What::File(file) => (-1, file.flags, file.access),
+            What::Dir(dir) => (dir.fd().as_raw_fd(), 0, AccessPath::Fuse),
+        };
+        record.fd.store(fd, Ordering::Relaxed);
+        record.nodeid.store(inode.nodeid, Ordering::Relaxed);
+        record.unique.store(unique, Ordering::Relaxed);
+        record.generation.store(generation, Ordering::Relaxed);
+        record.flags.store(flags, Ordering::Relaxed);
+        record.access.store(access_code(access), Ordering::Relaxed);
+        record.state.store(USED, Ordering::Release);
+        let fh = file_handle(&slot, generation);
+        let inode = inode.clone();
+        self.shard(fh).write().insert(fh, Arc::new(Handle { inode, what, slot, unique }));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(fh)
+    }
+
+    /// Takes a handle out. `None`: it was released already, by the first try of a resent request.
+    pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle<C>>> {
+        let handle = {
+            let mut shard = self.shard(fh).write();
+            let handle = shard.remove(&fh)?;
+            trim(&mut shard);
+            handle
+        };
+        self.durable.handles[handle.slot.index()].state.store(FREE, Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let mut recovered = self.recovered.lock();
+        if !recovered.is_empty() {
+            recovered.remove(&handle.unique);
+        }
+        Some(handle)
+    }
+}
+
+/// The record's word for a way of access.
+fn access_code(access: AccessPath) -> u32 {
+    u32::from(access == AccessPath::FuseDirect)
+}
+
+fn access_of(code: u32) -> AccessPath {
+    if code == access_code(AccessPath::FuseDirect) { AccessPath::FuseDirect } else { AccessPath::Fuse }
+}
+
+/// Handles are numbered from 1 on: 0 is what the kernel sends where it has none.
+fn file_handle(slot: &Slot, generation: u32) -> u64 {
+    (u64::from(generation) << 32) | (slot.index() as u64 + 1)
+}
+
+/// Counts a handle in at its inode, by one who holds its `life`. While a writer goes through the kernel's page cache, dirty
+/// pages of shared mappings may be there unknown to us: the fast door steps aside.
+fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
+    life.handles += 1;
+    let What::File(file) = what else { return };
+    if file.access == AccessPath::FuseDirect {
+        inode.emptied.begin_bypass();
+    }
+    if file.writes() {
+        life.writers += 1;
+        if file.may_map_unseen() {
+            life.unseen_writers += 1;
+            file.object.set_slow(true);
+        }
+        inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
+    }
+}
+
+/// Counts a handle out. The file is slow while it has writers whose mappings nobody announces; an announced mapping makes
+/// it so until its last writer of any kind is gone, for it may be any of them. (A mapping keeps its handle open.)
+pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
+    let inode = &handle.inode;
+    let mut life = inode.life.lock();
+    life.handles -= 1;
+    let What::File(file) = &handle.what else { return };
+    if file.access == AccessPath::FuseDirect {
+        inode.emptied.end_bypass();
+    }
+    if file.writes() {
+        life.writers -= 1;
+        life.unseen_writers -= u32::from(file.may_map_unseen());
+        inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
+        if life.unseen_writers == 0 {
+            file.object.set_slow(false);
+        }
+        if life.writers == 0 {
+            file.object.set_mapped(false);
+            inode.close_writer(&life);
+        }
+    }
+    if life.handles == 0 {
+        file.object.source().close_reader();
+    }
+}
+
+/// Pages of the file go into the kernel's page cache, or were changed there. A mapping through a client's descriptor, by
+/// whoever was handed that, finds them there and changes them without our hearing of it; and it finds no others, for the
+/// kernel empties its page cache when such a mapping is made. So from the first such page on, while a client has
+/// the file open for writing, the fast door steps aside.
+pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
+    if inode.announcing_writers.load(Ordering::Acquire) > 0 {
+        let life = inode.life.lock();
+        if life.writers > life.unseen_writers {
+            object.set_mapped(true);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! One mount's namespace: its tables put together, their recovery, and the end of an inode.
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use crate::attr::Kind;
+use crate::coherence::Paging;
+use crate::error::{Error, Result};
+use crate::inode::durable::{Durable, DurableLayout, DurableRegion};
+use crate::inode::handle::HandleTable;
+use crate::inode::journal::{Journal, Op};
+use crate::inode::{Inode, InodeTable, Life, ROOT};
+use crate::kernel::{Caller, Kernel};
+use crate::page_cache::{CachedFile, PageCache};
+use crate::pressure::{Pressure, limits};
+
+/// What can be chosen about a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct NamespaceConfig {
+    /// Capacities of the durable tables.
+    pub layout: DurableLayout,
+    /// How long the kernel may keep attributes.
+    pub attr_ttl: Duration,
+    /// How long the kernel may keep a name.
+    pub entry_ttl: Duration,
+    /// How long the kernel may remember that a name does not exist. Short: only changes behind the mount's back make
+    /// it wrong, and those are most often new files.
+    pub negative_ttl: Duration,
+    /// Does the last close of a descriptor write the file back, so that programs beside the mount see it?
+    pub flush_on_close: bool,
+}
+
+impl Default for NamespaceConfig {
+    fn default() -> Self {
+        Self {
+            layout: DurableLayout::default(),
+            attr_ttl: Duration::from_secs(3600),
+            entry_ttl: Duration::from_secs(3600),
+            negative_ttl: Duration::from_secs(1),
+            flush_on_close: true,
+        }
+    }
+}
+
+/// The namespace of one mount over a source directory.
+pub struct Namespace<C: PageCache> {
+    pub(crate) cache: Arc<C>,
+    pub(crate) config: NamespaceConfig,
+    pub(crate) inodes: InodeTable<C::Object>,
+    pub(crate) handles: HandleTable<C>,
+    pub(crate) journal: Journal,
+    pub(crate) durable: Arc<Durable>,
+    pub(crate) kernel: OnceLock<Box<dyn Kernel>>,
+    pub(crate) pressure: Pressure,
+    pub(crate) paging: Paging,
+    /// Do the modes of source files hold for this daemon?
+    pub(crate) bound_by_modes: bool,
+}
+
+impl<C: PageCache> fmt::Debug for Namespace<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace").field("inodes", &self.inodes.len()).finish_non_exhaustive()
+    }
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// A namespace over the directory `root` (an O_PATH descriptor), with a zeroed region for its tables.
+    pub fn new(cache: Arc<C>, root: OwnedFd, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
+        let durable = Arc::new(Durable::create(region, config.layout)?);
+        let inodes = InodeTable::create(durable.clone(), root)?;
+        let handles = HandleTable::new(durable.clone());
+        Ok(Self::assemble(cache, config, inodes, handles, durable))
+    }
+
+    /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
+    /// has taken its pages over as well, call `finish_recovery`.
+    ///
+    /// # Errors
+    /// The tables are damaged, or the cache has no room. Then all descriptors stay open: the next daemon goes by the same records.
+    pub fn recover(cache: Arc<C>, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
+        let durable = Arc::new(Durable::open(region, config.layout)?);
+        let inodes = ManuallyDrop::new(InodeTable::recover(durable.clone())?);
+        Self::reattach_objects(&inodes, &cache)?;
+        let handles = HandleTable::recover(durable.clone(), &inodes, &*cache)?;
+        let inodes = ManuallyDrop::into_inner(inodes);
+        let namespace = Self::assemble(cache, config, inodes, handles, durable);
+        for inode in namespace.inodes.all() {
+            let life = inode.life.lock();
+            if let Some(object) = &life.object {
+                namespace.pressure.object_made();
+                object.set_slow(life.unseen_writers > 0);
+                if life.writers == 0 {
+                    object.set_mapped(false);
+                }
+            }
+        }
+        Ok(namespace)
+    }
+
+    fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
+        for inode in inodes.all() {
+            if inode.kind == Kind::File && inode.had_object() {
+                let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {
+                    Some(object) => object,
+                    // Killed between the note and the object.
+                    None => cache.object(inode.nodeid, inode.raw_fd(), inode.stat()?.st_size as u64)?,
+                };
+                if inode.noted_writer() >= 0 {
+                    // SAFETY: noted after it was opened, and taken out before it is closed; the table owns it no longer.
+                    object.source().adopt_writer(unsafe { OwnedFd::from_raw_fd(inode.noted_writer()) });
+                }
+                inode.life.lock().object = Some(object);
+            } else {
+                inode.forget_writer();
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the inodes whose last reference went just before the crash, and closes what the last close of a writer would have closed.
+    pub fn finish_recovery(&self) {
+        for inode in self.inodes.all() {
+            // Where modes bind, a request that is sent again may need it: `sweep` closes it later.
+            if !self.bound_by_modes {
+                inode.close_writer(&inode.life.lock());
+            }
+            if inode.nlookup() == 0 {
+                self.retire_if_unused(&inode);
+            }
+        }
+    }
+
+    fn assemble(
+        cache: Arc<C>,
+        config: NamespaceConfig,
+        inodes: InodeTable<C::Object>,
+        handles: HandleTable<C>,
+        durable: Arc<Durable>,
+    ) -> Self {
+        let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
+        Self {
+            cache,
+            config,
+            pressure,
+            inodes,
+            handles,
+            journal: Journal::new(durable.clone()),
+            paging: Paging::new(),
+            durable,
+            bound_by_modes: !rustix::process::geteuid().is_root(),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    /// Says how to reach the kernel's caches.
+    pub fn set_kernel(&self, kernel: Box<dyn Kernel>) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
+    pub fn begin(&self, caller: Caller) -> Op<'_> {
+        self.journal.begin(caller)
+    }
+
+    /// Notes that the kernel was asked to resend what the earlier daemon had not answered.
+    pub fn note_resend_asked(&self) {
+        self.journal.note_resend_asked();
+        self.paging.note_restart();
+    }
+
+    /// Notes that the connection to the kernel is about to be initialised.
+    pub fn note_initialised(&self) {
+        self.durable.header.initialised.store(1, Ordering::Release);
+    }
+
+    /// Was the connection initialised, by this daemon or an earlier one?
+    pub fn is_initialised(&self) -> bool {
+        self.durable.header.initialised.load(Ordering::Acquire) != 0
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &NamespaceConfig {
+        &self.config
+    }
+
+    /// Inodes that the kernel knows.
+    pub fn inodes_known(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Memory of the tables, on the heap and in the durable region.
+    pub fn bytes(&self) -> u64 {
+        (self.inodes.bytes() + self.handles.bytes() + self.durable.bytes()) as u64
+    }
+
+    /// Handles that are open.
+    pub fn handles_open(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Calls `act` with the O_PATH descriptor of the source directory.
+    pub fn with_root<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        act(self.inode(ROOT)?.fd())
+    }
+
+    pub(crate) fn inode(&self, nodeid: u64) -> Result<Arc<Inode<C::Object>>> {
+        self.inodes.get(nodeid)
+    }
+
+    /// The object of a regular file, made on first use. The caller holds the inode's `life`.
+    pub(crate) fn object_of(
+        &self,
+        inode: &Inode<C::Object>,
+        life: &mut Life<C::Object>,
+    ) -> Result<C::Object> {
+        if let Some(object) = &life.object {
+            return Ok(object.clone());
+        }
+        if inode.kind != Kind::File {
+            return Err(Error::WrongKind);
+        }
+        if life.retired {
+            return Err(Error::UnknownNode(inode.nodeid));
+        }
+        inode.note_object(true);
+        let size = inode.stat()?.st_size as u64;
+        let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
+        life.object = Some(object.clone());
+        self.pressure.object_made();
+        Ok(object)
+    }
+
+    /// Drops an inode that the kernel has forgotten and nobody has open, unless something of it is cached.
+    pub(crate) fn retire_if_unused(&self, inode: &Inode<C::Object>) {
+        let life = inode.life.lock();
+        if !inode.is_forgotten(&life)
+            || (!self.pressure.is_crowded(self.inodes.len()) && self.rest(inode, &life))
+        {
+            return;
+        }
+        self.retire(inode, life);
+    }
+
+    /// Lets a forgotten inode rest: it keeps its pages and shadows, and the next lookup finds it as if the kernel had never forgotten it. The
+    /// next open compares the source with what it is now. False: there is nothing to keep.
+    pub(crate) fn rest(&self, inode: &Inode<C::Object>, life: &Life<C::Object>) -> bool {
+        let Some(object) = &life.object else { return false };
+        if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
+            return false;
+        }
+        // What was seen before stays: the next open must find out what has changed since.
+        let stat = if inode.is_unseen() { inode.look(object).map(|look| look.stat) } else { inode.stat() };
+        stat.is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
+    /// Drops a forgotten inode with all that is cached of it. False: that could not be written back.
+    pub(crate) fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, Life<C::Object>>) -> bool {
+        if let Some(object) = &life.object {
+            if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
+                self.cache.discard_object(inode.nodeid);
+            } else if self.cache.forget_object(inode.nodeid).is_err() {
+                // What could not be written back stays, with the inode, until a later forget or the end.
+                inode.note_writer(object.source());
+                return false;
+            }
+            inode.forget_writer();
+            life.object = None;
+            inode.note_object(false);
+            self.pressure.object_gone();
+        }
+        self.inodes.retire(inode, &mut life);
+        true
+    }
+
+    pub(crate) fn invalidate_attributes(&self, nodeid: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.invalidate_attributes(nodeid);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Changing attributes, and what a change of content takes away with it: set-id bits and file capabilities.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+
+use super::creds::Powers;
+use crate::attr::{Attr, Time};
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::{CachedFile, Caller, Kind, Namespace, PageCache};
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This time.
+    At(Time),
+}
+
+/// Attributes to set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last modification.
+    pub mtime: Option<SetTime>,
+}
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+const CAPABILITY: &str = "security.capability";
+
+/// `mode` as it is after a change of content by somebody without the power to keep set-id bits. Set-group-id without group
+/// execution, once the mark of mandatory locking, stays for members of the group alone, as on local file systems since Linux 6.2.
+fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
+    let mode = mode & !S_ISUID;
+    match mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
+        true => mode & !S_ISGID,
+        false => mode,
+    }
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Sets attributes; returns all of them and how long they may be kept.
+    pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        if set.uid.is_some() || set.gid.is_some() {
+            change_owner(caller, &inode, set)?;
+        }
+        if let Some(mode) = set.mode {
+            self.keep_writer(&inode);
+            set_mode(&inode, mode)?;
+        }
+        if let Some(size) = set.size {
+            self.truncate(caller, &inode, size)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            set_times(&inode, set)?;
+        }
+        self.tell_cache(&inode, set)?;
+        self.attr_of(&inode)
+    }
+
+    /// Before the mode changes, which may forbid it: what is needed to write the rest of a file that nobody has open any more.
+    fn keep_writer(&self, inode: &Inode<C::Object>) {
+        let life = inode.life.lock();
+        if let Some(object) =
+            life.object.as_ref().filter(|object| self.bound_by_modes && object.is_unsettled())
+        {
+            // If it cannot be had, it could not before either.
+            let _ = object.source().writer();
+            inode.note_writer(object.source());
+        }
+    }
+
+    fn truncate(&self, caller: &Caller, inode: &Inode<C::Object>, size: u64) -> Result<()> {
+        if inode.kind == Kind::Directory {
+            return Err(Errno::ISDIR.into());
+        }
+        let object = self.object_of(inode, &mut inode.life.lock())?;
+        self.strip_privileges(caller, inode, None)?;
+        self.with_room(|| self.cache.truncate(&object, size))?;
+        inode.close_writer(&inode.life.lock());
+        Ok(())
+    }
+
+    fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
+        let object = inode.life.lock().object.clone();
+        let Some(object) = object else { return Ok(()) };
+        match set.mtime {
+            // Not the source's: a writeback under way may have changed that since.
+            Some(SetTime::At(mtime)) => object.set_mtime(mtime),
+            Some(SetTime::Now) => object.set_mtime(Attr::from_stat(inode.nodeid, &inode.stat()?).mtime),
+            None => {}
+        }
+        object.metadata_changed();
+        Ok(())
+    }
+
+    /// Takes set-id bits and file capabilities away before `caller` changes the content. `keep`: whether set-id bits stay, where the
+    /// kernel has said so.
+    pub(crate) fn strip_privileges(
+        &self,
+        caller: &Caller,
+        inode: &Inode<C::Object>,
+        keep: Option<bool>,
+    ) -> Result<()> {
+        if inode.unprivileged.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Before looking: whoever gives new privileges meanwhile takes the mark away again.
+        inode.unprivileged.store(true, Ordering::Release);
+        let left = self.take_privileges(caller, inode, keep);
+        if left.as_ref().map_or(true, |left| left & (S_ISUID | S_ISGID) != 0) {
+            // Not all are gone, or the next may be somebody who may not keep them.
+            inode.unprivileged.store(false, Ordering::Release);
+        }
+        left.map(drop)
+    }
+
+    /// The mode that is left.
+    fn take_privileges(&self, caller: &Caller, inode: &Inode<C::Object>, keep: Option<bool>) -> Result<u32> {
+        let Stat { st_mode: mode, st_gid: gid, .. } = inode.stat()?;
+        let mut left = mode;
+        if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
+            let powers = Powers::of(caller);
+            if keep == Some(false) || !powers.keep_set_id() {
+                left = without_set_id(mode, || powers.in_group(gid));
+            }
+        }
+        if left != mode {
+            set_mode(inode, left)?;
+            self.metadata_changed(inode);
+            self.invalidate_attributes(inode.nodeid);
+        }
+        match rustix::fs::removexattr(inode.path().as_c_str(), CAPABILITY) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(left)
+    }
+}
+
+/// Gives the inode another owner or group. The source takes set-id bits away by itself, but for one that it leaves to those who may
+/// keep it, as this daemon may: set-group-id without group execution. It is for members of the group, and, where the mode changes
+/// because set-user-id goes, of the new group.
+fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<()> {
+    let before = inode.stat()?;
+    let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+    rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+    let after = inode.stat()?;
+    if inode.kind == Kind::File && after.st_mode & S_ISGID != 0 {
+        let powers = Powers::of(caller);
+        let member = powers.in_group(before.st_gid)
+            && (before.st_mode & S_ISUID == 0 || powers.in_group(after.st_gid));
+        if !powers.keep_set_id() && !member {
+            set_mode(inode, after.st_mode & !S_ISGID)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the permission bits through the descriptor.
+pub(crate) fn set_mode<O>(inode: &Inode<O>, mode: u32) -> Result<()> {
+    inode.unprivileged.store(false, Ordering::Release);
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    Ok(rustix::fs::chmodat(CWD, inode.path().as_c_str(), mode, AtFlags::empty())?)
+}
+
+fn set_times<O>(inode: &Inode<O>, set: &SetAttr) -> Result<()> {
+    let spec = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(time)) => Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() },
+    };
+    let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
+    Ok(rustix::fs::utimensat(CWD, inode.path().as_c_str(), &times, AtFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_id_bits_go_with_a_write() {
+        let (member, stranger) =
+            (|mode| without_set_id(mode, || true), |mode| without_set_id(mode, || false));
+        assert_eq!((member(0o104_755), stranger(0o104_755)), (0o100_755, 0o100_755));
+        assert_eq!((member(0o106_755), stranger(0o106_755)), (0o100_755, 0o100_755));
+        assert_eq!((member(0o106_766), stranger(0o106_766)), (0o102_766, 0o100_766));
+        assert_eq!((member(0o100_644), stranger(0o100_644)), (0o100_644, 0o100_644));
+    }
+}

@@ -1,0 +1,169 @@
+//! Directory listings.
+//!
+//! A listing can go on from any entry, also in a restarted daemon and after entries were made or removed
+//! (`inode/stream`).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::lookup::{Entry, stat_name};
+use crate::attr::{Attr, Kind};
+use crate::error::Result;
+use crate::inode::handle::What;
+use crate::inode::stream::{OpenDir, Raw};
+use crate::inode::{Inode, ROOT};
+use crate::{Namespace, Op, PageCache};
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// Its inode number.
+    pub ino: u64,
+    /// Where the listing goes on after it.
+    pub next: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Its name.
+    pub name: &'a OsStr,
+}
+
+/// An entry with attributes.
+#[derive(Debug)]
+pub struct ListedPlus<'a> {
+    /// The entry.
+    pub listed: Listed<'a>,
+    /// Attributes and times to live; its reference count has been raised, except for `.` and `..`.
+    pub entry: Entry,
+}
+
+fn is_dots(name: &OsStr) -> bool {
+    matches!(name.as_bytes(), b"." | b"..")
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Opens a directory.
+    pub fn opendir(&self, op: &Op<'_>, nodeid: u64) -> Result<u64> {
+        if op.is_resent()
+            && let Some((fh, _)) = self.handles.reopened(op.unique())
+        {
+            return Ok(fh);
+        }
+        let inode = self.inode(nodeid)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = inode.directory()?;
+        let fd = self.with_room(|| rustix::fs::openat(dir, ".", flags, Mode::empty()))?;
+        let mut life = inode.life.lock();
+        self.handles.insert(&inode, &mut life, What::Dir(OpenDir::new(fd)), op.unique())
+    }
+
+    /// Lists from `offset` on, until `emit` says that it has no room for the entry.
+    pub fn readdir(&self, fh: u64, offset: u64, mut emit: impl FnMut(&Listed<'_>) -> bool) -> Result<()> {
+        self.list(fh, offset, |_, _, listed| Ok(emit(listed)))
+    }
+
+    /// As `readdir`, with attributes. An entry that `emit` refuses is not counted. A resent request lists the same entries
+    /// again, for the kernel holds the directory's lock over it; as many of them as its first try came to are counted already.
+    pub fn readdirplus(
+        &self,
+        op: &mut Op<'_>,
+        fh: u64,
+        offset: u64,
+        mut emit: impl FnMut(&ListedPlus<'_>) -> bool,
+    ) -> Result<()> {
+        let counted = op.entries_counted();
+        let mut entries = 0;
+        self.list(fh, offset, |namespace, dir, listed| {
+            if is_dots(listed.name) {
+                let entry = namespace.entry(nameless(listed));
+                return Ok(emit(&ListedPlus { listed: *listed, entry }));
+            }
+            let (inode, entry) = match namespace.enter_if(dir, listed.name, |_| entries >= counted) {
+                Ok(entered) => entered,
+                Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
+                Err(error) => return Err(error),
+            };
+            let full = emit(&ListedPlus { listed: *listed, entry });
+            if full {
+                namespace.forget(inode.nodeid, 1);
+            } else {
+                entries += 1;
+                op.entry_counted(entries);
+            }
+            Ok(full)
+        })
+    }
+
+    fn list(
+        &self,
+        fh: u64,
+        offset: u64,
+        mut emit: impl FnMut(&Self, &Inode<C::Object>, &Listed<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let (inode, dir) = (&*handle.inode, handle.dir()?);
+        let mut stream = dir.stream.lock();
+        stream.seek(dir.fd(), offset)?;
+        let mut any = false;
+        loop {
+            let raw = match stream.peek(dir.fd()) {
+                Ok(Some(raw)) => raw,
+                // A removed directory has no entries any more.
+                Ok(None) => return Ok(()),
+                Err(error) if error.is(Errno::NOENT) || any => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let (len, next) = (raw.len, raw.next);
+            let full = match self.listed(inode, &raw) {
+                Some(listed) => emit(self, inode, &listed),
+                None => Ok(false),
+            };
+            match full {
+                Ok(false) => any = true,
+                Ok(true) => return Ok(()),
+                // What was listed so far is the answer; the error comes up again with the next one.
+                Err(_) if any => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            stream.advance(len, next);
+        }
+    }
+
+    fn listed<'a>(&self, dir: &Inode<C::Object>, raw: &Raw<'a>) -> Option<Listed<'a>> {
+        let known = Kind::from_file_type(raw.file_type);
+        let kind = match known {
+            Some(kind) => kind,
+            None => Kind::from_mode(stat_name(dir.fd(), raw.name).ok()?.st_mode),
+        };
+        let ino = if dir.nodeid == ROOT && is_dots(raw.name) { ROOT } else { self.inodes.reported(raw.ino) };
+        Some(Listed { ino, next: raw.next, kind, name: raw.name })
+    }
+
+    /// Makes a directory's names stable.
+    pub fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let fd = handle.dir()?.fd();
+        let synced = if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) };
+        Ok(synced?)
+    }
+}
+
+/// Attributes of `.` and `..`: the kernel takes the number and the type from them and nothing else.
+fn nameless(listed: &Listed<'_>) -> Attr {
+    Attr {
+        ino: listed.ino,
+        size: 0,
+        blocks: 0,
+        atime: Default::default(),
+        mtime: Default::default(),
+        ctime: Default::default(),
+        mode: 0o040_000,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+    }
+}

@@ -1,0 +1,330 @@
+//! Content: open, read, write, and what works on the source's extents.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, Stat, StatFs};
+use rustix::io::Errno;
+use terrace_engine::AccessPath;
+
+use crate::attr::Attr;
+use crate::error::Result;
+use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
+use crate::inode::{Inode, Look, ROOT};
+use crate::kernel::RESENT;
+use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence};
+
+/// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+
+/// An open file, as told to the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The handle.
+    pub fh: u64,
+    /// The kernel is to bypass its page cache.
+    pub direct: bool,
+    /// What the kernel has of the file is still good.
+    pub keep_cache: bool,
+    /// There is nothing to be done when a descriptor is closed.
+    pub no_flush: bool,
+}
+
+/// A write that is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Bytes written.
+    pub bytes: usize,
+    /// What the kernel's page cache has of the range may be older ([`Namespace::invalidate_content`]).
+    pub stale: bool,
+}
+
+/// What the kernel says about a write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteKind {
+    /// Who writes.
+    pub caller: Caller,
+    /// The writer's file flags: O_SYNC and O_DSYNC count.
+    pub flags: u32,
+    /// Written back from the kernel's page cache: handle and caller are guesses.
+    pub from_cache: bool,
+    /// Set-id bits are to go.
+    pub kill_set_id: bool,
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Opens a regular file.
+    pub fn open(&self, op: &Op<'_>, nodeid: u64, flags: u32) -> Result<Opened> {
+        self.open_inode(op, self.inode(nodeid)?, flags, None)
+    }
+
+    /// Opens an inode; `made` is what making it gave, open for reading and writing. O_TRUNC is not looked at: the kernel
+    /// truncates in a request of its own, and a file just made is empty.
+    pub(crate) fn open_inode(
+        &self,
+        op: &Op<'_>,
+        inode: Arc<Inode<C::Object>>,
+        flags: u32,
+        made: Option<OwnedFd>,
+    ) -> Result<Opened> {
+        if op.is_resent()
+            && let Some((fh, handle)) = self.handles.reopened(op.unique())
+        {
+            return Ok(opened(&inode, fh, handle.file()?, false));
+        }
+        let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
+        let access = if direct { AccessPath::FuseDirect } else { AccessPath::Fuse };
+
+        let mut life = inode.life.lock();
+        let object = self.object_of(&inode, &mut life)?;
+        match made {
+            Some(fd) => object.source().adopt_writer(fd),
+            None => self.open_source(&object, flags, life.writers)?,
+        }
+        inode.note_writer(object.source());
+        inode.used.store(true, Ordering::Relaxed);
+        let Look { changed, stat, digest } = self.look_behind(&inode, &object)?;
+        let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
+        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
+        let mut answer = opened(&inode, 0, &file, !changed);
+        answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
+        if changed {
+            // Whoever answers the request if it has to be sent again finds the handle, and tells the kernel to keep nothing either.
+            inode.trust(digest);
+        }
+        Ok(answer)
+    }
+
+    /// The source must agree now to what the program wants: at write-back it would be too late to tell (a read-only file system,
+    /// an immutable file). A daemon that modes bind must also have the file open before they change.
+    fn open_source(&self, object: &C::Object, flags: u32, writers: u32) -> Result<()> {
+        let opened = match (writes(flags), writers) {
+            (true, 0) => self.with_room(|| object.source().writer())?,
+            (false, _) if self.bound_by_modes => self.with_room(|| object.source().reader())?,
+            _ => return Ok(()),
+        };
+        if self.pressure.opened(opened.raw()) {
+            self.give_up_data();
+        }
+        Ok(())
+    }
+
+    /// Was the source changed behind the mount's back since the last open? Then what is cached of it here is dropped. The caller holds the
+    /// inode's `life`.
+    fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
+        if object.dirty_pages() > 0 {
+            return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
+        }
+        let look = inode.look(object)?;
+        if look.changed {
+            self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
+            inode.unprivileged.store(false, Ordering::Release);
+            self.invalidate_attributes(inode.nodeid);
+        }
+        Ok(look)
+    }
+
+    /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache, by the request of this number.
+    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: Option<u64>) -> Result<usize> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        // The load spares all reads but the first a locked instruction on a line that they share.
+        if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
+            move_atime(&handle.inode);
+        }
+        if let Some(unique) = paged {
+            note_paged::<C>(&handle.inode, &file.object);
+            if handle.inode.emptied.of_late(coherence::now()) {
+                self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
+            }
+        }
+        self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.access))
+    }
+
+    /// Writes `data`.
+    pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<Written> {
+        let came = coherence::now();
+        let handle = match self.handles.get(fh) {
+            Err(_) if kind.from_cache => return self.write_unopened(nodeid, offset, data),
+            handle => handle?,
+        };
+        let (inode, file) = (&handle.inode, handle.file()?);
+        inode.touch();
+        if kind.from_cache || file.access == AccessPath::Fuse {
+            note_paged::<C>(inode, &file.object);
+        }
+        if !kind.from_cache {
+            self.strip_privileges(&kind.caller, inode, Some(!kind.kill_set_id))?;
+        }
+        let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
+        // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
+        if file.access == AccessPath::FuseDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
+            let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
+            self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
+        }
+        let range = offset..offset + bytes as u64;
+        // What the kernel writes back from its page cache, it keeps others from reading meanwhile.
+        let stale = !kind.from_cache
+            && (self.paging.is_blind(came)
+                || inode.emptied.of_late(came)
+                    && self.paging.overtook(inode.nodeid, range, kind.caller.unique & !RESENT, came));
+        Ok(Written { bytes, stale })
+    }
+
+    /// Drops what the kernel's page cache has of this range. Waits for reads of it that are under way, and for its unwritten pages to be written:
+    /// not to be called by a thread that these may need.
+    pub fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
+        let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
+        if !range.is_empty() {
+            inode.emptied.note();
+            kernel.invalidate_content(nodeid, range);
+        }
+    }
+
+    /// The kernel writes back a mapping whose handle is gone.
+    fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<Written> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        let object = self.object_of(&inode, &mut inode.life.lock())?;
+        Ok(Written { bytes: self.cache.write(&object, offset, data)?, stale: false })
+    }
+
+    /// A descriptor is closed: writes back, so that programs beside the mount see the content.
+    pub fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        let wanted = self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0;
+        if wanted && !self.cache.is_own_thread(caller.tid) {
+            self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
+        }
+        Ok(())
+    }
+
+    /// The last descriptor and mapping of a handle, of a file or a directory, are gone.
+    pub fn release(&self, fh: u64) {
+        if let Some(handle) = self.handles.remove(fh) {
+            count_release(&handle);
+            if handle.inode.nlookup() == 0 {
+                self.retire_if_unused(&handle.inode);
+            }
+        }
+    }
+
+    /// Makes a file's content stable, and its attributes unless `data_only`.
+    pub fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))
+    }
+
+    /// Allocates, punches or zeroes a range, as `mode` says; the kernel lets nothing else through.
+    pub fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let handle = self.handles.get(fh)?;
+        let (inode, file) = (&handle.inode, handle.file()?);
+        inode.touch();
+        self.strip_privileges(caller, inode, None)?;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+        self.with_room(|| {
+            self.cache.with_source(&file.object, offset..end, || {
+                Ok(rustix::fs::fallocate(&*file.object.source().writer()?, mode, offset, len)?)
+            })
+        })
+    }
+
+    /// The next data or hole from `offset` on.
+    pub fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Result<u64> {
+        let handle = self.handles.get(fh)?;
+        let file = handle.file()?;
+        let seek = match whence as i32 {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL.into()),
+        };
+        self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
+        let reader = self.with_room(|| file.object.source().reader())?;
+        Ok(rustix::fs::seek(&*reader, seek)?)
+    }
+
+    /// Copies within the source file system; short is allowed, and usual for long ranges.
+    pub fn copy_file_range(
+        &self,
+        caller: &Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.handles.get(from.0)?, self.handles.get(to.0)?);
+        let len = len.min(COPY_BYTES_MAX);
+        let end = |offset: u64| offset.checked_add(len).ok_or(Errno::OVERFLOW);
+        let (from_file, from_end) = (source.file()?, end(from.1)?);
+        self.with_room(|| self.cache.flush(&from_file.object, from.1..from_end))?;
+        target.inode.touch();
+        self.strip_privileges(caller, &target.inode, None)?;
+        let (file, range) = (target.file()?, to.1..end(to.1)?);
+        self.with_room(|| {
+            let copy = || copy(&source, from.1, &target, to.1, len);
+            self.cache.with_source(&file.object, range.clone(), copy)
+        })
+    }
+
+    /// Figures of the source file system.
+    pub fn statfs(&self) -> Result<StatFs> {
+        Ok(rustix::fs::fstatfs(self.inode(ROOT)?.fd())?)
+    }
+}
+
+/// The answer to an open. Not `fresh`: the kernel drops what it has of the file.
+fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
+    if !fresh {
+        inode.emptied.note();
+    }
+    let direct = file.access == AccessPath::FuseDirect;
+    Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
+}
+
+/// Would a read move the access time, by the kernel's usual rule (relatime)?
+fn atime_is_old(stat: &Stat) -> bool {
+    let day_ago = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec - 24 * 3600;
+    let Attr { atime, mtime, ctime, .. } = Attr::from_stat(0, stat);
+    atime <= mtime || atime <= ctime || atime.sec <= day_ago
+}
+
+/// Lets the source file system move the access time as its mount options say. The cache reads with O_NOATIME, and setting
+/// the time outright would change ctime; a mapping made and dropped is an access without I/O.
+fn move_atime<O>(inode: &Inode<O>) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let Ok(source) = open_again(inode) else { return };
+    // SAFETY: a new mapping that nobody touches, unmapped at once.
+    unsafe {
+        if let Ok(page) = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &source, 0) {
+            let _ = munmap(page, 4096);
+        }
+    }
+}
+
+/// A descriptor of its own for the source file, for reading.
+fn open_again<O>(inode: &Inode<O>) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(inode.path().as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn copy<C: PageCache>(
+    from: &Handle<C>,
+    mut from_offset: u64,
+    to: &Handle<C>,
+    mut to_offset: u64,
+    len: u64,
+) -> io::Result<u64> {
+    let source = open_again(&from.inode).map_err(|errno| match errno {
+        // The mode has changed since the program opened it. The kernel then copies by reading and writing.
+        Errno::ACCESS => Errno::OPNOTSUPP,
+        errno => errno,
+    })?;
+    let target = to.file()?.object.source().buffered()?;
+    let len = usize::try_from(len).expect("limited above");
+    Ok(rustix::fs::copy_file_range(source, Some(&mut from_offset), &*target, Some(&mut to_offset), len)?
+        as u64)
+}

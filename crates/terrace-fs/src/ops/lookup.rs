@@ -1,0 +1,151 @@
+//! Names to inodes, references, attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::attr::Attr;
+use crate::error::Result;
+use crate::inode::{Inode, ROOT};
+use crate::{CachedFile, Kind, Namespace, Op, PageCache};
+
+/// An inode as the answer to a lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its attributes; `attr.ino` is the node id.
+    pub attr: Attr,
+    /// How long the attributes may be kept.
+    pub attr_ttl: Duration,
+    /// How long the name may be kept.
+    pub entry_ttl: Duration,
+}
+
+pub(crate) const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+
+/// The source's word on `name`, which is not followed if it is a link.
+pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(dir, name, NOFOLLOW)
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Looks `name` up in the directory `parent` and raises the inode's reference count.
+    pub fn lookup(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<Entry> {
+        let parent = self.inode(parent)?;
+        let name = match (name.as_encoded_bytes(), parent.nodeid) {
+            // The parent of the root, for those who resolve file handles, is the root.
+            (b"..", ROOT) => OsStr::new("."),
+            _ => name,
+        };
+        Ok(self.enter(&parent, name, op)?.1)
+    }
+
+    /// The inode under `name`, known from now on and counted for `op`.
+    pub(crate) fn enter(
+        &self,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        op: &mut Op<'_>,
+    ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
+        let (inode, entry) = self.enter_if(parent, name, |nodeid| op.counts(nodeid))?;
+        if op.counts(inode.nodeid) {
+            op.counted(inode.nodeid);
+        }
+        Ok((inode, entry))
+    }
+
+    /// The inode under `name`, known from now on, its reference count raised if `counts` says so of it.
+    pub(crate) fn enter_if(
+        &self,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        counts: impl Fn(u64) -> bool,
+    ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
+        let dir = parent.directory()?;
+        let mut stat = stat_name(dir, name)?;
+        let inode = match self.inodes.find(&stat, &counts) {
+            Some(inode) => inode,
+            None => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                self.with_room(|| -> Result<_> {
+                    let fd = self.pressure.admit(rustix::fs::openat(dir, name, flags, Mode::empty())?)?;
+                    self.pressure.opened(fd.as_raw_fd());
+                    stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
+                    self.inodes.insert(&stat, fd, &counts)
+                })?
+            }
+        };
+        let (attr, attr_ttl) = self.overlay(&inode, &stat);
+        let entry = Entry { attr_ttl, ..self.entry(attr) };
+        Ok((inode, entry))
+    }
+
+    /// An entry with the times to live that hold now. When the table of inodes fills up, new names are not kept by the
+    /// kernel, which then forgets their inodes as soon as nobody uses them.
+    pub(crate) fn entry(&self, attr: Attr) -> Entry {
+        let high = self.pressure.is_high(self.inodes.len());
+        let entry_ttl = if high { Duration::ZERO } else { self.config.entry_ttl };
+        Entry { attr, attr_ttl: self.config.attr_ttl, entry_ttl }
+    }
+
+    /// The kernel drops `n` references.
+    pub fn forget(&self, nodeid: u64, n: u64) {
+        if let Some(inode) = self.inodes.release(nodeid, n) {
+            self.retire_if_unused(&inode);
+        }
+    }
+
+    /// Attributes of an inode and how long they may be kept.
+    pub fn getattr(&self, nodeid: u64) -> Result<(Attr, Duration)> {
+        self.attr_of(&*self.inode(nodeid)?)
+    }
+
+    pub(crate) fn attr_of(&self, inode: &Inode<C::Object>) -> Result<(Attr, Duration)> {
+        Ok(self.overlay(inode, &inode.stat()?))
+    }
+
+    /// The source's attributes with the cache's newer ones over them. Write-back changes the number of blocks at a time of
+    /// its own, so while it is due they are not kept.
+    fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> (Attr, Duration) {
+        let mut attr = Attr::from_stat(inode.nodeid, stat);
+        let mut ttl = self.config.attr_ttl;
+        if inode.kind == Kind::File
+            && let Some(object) = &inode.life.lock().object
+        {
+            object.fix_attr(&mut attr);
+            if object.dirty_pages() > 0 {
+                ttl = Duration::ZERO;
+            }
+        }
+        (attr, ttl)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, nodeid: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(nodeid)?;
+        if inode.kind != Kind::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(rustix::fs::readlinkat(inode.fd(), "", Vec::new())?.into_bytes())
+    }
+
+    /// Tells the cache that the source's metadata of an inode moved on, if the cache has the inode.
+    pub(crate) fn metadata_changed(&self, inode: &Inode<C::Object>) {
+        if inode.kind == Kind::File
+            && let Some(object) = &inode.life.lock().object
+        {
+            object.metadata_changed();
+        }
+    }
+
+    /// As `metadata_changed`, for an inode that a name was taken from or given to.
+    pub(crate) fn links_changed(&self, stat: &Stat) {
+        if let Some(inode) = self.inodes.find(stat, |_| false) {
+            inode.touch();
+            self.metadata_changed(&inode);
+        }
+    }
+}

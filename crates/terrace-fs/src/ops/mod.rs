@@ -1,0 +1,10 @@
+//! What the kernel asks for, each done as methods of [`Namespace`](crate::Namespace).
+
+pub(crate) mod change;
+mod creds;
+pub(crate) mod dir;
+pub(crate) mod file;
+pub(crate) mod lookup;
+mod make;
+mod remove;
+mod xattr;

@@ -1,0 +1,69 @@
+//! Operations that take names away or move them: unlink, rmdir, rename.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use super::lookup::stat_name;
+use crate::error::Result;
+use crate::{Namespace, Op, PageCache};
+
+impl<C: PageCache> Namespace<C> {
+    /// Takes a name from a file.
+    pub fn unlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
+        self.remove(op, parent, name, AtFlags::empty())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
+        self.remove(op, parent, name, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, flags: AtFlags) -> Result<()> {
+        let parent = self.inode(parent)?;
+        let dir = parent.directory()?;
+        let Some(victim) = intend(op, dir, name)? else { return Ok(()) };
+        rustix::fs::unlinkat(dir, name, flags)?;
+        self.links_changed(&victim);
+        Ok(())
+    }
+
+    /// Moves a name, with the flags of renameat2.
+    pub fn rename(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        new_parent: u64,
+        new_name: &OsStr,
+        flags: u32,
+    ) -> Result<()> {
+        let (parent, new_parent) = (self.inode(parent)?, self.inode(new_parent)?);
+        let (dir, new_dir) = (parent.directory()?, new_parent.directory()?);
+        let replaced = stat_name(new_dir, new_name);
+        let Some(moved) = intend(op, dir, name)? else { return Ok(()) };
+        rustix::fs::renameat_with(dir, name, new_dir, new_name, RenameFlags::from_bits_retain(flags))?;
+        self.links_changed(&moved);
+        if let Ok(replaced) = replaced {
+            self.links_changed(&replaced);
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the name that is to go and notes it in the journal. `None`: a resent request whose first try did it, since the
+/// name is gone or stands for another inode now.
+fn intend(op: &mut Op<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>> {
+    let found = stat_name(dir, name);
+    match (op.before(), found) {
+        (Some(_), Err(Errno::NOENT)) => Ok(None),
+        (Some(before), Ok(stat)) if stat.st_ino != before => Ok(None),
+        (_, Ok(stat)) => {
+            op.intend(stat.st_ino);
+            Ok(Some(stat))
+        }
+        (_, Err(errno)) => Err(errno.into()),
+    }
+}

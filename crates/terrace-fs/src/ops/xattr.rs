@@ -1,0 +1,116 @@
+//! Extended attributes, through `/proc/self/fd`: an O_PATH descriptor refuses the calls that take descriptors.
+
+use std::ffi::OsStr;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::change::set_mode;
+use super::creds::Powers;
+use crate::error::Result;
+use crate::{Caller, Namespace, Op, PageCache};
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const S_ISGID: u32 = 0o2000;
+
+impl<C: PageCache> Namespace<C> {
+    /// Reads an attribute into `buf` and says its length; with an empty `buf` only the length.
+    pub fn getxattr(&self, nodeid: u64, name: &OsStr, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.inode(nodeid)?;
+        let path = inode.path();
+        Ok(match buf.is_empty() {
+            true => rustix::fs::getxattr_query(path.as_c_str(), name)?,
+            false => rustix::fs::getxattr(path.as_c_str(), name, buf)?,
+        })
+    }
+
+    /// The names of the attributes, each ended by NUL. Only the superuser is shown `trusted.` ones.
+    pub fn listxattr(&self, caller: &Caller, nodeid: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(nodeid)?;
+        let path = inode.path();
+        let list = loop {
+            let mut list = vec![0; rustix::fs::listxattr_query(path.as_c_str())?];
+            if list.is_empty() {
+                break list;
+            }
+            match rustix::fs::listxattr(path.as_c_str(), &mut *list) {
+                Ok(len) => {
+                    list.truncate(len);
+                    break list;
+                }
+                // It grew meanwhile.
+                Err(Errno::RANGE) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        let names = list.split_inclusive(|&byte| byte == 0);
+        Ok(names
+            .filter(|name| caller.uid == 0 || !name.starts_with(b"trusted."))
+            .flatten()
+            .copied()
+            .collect())
+    }
+
+    /// Sets an attribute.
+    pub fn setxattr(
+        &self,
+        op: &mut Op<'_>,
+        nodeid: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        // Capabilities, or an ACL that carries a mode: a write must look again.
+        inode.unprivileged.store(false, std::sync::atomic::Ordering::Release);
+        let (replayed, path) = (op.is_replayed(), inode.path());
+        let flags = XattrFlags::from_bits_retain(flags);
+        if flags.contains(XattrFlags::CREATE) && !replayed {
+            if rustix::fs::getxattr_query(path.as_c_str(), name).is_ok() {
+                return Err(Errno::EXIST.into());
+            }
+            op.intend(0);
+        }
+        match rustix::fs::setxattr(path.as_c_str(), name, value, flags) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if replayed => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if name.as_encoded_bytes() == ACCESS_ACL {
+            self.drop_foreign_group_id(&op.caller, &inode)?;
+        }
+        self.metadata_changed(&inode);
+        Ok(())
+    }
+
+    /// Setting an access ACL takes set-group-id away unless the caller is of the group, as chmod does.
+    fn drop_foreign_group_id(&self, caller: &Caller, inode: &crate::inode::Inode<C::Object>) -> Result<()> {
+        let stat = inode.stat()?;
+        if stat.st_mode & S_ISGID != 0 {
+            let powers = Powers::of(caller);
+            if !powers.keep_set_id() && !powers.in_group(stat.st_gid) {
+                set_mode(inode, stat.st_mode & 0o7777 & !S_ISGID)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an attribute.
+    pub fn removexattr(&self, op: &mut Op<'_>, nodeid: u64, name: &OsStr) -> Result<()> {
+        let inode = self.inode(nodeid)?;
+        inode.touch();
+        let (replayed, path) = (op.is_replayed(), inode.path());
+        if !replayed {
+            rustix::fs::getxattr_query(path.as_c_str(), name)?;
+            op.intend(0);
+        }
+        match rustix::fs::removexattr(path.as_c_str(), name) {
+            Ok(()) => {}
+            Err(Errno::NODATA) if replayed => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.metadata_changed(&inode);
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The page cache as the namespace sees it: the engine is one (`cache`), and tests have one that caches nothing.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use rustix::fs::Stat;
+use terrace_engine::AccessPath;
+use terrace_engine::source::{DataFd, SourceFile};
+
+use crate::attr::{Attr, Time};
+
+/// The page cache as the namespace sees it.
+///
+/// `Object` is a shared reference to a cached file and `Cursor` one handle's view of its write-back errors.
+pub trait PageCache: Send + Sync + 'static {
+    /// A cached file.
+    type Object: CachedFile;
+    /// Which write-back errors a handle has been told.
+    type Cursor: Send + Sync + fmt::Debug;
+
+    /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
+    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// Has the object pages in memory, or shadows of pages that were?
+    fn remembers(&self, object: &Self::Object) -> bool;
+    /// How many objects there may be at one time; near that, some cannot be made.
+    fn objects_max(&self) -> usize;
+    /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
+    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<Self::Object>;
+    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
+    /// the object stays, and its descriptor open.
+    fn forget_object(&self, id: u64) -> io::Result<()>;
+    /// As `forget_object`, for a file without names: nothing is written.
+    fn discard_object(&self, id: u64);
+    /// Objects whose last writeback failed.
+    fn failing_objects(&self) -> Vec<u64>;
+    /// What a new handle starts from: of the errors up to now it is told the last, if no handle was told of it yet.
+    fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
+    /// Reads at `offset`; short at the end of the file.
+    fn read(
+        &self,
+        object: &Self::Object,
+        offset: u64,
+        buf: &mut [u8],
+        access: AccessPath,
+    ) -> io::Result<usize>;
+    /// Writes at `offset`, making the file longer if need be.
+    fn write(&self, object: &Self::Object, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// Sets the size, in the cache and in the source.
+    fn truncate(&self, object: &Self::Object, size: u64) -> io::Result<()>;
+    /// Writes back the dirty pages of `range`.
+    fn flush(&self, object: &Self::Object, range: Range<u64>) -> io::Result<()>;
+    /// Writes all back and makes it stable; fails once for each cursor after a failed write-back.
+    fn fsync(&self, object: &Self::Object, data_only: bool, cursor: &Self::Cursor) -> io::Result<()>;
+    /// Runs `act` on the source with `range` written back before, dropped after, and the cache kept out meanwhile; then
+    /// takes the size from the source.
+    fn with_source<T>(
+        &self,
+        object: &Self::Object,
+        range: Range<u64>,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T>;
+    /// Is the thread one of a registered fast-door client? Its opens bypass the kernel's page cache, so that its data
+    /// are cached once.
+    fn is_client(&self, tid: u32) -> bool;
+    /// Is the thread one of the cache's own, which closes descriptors that programs showed it?
+    fn is_own_thread(&self, tid: u32) -> bool;
+}
+
+/// A cached file as the namespace sees it.
+pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
+    /// The file of the source.
+    fn source(&self) -> &SourceFile;
+    /// Nobody has the file open for writing any more: gives up its writer, unless something is left to be written. It is closed when the result
+    /// is dropped.
+    fn close_writer(&self) -> Option<Arc<DataFd>>;
+    /// Pages that the source does not have yet.
+    fn dirty_pages(&self) -> u64;
+    /// Whether something of it may have to be written, or written once more.
+    fn is_unsettled(&self) -> bool;
+    /// Has somebody else changed the source, which says `stat`, since this cache wrote to it last?
+    fn is_changed_behind(&self, stat: &Stat) -> bool;
+    /// Puts the cache's size and times over the source's where the cache knows better.
+    fn fix_attr(&self, attr: &mut Attr);
+    /// Sends the fast door's readers of this file to the main door, or no longer.
+    fn set_slow(&self, slow: bool);
+    /// Likewise, because somebody may have mapped it through a descriptor that a client of the fast door opened for writing.
+    /// Set by the door, when the client announces it, and here; taken back here.
+    fn set_mapped(&self, mapped: bool);
+    /// The source's ctime is the newest again (chmod, chown, link ...).
+    fn metadata_changed(&self);
+    /// The program set the mtime, in nanoseconds since 1970; the source has it already.
+    fn set_mtime(&self, mtime: Time);
+}

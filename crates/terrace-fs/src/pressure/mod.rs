@@ -1,0 +1,216 @@
+//! How full the tables are: descriptors, inodes and objects against their limits, and the requests that wait for room.
+
+mod deleted;
+pub(crate) mod heap;
+pub mod limits;
+mod shrink;
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+/// How long a request waits for a descriptor until it looks again.
+const WAIT: Duration = Duration::from_millis(2);
+/// And in all, on a thread that answers no others: programs hold all of them then, and no patience helps.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// On a thread that answers the kernel.
+const PATIENCE_AT_THE_DOOR: Duration = Duration::from_secs(1);
+/// The log says no more often that there is none.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Descriptors that inodes leave to everything else: connections, open files, records.
+const RESERVE_MAX: u64 = 64;
+
+/// How full the tables are, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    /// Number of the descriptor opened last; as good as a count, since the kernel gives the lowest that is free.
+    newest: AtomicU64,
+    descriptors_mark: u64,
+    /// From this number on requests that need one are answered by threads that may wait.
+    short_mark: u64,
+    /// From this number on descriptors are not for inodes.
+    reserve: u64,
+    inodes_mark: usize,
+    /// Inodes that have an object.
+    objects: AtomicUsize,
+    objects_mark: usize,
+    hand: AtomicUsize,
+    /// The hand of `sweep`.
+    swept: AtomicUsize,
+    /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
+    waiters: AtomicUsize,
+    waiters_max: AtomicUsize,
+    /// Names that the kernel is to forget, with their directories: those that were looked for in vain, and where it prunes no inodes, theirs.
+    names: Mutex<Vec<(u64, OsString)>>,
+    /// Rung when there are some.
+    names_bell: Condvar,
+    /// When the log was last told that there was no room.
+    told: Mutex<Option<Instant>>,
+    ended: AtomicBool,
+    waiting: Mutex<()>,
+    bell: Condvar,
+}
+
+thread_local! {
+    /// Since when the request waits that this thread answers, if it answers none that others wait for.
+    static MAY_WAIT: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+impl Pressure {
+    /// The marks are three quarters of what there is; half of it for objects, whose table is open-addressed.
+    pub(crate) fn new(inodes_max: usize, objects_max: usize, descriptors_max: u64) -> Self {
+        Self {
+            newest: AtomicU64::new(0),
+            descriptors_mark: descriptors_max / 4 * 3,
+            short_mark: descriptors_max / 8 * 7,
+            reserve: descriptors_max - RESERVE_MAX.min(descriptors_max / 16),
+            inodes_mark: inodes_max / 4 * 3,
+            objects: AtomicUsize::new(0),
+            objects_mark: objects_max / 2,
+            hand: AtomicUsize::new(0),
+            swept: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            waiters_max: AtomicUsize::new(0),
+            names: Mutex::default(),
+            names_bell: Condvar::new(),
+            told: Mutex::new(None),
+            ended: AtomicBool::new(false),
+            waiting: Mutex::new(()),
+            bell: Condvar::new(),
+        }
+    }
+
+    /// A descriptor of this number was opened. Is it one of the last, which writebacks and whoever answers need?
+    pub(crate) fn opened(&self, number: i32) -> bool {
+        self.newest.store(number as u64, Ordering::Relaxed);
+        if number as u64 >= self.descriptors_mark {
+            self.bell.notify_one();
+        }
+        number as u64 >= self.reserve
+    }
+
+    /// An inode's descriptor that was just opened, unless it is one of the last, which are for others.
+    pub(crate) fn admit(&self, fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
+        match fd.as_raw_fd() as u64 >= self.reserve {
+            true => Err(Errno::MFILE),
+            false => Ok(fd),
+        }
+    }
+
+    /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
+    fn wait(&self, began: Instant) -> bool {
+        let at_the_door = MAY_WAIT.get().is_none();
+        let patience = if at_the_door { PATIENCE_AT_THE_DOOR } else { PATIENCE };
+        if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
+            return false;
+        }
+        let waiters = at_the_door.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
+        let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
+        if may {
+            self.newest.store(u64::MAX, Ordering::Relaxed);
+            self.bell.notify_one();
+            std::thread::sleep(WAIT);
+        }
+        if at_the_door {
+            self.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
+        may
+    }
+
+    /// Is it time to say (again) that there is no room?
+    fn is_to_be_told(&self) -> bool {
+        let mut told = self.told.lock();
+        let due = told.is_none_or(|at| at.elapsed() > TELL_EVERY);
+        if due {
+            *told = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Is there need to forget?
+    pub(crate) fn is_high(&self, inodes: usize) -> bool {
+        // Inodes that go leave holes, which the next ones fill: the newest number tells little then, and each inode is a descriptor.
+        self.newest.load(Ordering::Relaxed) >= self.descriptors_mark
+            || inodes as u64 >= self.descriptors_mark
+            || inodes >= self.inodes_mark
+            || self.objects() >= self.objects_mark
+    }
+
+    /// Are the tables so full that forgotten inodes had better make room? At half of the marks, so that resting inodes never
+    /// cause what [`Pressure::is_high`] does. An inode is a descriptor; the number of the newest one tells too little here, for
+    /// inodes that go leave holes, and then it is low.
+    pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
+        let crowded = self.is_half_full(inodes);
+        if crowded {
+            self.bell.notify_one();
+        }
+        crowded
+    }
+
+    fn is_half_full(&self, inodes: usize) -> bool {
+        let inodes_mark = self.inodes_mark.min(usize::try_from(self.descriptors_mark).unwrap_or(usize::MAX));
+        inodes >= inodes_mark / 2 || self.objects() >= self.objects_mark / 2
+    }
+
+    /// Inodes that have an object.
+    pub(crate) fn objects(&self) -> usize {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// An inode was given an object.
+    pub(crate) fn object_made(&self) {
+        if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
+            self.bell.notify_one();
+        }
+    }
+
+    /// An inode's object is gone.
+    pub(crate) fn object_gone(&self) {
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_descriptors_is_a_crowd() {
+        let pressure = Pressure::new(100_000, 100_000, 1000);
+        assert!(!pressure.is_crowded(374) && pressure.is_crowded(375));
+        // Whatever number was the last: the inodes below it may have gone.
+        pressure.opened(3);
+        assert!(pressure.is_crowded(375));
+    }
+
+    #[test]
+    fn the_last_descriptors_are_not_for_inodes() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let fd = || rustix::io::fcntl_dupfd_cloexec(&null, 100).unwrap();
+        let admits = |fd: OwnedFd, beyond: u64| {
+            Pressure::new(100, 100, fd.as_raw_fd() as u64 + beyond).admit(fd).is_ok()
+        };
+        assert!(!admits(fd(), 1), "the last of all");
+        assert!(admits(fd(), 1000));
+    }
+
+    #[test]
+    fn any_table_that_fills_up_is_pressure() {
+        let pressure = Pressure::new(100, 8, 1000);
+        assert!(!pressure.is_high(74) && pressure.is_high(75));
+        pressure.opened(749);
+        assert!(!pressure.is_high(0));
+        pressure.opened(750);
+        assert!(pressure.is_high(0));
+        pressure.opened(10);
+        (0..4).for_each(|_| pressure.object_made());
+        assert!(pressure.is_high(0));
+        pressure.object_gone();
+        assert!(!pressure.is_high(0));
+    }
+}
