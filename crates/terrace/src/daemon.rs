@@ -16,6 +16,7 @@ mod engine;
 mod memory;
 mod record;
 mod recording;
+mod reserve;
 mod stop;
 mod strays;
 
@@ -113,11 +114,11 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 
 /// From start to unmount.
 fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
-    let strays = match recovering {
+    let mut strays = match recovering {
         true => Strays::left_by_the_dead(shared).map_err(|err| cannot("tables", err))?,
         false => Strays::default(),
     };
-    strays.finish_writes();
+    strays.finish_writes().map_err(|err| cannot("rings", err))?;
     let mut guard = Guard::new(&shared.shortage);
     if recovering {
         guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
@@ -185,6 +186,9 @@ fn start_threads(
         // What the dead daemon had open and nobody needs. Not before the main door serves: among it may be a file of the
         // mount, shown by a client of the fast door, and closing that is a request to ourselves.
         strays.close();
+        if let Err(err) = reserve::keep() {
+            tracing::warn!("no descriptors are kept back for the next terraced: {err}");
+        }
         news.say("ready");
     })
 }

@@ -25,8 +25,11 @@ pub fn is_ring(fd: RawFd) -> bool {
 
 /// Has a ring taken operations that it has not done yet? For rings of a process that is dead: what it had begun goes on, as long as
 /// somebody has the ring open.
-pub fn is_busy(ring: RawFd) -> bool {
-    std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}")).is_ok_and(|info| says_busy(&info))
+///
+/// # Errors
+/// It cannot be looked at, for want of a free descriptor for example.
+pub fn is_busy(ring: RawFd) -> io::Result<bool> {
+    Ok(says_busy(&std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}"))?))
 }
 
 fn says_busy(fdinfo: &str) -> bool {
@@ -296,15 +299,15 @@ mod tests {
         assert!(is_ring(ring.as_raw_fd()) && !is_ring(source.as_raw_fd()));
         let mut byte = [0u8; 1];
         for _ in 0..2 {
-            assert!(!is_busy(ring.as_raw_fd()));
+            assert!(!is_busy(ring.as_raw_fd()).unwrap());
             let sqe = opcode::Read::new(types::Fd(source.as_raw_fd()), byte.as_mut_ptr(), 1).build();
             // SAFETY: the byte outlives the ring's use of it.
             unsafe { ring.submission().push(&sqe).unwrap() };
             ring.submit().unwrap();
-            assert!(is_busy(ring.as_raw_fd()), "the pipe is empty");
+            assert!(is_busy(ring.as_raw_fd()).unwrap(), "the pipe is empty");
             std::io::Write::write_all(&mut sink, b"x").unwrap();
             ring.submit_and_wait(1).unwrap();
-            assert!(!is_busy(ring.as_raw_fd()), "whether it was noticed or not");
+            assert!(!is_busy(ring.as_raw_fd()).unwrap(), "whether it was noticed or not");
             assert_eq!(ring.completion().count(), 1);
         }
         assert!(says_busy("pos:\t0\nflags:\t02000002\n"), "it could not be looked at");

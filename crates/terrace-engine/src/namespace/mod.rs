@@ -218,6 +218,8 @@ pub struct NamespaceConfig {
     pub negative_ttl: Duration,
     /// Does the last close of a descriptor write the file back, so that programs beside the mount see it?
     pub flush_on_close: bool,
+    /// Descriptors below the limit that are not for this daemon.
+    pub descriptors_spared: u64,
 }
 
 impl Default for NamespaceConfig {
@@ -228,6 +230,7 @@ impl Default for NamespaceConfig {
             entry_ttl: Duration::from_secs(3600),
             negative_ttl: Duration::from_secs(1),
             flush_on_close: true,
+            descriptors_spared: 0,
         }
     }
 }
@@ -327,7 +330,8 @@ impl<C: PageCache> Namespace<C> {
         handles: HandleTable<C>,
         durable: Arc<Durable>,
     ) -> Self {
-        let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
+        let descriptors_max = limits::descriptors_max().saturating_sub(config.descriptors_spared);
+        let pressure = Pressure::new(inodes.max(), cache.objects_max(), descriptors_max);
         Self {
             cache,
             config,
@@ -397,7 +401,7 @@ impl<C: PageCache> Namespace<C> {
         self.inodes.get(nodeid)
     }
 
-    /// The object of a regular file, made on first use. The caller holds the inode's `life`.
+    /// The object of a regular file, made on first use. The caller holds the inode's `life`, and so does not wait for room here.
     fn object_of(&self, inode: &Inode<C::Object>, life: &mut inode::Life<C::Object>) -> Result<C::Object> {
         if let Some(object) = &life.object {
             return Ok(object.clone());
@@ -410,7 +414,7 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
-        let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
+        let object = self.cache.object(inode.nodeid, inode.raw_fd(), size)?;
         life.object = Some(object.clone());
         self.pressure.object_made();
         Ok(object)

@@ -76,11 +76,21 @@ pub(crate) struct Pressure {
     names: Mutex<Vec<(u64, OsString)>>,
     /// Rung when there are some.
     names_bell: Condvar,
+    /// Data descriptors are to be given up, by the shrinker.
+    data_asked_for: AtomicBool,
+    /// There is a shrinker.
+    shrinks: AtomicBool,
     /// When the log was last told that there was no room.
     told: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
     bell: Condvar,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// This thread has swept.
+    pub(super) static SWEPT_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 thread_local! {
@@ -105,6 +115,8 @@ impl Pressure {
             waiters_max: AtomicUsize::new(0),
             names: Mutex::default(),
             names_bell: Condvar::new(),
+            data_asked_for: AtomicBool::new(false),
+            shrinks: AtomicBool::new(false),
             told: Mutex::new(None),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
@@ -127,6 +139,22 @@ impl Pressure {
             true => Err(Errno::MFILE),
             false => Ok(fd),
         }
+    }
+
+    /// Has the shrinker give up data descriptors.
+    pub(crate) fn ask_for_data(&self) {
+        self.data_asked_for.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    /// Is there a shrinker?
+    pub(super) fn shrinks(&self) -> bool {
+        self.shrinks.load(Ordering::Acquire)
+    }
+
+    /// Does this thread answer requests that others wait for, so that it leaves to the shrinker what takes time?
+    fn is_at_the_door(&self) -> bool {
+        MAY_WAIT.get().is_none() && self.shrinks()
     }
 
     /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
@@ -157,6 +185,11 @@ impl Pressure {
             *told = Some(Instant::now());
         }
         due
+    }
+
+    /// Are descriptors so few that a request may have to wait for one? Each inode is one.
+    fn is_short(&self, inodes: usize) -> bool {
+        self.newest.load(Ordering::Relaxed).max(inodes as u64) >= self.short_mark
     }
 
     /// Is there need to forget?
@@ -215,13 +248,13 @@ impl<C: PageCache> Namespace<C> {
 
     /// Are descriptors or places in the tables so few that a request that needs one may have to wait?
     pub fn is_short(&self) -> bool {
-        self.pressure.newest.load(Ordering::Relaxed) >= self.pressure.short_mark
-            || self.inodes.len() as u64 >= self.pressure.descriptors_mark
+        self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
+            || self.handles.len() >= self.handles.max() / 8 * 7
     }
 
     /// Runs `open`, or anything that may open something, again while there is no room for it: what can be had again is given up, and then
-    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller may hold the `life` of one inode.
+    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller holds no lock of an inode: whoever makes room may need it.
     pub(crate) fn with_room<T, E: Into<Error>>(
         &self,
         mut open: impl FnMut() -> std::result::Result<T, E>,
@@ -233,8 +266,7 @@ impl<C: PageCache> Namespace<C> {
                 result => return result,
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
-            let given_up = self.give_up_data() > 0 || self.sweep(true);
-            if !given_up && !self.pressure.wait(began) || began.elapsed() > PATIENCE {
+            if !self.find_room(began) || began.elapsed() > PATIENCE {
                 if self.pressure.is_to_be_told() {
                     let (inodes, handles) = (self.inodes.len(), self.handles.len());
                     tracing::warn!(
@@ -244,6 +276,17 @@ impl<C: PageCache> Namespace<C> {
                 }
                 return Err(error);
             }
+        }
+    }
+
+    /// Makes room, or waits a little for it. Sweeping writes back, and looks at every inode: so a thread that answers requests has the shrinker do
+    /// that. Only where it may not wait either does it close what can be closed at once, rather than fail.
+    fn find_room(&self, began: Instant) -> bool {
+        if self.pressure.is_at_the_door() {
+            self.pressure.ask_for_data();
+            self.pressure.wait(began) || self.give_up_data() > 0
+        } else {
+            self.give_up_data() > 0 || self.sweep(true) || self.pressure.wait(began)
         }
     }
 
@@ -269,6 +312,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         let (mut freed, mut looked) = (Freed::default(), Instant::now());
+        pressure.shrinks.store(true, Ordering::Release);
         while !pressure.ended.load(Ordering::Acquire) {
             if looked.elapsed() >= ROUND {
                 looked = Instant::now();
@@ -276,6 +320,9 @@ impl<C: PageCache> Namespace<C> {
             }
             if freed.is_much(self.inodes.len()) {
                 give_heap_back();
+            }
+            if pressure.data_asked_for.swap(false, Ordering::AcqRel) {
+                self.give_up_data();
             }
             let high = pressure.is_high(self.inodes.len());
             let crowded = high || pressure.is_crowded(self.inodes.len());
@@ -290,6 +337,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn end_shrinking(&self) {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
+        self.pressure.shrinks.store(false, Ordering::Release);
         self.pressure.bell.notify_all();
         self.pressure.names_bell.notify_all();
     }
@@ -297,6 +345,8 @@ impl<C: PageCache> Namespace<C> {
     /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
     /// table also those that were not used since the last time. Looks at a bounded number. Is there anything to do at once?
     pub(super) fn sweep(&self, crowded: bool) -> bool {
+        #[cfg(test)]
+        SWEPT_HERE.set(true);
         let (mut resting, mut written, mut visits) = (Vec::new(), Vec::new(), 0);
         let closes = self.bound_by_modes && !self.paging.is_blind(paging::now());
         for _ in 0..self.inodes.shards() {
@@ -452,6 +502,16 @@ mod tests {
         // Whatever number was the last: the inodes below it may have gone.
         pressure.opened(3);
         assert!(pressure.is_crowded(375));
+    }
+
+    #[test]
+    fn requests_are_queued_from_seven_eighths_on() {
+        let pressure = Pressure::new(100_000, 100_000, 1000);
+        assert!(!pressure.is_short(874) && pressure.is_short(875));
+        pressure.opened(874);
+        assert!(!pressure.is_short(750), "the shrinker is at work, and nobody needs to wait");
+        pressure.opened(875);
+        assert!(pressure.is_short(0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::namespace::{self, DurableLayout, DurableRegion, Namespace, NamespaceConfig};
 use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 
+use super::reserve;
 use crate::config::{Admit, Codec, Config, IoEngine, Tier};
 use crate::fuse;
 use crate::keeper::Shared;
@@ -139,7 +140,7 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         handles_max: config.limits.handles_max,
         ..DurableLayout::default()
     };
-    NamespaceConfig { layout, ..NamespaceConfig::default() }
+    NamespaceConfig { layout, descriptors_spared: reserve::size(), ..NamespaceConfig::default() }
 }
 
 /// The compressed tier likewise.

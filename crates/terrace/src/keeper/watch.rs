@@ -124,7 +124,7 @@ impl Watch {
             restarts: 0,
             died: None,
         };
-        watch.shared.kept = sys::open_descriptors();
+        watch.shared.kept = sys::open_descriptors().expect("/proc is mounted, and the keeper has just begun");
         if watch.shared.kind == Kind::Mount
             && let Some(starter) = &watch.starter
         {
