@@ -21,6 +21,7 @@ mod stop;
 mod strays;
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use terrace_engine::Engine;
@@ -131,10 +132,12 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
-    start_threads(shared, &engine, &control, &stopper, strays).map_err(|err| cannot("threads", err))?;
+    let (begun, serves) = std::sync::mpsc::channel();
+    let threads = start_threads(shared, &engine, &control, &stopper, strays, serves);
+    threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The main door, until the mount is gone. If it fails before, what cannot be written is left to the next terraced.
-    if let Err(err) = door.run() {
+    if let Err(err) = door.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
@@ -163,6 +166,7 @@ fn start_threads(
     control: &Arc<Server>,
     stopper: &Arc<Stopper>,
     strays: Strays,
+    serves: Receiver<()>,
 ) -> std::io::Result<()> {
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
@@ -186,6 +190,10 @@ fn start_threads(
         // What the dead daemon had open and nobody needs. Not before the main door serves: among it may be a file of the
         // mount, shown by a client of the fast door, and closing that is a request to ourselves.
         strays.close();
+        // Descriptors with numbers above the lower limit cannot be replaced any more, as the main door does at its start.
+        if serves.recv().is_err() {
+            return; // It failed.
+        }
         if let Err(err) = reserve::keep() {
             tracing::warn!("no descriptors are kept back for the next terraced: {err}");
         }

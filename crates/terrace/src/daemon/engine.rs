@@ -117,10 +117,10 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl MainDoor {
-    /// Answers the kernel until the mount is gone.
-    pub fn run(&self) -> io::Result<()> {
+    /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
+    pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
-        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering)
+        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }
 
     /// In the end, when no terraced follows.
