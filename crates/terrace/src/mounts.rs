@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
-pub use table::{Entry, Layer, at, below, layer, table, table_of};
+pub use table::{Entry, Layer, at, below, layer, own_table, table, table_of};
 
 /// The type a terrace mount has in /proc/mounts.
 pub const FSTYPE: &str = "fuse.terrace";
