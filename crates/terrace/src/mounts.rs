@@ -71,17 +71,22 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Unmounts, where nobody uses it, what process `pid` sees at `mnt` in a mount namespace of its own.
+/// Unmounts the mount of device `dev`, where nobody uses it and nothing lies on it, that process `pid` sees at `mnt` in a mount namespace of its own.
 ///
 /// In a process of its own, which goes there and does not come back. A namespace below another user namespace keeps what it has copied: the kernel
 /// answers EINVAL, or EPERM to whoever may not enter it.
-pub fn unmount_in(pid: i32, mnt: &Path) -> io::Result<()> {
+pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
         Side::Child => {
             let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
             let done = rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
-                .and_then(|()| rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW));
+                .and_then(|()| match layer(mnt, Some(dev)) {
+                    Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
+                    // What a command has mounted there is its own.
+                    Layer::Below(_) => Err(rustix::io::Errno::BUSY),
+                    Layer::Gone => Err(rustix::io::Errno::INVAL),
+                });
             sys::exit_now(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
         }
         Side::Parent(child) => {

@@ -125,7 +125,9 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         }
     }
     let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
-    unmount_under_runs(&seen().unwrap_or_default());
+    if let Some(dev) = dev {
+        unmount_under_runs(&seen().unwrap_or_default(), dev);
+    }
     if !wait_for_end(instance, SOON)
         && let Some(seen) = seen()
     {
@@ -164,9 +166,9 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
 
 /// The copies in the namespaces of commands of `terrace run` that do not use them: so that an unrelated command does not keep the daemon. What
 /// cannot be unmounted there is waited for, or told.
-fn unmount_under_runs(seen: &[holders::Holder]) {
+fn unmount_under_runs(seen: &[holders::Holder], dev: (u32, u32)) {
     for copy in holders::under_runs(seen) {
-        let _ = mounts::unmount_in(copy.pid, &copy.path);
+        let _ = mounts::unmount_in(copy.pid, &copy.path, dev);
     }
 }
 
