@@ -28,6 +28,11 @@ impl ShortCalls {
             inner.per_mille.store(per_mille, Ordering::Relaxed);
         }
     }
+    /// Calls so far; those of nobody who has none that fall short are not counted.
+    #[cfg(test)]
+    pub(super) fn calls(&self) -> u64 {
+        self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
+    }
     /// What of a call gets done: all of it, or some whole pages.
     pub(super) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
