@@ -15,7 +15,7 @@ use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
 use crate::path::read::{self, Door};
 use crate::path::recover::{self, Recovered};
-use crate::path::{objects, resize, sync, write};
+use crate::path::{decompress, objects, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
 use crate::rings::Rings;
@@ -89,6 +89,7 @@ impl Engine {
         let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
         cx.count_memory(move || of_clients.bytes());
         cx.count_memory(move || of_recording.bytes());
+        cx.count_memory(decompress::decoder_bytes);
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));
