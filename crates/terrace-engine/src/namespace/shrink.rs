@@ -317,9 +317,9 @@ impl<C: PageCache> Namespace<C> {
             if looked.elapsed() >= ROUND {
                 looked = Instant::now();
                 self.forget_deleted();
-            }
-            if freed.is_much(self.inodes.len()) {
-                give_heap_back();
+                if freed.is_much(self.inodes.len()) {
+                    give_heap_back();
+                }
             }
             if pressure.data_asked_for.swap(false, Ordering::AcqRel) {
                 self.give_up_data();
