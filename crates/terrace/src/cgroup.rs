@@ -254,7 +254,10 @@ mod tests {
             entry(dir.path(), "cgroup", "/", "rw,memory"),
         ];
         let groups = Groups::found("9:cpu:/x\n4:memory:/a/b\n0::/\n", &table);
-        assert_eq!(groups.limit().unwrap(), Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") }));
+        assert_eq!(
+            groups.limit().unwrap(),
+            Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") })
+        );
         assert_eq!(groups.kills().unwrap(), Some(3));
         assert_eq!(groups.fitting(0).unwrap(), None, "what is used is not known");
     }
@@ -269,7 +272,10 @@ mod tests {
         // A container's tree begins at its own group, and the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
         assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
-        assert_eq!((groups.kills().unwrap(), groups.fitting(100 * MIB).unwrap()), (Some(1), Some(128 * MIB - OWN_NEED)));
+        assert_eq!(
+            (groups.kills().unwrap(), groups.fitting(100 * MIB).unwrap()),
+            (Some(1), Some(128 * MIB - OWN_NEED))
+        );
         assert_eq!(groups.fitting(0).unwrap(), Some(128 * MIB - 100 * MIB - OWN_NEED / 4));
     }
 

@@ -80,13 +80,15 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     match sys::fork()? {
         Side::Child => {
             let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
-            let done = rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
-                .and_then(|()| match layer(mnt, Some(dev)) {
-                    Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
-                    // What a command has mounted there is its own.
-                    Layer::Below(_) => Err(rustix::io::Errno::BUSY),
-                    Layer::Gone => Err(rustix::io::Errno::INVAL),
-                });
+            let done =
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).and_then(
+                    |()| match layer(mnt, Some(dev)) {
+                        Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
+                        // What a command has mounted there is its own.
+                        Layer::Below(_) => Err(rustix::io::Errno::BUSY),
+                        Layer::Gone => Err(rustix::io::Errno::INVAL),
+                    },
+                );
             sys::exit_now(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
         }
         Side::Parent(child) => {

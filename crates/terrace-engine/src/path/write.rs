@@ -16,9 +16,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
+use terrace_shm::entry::Below;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::withdraw;
-use terrace_shm::entry::Below;
 use terrace_shm::{Entry, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;

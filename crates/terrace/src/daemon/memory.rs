@@ -70,7 +70,10 @@ impl Guard {
     fn target(&mut self, limit: u64, ours: u64) -> u64 {
         // What cannot be read, for want of a descriptor for example, has not become more.
         self.fitting = self.groups.fitting(ours).unwrap_or(self.fitting);
-        self.fitting.unwrap_or(u64::MAX).min(limit).saturating_sub(self.shortage.penalty(self.began.elapsed()))
+        self.fitting
+            .unwrap_or(u64::MAX)
+            .min(limit)
+            .saturating_sub(self.shortage.penalty(self.began.elapsed()))
     }
 
     fn tell(&mut self, limit: u64) {

@@ -43,7 +43,9 @@ impl Strays {
         for ring in rings {
             while is_busy(ring)? {
                 if !told && began.elapsed() > TELL_AFTER {
-                    tracing::warn!("the source is still busy with writes of the dead terraced; waiting for them");
+                    tracing::warn!(
+                        "the source is still busy with writes of the dead terraced; waiting for them"
+                    );
                     told = true;
                 }
                 std::thread::sleep(LOOK_EVERY);
