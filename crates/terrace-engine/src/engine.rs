@@ -5,7 +5,7 @@ use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
-use crate::file::source::SourceFile;
+use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
 use crate::observe::lru::{self, Evicted, Lru, Refused};
@@ -26,7 +26,7 @@ use crate::stats::Stats;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -176,13 +176,12 @@ impl Engine {
 
 /// Objects.
 impl Engine {
-    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
-    /// object; `size` is the file's.
+    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's.
     ///
     /// # Errors
     /// ENFILE if the object table has no room near the object's hash.
-    pub fn object(&self, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
-        objects::object(&self.cx, id, path_fd, size)
+    pub fn object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
+        objects::object(&self.cx, id, path_fd.into(), size)
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
@@ -205,8 +204,8 @@ impl Engine {
         objects::discard_object(&self.cx, id);
     }
     /// Takes over the object `id` if the dead daemon had published it.
-    pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
-        recover::reattach_object(&self.cx, id, path_fd)
+    pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
+        recover::reattach_object(&self.cx, id, path_fd.into())
     }
     /// Takes over all pages of the reattached objects, and empties the slots of all others.
     pub fn recover_pages(&self) -> Recovered {

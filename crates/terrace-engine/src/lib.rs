@@ -49,7 +49,7 @@ pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::read::Door;
 pub use segment::SegmentHandles;
-pub use source::SourceFile;
+pub use source::{PathFd, SourceFile};
 pub use stats::Stats;
 pub use terrace_shm::compress::Mode as Codec;
 pub use trim::set_up_heap;

@@ -12,10 +12,31 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The O_PATH descriptor of a source file.
+#[derive(Debug, Clone)]
+pub enum PathFd {
+    /// Open as long as anybody who holds this: the number cannot become another file's.
+    Shared(Arc<OwnedFd>),
+    /// Of whoever made this, who keeps it open as long.
+    Borrowed(RawFd),
+}
+
+impl From<Arc<OwnedFd>> for PathFd {
+    fn from(fd: Arc<OwnedFd>) -> PathFd {
+        PathFd::Shared(fd)
+    }
+}
+
+impl From<RawFd> for PathFd {
+    fn from(fd: RawFd) -> PathFd {
+        PathFd::Borrowed(fd)
+    }
+}
+
 /// A source file.
 #[derive(Debug)]
 pub struct SourceFile {
-    path_fd: RawFd,
+    path_fd: PathFd,
     /// May the kernel's page cache be bypassed?
     bypass: bool,
     read: Slot,
@@ -62,10 +83,10 @@ impl DataFd {
 }
 
 impl SourceFile {
-    /// A file named by an O_PATH descriptor, which stays the caller's and must outlive this.
-    pub fn new(path_fd: RawFd) -> SourceFile {
+    /// A file named by an O_PATH descriptor.
+    pub fn new(path_fd: impl Into<PathFd>) -> SourceFile {
         SourceFile {
-            path_fd,
+            path_fd: path_fd.into(),
             bypass: true,
             read: Slot::default(),
             write: Slot::default(),
@@ -73,12 +94,15 @@ impl SourceFile {
         }
     }
     /// As `new`, read and written through the kernel's page cache.
-    pub(crate) fn through_page_cache(path_fd: RawFd) -> SourceFile {
+    pub(crate) fn through_page_cache(path_fd: impl Into<PathFd>) -> SourceFile {
         SourceFile { bypass: false, ..SourceFile::new(path_fd) }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this is (see `new`).
-        unsafe { BorrowedFd::borrow_raw(self.path_fd()) }
+        match &self.path_fd {
+            PathFd::Shared(fd) => fd.as_fd(),
+            // SAFETY: open as long as this is (see `PathFd::Borrowed`).
+            PathFd::Borrowed(fd) => unsafe { BorrowedFd::borrow_raw(*fd) },
+        }
     }
     /// Status of the file.
     pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
@@ -86,7 +110,7 @@ impl SourceFile {
     }
     /// The O_PATH descriptor.
     pub fn path_fd(&self) -> RawFd {
-        self.path_fd
+        self.borrowed().as_raw_fd()
     }
     /// A path that opens this very file, also after it was renamed or unlinked.
     pub fn proc_path(&self) -> String {

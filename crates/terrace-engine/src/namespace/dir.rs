@@ -127,7 +127,9 @@ impl<C: PageCache> Namespace<C> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = inode.directory()?;
         self.with_room(|| -> Result<_> {
-            let fd = rustix::fs::openat(dir, ".", flags, Mode::empty())?;
+            // Nor are the last for directories, which cannot be given up: else no command could be answered any more.
+            let fd = self.pressure.admit(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?;
+            self.pressure.opened(fd.as_raw_fd());
             self.handles.insert(&inode, &mut inode.life.lock(), What::Dir(OpenDir::new(fd)), op.unique())
         })
     }

@@ -49,7 +49,7 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -85,15 +85,15 @@ pub trait PageCache: Send + Sync + 'static {
     /// Which write-back errors a handle has been told.
     type Cursor: Send + Sync + fmt::Debug;
 
-    /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
-    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// The object `id`, made if need be: regular files only. `path_fd` stays open as long as anybody holds the object.
+    fn object(&self, id: u64, path_fd: Arc<OwnedFd>, size: u64) -> io::Result<Self::Object>;
     /// Has the object pages in memory, or shadows of pages that were?
     fn remembers(&self, object: &Self::Object) -> bool;
     /// How many objects there may be at one time; near that, some cannot be made.
     fn objects_max(&self) -> usize;
     /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
-    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<Self::Object>;
-    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
+    fn reattach(&self, id: u64, path_fd: Arc<OwnedFd>) -> Option<Self::Object>;
+    /// Writes the object back, drops its pages and the object itself. `path_fd` may be closed afterwards. After a failure
     /// the object stays, and its descriptor open.
     fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.
@@ -293,10 +293,10 @@ impl<C: PageCache> Namespace<C> {
     fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
         for inode in inodes.all() {
             if inode.kind == Kind::File && inode.had_object() {
-                let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {
+                let object = match cache.reattach(inode.nodeid, inode.shared_fd()) {
                     Some(object) => object,
                     // Killed between the note and the object.
-                    None => cache.object(inode.nodeid, inode.raw_fd(), inode.stat()?.st_size as u64)?,
+                    None => cache.object(inode.nodeid, inode.shared_fd(), inode.stat()?.st_size as u64)?,
                 };
                 if inode.noted_writer() >= 0 {
                     // SAFETY: noted after it was opened, and taken out before it is closed; the table owns it no longer.
@@ -414,7 +414,7 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
-        let object = self.cache.object(inode.nodeid, inode.raw_fd(), size)?;
+        let object = self.cache.object(inode.nodeid, inode.shared_fd(), size)?;
         life.object = Some(object.clone());
         self.pressure.object_made();
         Ok(object)

@@ -133,7 +133,7 @@ impl Pressure {
         number as u64 >= self.reserve
     }
 
-    /// An inode's descriptor that was just opened, unless it is one of the last, which are for others.
+    /// The descriptor of an inode or an open directory that was just opened, unless it is one of the last, which are for others.
     pub(crate) fn admit(&self, fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
         match fd.as_raw_fd() as u64 >= self.reserve {
             true => Err(Errno::MFILE),

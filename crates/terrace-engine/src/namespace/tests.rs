@@ -1,7 +1,7 @@
 //! The namespace without a kernel: requests by hand, and daemons killed at the worst moment.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -410,6 +410,24 @@ fn room_is_made_by_the_shrinker_for_those_who_answer() {
         assert!(found.is_ok(), "{found:?}");
     });
     assert!(!SWEPT_HERE.get(), "this thread answers requests");
+}
+
+#[test]
+fn an_object_that_outlives_its_inode_names_no_other_file() {
+    let mut world = World::new();
+    ["f", "g"].iter().for_each(|name| std::fs::write(world.path(name), name).unwrap());
+    let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+    let fh = world.ask(|ns, op| ns.open(op, f, libc::O_RDONLY as u32)).unwrap().fh;
+    let held = world.namespace.inode(f).unwrap().life.lock().object.clone().unwrap();
+    let ino = held.stat().unwrap().st_ino;
+    world.namespace.release(fh);
+    world.namespace.forget(f, 1);
+    assert_eq!(world.namespace.inodes_known(), 1);
+    // The lowest number that is free: the inode's own, if it was closed.
+    world.ask(|ns, op| ns.lookup(op, ROOT, name("g"))).unwrap();
+    assert_eq!(held.stat().unwrap().st_ino, ino);
+    let mut byte = [0];
+    assert!(rustix::io::pread(&*held.reader().unwrap(), &mut byte, 0).is_ok() && byte == *b"f");
 }
 
 #[test]
