@@ -130,24 +130,108 @@ fn import_circles() -> Vec<String> {
     circles::all(&root(), &crates.chain([root().join("xtask")]).collect::<Vec<_>>())
 }
 
-/// Tests that docs/SEMANTICS.md names and that do not exist. `engine/model::x` is a test in the file `model` of the crate
-/// `terrace-engine`, be it among its tests or in its sources; a name without a crate is one of those that the
-/// document's head lists.
-fn promises() -> Vec<String> {
-    let text = fs::read_to_string(root().join("docs/SEMANTICS.md")).expect("docs/SEMANTICS.md");
-    let sources = all_sources();
-    let quoted = text.lines().filter(|l| l.starts_with('|')).flat_map(|l| l.split('`').skip(1).step_by(2));
-    quoted
-        .filter(|q| !q.contains(' '))
-        .filter_map(|q| q.split_once("::").map(|(file, test)| (q, file, test)))
-        .filter(|(_, file, test)| {
-            !sources.iter().any(|(path, code)| holds(path, file) && defines(code, test))
-        })
-        .map(|(quoted, _, _)| format!("docs/SEMANTICS.md: no test {quoted}"))
-        .collect()
+/// Documents whose links and names of functions are checked.
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut paths = Vec::new();
+    for dir in ["", "docs", "docs/design", "bench"] {
+        let entries = fs::read_dir(root().join(dir)).into_iter().flatten().flatten().map(|e| e.path());
+        paths.extend(entries.filter(|p| p.extension().is_some_and(|e| e == "md")));
+    }
+    paths.into_iter().map(|p| (p.clone(), fs::read_to_string(p).unwrap_or_default())).collect()
 }
 
-/// Is this source the test file that SEMANTICS calls so, or a module of it?
+fn document(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Promises of docs/SEMANTICS.md without a row in docs/semantics-tests.md and rows without a promise, rows without a test,
+/// and tests that do not exist.
+fn promises() -> Vec<String> {
+    promises_of(&document("docs/SEMANTICS.md"), &document("docs/semantics-tests.md"), &all_sources())
+}
+
+/// `engine/model::x` is a test in the file `model` of the crate `terrace-engine`, be it among its tests or in its sources; a
+/// name without a crate is one of those that the head of docs/semantics-tests.md lists.
+fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> Vec<String> {
+    let is_name = |n: &str| {
+        let number = n.trim_start_matches(|c: char| c.is_ascii_uppercase());
+        number.len() + 1 == n.len() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    let text = semantics.split_once("\n## ").map_or("", |(_, text)| text);
+    let bracketed = text.split('[').skip(1).filter_map(|rest| rest.split_once(']').map(|(name, _)| name));
+    let promised: Vec<&str> = bracketed.filter(|n| is_name(n)).collect();
+    let rows: Vec<(&str, &str)> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
+        .filter(|(name, _)| is_name(name))
+        .collect();
+    let mut bad = Vec::new();
+    let rowed: Vec<&str> = rows.iter().map(|row| row.0).collect();
+    for (names, others, file) in
+        [(&promised, &rowed, "semantics-tests.md"), (&rowed, &promised, "SEMANTICS.md")]
+    {
+        let missing = names.iter().filter(|name| !others.contains(name));
+        bad.extend(missing.map(|name| format!("docs/{file}: {name} is missing")));
+        let twice = others.iter().enumerate().filter(|&(i, name)| others[..i].contains(name));
+        bad.extend(twice.map(|(_, name)| format!("docs/{file}: {name} is there twice")));
+    }
+    for (name, rest) in rows {
+        let mut tests = rest.split('`').skip(1).step_by(2).filter_map(|q| q.split_once("::")).peekable();
+        if tests.peek().is_none() {
+            bad.push(format!("docs/semantics-tests.md: {name} has no test"));
+        }
+        for (file, test) in tests {
+            if !sources.iter().any(|(path, code)| holds(path, file) && defines(code, test)) {
+                bad.push(format!("docs/semantics-tests.md: {name}: no test {file}::{test}"));
+            }
+        }
+    }
+    bad
+}
+
+/// Source files and functions that documents name, as `path/file.rs` and `path/file.rs::function`, and that do not exist.
+fn functions() -> Vec<String> {
+    let sources = all_sources();
+    let mut bad = Vec::new();
+    for (path, text) in documents() {
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let (file, function) = match quoted.split_once(".rs::") {
+                Some((file, function)) => (format!("{file}.rs"), Some(function)),
+                None if quoted.ends_with(".rs") => (quoted.to_owned(), None),
+                None => continue,
+            };
+            let is_there = |(path, code): &(PathBuf, String)| {
+                path.ends_with(&file) && function.is_none_or(|name| defines_function(code, name))
+            };
+            if !sources.iter().any(is_there) {
+                bad.push(format!("{}: no {quoted}", path.display()));
+            }
+        }
+    }
+    bad
+}
+
+fn defines_function(code: &str, name: &str) -> bool {
+    let after = |rest: &str| rest.starts_with('(') || rest.starts_with('<');
+    code.split("fn ").skip(1).any(|rest| rest.strip_prefix(name).is_some_and(after))
+}
+
+/// Relative links of documents to files that do not exist.
+fn links() -> Vec<String> {
+    let mut bad = Vec::new();
+    for (path, text) in documents() {
+        let dir = path.parent().expect("a document lies in a directory");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(t, _)| t)) {
+            let file = target.split('#').next().unwrap_or_default();
+            if !target.contains("://") && !file.is_empty() && !dir.join(file).exists() {
+                bad.push(format!("{}: link to {target}, which does not exist", path.display()));
+            }
+        }
+    }
+    bad
+}
+
+/// Is this source the test file that docs/semantics-tests.md calls so, or a module of it?
 fn holds(source: &Path, called: &str) -> bool {
     let (crates, file): (&[&str], _) = match called.split_once('/') {
         Some((short, file)) => (&[short], file),
@@ -185,7 +269,9 @@ fn known_failures(list: &str) -> Vec<String> {
 
 fn main() {
     let known = fs::read_to_string(root().join("xtask/xfstests/known.txt")).expect("known.txt");
-    let bad = [imports(), import_circles(), lengths(), promises(), known_failures(&known)].concat();
+    let bad =
+        [imports(), import_circles(), lengths(), promises(), functions(), links(), known_failures(&known)]
+            .concat();
     for line in &bad {
         eprintln!("{line}");
     }
@@ -234,5 +320,23 @@ mod tests {
     #[test]
     fn every_promise_has_its_test() {
         assert_eq!(super::promises(), Vec::<String>::new());
+    }
+    #[test]
+    fn promises_without_tests_are_reported() {
+        let sources = [(super::root().join("crates/terrace-tests/tests/doors.rs"), "fn one() {".to_owned())];
+        let check = |semantics: &str, table: &str| super::promises_of(semantics, table, &sources).len();
+        let semantics = "as [A9]\n## Answers\nIt is [A1]. See [this](that.md).\n";
+        assert_eq!(check(semantics, "| A1 | it is | `doors::one` |\n"), 0);
+        assert_eq!(check(semantics, "| A1 | it is | `doors::two` |\n"), 1);
+        assert_eq!(check(semantics, "| A1 | it is | |\n"), 1);
+        assert_eq!(check(semantics, "| A1 | it is | `doors::one` |\n| A2 | no | `doors::one` |\n"), 1);
+        assert_eq!(check(semantics, ""), 1);
+        assert_eq!(check("## Answers\n[A1] [A1]", "| A1 | it is | `doors::one` |\n"), 1);
+    }
+    #[test]
+    fn documents_name_functions_and_files_that_exist() {
+        assert_eq!([super::functions(), super::links()].concat(), Vec::<String>::new());
+        assert!(super::defines_function("pub fn read(a: u8) {", "read"));
+        assert!(!super::defines_function("pub fn read_all(a: u8) {", "read"));
     }
 }

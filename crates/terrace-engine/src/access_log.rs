@@ -1,4 +1,4 @@
-//! What the main door notes of accesses while they are recorded, until the recorder takes it.
+//! Accesses through the mount, kept for the recorder while a recording is under way.
 
 use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId};
@@ -10,7 +10,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Spans that may be noted between two looks of the recorder.
 pub(crate) const NOTED_MAX: usize = 8192;
 
-/// Through which door a page was accessed, and what became of it.
+/// Path of an access to a page, and its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Read through the mount, found in a frame.
@@ -43,7 +43,7 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Notes an access. For callers that have asked whether somebody records.
+    /// Notes an access. The caller has checked that a recording is under way.
     #[cold]
     pub(crate) fn note(&self, clock: &dyn Clock, o: &Object, offset: u64, bytes: usize, kind: Kind) {
         if bytes == 0 {
@@ -59,7 +59,7 @@ impl AccessLog {
             self.lost.fetch_add(pages, Ordering::Relaxed);
         }
     }
-    /// What was noted, and the number of pages that found no room.
+    /// Takes the noted accesses, and the number of pages for which there was no room.
     pub(crate) fn take(&self) -> (Vec<Noted>, u64) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         (std::mem::take(&mut *self.noted.lock()), lost)

@@ -11,7 +11,7 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     fn wall_ns(&self) -> i64;
 }
 
-/// What the calling thread has taken of the processors so far, ns.
+/// Processor time of the calling thread so far, ns.
 pub(crate) fn thread_cpu_ns() -> u64 {
     ns(rustix::time::ClockId::ThreadCPUTime).unsigned_abs()
 }
@@ -35,7 +35,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves when told to (tests).
+/// A clock for tests: it moves only when a test moves it.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What an engine is told at its start.
+//! Configuration of an engine.
 
 use std::time::Duration;
 use terrace_shm::compress::Mode;
@@ -97,7 +97,7 @@ pub struct CompressedConfig {
     pub admit: Admit,
     /// A page whose result is longer than this share of it stays uncompressed, per cent.
     pub refuse_percent: u32,
-    /// What a read of the device costs, ns, until something better is known.
+    /// Cost of a device read, ns, until it is measured.
     pub miss_ns: u64,
 }
 

@@ -1,7 +1,7 @@
 //! What every path through the cache gets: configuration, clock, I/O, the state behind its lock, wake-ups, counters.
 //!
-//! It knows nothing of the services above it. They say by closures what it needs of them: how much memory they keep
-//! ([`Context::count_memory`]), and what reads of clients have cost ([`Context::set_read_totals`]).
+//! It does not know the services above it. They register closures with it: for the memory that they use
+//! ([`Context::count_memory`]), and for the cost of client reads ([`Context::set_read_totals`]).
 
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// Counters of the main door. Relaxed: they are read for people.
+/// Counters of the mount path. Relaxed: only statistics read them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub reads: AtomicU64,
@@ -36,7 +36,7 @@ pub(crate) struct Counters {
     pub compressed_hits: AtomicU64,
 }
 
-/// What clients have counted of their reads.
+/// Sums of the read counters of clients.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadTotals {
     /// Pages found in the cache.
@@ -60,12 +60,12 @@ impl std::fmt::Debug for MemoryUser {
 
 type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
 
-/// What every path gets.
+/// Everything that the paths and services share.
 pub(crate) struct Context {
     pub config: EngineConfig,
     /// The limit on all memory, bytes.
     pub memory: AtomicU64,
-    /// What the machine lets it have at the moment, bytes; `u64::MAX` where that is no less than the limit.
+    /// Memory that the machine can give at the moment, bytes; `u64::MAX` if that is no less than the limit.
     pub ceiling: AtomicU64,
     /// Chunks that the pool may hold.
     pub chunks: AtomicU64,
@@ -79,7 +79,7 @@ pub(crate) struct Context {
     pub writeback_wakeup: Wakeup,
     pub io: Arc<dyn Io>,
     pub clock: Arc<dyn Clock>,
-    /// What the clock said at the start (ns).
+    /// Time of the clock at the start, ns.
     started_ns: u64,
     pub counters: Counters,
     pub access_log: AccessLog,
@@ -160,7 +160,7 @@ impl Context {
     pub(crate) fn uptime_ms(&self) -> u64 {
         self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
     }
-    /// True once the engine is told to end.
+    /// True once the engine is asked to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -170,7 +170,7 @@ impl Context {
         self.memory.load(Ordering::Relaxed).min(self.ceiling.load(Ordering::Relaxed))
     }
 
-    /// Counts what `bytes` says against the memory limit from now on.
+    /// Counts the result of `bytes` against the memory limit from now on.
     pub(crate) fn count_memory(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.memory_users.write().push(MemoryUser(Box::new(bytes)));
     }
@@ -179,11 +179,11 @@ impl Context {
         self.memory_users.read().iter().map(|user| (user.0)()).sum()
     }
 
-    /// Says how to learn what clients have counted of their reads.
+    /// Registers the source of the clients' read counters.
     pub(crate) fn set_read_totals(&self, totals: impl Fn() -> ReadTotals + Send + Sync + 'static) {
         let _ = self.read_totals.set(Box::new(totals));
     }
-    /// What clients have counted of their reads.
+    /// Sums of the read counters of clients.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         self.read_totals.get().map_or_else(ReadTotals::default, |totals| totals())
     }
@@ -220,12 +220,12 @@ impl Context {
         self.state.lock().unwritten_objects()
     }
 
-    /// Notes an access by the main door. For callers that have asked [`Context::is_traced`].
+    /// Notes an access through the mount. The caller has checked [`Context::is_traced`].
     #[cold]
     pub(crate) fn note_access(&self, o: &Object, offset: u64, bytes: usize, kind: Kind) {
         self.access_log.note(&*self.clock, o, offset, bytes, kind);
     }
-    /// True while somebody records accesses.
+    /// True while a recording is under way.
     #[inline]
     pub(crate) fn is_traced(&self) -> bool {
         self.handles.segment.header().tracing.load(Ordering::Relaxed) != 0

@@ -68,7 +68,7 @@ impl Engine {
         let policy = terrace_policy::build(&config.policy, frames_max, frames_max).ok_or_else(|| {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
-        // A predecessor may have been told another limit than the configuration's.
+        // A predecessor's limit may differ from the configuration's.
         let limit = &handles.segment.header().limit_bytes;
         let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
         let limit = limit.load(Ordering::Relaxed);
@@ -81,7 +81,8 @@ impl Engine {
         Ok(Arc::new(Engine::over(cx)))
     }
 
-    /// Puts the services over a context: each says what memory it keeps, and what others need of it.
+    /// Builds the services over a context. Each registers its use of memory and the numbers that others need
+    /// of it.
     fn over(cx: Arc<Context>) -> Engine {
         let rings = Arc::new(Rings::default());
         let clients = Arc::new(Clients::new(cx.config.clients_max, cx.config.ring_slots, rings.clone()));
@@ -96,7 +97,7 @@ impl Engine {
         Engine { cx, clients, rings, sampling, recording, threads: Mutex::new(Vec::new()) }
     }
 
-    /// Starts the background threads: reclaim, writeback, sample. From now on fast-door clients may donate.
+    /// Starts the background threads: reclaim, writeback, sample. From now on clients may send page fills.
     ///
     /// # Errors
     /// No more threads.
@@ -135,8 +136,8 @@ impl Engine {
         flushed
     }
 
-    /// Ends the background threads and writes nothing back: what is dirty stays so in the segment, for the next engine
-    /// over it.
+    /// Ends the background threads and writes nothing back: dirty pages stay dirty in the segment, for the
+    /// next engine over it.
     pub fn halt(&self) {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
@@ -147,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// True once it is told to end.
+    /// True once the engine is asked to end.
     pub fn is_stopping(&self) -> bool {
         self.cx.is_stopping()
     }
@@ -155,8 +156,8 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Says how to learn what memory others keep for the user (namespace tables, bytes); it counts against the limit.
-    /// Asked often, and under the state lock.
+    /// Registers further memory kept for the user (namespace tables, bytes); it counts against the limit.
+    /// `bytes` is called often, and under the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
     }
@@ -164,10 +165,10 @@ impl Engine {
     pub fn set_mount_dev(&self, dev: u64) {
         self.handles().segment.header().mount_dev.store(dev, Ordering::Release);
     }
-    /// Says which directory the mount serves.
+    /// Sets the directory that the mount serves.
     ///
     /// # Errors
-    /// The directory cannot be opened for reading: files are made stable one by one then.
+    /// The directory cannot be opened for reading: then each file is synced by itself.
     pub fn set_source_root(&self, root: BorrowedFd<'_>) -> io::Result<()> {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
@@ -199,7 +200,8 @@ impl Engine {
     pub fn forget_object(&self, id: ObjectId) -> io::Result<()> {
         objects::forget_object(&self.cx, id)
     }
-    /// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
+    /// The last name and the last handle are gone: no program can read the object again, so dirty pages are
+    /// dropped unwritten.
     pub fn discard_object(&self, id: ObjectId) {
         objects::discard_object(&self.cx, id);
     }
@@ -213,36 +215,36 @@ impl Engine {
     }
 }
 
-/// What programs ask for.
+/// Operations of programs.
 impl Engine {
     /// Reads at `offset` into `buf`; short only at the end of the file.
     ///
     /// # Errors
-    /// What the source says.
+    /// The source's error.
     pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], door: Door) -> io::Result<usize> {
         read::read(&self.cx, o, offset, buf, door)
     }
-    /// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
-    /// at once. Waits while too much is dirty.
+    /// Writes `data` at `offset`: into frames, dirty, visible at once on every path. The size of the source
+    /// grows at once. Waits while too many pages are dirty.
     ///
     /// # Errors
-    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
-    /// is no room for more dirty pages.
+    /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing
+    /// when there is no room for more dirty pages.
     pub fn write(&self, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
         write::write(&self.cx, o, offset, data)
     }
     /// Sets the size of the file, in cache and source.
     ///
     /// # Errors
-    /// What the source says; nothing has changed then.
+    /// The source's error; nothing has changed then.
     pub fn truncate(&self, o: &ObjectRef, size: u64) -> io::Result<()> {
         write::truncate(&self.cx, o, size)
     }
-    /// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
-    /// first, cached pages of `range` are dropped after, and the size is read anew.
+    /// Runs `f` on the source without interference of the cache: dirty pages of `range` are written back
+    /// first, cached pages of `range` are dropped after, and the size is read again.
     ///
     /// # Errors
-    /// A failed writeback, or what `f` says.
+    /// A failed writeback, or the error of `f`.
     pub fn with_source<T>(
         &self,
         o: &ObjectRef,
@@ -251,8 +253,8 @@ impl Engine {
     ) -> io::Result<T> {
         write::with_source(&self.cx, o, range, f)
     }
-    /// Makes what was written visible to those who go round the mount (close, SEEK_HOLE, ...). Small amounts go through
-    /// the kernel's page cache, which is quick; durability is fsync's business.
+    /// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). Small amounts go
+    /// through the kernel's page cache, which is quick; fsync makes data durable.
     ///
     /// # Errors
     /// The first failure; the pages stay dirty.
@@ -269,8 +271,8 @@ impl Engine {
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///
     /// # Errors
-    /// The first failure, after all was tried. Not that of a file without a name: nobody finds it in the source, and those who have it open
-    /// still have its pages.
+    /// The first failure, after everything was tried. Failures of a file without a name do not count: it
+    /// cannot be found in the source, and programs that have it open still have its pages.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
         sync::flush_all(&self.cx, sync)
     }
@@ -278,14 +280,14 @@ impl Engine {
     pub fn is_client(&self, tid: u32) -> bool {
         self.clients.is_client(tid)
     }
-    /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
-    /// no close by a program.
+    /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
+    /// to it, that is no close by a program.
     pub fn is_door_thread(&self, tid: u32) -> bool {
         self.clients.is_door_thread(tid)
     }
 }
 
-/// What its user asks for.
+/// Operations of the user of the mount.
 impl Engine {
     /// Sets the memory limit of a live instance and waits until it holds.
     ///
@@ -299,8 +301,9 @@ impl Engine {
     pub fn memory_limit(&self) -> u64 {
         self.cx.memory.load(Ordering::Relaxed)
     }
-    /// Bounds memory below the limit for as long as the machine has no more (`u64::MAX`: no longer). What is cached beyond it goes, as far as
-    /// it is clean; the rest when it is written. The limit itself stays as the user has set it.
+    /// Bounds memory below the limit for as long as the machine has no more (`u64::MAX`: no bound). Clean
+    /// pages beyond it are dropped at once, dirty ones when they are written. The limit that the user has set
+    /// does not change.
     pub fn set_ceiling(&self, bytes: u64) {
         resize::set_ceiling(&self.cx, bytes);
     }
@@ -308,7 +311,7 @@ impl Engine {
     pub fn drop_clean(&self) -> u64 {
         reclaim::drop_clean(&self.cx)
     }
-    /// What the source does not have yet, naming the `files_max` files with most of it.
+    /// Data that are not yet in the source, with the names of the `files_max` files that have most of them.
     pub fn dirty_report(&self, files_max: usize) -> DirtyReport {
         flusher::dirty_report(&self.cx, files_max)
     }
@@ -316,27 +319,28 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         stat::stats(&self.cx, &self.rings)
     }
-    /// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
-    /// off by as many.
+    /// The policy's lists. Pages are counted in pieces, so that no request waits for the whole; the sums are
+    /// off by the number of pages that come and go meanwhile.
     pub fn lru(&self) -> Lru {
         lru::show(&self.cx)
     }
-    /// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
+    /// Opens a generation; pages used since the last one was opened join the youngest before. Returns the new
+    /// one's number.
     ///
     /// # Errors
     /// The policy has no generations.
     pub fn lru_age(&self) -> Result<u64, Refused> {
         lru::age(&self.cx)
     }
-    /// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
-    /// at: they move to younger generations.
+    /// Evicts the generations up to `seq`, at most `pages`. Unwritten pages stay, as do pages used since they
+    /// were last looked at: they move to younger generations.
     ///
     /// # Errors
     /// No generations; a generation that is too young.
     pub fn lru_evict(&self, seq: u64, pages: u64) -> Result<Evicted, Refused> {
         lru::evict(&self.cx, seq, pages)
     }
-    /// What other sizes of memory would do, as of now.
+    /// Estimated hit ratios at other sizes of memory.
     pub fn mrc(&self) -> Mrc {
         self.sampling.mrc()
     }

@@ -1,23 +1,24 @@
-//! The terrace cache engine: what stands between a program and the files of its source directory.
+//! The terrace cache engine: the part between programs and the files of the source directory.
 //!
-//! From the top down; nothing imports what stands above it.
+//! From the top down; no folder imports one above it.
 //!
 //! | folder | job |
 //! |---|---|
 //! | `engine` | the facade: builds the parts, starts and stops threads |
-//! | `preload_server` | serves the preload library: registers clients, hands out source descriptors, takes page fills |
+//! | `preload_server` | serves the preload library: registers clients, passes source descriptors to them, takes page fills |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
-//! | `reclaim` | free frames ahead of need, compression of what leaves, the balance between the two |
-//! | [`path`] | what programs ask for: read, write, writeback, sync, resize, recovery |
-//! | `context` | what every path gets: configuration, io, clock, the state behind its lock, counters |
-//! | `state` | all that changes under one lock |
-//! | [`file`](mod@file) | a file of the source: its descriptors, and what is kept about it |
+//! | `reclaim` | free frames ahead of need, compression of evicted pages, the balance between the two |
+//! | [`path`] | operations of programs: read, write, writeback, sync, resize, recovery |
+//! | `context` | shared by all paths: configuration, io, clock, the state behind its lock, counters |
+//! | `state` | all data that change under one lock |
+//! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
 //!
 //! [`namespace`] has names, inodes, handles and attributes; `pagecache` is the engine as it sees it.
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock, object dirty set.
-//! No lock but an object's own is held during I/O, and that of the source root while all of it is synced.
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock,
+//! object dirty set. No lock but an object's own is held during I/O, and that of the source root while all of
+//! it is synced.
 
 mod access_log;
 pub mod clock;

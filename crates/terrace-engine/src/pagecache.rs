@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 
-/// What an object costs: its books, its share of the object table, its inode.
+/// Memory of one object: its metadata, its share of the object table, its inode.
 const OBJECT_BYTES: usize = 800;
 
 fn time(ns: i64) -> Time {
@@ -73,7 +73,8 @@ impl PageCache for Engine {
         Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
-        // The namespace keeps to half of it: then what objects and their inodes cost stays within a quarter of the limit.
+        // The namespace uses at most half of it: then objects and their inodes take at most a quarter of the
+        // limit.
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }

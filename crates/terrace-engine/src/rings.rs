@@ -1,4 +1,4 @@
-//! The rings of client processes: what they count, and the lanes in which they note accesses.
+//! The rings of client processes: their counters, and the lanes in which they note accesses.
 //!
 //! The server of the preload library adds and removes them; statistics and recordings read them.
 
@@ -7,10 +7,10 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use terrace_shm::ring::Ring;
 
-/// Rings kept for their lanes after their clients ended, at the most.
+/// Maximum number of rings kept for their lanes after their clients ended.
 const LEAVING_MAX: usize = 256;
 
-/// What clients have counted in all: see [`terrace_shm::ring::Counters`].
+/// Sums of the counters of clients: see [`terrace_shm::ring::Counters`].
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Totals {
     pub hits: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
     /// Counters of clients that are gone.
     gone: Mutex<Totals>,
-    /// Rings of clients that have ended, with what they left in their lanes. None: nobody records, and nobody would read it.
+    /// Rings of clients that have ended, with unread records in their lanes. None: no recording reads them.
     leaving: Mutex<Option<Vec<Arc<Ring>>>>,
 }
 
@@ -80,7 +80,7 @@ impl Rings {
     pub(crate) fn add(&self, ring: Arc<Ring>) {
         self.live.write().push(ring);
     }
-    /// A client has ended. While somebody records, what it has left in its lanes is still to be read.
+    /// A client has ended. During a recording its lanes still have to be read.
     pub(crate) fn remove(&self, ring: &Arc<Ring>) {
         let mut live = self.live.write();
         live.retain(|r| !Arc::ptr_eq(r, ring));
@@ -102,11 +102,11 @@ impl Rings {
     pub(crate) fn take_leaving(&self) -> Vec<Arc<Ring>> {
         self.leaving.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
-    /// What all clients have counted, those that are gone among them.
+    /// Sums of the counters of all clients, including those that have ended.
     pub(crate) fn totals(&self) -> Totals {
         self.live.read().iter().map(|ring| Totals::of(ring)).fold(*self.gone.lock(), Totals::plus)
     }
-    /// Of these, what tells of reads.
+    /// The sums that concern reads.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         let Totals { hits, tier_hits, misses, reads, read_ns, .. } = self.totals();
         ReadTotals { hits, compressed_hits: tier_hits, misses, reads, read_ns }

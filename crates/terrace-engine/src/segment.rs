@@ -1,4 +1,4 @@
-//! The memory files of an instance: made by the keeper, inherited by each terraced that it starts.
+//! The memory files of an instance: made by the supervisor, inherited by each terraced that it starts.
 
 use crate::config::EngineConfig;
 use std::io;
@@ -22,7 +22,7 @@ pub struct SegmentHandles {
     pub segment: Arc<Segment>,
     /// Its memory file.
     pub segment_fd: OwnedFd,
-    /// The same, read-only: what clients get.
+    /// The same, read-only: for clients.
     pub segment_ro: OwnedFd,
     /// Touch table.
     pub touches: Arc<TouchTable>,

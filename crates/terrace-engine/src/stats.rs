@@ -1,4 +1,4 @@
-//! What `terrace stat` shows.
+//! The data of `terrace stat`.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct Stats {
 #[allow(missing_docs)]
 pub struct Memory {
     pub limit_bytes: u64,
-    /// What the machine lets it have, where that is less than the limit.
+    /// Memory that the machine can give, if that is less than the limit.
     pub ceiling_bytes: Option<u64>,
     pub used_bytes: u64,
     pub frames_bytes: u64,
@@ -112,14 +112,15 @@ pub struct CompressedTier {
     pub alloc_failures: u64,
     /// Pages that were used otherwise while they were compressed.
     pub changed: u64,
-    /// Pages that were in the pool already when they came (zcache: replaced; here what is there stays). 0 while one thread compresses: a
-    /// page is in DRAM or below, and what is compressed is looked at again before it is stored.
+    /// Stores of pages that were in the pool already (zcache replaced them; here the present content stays).
+    /// 0 while one thread compresses: a page is in DRAM or below, and its entry is checked again before it is
+    /// stored.
     pub duplicates: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
     /// Mean processor time to compress a page and put it away, ns.
     pub compress_ns: u64,
-    /// What a read of the device is taken to cost, ns.
+    /// Assumed cost of a device read, ns.
     pub miss_ns: u64,
 }
 

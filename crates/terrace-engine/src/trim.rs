@@ -1,7 +1,8 @@
-//! Memory that a burst of inodes leaves behind goes back.
+//! Gives back memory after a burst of inodes.
 //!
-//! A hash table keeps the room of its largest moment, and the allocator keeps what was freed between things that live on. Both are bounded by the
-//! most inodes there ever were, not by those there are; the tables count against the user's memory by what is in them.
+//! A hash table keeps the room of its largest size, and the allocator keeps freed memory between live
+//! allocations. Both are bounded by the largest number of inodes ever, not by the present one; the tables
+//! count against the user's memory by their present content.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,15 +10,15 @@ use std::hash::Hash;
 /// Tables of less room are left alone.
 const ROOM_MIN: usize = 256;
 
-/// Gives back most of the room of a table that is hardly filled any more. Rare: what is left is twice what is used.
+/// Shrinks a table that is nearly empty, to twice its content. Rare.
 pub(crate) fn trim<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     if table.capacity() > ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);
     }
 }
 
-/// Decides when what was freed is to be given back to the kernel: when a large number of things have gone, and no more are going. While they go,
-/// what is freed next to what still stands cannot be given back.
+/// Decides when freed memory is given back to the kernel: after a large number of entries were removed, and
+/// when no more are being removed. Before that, live entries keep most freed pages of the heap in use.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     /// The most there were since the last time.

@@ -1,7 +1,8 @@
-//! What a daemon gives back before it begins, when its predecessor died for want of memory.
+//! Memory that a daemon gives back before it begins, when its predecessor was killed for lack of memory.
 //!
-//! The frames of a dead daemon stay allocated, free ones too: nobody but a daemon knows which those are. The next one needs memory of its
-//! own before it can know that, and is killed for it. So this goes by the index alone, and allocates no more than a bit for each frame.
+//! The frames of a dead daemon stay allocated, free ones too, because only a daemon knows which frames are
+//! free. The next one needs memory of its own to find out, and is killed for it. So this code uses the index
+//! alone, and allocates one bit for each frame.
 
 use crate::segment::SegmentHandles;
 use crate::segment::flag::HELD;
@@ -52,11 +53,11 @@ impl SegmentHandles {
         [&self.segment_fd, &self.touch_fd, &self.durable_fd].into_iter().map(blocks).sum::<u64>() * 512
     }
 
-    /// Brings frames down to about `keep_bytes`: clean pages in the frames beyond go, and the memory of free frames with them. What the source does
-    /// not have yet stays where it is. Bytes given back.
+    /// Reduces frames to about `keep_bytes`: drops clean pages in the frames beyond, and frees the memory of
+    /// unused frames. Dirty pages stay where they are. Returns the bytes given back.
     ///
-    /// For a daemon that takes over, before its engine starts and after the dead one's writes have ended: until then nobody else changes the
-    /// index. Readers of the fast door notice, as with any page that is evicted.
+    /// For a daemon that takes over, before its engine starts and after the dead one's writes have ended:
+    /// until then no other process changes the index. Clients notice, as with any page that is evicted.
     pub fn yield_memory(&self, keep_bytes: u64) -> u64 {
         let before = self.resident_bytes();
         let frames_max = self.segment.geometry().frames_max;
@@ -77,7 +78,7 @@ impl SegmentHandles {
         before.saturating_sub(self.resident_bytes())
     }
 
-    /// Calls `act` with each page that an entry says is in a frame below `frames`.
+    /// Calls `act` with each page whose entry names a frame below `frames`.
     fn for_framed(&self, index: &Index, frames: u32, mut act: impl FnMut(Place, Entry, u32)) {
         for slot in 0..self.segment.slots_used() {
             if self.segment.object(slot).id.load(Ordering::Relaxed) == 0 {
@@ -102,7 +103,8 @@ impl SegmentHandles {
         kept
     }
 
-    /// Clean pages in frames from `top` on are absent from now on; those below stay. So does what was being changed: the recovery decides on that.
+    /// Makes clean pages in frames from `top` on absent; those below stay. Busy pages stay too: the recovery
+    /// decides about them.
     fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut Kept) {
         self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
             if frame < top || entry.state() != State::Present {
@@ -113,7 +115,7 @@ impl SegmentHandles {
         });
     }
 
-    /// Gives the memory of frames that belong to nobody back to the machine.
+    /// Gives the memory of frames without owner back to the machine.
     pub(crate) fn punch(&self, frames: Range<u32>) -> io::Result<()> {
         if frames.is_empty() {
             return Ok(());

@@ -260,7 +260,7 @@ fn agrees_with_the_model_with_a_compressed_tier() {
 }
 
 #[test]
-fn agrees_with_the_model_with_a_compressed_tier_across_crashes_and_faults() {
+fn agrees_with_the_model_with_compressed_tier_crashes_faults() {
     let faults = Faults { read_eio: 20, write_eio: 20, sync_eio: 20, slow: 5, ..Faults::default() };
     let io = Arc::new(SimIo::new(UringIo::new().unwrap(), seed(), faults));
     let calm = io.clone();
@@ -317,7 +317,7 @@ fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
 }
 
 #[test]
-fn a_failed_writeback_is_told_once_to_every_handle_and_the_page_stays_dirty() {
+fn failed_writeback_fails_each_handle_once_and_page_stays_dirty() {
     let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults { write_eio: 1000, ..Faults::default() }));
     let w = World::new("strata", io.clone());
     let o = w.object(1);

@@ -364,7 +364,7 @@ fn unstable_pages_do_not_fill_the_memory() {
 }
 
 #[test]
-fn a_flush_of_all_syncs_the_source_once_and_reaches_what_was_forgotten() {
+fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
     let (files, roots) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (f, r) = (files.clone(), roots.clone());
     let rig = Rig::new(move |call| {

@@ -1,34 +1,44 @@
 //! The moving boundary between DRAM and the compressed tier inside one memory budget.
 //!
-//! Two sums are weighed, window by window:
+//! Window by window, two sums are compared:
 //!
-//! - what more pages in memory would *save*: misses on pages that were here before, each a read of the device, less the decompression that
-//!   would take its place; and a compression, where the page that comes back pushes another one into the tier. (First uses no memory
-//!   saves.) Where the tier refuses most of what it is offered, DRAM would save them;
-//! - what the tier *costs*: hits that are decompressions, and pages that go to and fro between it and DRAM. (Pages that leave DRAM
-//!   are compressed once for each miss, so that a larger tier has fewer of them: they are no costs of its size.)
+//! - The *saving* of more pages in memory: misses on pages that were here before. Each is a device read, less
+//!   the decompression in its place, and less a compression where the returning page pushes another one into
+//!   the tier. (First uses are saved by no memory.) If the tier refuses most of the pages offered to it, DRAM
+//!   would save these misses.
+//! - The *cost* of the tier: hits that are decompressions, and pages that move between it and DRAM. (Each
+//!   miss compresses one page that leaves DRAM. A larger tier has fewer misses, so these compressions are no
+//!   cost of its size.)
 //!
-//! Neither is that of just one page more, but the first shrinks and the second grows as the tier grows, so that the boundary comes to
-//! rest where they balance; a dead band keeps it there. For uniform, zipf and normal access that is within a tenth of what the best
-//! fixed boundary takes. A rule of truly marginal benefit was tried: faults within some distance of their eviction for each page of
-//! that distance, against hits of an average page of the tier. It rests too low, for the coldest pages of DRAM, which have just come,
-//! are read less often than those of the tier on average.
+//! Neither sum is that of one page more. But the first shrinks and the second grows as the tier grows, so the
+//! boundary settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
+//! is within a tenth of the time with the best fixed boundary. A rule of truly marginal benefit was tried:
+//! faults within some distance of their eviction, for each page of that distance, against hits of an average
+//! page of the tier. It settles too low, because the coldest pages of DRAM are new, and are read less often
+//! than those of the tier on average.
 //!
-//! A read of the device is worth less the busier the processors are, twice over: who waits for it leaves his processor to others, and where
-//! none is idle, waiting costs nobody time; and of what he waits, ever more is for a processor, when the device has long answered. What
-//! compressing takes is then taken from the programs.
+//! On a busy machine a device read counts less, for two reasons:
 //!
-//! The same windows say whether compressing pays at all. Of the hits only those are gain that DRAM of the same memory would not have
-//! had, with n pages to a page of memory at the most 1 - 1/n of all. Against that stand all compressions and all decompressions. A
-//! tier that does not pay *bypasses* itself, and probes now and then whether times have changed; one that has memory in any case does not.
-//! One that is still growing is not judged: pages rush through a small one before they can be hit. But on a busy machine it is, soon, as if
-//! it were as large as it may be and had hits in proportion: there compressing takes time from programs for as long as it takes to fill.
-//! What fills it, which is much more than a full one takes, is paid once, and not held against it, until it is full and has come to rest; a
-//! tier that is filled again and again pays for that.
+//! 1. A blocked reader leaves its processor to others: where no processor is idle, waiting costs no program
+//!    time.
+//! 2. More and more of its wait is for a processor, after the device has answered.
+//!
+//! Compressing then takes its time from the programs.
+//!
+//! The same windows decide whether compressing pays at all. Its gain are the hits that DRAM of the same
+//! memory would not have had: with n pages to a page of memory at most 1 - 1/n of all hits. Its price are all
+//! compressions and all decompressions. A tier that does not pay *bypasses* itself, and probes now and then;
+//! one with a minimum share does not.
+//!
+//! A growing tier is not judged, because pages rush through a small one before they can be hit. On a busy
+//! machine it is judged soon, as if it had its maximum size and hits in proportion: there compressing takes
+//! time from programs for as long as it takes to fill. The compressions that fill it, many more than a full
+//! tier needs, are paid once, and do not count against it until it is full and has settled. A tier that is
+//! filled again and again pays for that.
 
 use std::ops::RangeInclusive;
 
-/// What happened in one window, and how things stand at its end.
+/// Events of one window, and the state at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
     /// Reads of the source of pages that were in memory before.
@@ -39,7 +49,7 @@ pub struct Window {
     pub promoted: u64,
     /// Pages compressed and stored.
     pub stored: u64,
-    /// Pages that were compressed in vain: the result was too long.
+    /// Pages that were compressed without use: the result was too long.
     pub refused: u64,
     /// Pages compressed that a full tier would not have taken.
     pub filling: u64,
@@ -51,17 +61,17 @@ pub struct Window {
     pub tier_frames: u64,
     /// The tier has filled the memory that it has.
     pub full: bool,
-    /// It has not filled what it had before its last step, and may not do so faster.
+    /// It has not filled its memory since its last step, and may not fill it faster.
     pub starved: bool,
 }
 
-/// What things cost, ns.
+/// Costs, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A missing page's share of a read of the device: what the reader waits.
+    /// A missing page's share of a device read: the reader's waiting time.
     pub read: u64,
-    /// What it takes of the processors besides: its share of what beginning and ending the read takes, and that it is listed, and
-    /// another one given up.
+    /// Its processor time besides: its share of beginning and ending the read, being listed, and the eviction
+    /// of another page.
     pub work: u64,
     /// To compress a page.
     pub compress: u64,
@@ -70,7 +80,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// A miss, to the one who waits for it.
+    /// A miss, for the reader that waits.
     pub fn miss(&self) -> u64 {
         self.read + self.work
     }
@@ -86,21 +96,23 @@ const HIT: u64 = 500;
 const EVENTS_MIN: u64 = 64;
 /// One side must be worth this many times the other before the boundary moves.
 const DEAD_BAND: f64 = 1.5;
-/// Pages of the tier to a page of its memory while nothing is known: what LZ4 makes of common data.
+/// Pages of the tier to a page of its memory until it is measured: LZ4 on common data.
 const DENSITY: f64 = 1.6;
-/// With so many of the pages offered to the tier such as can be compressed, it gains as if all were: enough of them are missing to fill a
-/// larger one. (Those that cannot be compressed stay in DRAM, miss more often than others, and are offered most.)
+/// If this share of the offered pages can be compressed, the tier gains as if all could: enough of them are
+/// missing to fill a larger one. (Incompressible pages stay in DRAM, miss more often than others, and are
+/// offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
-/// Pages offered in a window that weigh as much as all that is known of windows before it; and the windows in which none is offered that
-/// forget it: who gave memory up because nothing could be compressed does not take it back at once, for want of any that leaves.
+/// Pages offered in a window that weigh as much as all earlier windows; and the number of windows without any
+/// that forget the share. A tier that gave up its memory because nothing could be compressed must not take it
+/// back only because no page is offered.
 const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
 /// Pages in the tier that make its density known.
 const DENSITY_PAGES: u64 = 1024;
 /// Steps of the boundary: this share of all chunks each, at least one.
 const STEP_DIVISOR: u32 = 64;
-/// Compressions that are judged together, at the least: so many, and so many for each chunk, which is half of what fills it. It has been
-/// filled once already when it stops growing.
+/// Minimum number of compressions that are judged together: in all, and for each chunk, which is half of
+/// those that fill it. It has been filled once already when it stops growing.
 const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 512;
 /// Likewise of one that grows while the machine is busy.
@@ -110,17 +122,18 @@ const FILLING_A_CHUNK: f64 = 768.0;
 /// Share of the processors that is idle from which on a wait counts in full; below, in proportion to its square. With two jobs of fio a
 /// processor 35 to 45 per cent are idle, and every wait saved is seen in the throughput.
 const IDLE_ENOUGH: f64 = 1.0 / 3.0;
-/// With less of them idle, what compressing takes is taken from programs.
+/// With less of them idle, compressing takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;
-/// A bypassed tier lets so many pages pass for each one that was tried in vain: what a probe costs stays below a tenth.
+/// A bypassed tier skips so many pages for each one that it tried without success: probing then costs less
+/// than a tenth.
 const PASSED_A_TRY: u64 = 12;
 
 /// How many chunks the compressed tier should have.
 #[derive(Debug)]
 pub struct Boundary {
-    /// What is known of the costs by now.
+    /// The costs, as known by now.
     pub costs: Costs,
-    /// Share of the processors that have nothing to do, 0 to 1. 1 until somebody knows.
+    /// Share of idle processors, 0 to 1. 1 until it is measured.
     pub idle: f64,
     /// Share of the time for which the hypervisor lets them run, 0 to 1. Reads are timed by the clock, all else by the processor.
     pub given: f64,
@@ -132,8 +145,8 @@ pub struct Boundary {
     taken: f64,
     /// Pages compressed since the last judgement of the bypass.
     compressed: u64,
-    /// What hits have saved since then, less what they took, and what was paid for compressing, ns. (Each window by what things cost in it:
-    /// one moment in which nobody is idle is not to decide over a minute.)
+    /// Gain of the hits since then, less their cost, and the price of compressing, ns. (Each window counts
+    /// with its own costs: one moment without idle processors must not decide over a minute.)
     earned: f64,
     paid: f64,
     /// It has grown since then.
@@ -208,7 +221,8 @@ impl Boundary {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the boundary by a step if need be. False: too little happened to tell, so the window should go on.
+    /// Judges a window, and moves the boundary by a step if need be. False: too few events, so the window
+    /// should continue.
     pub fn judge(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
@@ -227,18 +241,18 @@ impl Boundary {
         true
     }
 
-    /// Whether what compressing takes is taken from programs.
+    /// True if compressing takes its time from programs.
     pub fn is_busy(&self) -> bool {
         self.idle < IDLE_BUSY
     }
 
-    /// What a miss costs the whole machine, ns.
+    /// The cost of a miss for the whole machine, ns.
     fn miss(&self) -> f64 {
         let waits = (self.idle / IDLE_ENOUGH).min(1.0).powi(2);
         self.costs.read as f64 * self.given * waits + self.costs.work as f64
     }
 
-    /// What share of what is offered can be compressed; all, where nothing is for a while.
+    /// Updates the share of offered pages that can be compressed; all, if none was offered for a while.
     fn learn_taken(&mut self, w: Window) {
         let offered = (w.stored + w.refused + w.untried) as f64;
         self.taken += match offered > 0.0 {
@@ -247,7 +261,7 @@ impl Boundary {
         };
     }
 
-    /// What a larger tier would save, and what it costs, ns.
+    /// Saving and cost of a larger tier, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
         // Pages that a page of memory holds more in the tier than in DRAM; 1 where it takes enough.
         let gain = (density * (self.taken / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
@@ -258,12 +272,14 @@ impl Boundary {
         let pushed = (w.refaults.min(w.stored + w.refused) * compress) as f64 * gain.max(0.0);
         let lost = w.refaults as f64 * (-gain).max(0.0) * miss;
         let spent = (w.tier_hits * self.costs.unpacking() + w.promoted * (compress + decompress)) as f64;
-        // What will be decompressed instead stands on the other side: so a tier does not grow where that is hardly cheaper.
+        // Future decompressions are on the cost side: so a tier does not grow where a decompression is hardly
+        // cheaper.
         (saved * miss + pushed, saved * decompress as f64 + lost + spent)
     }
 
-    /// While the tier grows nothing is judged, unless the machine is busy: a small one has few hits for what goes through it, and is on its way
-    /// to be a larger one. Nor is one that has memory in any case: nobody else could have that, and it would hold pages that nobody reads any more.
+    /// A growing tier is not judged, unless the machine is busy: a small one has few hits for the pages that
+    /// go through it, and will be larger. A tier with a minimum share is not judged either: nothing else
+    /// could use its memory, and it would keep unread pages.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         if *self.chunks_may.start() > 0 {
             return;
@@ -302,7 +318,7 @@ impl Boundary {
         self.tried = 0;
         self.begin_sums();
     }
-    /// What is judged next begins now.
+    /// Starts new sums.
     fn begin_sums(&mut self) {
         (self.compressed, self.earned, self.paid, self.grown) = (0, 0.0, 0.0, false);
     }
@@ -411,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_worth_half_a_miss_and_where_nobody_is_idle_only_its_work() {
+    fn hit_saves_half_a_miss_and_on_busy_machine_only_its_work() {
         // Compressing takes 10 us, a hit 2.5; half of the hits save 60 us, or 10 of a busy processor, or 22.5.
         assert!(pays(370, 1.0) && !pays(360, 1.0));
         assert!(pays(370, 0.34));
@@ -432,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_busy_machine_a_tier_that_grows_shows_soon_what_it_will_be_worth() {
+    fn busy_machine_judges_a_growing_tier_soon() {
         // A hit saves 5 us and takes 2.5, a compression 10. After 9000 of these the tier is not quite half of what it may become.
         let pays = |hits: u64| {
             let mut boundary = boundary();
@@ -445,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_without_idle_processors_does_not_end_a_tier_that_pays() {
+    fn one_busy_moment_does_not_end_a_tier_that_pays() {
         let pays = |busy_windows: usize| {
             let mut boundary = Boundary::new(COSTS);
             boundary.set_limits(0..=10, 256);
@@ -461,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_is_offered_is_enough_to_grow_and_little_is_remembered() {
+    fn half_of_offered_pages_suffices_to_grow_and_is_forgotten() {
         let mut boundary = boundary();
         let offered = |stored: u64, refused: u64| Window { stored, refused, ..window(1000, 1000, 0) };
         (0..50).for_each(|_| _ = boundary.judge(offered(500, 500)));

@@ -1,13 +1,13 @@
 //! Pure decisions of the terrace page cache: which page to keep and which to give up.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
-//! numbers), reads and writes a *touch table* (how often each slot was used since somebody last looked) and
+//! numbers), reads and writes a *touch table* (how often each slot was used since the last look) and
 //! returns lists of victims; the engine acts on them. The simulator (`terrace-sim`) runs the same objects.
 //!
 //! ```text
 //!            engine or simulator                       policy
 //!   fault    insert(slot, shadow, why) ──────────────► a list
-//!   hit      one store into the touch table            (told nothing)
+//!   hit      one store into the touch table            (no call)     
 //!   reclaim  victims(64) ────────────────────────────► reads touches, moves pages, picks
 //!            page dropped: its shadow stays in the index entry (32 bits)
 //!            page dirty or pinned: restore(slot) ────► held back for a while
@@ -37,10 +37,11 @@ use std::ops::RangeInclusive;
 /// A frame number: an index below the `slots_max` a policy was built for.
 pub type Slot = u32;
 
-/// What the index entry of an absent page remembers of its eviction.
+/// The record of a page's eviction, in the index entry of the absent page.
 ///
-/// Opaque to the engine, which keeps the 32 bits in place of the frame number and hands them back at the next
-/// fault of the same page. Each policy reads only its own shadows; after a change of policy they must be dropped.
+/// Opaque to the engine, which keeps the 32 bits in place of the frame number and passes them to the policy
+/// at the next fault of the same page. Each policy reads only its own shadows; after a change of policy they
+/// must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shadow(pub NonZeroU32);
 
@@ -51,7 +52,7 @@ pub enum Why {
     Read,
     /// A program wrote this page.
     Write,
-    /// Nobody asked yet: it was read along with its neighbours.
+    /// No program asked for it yet: it was read along with its neighbours.
     Readahead,
 }
 
@@ -60,7 +61,7 @@ pub enum Why {
 pub struct Victim {
     /// The frame to free.
     pub slot: Slot,
-    /// What to remember in the index entry; `None`: nothing.
+    /// The shadow for the index entry, if any.
     pub shadow: Option<Shadow>,
 }
 
@@ -188,17 +189,17 @@ pub trait Evict: Send + fmt::Debug {
     /// `mglru-fg` opens one. The simulator has no time.
     fn set_time(&mut self, now_ms: u64);
 
-    /// One access to a resident page, told as it happens. The engine never calls this (it has the touch
-    /// table); the simulator's exact mode does, *besides* bumping the table. A policy that uses it must ignore
-    /// the table from the first call on.
+    /// One access to a resident page, reported as it happens. The engine never calls this (it has the touch
+    /// table); the simulator's exact mode does, *besides* raising the count in the table. A policy that uses
+    /// it must ignore the table from the first call on.
     fn accessed(&mut self, slot: Slot) {
         let _ = slot;
     }
 
-    /// A page that left with `shadow` is about to be faulted, and room will be made for it alone: told before
-    /// `victims` where the caller makes room for one page at a time (the simulator's exact mode). Some published
-    /// policies choose the victim by what comes in its place. The engine makes room in batches, ahead of demand, and
-    /// never calls this.
+    /// A page that left with `shadow` is about to be faulted, and room will be made for it alone. Called
+    /// before `victims` where the caller makes room for one page at a time (the simulator's exact mode). Some
+    /// published policies choose the victim by the page that replaces it. The engine makes room in batches,
+    /// ahead of demand, and never calls this.
     fn faulting(&mut self, shadow: Shadow) {
         let _ = shadow;
     }
@@ -208,8 +209,8 @@ pub trait Evict: Send + fmt::Debug {
         false
     }
 
-    /// The key (any stable hash of object and page index) of the page about to enter `slot`, told right before
-    /// `insert` to a policy that `wants_keys`: one that counts uses by key (TinyLFU).
+    /// The key (any stable hash of object and page index) of the page about to enter `slot`. Called right
+    /// before `insert`, for a policy that `wants_keys`: one that counts uses by key (TinyLFU).
     fn key(&mut self, slot: Slot, key: u64) {
         let _ = (slot, key);
     }
@@ -234,9 +235,10 @@ pub trait Evict: Send + fmt::Debug {
         Vec::new()
     }
 
-    /// Ages as the kernel's `+` command does: pages of a generation that were touched since somebody last looked
-    /// join the youngest, their touches are used up, then a new one opens and its number is returned. So what a
-    /// generation holds when the next opens was used while it was the youngest. O(slots).
+    /// Ages as the kernel's `+` command does: pages of a generation that were touched since the last look
+    /// join the youngest, and their touches are cleared; then a new generation opens and its number is
+    /// returned. So the pages of a generation, when the next opens, are those used while it was the youngest.
+    /// O(slots).
     fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
         let _ = touches;
         None
@@ -275,7 +277,7 @@ pub const NAMES: &[&str] =
 /// Other names of policies, and what they stand for.
 pub const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
 
-/// Policies that only the simulator (`terrace-sim`) has, and what serves in their place.
+/// Policies that only the simulator (`terrace-sim`) has, and the policy to use instead.
 pub const SIMULATED: &[(&str, &str)] =
     &[("mglru-7.1", "mglru-fg"), ("mglru-6.1", "mglru-fg"), ("classic", "2q")];
 

@@ -143,7 +143,7 @@ impl Miniature {
         }
     }
 
-    /// So many accesses happened of which the keys were not told.
+    /// Reports accesses without their keys.
     pub fn passed(&mut self, accesses: u64) {
         self.accesses += accesses as f64;
     }

@@ -22,7 +22,7 @@ use std::collections::BinaryHeap;
 use crate::keys::{KeyMap, mix};
 use crate::stack::Distances;
 
-/// Keys sampled where nobody says otherwise: an error of 0.007 at the most, on average over cache sizes, on 17 real
+/// Default number of sampled keys: an error of at most 0.007, on average over cache sizes, on 17 real
 /// traces of up to 275,000 pages (with twice as many: 0.0045), in 0.8 MiB.
 pub const SAMPLES: usize = 8 << 10;
 
@@ -34,14 +34,14 @@ const PRECISION: u32 = 9;
 pub struct Curve {
     /// Cache size in pages, miss ratio; sizes rise strictly, the first is (0, 1). Straight lines between.
     pub points: Vec<(f64, f64)>,
-    /// Accesses it tells of.
+    /// Accesses that it covers.
     pub accesses: f64,
     /// Different pages among them.
     pub pages: f64,
 }
 
 impl Curve {
-    /// From weights of distances `[low, high)` in rising order; what is missing to `accesses` are first uses.
+    /// From weights of distances `[low, high)` in rising order; the rest up to `accesses` are first uses.
     fn new(hits: impl Iterator<Item = (f64, f64, f64)>, accesses: f64, pages: f64) -> Curve {
         let mut curve = Curve { points: vec![(0.0, 1.0)], accesses, pages };
         let (mut sum, mut least) = (0.0, 1.0f64);
@@ -142,14 +142,14 @@ impl Shards {
         }
     }
 
-    /// Whether an access of `key` would be sampled now. Who has asked may say [`Shards::passed`] for those that are
-    /// not, instead of feeding them.
+    /// True if an access of `key` would be sampled now. A caller that has asked may report [`Shards::passed`]
+    /// for the others, instead of feeding them.
     pub fn wants(&self, key: u64) -> bool {
         mix(key) < self.threshold
     }
 
-    /// What decides whether a key is sampled: its hash is below the [`Shards::threshold`]. For who has no access to the
-    /// estimator where keys come by.
+    /// The hash that decides whether a key is sampled: it is, below the [`Shards::threshold`]. For callers
+    /// without access to the estimator where keys occur.
     pub fn hash(key: u64) -> u64 {
         mix(key)
     }
@@ -211,7 +211,7 @@ impl Shards {
         self.accesses
     }
 
-    /// All accesses so far count only this share (0 to 1) from now on: for who feeds a load that changes.
+    /// Multiplies the weight of all accesses so far by `share` (0 to 1): for a load that changes.
     pub fn fade(&mut self, share: f64) {
         let share = share.clamp(0.0, 1.0);
         self.hits.scale(share);
@@ -240,7 +240,7 @@ impl Shards {
             + self.hits.bytes()
     }
 
-    /// Heap that so many samples use at the most.
+    /// Maximum heap for so many samples.
     pub fn bytes_max(samples_max: usize) -> usize {
         256 * samples_max + Histogram::BYTES_MAX
     }

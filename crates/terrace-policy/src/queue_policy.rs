@@ -1,4 +1,4 @@
-//! What policies made of queues share: everything but the rules themselves.
+//! The common part of policies made of queues: everything but the rules themselves.
 //!
 //! ```text
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes
@@ -8,16 +8,16 @@
 //!                                   ├─ Patience: an end to the search when all pages are hot
 //!                                   └─ Sweep: brings touched pages to the notice of rules that move them
 //! ```
-//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for rules
-//! that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports touched pages, and a
-//! touched page that comes up for eviction is reported as well. What that loses: all uses between two passes of the
-//! hand (an eighth of a turnover of the pool) look like one, and among the pages used meanwhile the order is that of
-//! slot numbers. What it cannot lose: a page used since it was last looked at is never evicted while an idle one is
-//! left. Once [`Evict::accessed`] is called (the simulator's exact mode), such rules hear of each hit as it happens and
-//! the table is ignored.
+//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for
+//! rules that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports
+//! touched pages, and a touched page that comes up for eviction is reported as well. What that loses: all
+//! uses between two passes of the hand (an eighth of a turnover of the pool) look like one, and among the
+//! pages used meanwhile the order is that of slot numbers. What it cannot lose: a page used since it was last
+//! looked at is never evicted while an idle one is left. Once [`Evict::accessed`] is called (the simulator's
+//! exact mode), such rules get each hit as it happens and the table is ignored.
 //!
-//! What batches of 64 cost, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told each
-//! access -> in batches; 22 cells of six traces, and 36 of eleven others):
+//! What batches of 64 cost, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told
+//! each access -> in batches; 22 cells of six traces, and 36 of eleven others):
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9
@@ -92,7 +92,7 @@ impl Queues {
     }
 }
 
-/// What one look may learn of the uses of a page, and whether they save it.
+/// The uses of a page, as far as one look shows them, and whether they save it.
 pub(crate) struct Uses<'a> {
     touches: &'a mut dyn Touches,
     patience: &'a mut Patience,
@@ -101,7 +101,7 @@ pub(crate) struct Uses<'a> {
 }
 
 impl Uses<'_> {
-    /// Uses since the count was last set; 0 where each hit is told anyway.
+    /// Uses since the count was last set; 0 where each hit is reported anyway.
     pub(crate) fn count(&self, slot: Slot) -> u8 {
         if self.told { 0 } else { self.touches.peek(slot) }
     }
@@ -130,7 +130,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
     const NAME: &'static str;
     /// The queues, by number.
     const QUEUES: &'static [&'static str];
-    /// Whether hits move pages, so that each should be told: see the module's description.
+    /// True if hits move pages, so that each should be reported: see the module's description.
     const MOVES: bool;
     /// Laps over the pool in which every page may save itself once more, before pages go regardless.
     const LAPS: usize = 1;
@@ -161,7 +161,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
         queues.push(0, slot);
     }
 
-    /// A queued page is about to be taken out for good, or was a victim: forget what points to it.
+    /// A queued page is about to be removed for good, or was a victim: drop references to it.
     fn leaves(&mut self, _queues: &Queues, _slot: Slot) {}
 
     /// The shadow of a page that left from outside the queues: held, or passed on without being admitted.
@@ -180,7 +180,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
         0
     }
 
-    /// What a dump shows besides the queues, each part opened by ` | `.
+    /// Further state for a dump besides the queues, each part opened by ` | `.
     fn dump(&self) -> String {
         String::new()
     }
@@ -199,7 +199,7 @@ pub(crate) struct QueuePolicy<R> {
     held: Held,
     patience: Patience,
     sweep: Sweep,
-    /// Somebody tells each access: the touch table has nothing to add.
+    /// Each access is reported: the touch table is ignored.
     told: bool,
     refaults: Refaults,
 }

@@ -12,7 +12,7 @@
 //! ```
 //! Positions run out when they are twice the pages; then the last uses are moved together, in order. O(log pages) a use.
 
-/// The position of what has none.
+/// No position.
 const NONE: u32 = u32::MAX;
 const POSITIONS_MIN: usize = 64;
 

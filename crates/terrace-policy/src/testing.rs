@@ -1,4 +1,5 @@
-//! For tests of policies: a pool for hand-worked sequences. Slots stand for pages, and every step proves the invariants.
+//! For tests of policies: a pool for hand-worked sequences. Slots stand for pages, and every step checks the
+//! invariants.
 
 use crate::{Evict, Shadow, Slot, Victim, Why};
 

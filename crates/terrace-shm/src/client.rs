@@ -1,4 +1,4 @@
-//! What a client does with the segment: look up, copy, re-check, touch.
+//! The client's side of the segment: look up, copy, check again, touch.
 
 use crate::codec::Unpack;
 use crate::copy;
@@ -21,22 +21,23 @@ pub enum Outcome {
         /// Bytes delivered before the miss.
         done: usize,
     },
-    /// `done` bytes delivered; the rest needs the main door.
+    /// `done` bytes delivered; the rest needs the mount path.
     MainDoor {
         /// Bytes delivered before.
         done: usize,
     },
 }
 
-/// Copies of a page that are tried before the reader takes the main door.
+/// Tries to copy a page before the reader uses the mount path.
 const TRIES_MAX: u32 = 4;
 
-/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames and the compressed pool hold it, for a
-/// client: steps aside where a kernel's page cache may know better. `unpack` says which codecs the caller has beyond LZ4, and
-/// hears of pages that came from the pool.
+/// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames and the compressed
+/// pool hold it, for a client: gives up where a kernel's page cache may have newer content. `unpack` has the
+/// codecs of the caller beyond LZ4, and is notified of pages that came from the pool.
 ///
 /// # Safety
-/// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the object's.
+/// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the
+/// object's.
 #[inline]
 pub unsafe fn read(
     seg: &Segment,
@@ -59,7 +60,7 @@ pub unsafe fn read(
     outcome
 }
 
-/// [`read`] for the daemon, which is the main door itself: the slow flag does not matter.
+/// [`read`] for the daemon, which is the mount path itself: the slow flag does not matter.
 ///
 /// # Safety
 /// As [`read`].
@@ -122,7 +123,7 @@ unsafe fn copy_run(
         match first.state() {
             State::Present => {}
             State::Absent => {
-                // Absent in a node that was reused meanwhile says nothing.
+                // An absent entry in a node that was reused meanwhile proves nothing.
                 if same_epoch(&seg.header().epoch, epoch) {
                     return Step::Absent;
                 }
@@ -130,7 +131,7 @@ unsafe fn copy_run(
             }
             State::Busy => return Step::Unstable,
             State::Below => {
-                // What is on a device only the daemon can read.
+                // Only the daemon can read a page on a device.
                 let Some(handle) = first.handle() else { return Step::Unstable };
                 let (place, entry) = (Place::new(leaf, at), &entries[at]);
                 let look = Look { seg, touches, entry, seen: first, handle, place, epoch, page };
@@ -184,7 +185,7 @@ unsafe fn copy_page(
     Some(bytes)
 }
 
-/// As many of the pages as stand in adjacent frames, in one copy.
+/// Copies as many of the pages as are in adjacent frames, in one copy.
 ///
 /// # Safety
 /// As [`copy_page`]; `bytes` reach into the last of the pages.
@@ -220,8 +221,8 @@ unsafe fn copy_pages(
     Some(bytes)
 }
 
-/// What the index says of an absent page now, to be handed to [`still`] and into a donation. None if the page is not absent:
-/// try the hit again. Whether the fast door has to step aside, `still` says.
+/// The version of an absent page, for [`still`] and for a page fill. None if the page is not absent:
+/// try the hit again. [`still`] also checks whether the client must use the mount path.
 pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
@@ -238,14 +239,14 @@ pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
     Some(Seen { identity, clock })
 }
 
-/// After the client read the page from the source: true if nothing changed it since [`observe`], so that what was read
-/// is the page's content.
+/// After the client read the page from the source: true if nothing changed it since [`observe`], so that the
+/// client has read the page's content.
 pub fn still(seg: &Segment, slot: &ObjectSlot, page: u64, seen: Seen) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;
     }
-    // Nothing at all was written to the object since: the common case, and it holds also if others have cached the page
-    // meanwhile. The daemon, who would publish the page for everybody, asks for the very entry that was seen.
+    // The object was not written since: the common case, also if the page was cached meanwhile. The daemon,
+    // which would publish the page for all clients, requires the very entry that was seen.
     if not_written(seen, &slot.write_clock) {
         return true;
     }

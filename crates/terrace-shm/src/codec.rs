@@ -1,10 +1,10 @@
-//! What compressed pages are made of, and how anybody gets them back: without allocation, without trust in the bytes.
+//! The formats of compressed pages, and their decoding: without allocation, without trust in the bytes.
 //!
-//! | codec | bytes | who decodes |
+//! | codec | bytes | decoded by |
 //! |---|---|---|
 //! | same | the word that fills the page | all |
 //! | LZ4 block | lz4_flex with its safe features: each read and write is bounds-checked | all |
-//! | zstd, magicless, no content size | libzstd | all; in programs that are not ours, in memory set aside ([`crate::unzstd`]) |
+//! | zstd, magicless, no content size | libzstd | all; in foreign programs, in memory set aside ([`crate::unzstd`]) |
 
 use crate::layout::PAGE_SIZE;
 
@@ -26,15 +26,15 @@ pub enum Codec {
 /// A compressed page, wherever it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coded<'a> {
-    /// What made the bytes.
+    /// The codec of the bytes.
     pub codec: Codec,
-    /// Them; [`crate::zobject::STORED_MAX`] at the most if the pool is to take them.
+    /// The compressed bytes; at most [`crate::zobject::STORED_MAX`] if the pool is to take them.
     pub bytes: &'a [u8],
 }
 
-/// What a reader of compressed pages can do beyond LZ4, and wants to know.
+/// The abilities of a reader of compressed pages beyond LZ4, and its callbacks.
 pub trait Unpack {
-    /// Decodes a zstd frame. False: not a whole page, or this reader has no zstd, and the page is somebody else's to read.
+    /// Decodes a zstd frame. False: not a whole page, or this reader has no zstd, and cannot read the page.
     fn zstd(&mut self, _bytes: &[u8], _out: &mut Page) -> bool {
         false
     }

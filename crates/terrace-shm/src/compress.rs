@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | one word fills the page? | 20 ns | zeros, patterns |
 //! | LZ4 | 6 us, 1.2 us where nothing repeats | most pages |
-//! | a sample of 256 bytes looks random? | 0.1-0.3 us | refuses what is encrypted or compressed already |
+//! | a sample of 256 bytes looks random? | 0.1-0.3 us | refuses encrypted or compressed content |
 //! | zstd level 1 | 12 us | what LZ4 cannot bring under the limit |
 //!
 //! In dense mode zstd comes first, for twice the time and a third more pages in the same memory.

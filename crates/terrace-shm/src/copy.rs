@@ -1,12 +1,13 @@
-//! Copying out of frames: the larger part of what a hit costs.
+//! Copying out of frames: the larger part of a hit's cost.
 //!
 //! | bytes | bound by | how |
 //! |---|---|---|
-//! | less than two pages | latency of memory that no cache holds | all lines asked for at once, then wide loads and stores |
+//! | less than two pages | latency of memory that no cache holds | all lines prefetched at once, then wide loads and stores |
 //! | more | bandwidth | one `rep movsb` |
 //!
-//! The C library's memcpy uses `rep movsb` for a single page too; this takes a tenth less time of a hit, and the look-up before it
-//! stays short for the same reason: the fewer instructions stand between two copies, the more of them overlaps.
+//! The C library's memcpy uses `rep movsb` for a single page too; this takes a tenth off the time of a hit.
+//! The look-up before it is short for the same reason: the fewer instructions lie between two copies, the
+//! more they overlap.
 
 /// Bytes from which on a copy is bound by bandwidth.
 #[cfg(target_arch = "x86_64")]

@@ -10,24 +10,24 @@
 //! `version` is the low 30 bits of the daemon's event clock at the entry's last change: the clock moves with every
 //! change of any entry, so a (entry, version) pair comes back only after 2^30 events.
 
-/// What an entry says of its page.
+/// The state of an entry's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Not in the cache; the payload is the shadow of an earlier stay (0: none).
     Absent,
     /// In the frame that the payload names.
     Present,
-    /// In a frame whose content the daemon is changing: readers take the main door.
+    /// In a frame whose content the daemon is changing: clients use the mount path.
     Busy,
     /// Below DRAM: see [`Below`].
     Below,
 }
 
-/// Where a compressed page stands in the pool: zspage and slot, taken apart in `zobject.rs`.
+/// Place of a compressed page in the pool: zspage and slot, decoded in `zobject.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
 
-/// Where a page below DRAM stands.
+/// Place of a page below DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Below {
     /// In the compressed pool.
@@ -44,7 +44,7 @@ const DEVICE: u32 = 1 << 31;
 const REGION_PAGES_SHIFT: u32 = 12;
 
 impl DeviceSlot {
-    /// Regions that can be told apart.
+    /// Number of regions that an entry can name.
     pub const REGIONS_MAX: u32 = DEVICE >> REGION_PAGES_SHIFT;
     /// Pages of a region.
     pub const REGION_PAGES: u32 = 1 << REGION_PAGES_SHIFT;
@@ -144,7 +144,7 @@ impl Entry {
     pub fn frame(self) -> Option<u32> {
         matches!(self.state(), State::Present | State::Busy).then(|| self.payload())
     }
-    /// Where the page stands below DRAM, if it does.
+    /// The page's place below DRAM, if it has one.
     pub fn below(self) -> Option<Below> {
         (self.state() == State::Below).then(|| Below::of_payload(self.payload()))
     }
@@ -164,7 +164,7 @@ impl Entry {
         debug_assert_eq!(self.state(), State::Absent);
         Entry(self.0 & !PAYLOAD_MASK | u64::from(shadow) << PAYLOAD_SHIFT)
     }
-    /// State and version without the payload: what a donation must find unchanged.
+    /// State and version without the payload: a page fill is valid only if they are unchanged.
     pub fn identity(self) -> u64 {
         self.0 & !PAYLOAD_MASK
     }

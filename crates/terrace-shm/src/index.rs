@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the daemon knows of a leaf beside its entries: the word that [`Nodes`] keeps for it.
+/// The daemon's data about a leaf beside its entries: the word that [`Nodes`] keeps for it.
 ///
 /// ```text
 ///    63    62    61   60      56 55    32 31    0
@@ -33,7 +33,7 @@ struct LeafInfo {
 
 const OBJECT_SHIFT: u32 = 32;
 const PRESENT_SHIFT: u32 = 56;
-/// Set while the leaf stands in the queue of those that hold shadows only, or did when it was queued.
+/// Set while the leaf is in the queue of leaves that hold shadows only, or was when it was queued.
 const QUEUED: u64 = STICKY;
 
 impl LeafInfo {
@@ -59,7 +59,7 @@ const LEAF_BYTES: usize = size_of::<Leaf>() + size_of::<u64>();
 const TRIM_BYTES: usize = 64 * LEAF_BYTES;
 /// Entries of the queue of leaves without pages that may be out of date, beside as many as are not.
 const STALE_MAX: usize = 64;
-/// Inner nodes that one new leaf needs at the most: a higher tree, and a path down in it.
+/// Maximum number of inner nodes that one new leaf needs: a higher tree, and a path down in it.
 const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
 
 /// A place in the index: leaf number and entry within.
@@ -85,7 +85,7 @@ pub struct IndexBytes {
     pub leaves: usize,
     /// Inner nodes and twigs, in the segment.
     pub inners: usize,
-    /// What the daemon knows of each node.
+    /// The daemon's data about each node.
     pub books: usize,
     /// Leaves that hold shadows only, in the order in which they go.
     pub queue: usize,
@@ -146,14 +146,14 @@ impl Index {
         let i = self.info(place.leaf());
         (i.object, u64::from(i.run) * RUN_PAGES as u64 + place.at() as u64)
     }
-    /// Where `page` of the object in slot `object` stands, if its leaf exists.
+    /// The place of `page` of the object in slot `object`, if its leaf exists.
     pub fn find(&self, object: u32, page: u64) -> Option<Place> {
         let run = page / RUN_PAGES as u64;
         let leaf =
             self.seg.walk(self.seg.object(object), run).expect("a tree of the index names its nodes")?;
         Some(Place::new(leaf, (page % RUN_PAGES as u64) as usize))
     }
-    /// Like [`Index::find`], but grows the tree. None if the index is full or the page lies beyond what it can hold.
+    /// Like [`Index::find`], but grows the tree. None if the index is full or the page lies beyond its range.
     pub fn ensure(&mut self, object: u32, page: u64) -> Option<Place> {
         let run = u32::try_from(page / RUN_PAGES as u64).ok()?;
         if let Some(p) = self.find(object, page) {
@@ -203,7 +203,8 @@ impl Index {
         }
     }
 
-    /// Takes out of the queue what does not belong there any more. The queue then shrinks by half at the least.
+    /// Removes leaves from the queue that do not belong there any more. The queue then shrinks at least by
+    /// half.
     fn tidy(&mut self) {
         let leaves = &mut self.leaves;
         self.shadow_only.retain(|&leaf| {
@@ -216,7 +217,8 @@ impl Index {
         self.shadow_only.shrink_to(2 * self.hollow + STALE_MAX);
     }
 
-    /// Bytes that the index may have; above, it forgets shadows. What is needed for present pages it takes all the same.
+    /// Sets the memory of the index; above it, the index drops shadows. Nodes for present pages are allocated
+    /// in any case.
     pub fn set_limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.trim(bytes_max);
@@ -300,7 +302,7 @@ impl Index {
         }
     }
 
-    /// Bytes of index nodes in use, and of what the daemon keeps beside them.
+    /// Bytes of index nodes in use, and of the daemon's data about them.
     pub fn live_bytes(&self) -> usize {
         self.leaves.in_use() * LEAF_BYTES
             + self.inners.in_use() * size_of::<Inner>()
@@ -351,7 +353,7 @@ impl Index {
         let needed = (0..=HEIGHT_MAX).find(|h| u64::from(run) >> (h * FANOUT_BITS) == 0)?;
         let leaf = Branch { height: 0, node: leaf };
         let root = self.root(object);
-        // All or nothing: what was built by half would belong to no leaf, and nobody would free it.
+        // All or nothing: half-built nodes would belong to no leaf, and would never be freed.
         if needed.max(root.map_or(0, levels)) > 0 && self.inners.left() < LINK_INNERS_MAX {
             return None;
         }
@@ -393,7 +395,8 @@ impl Index {
         Some(top)
     }
 
-    /// Puts an inner node in the place of a twig. Who still walks through the twig meets the same leaves.
+    /// Replaces a small node (twig) by an inner node. A reader that still walks through the twig meets the
+    /// same leaves.
     fn widen(&mut self, slot: &ObjectSlot, twig: Branch) -> Option<Branch> {
         let inner = self.new_branch(1)?;
         for (from, to) in self.children(twig).iter().zip(self.children(inner)) {
@@ -458,7 +461,7 @@ impl Index {
     }
 
     /// After a restart: finds every node that the trees of the given objects reach; all others are free.
-    /// Trees are as some instruction of the dead daemon left them, and each step of it leaves a walkable tree.
+    /// The dead daemon may have stopped at any instruction; each of its steps leaves a walkable tree.
     pub fn recover(&mut self, objects: &[u32]) {
         let (mut leaves_seen, mut branches_seen) = (Vec::new(), Vec::new());
         for &object in objects {
@@ -489,7 +492,7 @@ impl Index {
             }
         }
         // Nodes that only the dead daemon knew count as never used from here on, and so do the frames they name: a reader
-        // who has stood in one of them since before the crash must notice.
+        // that has been in one of them since before the crash must notice.
         begin_reuse(&self.seg.header().epoch);
     }
 
@@ -521,7 +524,7 @@ impl Index {
         }
     }
 
-    /// What does not agree between nodes and their books.
+    /// Reports inconsistencies between nodes and the data about them.
     pub fn check(&self, objects: &[u32]) -> Vec<String> {
         let (mut bad, mut hollow) = (Vec::new(), 0);
         let (mut leaves, mut branches) = (Vec::new(), Vec::new());
@@ -676,7 +679,7 @@ mod tests {
         let mut index = Index::new(seg.clone());
         let old = index.ensure(1, 40).unwrap();
         let epoch = seg.header().epoch.load(Ordering::Relaxed);
-        // Nobody claims object 1: its nodes are above all that the next index knows.
+        // Object 1 is not claimed: its nodes are beyond those that the next index knows.
         let mut index = Index::new(seg.clone());
         index.recover(&[]);
         assert_eq!(index.ensure(2, 40).unwrap(), old, "the node is another object's now");
@@ -708,7 +711,8 @@ mod tests {
         let seg = segment(64);
         let slot = seg.object(1);
         slot.size.store(1 << 40, Ordering::Relaxed);
-        // The root says height 2; the node that it names has become a parent of leaves: their numbers are no inner nodes'.
+        // The root says height 2; the node that it names has become a parent of leaves: their numbers are no
+        // numbers of inner nodes.
         slot.root.store(2 << 32 | 1, Ordering::Relaxed);
         seg.inner(0).0[0].store(500, Ordering::Relaxed);
         assert!(seg.walk(slot, 3).is_err());

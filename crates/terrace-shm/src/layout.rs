@@ -16,27 +16,28 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bytes of a page and of a frame.
 pub const PAGE_SIZE: usize = 4096;
-/// Pages of a run (64 KiB): what one leaf covers and what is filled into adjacent frames.
+/// Pages of a block (64 KiB; run in names): covered by one leaf, and filled into adjacent frames.
 pub const RUN_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
 /// Children of a twig.
 pub const TWIG_FANOUT: usize = 32;
-/// Object slots at the most.
+/// Maximum number of object slots.
 pub const OBJECTS_MAX: u32 = 1 << 24;
-/// Leaves at the most: a place (leaf and entry in it), and that plus one, fits 32 bits.
+/// Maximum number of leaves: a place (leaf and entry in it), and that plus one, fits 32 bits.
 pub const LEAVES_MAX: u32 = (1 << 28) - 1;
-/// Frames at the most (1 TiB): a policy links so many in eight bytes each.
+/// Maximum number of frames (1 TiB): a policy links so many in eight bytes each.
 pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
 /// Bytes of a zspage: slots of one size for compressed pages.
 pub const ZSPAGE_SIZE: usize = 64 << 10;
-/// Zspages at the most (128 GiB): a [`crate::zobject::Handle`] fits 31 bits, for the top one tells what is on a device.
+/// Maximum number of zspages (128 GiB): a [`crate::zobject::Handle`] fits 31 bits, because the top bit marks
+/// a page on a device.
 pub const ZSPAGES_MAX: u32 = (1 << 21) - 1;
 /// Touch counts of a zspage. Slots beyond share them: the counts are hints.
 pub const ZSPAGE_TOUCHES: usize = 128;
 /// log2 of FANOUT.
 pub const FANOUT_BITS: u32 = 8;
-/// Levels of inner nodes above the leaves at the most: 32 bits of run number.
+/// Maximum number of levels of inner nodes above the leaves: 32 bits of run number.
 pub const HEIGHT_MAX: u32 = 4;
 /// Alignment of the frames, so that huge pages can back them.
 pub const HUGE: usize = 2 << 20;
@@ -58,8 +59,8 @@ pub struct Header {
     pub magic: u64,
     /// [`LAYOUT_VERSION`].
     pub version: u32,
-    /// A daemon has served (1), or none yet or no more (0): clients go on with hits, but do not donate. After a crash it stays
-    /// 1: donations then wait in the rings for the next daemon.
+    /// 1 if a daemon has served, 0 if none does yet or it has ended: then clients go on with hits, but send
+    /// no page fills. After a crash it stays 1: page fills wait in the rings for the next daemon.
     pub serving: AtomicU32,
     /// Sizes from which all offsets follow.
     pub geometry: Geometry,
@@ -68,8 +69,8 @@ pub struct Header {
     _pad0: [u64; 2],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
     pub epoch: AtomicU64,
-    /// Somebody records a trace: clients tell of their reads in the lanes of their rings (1). On the line that a hit has loaded
-    /// anyway, and which hardly ever changes.
+    /// 1 while a trace is recorded: clients note their reads in the lanes of their rings. It lies on a cache
+    /// line that a hit has loaded anyway, and hardly ever changes.
     pub tracing: AtomicU32,
     /// A compressed page that is touched so many times is worth a frame.
     pub promote_at: AtomicU32,
@@ -116,8 +117,8 @@ pub struct ObjectSlot {
     pub size: AtomicU64,
     /// Event clock of the last write, truncate or other change of content.
     pub write_clock: AtomicU64,
-    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them the fast door steps aside, for the content may be newer in a
-    /// kernel's page cache.
+    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them clients use the mount path, because a kernel's page
+    /// cache may have newer content.
     pub flags: AtomicU32,
     /// For the daemon alone, from here on. [`TIMES_KNOWN`], [`TIMES_RESTORE`].
     pub times_known: AtomicU32,
@@ -133,9 +134,9 @@ pub const TIMES_KNOWN: u32 = 1;
 /// The source's mtime must be put right after the writeback that is still to come.
 pub const TIMES_RESTORE: u32 = 2;
 
-/// A writer has it open who may map it without telling anybody.
+/// A writer has it open that may map it without an announcement.
 pub const FLAG_SLOW: u32 = 1;
-/// A client of the fast door has announced a shared writable mapping.
+/// A client has announced a shared writable mapping.
 pub const FLAG_MAPPED: u32 = 2;
 
 /// Index entries of one run.
@@ -163,11 +164,12 @@ pub struct Branch {
     pub node: u32,
 }
 
-/// Stands for the height of a twig, which is 1, and tells it from an inner node.
+/// Takes the place of the height for a small node (twig), whose height is 1, and distinguishes it from an
+/// inner node.
 pub const TWIG: u32 = HEIGHT_MAX + 1;
 
 impl Branch {
-    /// What a root word says, if there is a root.
+    /// The content of a root word, if there is a root.
     #[inline]
     pub fn of(word: u64) -> Option<Branch> {
         (word != 0).then_some(Branch { height: (word >> 32) as u32, node: (word as u32).wrapping_sub(1) })
@@ -218,7 +220,7 @@ impl Geometry {
     /// The bucket of an object on a level: its first slot.
     pub fn bucket(&self, id: u64, level: u32) -> Option<u32> {
         let (first, slots) = self.level(level)?;
-        // The finalizer of splitmix64, so that what shares a bucket on one level does not on the next.
+        // The finalizer of splitmix64, so that objects that share a bucket on one level do not on the next.
         let mut x = id.wrapping_add(u64::from(level + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -293,5 +295,5 @@ pub fn object_hash(id: u64) -> u64 {
 
 /// Slots of the first two levels of the object table.
 pub const LEVEL_SLOTS: u32 = 1024;
-/// Slots of a level in which an object may stand.
+/// Slots of a level in which an object may be.
 pub const BUCKET_SLOTS: u32 = 16;

@@ -1,17 +1,18 @@
-//! The shared segment of terrace: what the daemon publishes and clients read without asking.
+//! The shared segment of terrace: published by the daemon, read by clients without asking.
 //!
-//! *Picture*: clients are the CPU, the touch table is the page table's accessed bits, the daemon is the kernel's memory
-//! manager. Only the daemon changes the index and the frames; clients look, copy optimistically, re-check and touch.
+//! *Picture*: clients are the CPU, the touch table is the page table's accessed bits, the daemon is the
+//! kernel's memory manager. Only the daemon changes the index and the frames; clients look up, copy
+//! optimistically, check again and touch.
 //!
 //! | memory file | written by | holds |
 //! |---|---|---|
 //! | segment | daemon; clients map it read-only | header, object table, index nodes, frames, compressed pages |
 //! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
-//! | ring (one a client process) | that client and daemon | counters, donated pages, reads for a trace |
-//! | durable | keeper and daemon | what a restarted daemon needs beside the segment |
+//! | ring (one a client process) | that client and daemon | counters, page fills, records for a trace |
+//! | durable | supervisor and daemon | a restarted daemon's data beside the segment |
 //!
-//! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The protocols
-//! themselves ([`protocol`]) are written over plain atomics so that loom can run them.
+//! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The
+//! protocols themselves ([`protocol`]) are written over plain atomics so that loom can run them.
 
 #[cfg(not(loom))]
 pub mod client;

@@ -1,4 +1,4 @@
-//! Mappings of the shared memory files, and typed access to what lies in them.
+//! Mappings of the shared memory files, and typed access to their content.
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
@@ -38,7 +38,7 @@ impl Mapping {
             )?
         } as usize;
         let start = area.next_multiple_of(align);
-        // SAFETY: [start, start + len) lies inside the reservation just made, which is ours alone.
+        // SAFETY: [start, start + len) lies inside the reservation just made, which only we use.
         let mapped = unsafe {
             mmap(start as *mut _, len, prot, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0)
         };
@@ -77,13 +77,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody uses it after drop.
+        // SAFETY: the mapping is ours and nothing uses it after drop.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// A new shared memory file of `len` bytes (sparse), closed on exec, whose size nobody can change any more: a client that
-/// shortened a file which the daemon has mapped would kill it.
+/// A new shared memory file of `len` bytes (sparse), closed on exec, of sealed size: a client that
+/// shortened a file which the daemon has mapped would kill the daemon.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -136,7 +136,7 @@ impl Segment {
     pub fn create(fd: impl AsFd, geometry: Geometry) -> io::Result<Segment> {
         let map = Mapping::new(fd.as_fd(), geometry.segment_bytes(), true, crate::layout::HUGE)?;
         let header = map.as_ptr().cast::<Header>();
-        // SAFETY: the mapping is writable, page aligned, larger than a header, and not shared with anybody yet.
+        // SAFETY: the mapping is writable, page aligned, larger than a header, and not shared yet.
         unsafe {
             (*header).magic = MAGIC;
             (*header).version = LAYOUT_VERSION;
@@ -304,15 +304,15 @@ impl Segment {
                 return found;
             }
         }
-        // The tree changes faster than we walk. "Not cached" is the harmless answer: who goes by it asks the daemon, or
-        // reads the source and looks at the clocks.
+        // The tree changes faster than we walk. "Not cached" is the harmless answer: its reader asks the
+        // daemon, or reads the source and checks the clocks.
         None
     }
-    /// [`Segment::find_leaf`] in one walk. The nodes of a tree may be reused at other heights while somebody walks it
-    /// without a lock: he then finds numbers that name no node of the kind he looks for.
+    /// [`Segment::find_leaf`] in one walk. The nodes of a tree may be reused at other heights during a walk
+    /// without the lock: the walk then meets numbers that name no node of the expected kind.
     ///
     /// # Errors
-    /// Such a number. In the only writer's own walk it is a broken tree.
+    /// Such a number. In a walk of the only writer it means a broken tree.
     #[inline]
     pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<u32>, Astray> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
@@ -356,7 +356,7 @@ impl Segment {
 /// Punches a hole into the file behind a range of a writable mapping of the segment.
 ///
 /// # Safety
-/// Whole pages of the mapping, which nobody wants the content of.
+/// Whole pages of the mapping, whose content is not needed any more.
 unsafe fn discard(start: *mut u8, len: usize) -> io::Result<()> {
     if len > 0 {
         // SAFETY: the caller's promise.

@@ -1,4 +1,5 @@
-//! Messages on the door socket (SOCK_SEQPACKET, one message a packet, native byte order: same machine).
+//! Messages between clients and daemon (SOCK_SEQPACKET, one message a packet, native byte order: same
+//! machine).
 //!
 //! | request | descriptors with it | answer | descriptors with it |
 //! |---|---|---|---|
@@ -6,13 +7,13 @@
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
-//!
 //! | RING | - | none | - |
 //!
-//! Every other request is answered by one [`Reply`]: a client must not map before the slow flag stands. MAPPED and FLUSH need
-//! no HELLO before them, and a client sends them on connections of their own.
-//! The descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at its
-//! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
+//! Every request but RING is answered by one [`Reply`]: a client must not map before the slow flag is set.
+//! MAPPED and FLUSH need no HELLO before them, and a client sends them on connections of their own. The
+//! descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at
+//! its device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the
+//! message.
 
 /// Register this process; before SOURCE and RING.
 pub const HELLO: u32 = 1;
@@ -23,7 +24,7 @@ pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
 
-/// Wake the daemon: donations wait.
+/// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;
 
 /// A request.
@@ -48,7 +49,7 @@ pub struct Reply {
     pub mount_dev: u64,
     /// Object id (SOURCE).
     pub object: u64,
-    /// 1 if content that this process donates for the object is accepted (SOURCE).
+    /// 1 if page fills of this process for the object are accepted (SOURCE).
     pub may_write: u32,
     /// Alignment that direct reads of the source need, bytes (SOURCE); 0 = the source takes no direct reads.
     pub direct_align: u32,

@@ -13,7 +13,7 @@ pub fn look(entry: &AtomicU64) -> Entry {
     Entry(entry.load(Ordering::Acquire))
 }
 
-/// Second look of a reader, after it copied: true if what it copied is the content that `seen` stood for.
+/// Second look of a reader, after it copied: true if its copy is the content for which `seen` stands.
 #[inline]
 pub fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
     fence(Ordering::Acquire);
@@ -42,8 +42,8 @@ pub fn replace(entry: &AtomicU64, next: Entry) {
     fence(Ordering::Release);
 }
 
-/// Told to readers before an index node is reused for another run of pages: a reader that walked through it sees the
-/// reuse epoch moved and walks again. Writer only.
+/// Announces to readers that an index node is reused for another run of pages: a reader that walked through
+/// it sees the reuse epoch moved and walks again. Writer only.
 #[inline]
 pub fn begin_reuse(epoch: &AtomicU64) {
     epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -57,7 +57,7 @@ pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
     epoch.load(Ordering::Relaxed) == seen
 }
 
-/// What somebody saw of an absent page before he read its content from the source.
+/// The version of an absent page before its content was read from the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// `Entry::identity` or [`NO_LEAF`].
@@ -77,9 +77,10 @@ pub fn tick(clock: &AtomicU64) -> u64 {
     now
 }
 
-/// Notes that the content of an object changes. Writer only, after the entries of the pages that change were withdrawn: who
-/// then still saw one of them absent had looked at the clock before this moment. Stamped before, a reader could find
-/// the clock moved and a page that is about to change still absent, and pass for one who came after the change.
+/// Notes that the content of an object changes. Writer only, after the entries of the pages that change were
+/// withdrawn: a reader that still saw one of them absent had read the clock before this moment. If the stamp
+/// came first, a reader could find the clock moved and a page that is about to change still absent, and be
+/// taken for one that came after the change.
 #[inline]
 pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     let now = tick(clock);
@@ -87,8 +88,9 @@ pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     now
 }
 
-/// True if what was read from the source after `seen` is the content of the page, absent at the time of the call with the
-/// identity `now`. An entry tells by itself; where there was none, any change of the object counts as one of the page.
+/// True if data read from the source after `seen` are the content of the page, absent at the time of the call
+/// with the identity `now`. An entry is enough; without one, any change of the object counts as a change of
+/// the page.
 #[inline]
 pub fn unaltered(seen: Seen, now: u64, write_clock: &AtomicU64) -> bool {
     if seen.identity == NO_LEAF { not_written(seen, write_clock) } else { now == seen.identity }
@@ -100,11 +102,11 @@ pub fn not_written(seen: Seen, write_clock: &AtomicU64) -> bool {
     write_clock.load(Ordering::Acquire) <= seen.clock
 }
 
-/// States of a donation slot: the client owns it from CLAIMED to READY, the daemon from READY to FREE.
+/// States of a slot for page fills: the client owns it from CLAIMED to READY, the daemon from READY to FREE.
 pub mod slot {
     use super::*;
 
-    /// Nobody's.
+    /// No owner.
     pub const FREE: u64 = 0;
     /// A client thread fills it.
     pub const CLAIMED: u64 = 1;
@@ -122,20 +124,21 @@ pub mod slot {
     pub fn ready(state: &AtomicU64) {
         state.store(READY, Ordering::Release);
     }
-    /// Client (giving up) or daemon (done): the slot is nobody's.
+    /// Client (giving up) or daemon (done): the slot has no owner any more.
     #[inline]
     pub fn free(state: &AtomicU64) {
         state.store(FREE, Ordering::Release);
     }
-    /// Daemon: true if the slot holds a donation.
+    /// Daemon: true if the slot holds a page fill.
     #[inline]
     pub fn is_ready(state: &AtomicU64) -> bool {
         state.load(Ordering::Acquire) == READY
     }
 }
 
-/// A bounded queue with many producers and one consumer, each place of which says by its own sequence number that it is
-/// filled. Source: D. Vyukov, "Bounded MPMC queue"; ours loses instead of waiting, and leaves the consumer's cursor to him.
+/// A bounded queue with many producers and one consumer, in which the sequence number of each place shows
+/// that it is filled. Source: D. Vyukov, "Bounded MPMC queue"; ours loses records instead of waiting, and the
+/// consumer keeps its own cursor.
 pub mod queue {
     use super::*;
 
@@ -144,7 +147,7 @@ pub mod queue {
     pub fn reserve(head: &AtomicU64, tail: &AtomicU64, places: u64) -> Option<u64> {
         let mut at = head.load(Ordering::Relaxed);
         loop {
-            // Acquire: what the consumer has read of the place before comes before what we write there.
+            // Acquire: the consumer's reads of the place come before our writes there.
             if at.wrapping_sub(tail.load(Ordering::Acquire)) >= places {
                 return None;
             }
@@ -209,7 +212,7 @@ mod tests {
         })
     }
 
-    /// One optimistic read: the content, or None when the reader must retry or take the main door.
+    /// One optimistic read: the content, or None when the reader must retry or use the mount path.
     fn read(w: &World, entry: &AtomicU64) -> Option<u64> {
         let e = look(entry);
         if e.state() != State::Present {
@@ -322,7 +325,7 @@ mod tests {
                 let w = w.clone();
                 thread::spawn(move || {
                     let (entry, other, zspages) = &*w;
-                    // The copy, the callback, and then somebody else's page of another class where it stood.
+                    // The copy, the callback, and then another page of another class in its place.
                     zspages[1].class.store(1, Ordering::Release);
                     zspages[1].slots[1].write(1);
                     replace(entry, Entry::compressed(Handle(3), 2));
@@ -453,8 +456,9 @@ mod tests {
 
     #[test]
     fn donation_against_write() {
-        // A client looked at the absent entry, read the source (content 1), donates. A write makes the page present
-        // (content 2), may evict it again. The daemon accepts only if the entry's identity is what the client saw.
+        // A client looked at the absent entry, read the source (content 1), and sends a page fill. A write
+        // makes the page present (content 2), and may evict it again. The daemon accepts only if the entry's
+        // identity is the one that the client saw.
         loom::model(|| {
             let entry = Arc::new(AtomicU64::new(Entry::absent(0, 1).0));
             let state = Arc::new(AtomicU64::new(slot::FREE));
@@ -484,8 +488,8 @@ mod tests {
 
     #[test]
     fn donation_without_a_leaf_against_write() {
-        // As above, but the client finds no leaf, so that only the clocks tell. The write makes leaf and entry, goes to the
-        // source and is evicted before the ring is drained.
+        // As above, but the client finds no leaf, so that only the clocks decide. The write makes leaf and
+        // entry, goes to the source and is evicted before the ring is drained.
         loom::model(|| {
             let word = || Arc::new(AtomicU64::new(0));
             let (clock, write_clock, leaf, entry, source) = (word(), word(), word(), word(), word());

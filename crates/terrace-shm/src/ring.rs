@@ -1,4 +1,5 @@
-//! The ring of one client process: counters, and slots through which it donates pages that it read itself.
+//! The ring of one client process: counters, and slots for page fills (donations): pages that the client read
+//! itself.
 //!
 //! ```text
 //! page 0   counters: STRIPES x 128 bytes; ends of the lanes: LANES x 128 bytes
@@ -6,8 +7,8 @@
 //! page 2.. one content page a slot
 //! then     records of the lanes, which have memory while a trace is recorded
 //! ```
-//! The client may write anything here at any time. The daemon therefore reads each descriptor field once, checks it,
-//! and copies content before it looks at it.
+//! The client may write anything here at any time. The daemon therefore reads each descriptor field once,
+//! checks it, and copies content before it looks at it.
 
 use crate::layout::PAGE_SIZE;
 use crate::map::Mapping;
@@ -19,10 +20,11 @@ use std::os::fd::AsFd;
 
 /// Counter stripes: threads of a client spread over them, so that plain increments seldom collide.
 pub const STRIPES: usize = 16;
-/// Slots of a ring at the most.
+/// Maximum number of slots of a ring.
 pub const SLOTS_MAX: usize = 64;
 
-/// What a client counts. Increments are plain load + store: an update may be lost when two threads share a stripe.
+/// Counters of a client. Increments are plain load + store: an update may be lost when two threads share a
+/// stripe.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -34,11 +36,11 @@ pub struct Counters {
     pub misses: AtomicU64,
     /// Bytes so delivered.
     pub miss_bytes: AtomicU64,
-    /// Reads that went through the main door.
+    /// Reads that took the mount path.
     pub fallbacks: AtomicU64,
     /// Pages put into the ring.
     pub donations: AtomicU64,
-    /// Donations given up because no slot was free.
+    /// Page fills given up because no slot was free.
     pub donations_dropped: AtomicU64,
     /// Optimistic copies that had to be repeated.
     pub retries: AtomicU64,
@@ -50,7 +52,7 @@ pub struct Counters {
     pub read_ns: AtomicU64,
 }
 
-/// One donation.
+/// One page fill.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Donation {
@@ -60,7 +62,7 @@ pub struct Donation {
     pub object: AtomicU64,
     /// Page index in the object.
     pub page: AtomicU64,
-    /// What the client found in the index before it read: `Entry::identity`, or NO_LEAF.
+    /// The version that the client found in the index before it read: `Entry::identity`, or NO_LEAF.
     pub seen: AtomicU64,
     /// Event clock before that look.
     pub clock: AtomicU64,

@@ -1,7 +1,9 @@
-//! How a page of the compressed pool is read without the daemon: copy the bytes out, look at the entry again, decode the copy.
+//! Reading a page of the compressed pool without the daemon: copy the bytes out, look at the entry again,
+//! decode the copy.
 //!
-//! The bytes are decoded only after they were found to be the page's: what is torn never gets near the decoder, nor another
-//! page's content near the caller. Decoder and lengths are bounded all the same: the pool is trusted no more than needed.
+//! The bytes are decoded only after the entry showed that they are the page's: torn bytes never reach the
+//! decoder, nor another page's content the caller. Decoder and lengths are bounded all the same, so that the
+//! pool need not be trusted.
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::copy;
@@ -32,7 +34,7 @@ impl Copied {
     pub fn new() -> Copied {
         Copied { object: MaybeUninit::uninit(), head: Head(0) }
     }
-    /// Copies what stands at `handle`. False: no object can stand there (any more), or not one of that length.
+    /// Copies the object at `handle`. False: no object can be there (any more), or not one of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
         let zspage = handle.zspage();
         self.head = Head(0);
@@ -43,11 +45,11 @@ impl Copied {
         if handle.slot() >= slots_of(class) {
             return false;
         }
-        // All of the slot, whatever its head says: that would have to arrive first.
+        // All of the slot, whatever its head says: waiting for the head would cost another latency.
         let (slot, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
         let size = slot.min(OBJECT_MAX);
         // SAFETY: its number is less than slots_of(class), so the slot lies in the zspage. The copy may race with the daemon; the
-        // caller looks at the entry before he believes it.
+        // caller looks at the entry before it believes the copy.
         unsafe {
             let from = seg.zspage(zspage).add(handle.slot() as usize * slot);
             copy::out_of_frames(from, to, size);
@@ -74,7 +76,7 @@ impl Copied {
 pub(crate) struct Look<'a> {
     pub seg: &'a Segment,
     pub touches: &'a TouchTable,
-    /// The entry, what it said, the object that it named, and its place.
+    /// The entry, its value, the object that it named, and its place.
     pub entry: &'a AtomicU64,
     pub seen: Entry,
     pub handle: Handle,
@@ -85,14 +87,14 @@ pub(crate) struct Look<'a> {
     pub page: u64,
 }
 
-/// What became of it.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// The caller has the bytes.
     Content,
     /// The page has moved meanwhile: look again.
     Moved,
-    /// It is for the main door.
+    /// Only the mount path can read it.
     Unreadable,
 }
 
@@ -126,8 +128,9 @@ impl Look<'_> {
     }
 }
 
-/// Decodes a whole compressed page for the daemon, without its lock: `seen` is what the entry of `place` said under it. (No epoch is
-/// asked for: an entry that is still `seen` is still the page's, for a version never comes back.)
+/// Decodes a whole compressed page for the daemon, without its lock: `seen` is the entry of `place` as read
+/// under it. (The epoch need not be checked: an entry that is still `seen` is still the page's, because a
+/// version never comes back.)
 pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, out: &mut Page) -> Found {
     let Some(handle) = seen.handle() else { return Found::Moved };
     let mut copied = Copied::new();

@@ -1,12 +1,12 @@
-//! Lanes: where a client leaves word of its reads while somebody records a trace of the mount.
+//! Lanes: where a client notes its reads while a trace of the mount is recorded.
 //!
-//! A client's hit makes no system call, so nobody but the client can tell its order. While the header's `tracing` is set, a client
-//! appends a record of each read to a lane of its ring: a bounded queue with many producers (threads that share a lane) and the
-//! daemon as its consumer. Full lanes lose records and count them; the client never waits. Without a recording
-//! nothing here is touched, and the lanes have no memory.
+//! A client's hit makes no system call, so only the client knows its order. While the header's `tracing` is
+//! set, a client appends a record of each read to a lane of its ring: a bounded queue with many producers
+//! (threads that share a lane) and the daemon as its consumer. Full lanes lose records and count them; the
+//! client never waits. Without a recording nothing here is touched, and the lanes have no memory.
 //!
-//! The client may write anything here at any time: the daemon keeps its own cursor, reads each word once, and looks at a bounded
-//! number of records a time.
+//! The client may write anything here at any time: the daemon keeps its own cursor, reads each word once, and
+//! looks at a bounded number of records a time.
 
 use crate::protocol::queue;
 use crate::sync::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub struct Ends {
     pub tail: AtomicU64,
 }
 
-/// One read, as it stands in a lane.
+/// One read, as recorded in a lane.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub struct Record {

@@ -1,8 +1,9 @@
-//! Decoding zstd's pages in a program that is not ours: in memory set aside, without a lock, without an allocation.
+//! Decoding zstd's pages in a foreign program: in memory set aside, without a lock, without an allocation.
 //!
-//! A decoder needs some 100 KiB of memory. A few stand in the library's zero pages, which cost nothing until they are used;
-//! whoever finds none free takes the main door. One that a signal handler has interrupted is not free; nor is one, ever after, whose
-//! holder a fork has left behind: whether that is so, or the child goes on with what it was at, nobody knows.
+//! A decoder needs some 100 KiB of memory. A few are in the library's zero pages, which take no memory until
+//! they are used. A reader that finds none free uses the mount path. A decoder that was interrupted by a
+//! signal handler is not free. A decoder held across fork() is leaked: the child cannot know whether its
+//! owner still runs.
 
 use crate::codec::Page;
 use crate::layout::PAGE_SIZE;
@@ -18,7 +19,7 @@ const BYTES: usize = 96 << 10;
 /// Decoders.
 const DECODERS: usize = 8;
 
-/// Not made yet: making one asks the processor what it can do, which takes microseconds in a virtual machine.
+/// Not made yet: making one executes `cpuid`, which takes microseconds in a virtual machine.
 const NEW: u32 = 0;
 const FREE: u32 = 1;
 const TAKEN: u32 = 2;
@@ -31,7 +32,7 @@ struct Decoder {
     memory: Memory,
 }
 
-// SAFETY: the memory belongs to whoever has taken the decoder.
+// SAFETY: only the thread that has taken the decoder uses its memory.
 unsafe impl Sync for Decoder {}
 
 static ALL: [Decoder; DECODERS] =
@@ -50,7 +51,7 @@ pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
     let taken = |state| all().find(|d| d.take(state)).map(|d| (d, state == FREE));
     let Some((decoder, made)) = taken(FREE).or_else(|| taken(NEW)) else { return false };
     let memory = decoder.memory.0.get().cast();
-    // SAFETY: we have taken it, and it is in the state that it says.
+    // SAFETY: we have taken it, and its state is the one that it records.
     let decoded = unsafe { (made || make(memory)) && decode(memory, bytes, out) };
     // Bad bytes leave nothing to those after them.
     decoder.state.store(if decoded { FREE } else { NEW }, Ordering::Release);
@@ -110,7 +111,7 @@ mod tests {
     /// One test: the decoders are the process's.
     #[test]
     fn pages_come_back_while_a_decoder_is_free() {
-        // SAFETY: tells a number.
+        // SAFETY: returns a number and touches no memory of ours.
         let needed = unsafe { ZSTD_estimateDCtxSize() };
         assert!(needed <= BYTES, "{needed}");
         std::thread::scope(|s| (0..4).for_each(|t| drop(s.spawn(move || by_many_threads(t)))));

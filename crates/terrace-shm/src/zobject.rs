@@ -4,7 +4,8 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! Place is the page's in the index: the daemon finds the entry by it, a reader sees that he got the page he looked for.
+//! Place is the page's in the index: the daemon finds the entry by it, a reader checks by it that it got its
+//! page.
 
 use crate::codec::Codec;
 pub use crate::entry::Handle;
@@ -14,9 +15,9 @@ use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
 const UNIT: usize = 64;
 /// Bytes of the word at an object's head.
 pub const HEAD_BYTES: usize = 8;
-/// Bytes of an object at the most, with its head: three quarters of a page.
+/// Maximum bytes of an object, with its head: three quarters of a page.
 pub const OBJECT_MAX: usize = 3072;
-/// Compressed bytes at the most.
+/// Maximum number of compressed bytes.
 pub const STORED_MAX: usize = OBJECT_MAX - HEAD_BYTES;
 /// The largest size class. Class `n` has as many slots as there are `n` times 64 bytes in a zspage; 0 = unused.
 pub const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
@@ -47,12 +48,12 @@ impl Handle {
 pub fn class_for(stored: usize) -> Option<u8> {
     CLASSES.get((stored + HEAD_BYTES).div_ceil(STEP)).copied()
 }
-/// Slots of a zspage of that class; 0 for what is no class.
+/// Slots of a zspage of that class; 0 for no class.
 #[inline]
 pub fn slots_of(class: u8) -> u32 {
     if (1..=CLASS_MAX).contains(&class) { (UNITS / class as usize) as u32 } else { 0 }
 }
-/// Bytes of a slot: as many as that number of slots leaves to each. 0 for what is no class.
+/// Bytes of a slot: an equal share of the zspage. 0 for no class.
 #[inline]
 pub fn slot_bytes(class: u8) -> usize {
     SIZES.get(class as usize).map_or(0, |&bytes| bytes as usize)
@@ -112,7 +113,7 @@ impl Head {
     pub fn len(self) -> usize {
         (self.0 >> LEN_SHIFT) as usize & ((1 << LEN_BITS) - 1)
     }
-    /// What made them. None: nothing was ever stored here.
+    /// The codec. None: nothing was ever stored here.
     pub fn codec(self) -> Option<Codec> {
         match self.0 >> CODEC_SHIFT & 3 {
             1 => Some(Codec::Same),
@@ -127,8 +128,8 @@ impl Head {
     }
 }
 
-/// 18 bits over head and bytes: four lanes, so that multiplications overlap. It tells accidents, not forgeries: whoever could
-/// forge bytes of the pool is the daemon itself.
+/// 18 bits over head and bytes: four lanes, so that multiplications overlap. It detects accidents, not
+/// forgeries: only the daemon itself could forge bytes of the pool.
 fn check(told: u64, bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [told, told ^ K, !told, told.rotate_left(32)];

@@ -26,11 +26,11 @@ use crate::zspages::Zspages;
 use std::io;
 use std::sync::Arc;
 
-/// The bytes of an object are not what was stored.
+/// The bytes of an object are not those that were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// What has happened in a pool, since it was made.
+/// Events in a pool, since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages stored.
@@ -64,8 +64,8 @@ pub struct ZPool {
 }
 
 impl ZPool {
-    /// The pool of a segment: empty, and of limit 0. What a daemon before this one had in it is given back, so no entry may
-    /// name a handle any more (a reader that holds one finds nothing that fits).
+    /// The pool of a segment: empty, and of limit 0. The memory of an earlier daemon's pool is given back, so
+    /// no entry may name a handle any more (a reader that holds one finds no object of that length).
     ///
     /// # Errors
     /// Memory cannot be given back.
@@ -107,7 +107,7 @@ impl ZPool {
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
-    /// Bytes of their slots: about what compaction can bring the pool down to.
+    /// Bytes of their slots: about the size that compaction can reach.
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
     }
@@ -119,7 +119,7 @@ impl ZPool {
     pub fn stored_pages(&self) -> u64 {
         self.books.live() as u64
     }
-    /// What has happened.
+    /// Counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -183,12 +183,13 @@ impl ZPool {
         if head.len() + HEAD_BYTES > self.slot_size(handle) {
             return None;
         }
-        // SAFETY: inside the slot, and nobody writes while we hold the lock.
+        // SAFETY: inside the slot, and nothing writes while we hold the lock.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(handle).add(HEAD_BYTES), head.len()) };
         Some((head, Coded { codec: head.codec()?, bytes })).filter(|_| head.fits(bytes))
     }
 
-    /// Decodes the page at `handle`, under the lock: who can, reads without it ([`crate::tier::Copied`]).
+    /// Decodes the page at `handle`, under the lock. Readers that can do it without use
+    /// [`crate::tier::Copied`].
     ///
     /// # Errors
     /// The bytes are not those that were stored, or zstd's and `unpack` has none.
@@ -211,7 +212,7 @@ impl ZPool {
 
     /// Forgets the page at `handle`. Its entry was withdrawn before.
     pub fn remove(&mut self, handle: Handle) {
-        // A head that was damaged must not make the sum run off: the slot is what bounds it.
+        // A damaged head must not make the checksum leave the slot.
         let bytes = (self.head(handle).len() + HEAD_BYTES).min(self.slot_size(handle));
         self.live_bytes = self.live_bytes.saturating_sub(bytes as u64);
         self.slot_bytes -= self.slot_size(handle) as u64;
@@ -249,7 +250,7 @@ impl ZPool {
         }
     }
 
-    /// Halves the touches of about `pages` pages, each in its turn: so they tell how often a page was asked for of late. One that was
+    /// Halves the touches of about `pages` pages, round robin: so they count recent reads. A page that was
     /// touched at all stays touched until [`ZPool::coldest`] has looked at it.
     pub fn age(&mut self, pages: usize) {
         let mut left = pages.min(self.books.live());
@@ -293,7 +294,7 @@ impl ZPool {
     /// Copies an object; its bytes.
     fn move_object(&mut self, from: Handle, to: Handle) -> usize {
         let bytes = (self.head(from).len() + HEAD_BYTES).min(self.slot_size(from));
-        // SAFETY: a live object, and a slot of the same class that nobody else knows; they are not the same.
+        // SAFETY: a live object, and a slot of the same class that no entry names; they are not the same.
         unsafe { std::ptr::copy_nonoverlapping(self.address(from), self.address(to), bytes) };
         let count = self.touches.zcount(from).load(Ordering::Relaxed);
         self.touches.zcount(to).store(count, Ordering::Relaxed);
@@ -302,10 +303,10 @@ impl ZPool {
     }
 
     /// Gives the memory of unused zspages back until at most `keep` bytes of it are left, and all of it that is above the
-    /// limit. Bytes given back.
+    /// limit. Returns the bytes given back.
     ///
     /// # Errors
-    /// The system's: what was not given back is still counted as held.
+    /// The system's: memory that was not given back is still counted as held.
     pub fn trim(&mut self, keep: u64) -> io::Result<u64> {
         let before = self.bytes();
         let too_many = |pool: &ZPool| pool.idle_bytes() > keep || pool.books.held() > pool.limit;
@@ -316,7 +317,7 @@ impl ZPool {
         Ok(before - self.bytes())
     }
 
-    /// What does not agree in the pool: books, heads, sums.
+    /// Reports inconsistencies in the pool: slots, heads, sums.
     pub fn check(&self) -> Result<(), String> {
         self.books.check()?;
         let (mut live, mut slots, mut next) = (0, 0, self.books.oldest());

@@ -1,11 +1,14 @@
-//! Books of the pool: which slots are free, and the order in which objects go. No memory of the pool is touched here.
+//! Slots of the pool: which are free, and the order in which objects leave. No memory of the pool is touched
+//! here.
 //!
-//! *Picture*: a slab allocator whose slabs are 64 KiB, each of one size class. Per class, zspages with free slots stand in lists by
-//! quarters of fullness: new objects go where it is fullest, compaction takes from where it is emptiest, so that sparse
-//! zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c: fullness groups); ours never lets an object
-//! cross two zspages' memory, for 64 KiB leave little at the end.
+//! *Picture*: a slab allocator whose slabs are 64 KiB, each of one size class. Per class, zspages with free
+//! slots are in lists by quarters of fullness: new objects go where it is fullest, compaction takes from
+//! where it is emptiest, so that sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux,
+//! mm/zsmalloc.c: fullness groups); ours never lets an object cross two zspages' memory, for 64 KiB leave
+//! little at the end.
 //!
-//! A slot costs one [`Link`] of 8 bytes: of a live object its neighbours in age, of a free slot the next free one.
+//! A slot costs one [`Link`] of 8 bytes: of a live object its neighbours in age, of a free slot the next free
+//! one.
 
 use crate::zobject::{CLASS_MAX, Handle, slot_bytes, slots_of};
 
@@ -163,7 +166,7 @@ impl Zspages {
         self.held += 1;
         Some(n)
     }
-    /// The zspage has no object any more: it is nobody's.
+    /// The zspage has no object any more: it is free for every class.
     fn close(&mut self, n: u32) {
         self.unlist(n);
         let z = &mut self.pages[n as usize];
@@ -174,7 +177,7 @@ impl Zspages {
         self.idle += 1;
         self.enlist_in(n, IDLE);
     }
-    /// An unused zspage that has memory, which the caller gives back and tells of in [`Zspages::note_bare`].
+    /// An unused zspage that has memory, which the caller gives back and reports in [`Zspages::note_bare`].
     pub(crate) fn first_idle(&self) -> Option<u32> {
         Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
     }
@@ -253,7 +256,7 @@ impl Zspages {
         self.file(n);
         Handle::new(n, u32::from(slot))
     }
-    /// The slot is free. What is in it may be overwritten from now on.
+    /// The slot is free. Its content may be overwritten from now on.
     fn put(&mut self, handle: Handle) {
         let n = handle.zspage();
         let z = &mut self.pages[n as usize];
@@ -345,7 +348,7 @@ impl Zspages {
         let to = self.take(self.class(n)).expect("others of the class have room");
         Some((from, to))
     }
-    /// The object stands at `to` now, as old as it was; the slot `from` is free.
+    /// The object is at `to` now, as old as it was; the slot `from` is free.
     pub(crate) fn renumber(&mut self, from: Handle, to: Handle) {
         let Link { older, newer } = *self.link(from.0);
         *self.link(to.0) = Link { older, newer };
@@ -356,7 +359,7 @@ impl Zspages {
 
     // ---- check ---------------------------------------------------------------------------------------------------
 
-    /// What does not agree.
+    /// Reports inconsistencies.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut free = [0; CLASS_MAX as usize + 1];
         let (mut live, mut links, mut idle, mut bare) = (0, 0, 0, 0);

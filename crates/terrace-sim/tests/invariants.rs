@@ -239,7 +239,7 @@ proptest! {
 }
 
 #[test]
-fn memory_of_the_default_is_at_most_ten_bytes_a_slot_and_of_none_above_40() {
+fn default_policy_takes_ten_bytes_a_slot_and_others_below_40() {
     for name in names() {
         let policy = build(name, 100_000, 100_000).unwrap();
         let most = if name == NAMES[0] { 10 } else { 40 };

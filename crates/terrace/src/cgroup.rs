@@ -1,7 +1,8 @@
-//! The memory control groups that this process is in: their limits, what of them is used, and who was killed for want of it.
+//! The memory control groups of this process: their limits, their use, and kills for lack of memory.
 //!
-//! Version 1 has a tree for the controller of memory, version 2 one for all; both are read as /proc/self/cgroup and the mounts tell. Where there
-//! is no limit, nothing is told. What cannot be read just now, for want of a descriptor for example, is an error and not the same as none.
+//! Version 1 has a tree for the memory controller, version 2 one for all; both are found by /proc/self/cgroup
+//! and the table of mounts. Without a limit there is no output. A file that cannot be read at the moment, for
+//! example for lack of a descriptor, is an error and not the same as no limit.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,8 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::mounts;
 use crate::size::{MIB, Size, human};
 
-/// What terrace needs beside `--memory`: code, stacks, buffers of requests, and what the kernel keeps for it. Measured in a group of its own, with
-/// 128 MiB of memory: 12 MiB soon after the start, 22 to 24 under five jobs of fio with requests of 4 KiB to 1 MiB.
+/// terrace's memory beside `--memory`: code, stacks, buffers of requests, and the kernel's memory for it.
+/// Measured in a group of its own, with 128 MiB of memory: 12 MiB soon after the start, 22 to 24 under five
+/// jobs of fio with requests of 4 KiB to 1 MiB.
 pub const OWN_NEED: u64 = 24 << 20;
 
 /// As version 1 writes that there is no limit: the largest number of pages.
@@ -31,7 +33,7 @@ struct Group {
     dir: PathBuf,
 }
 
-/// A limit, and where it stands.
+/// A limit, and the files that hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes.
@@ -96,10 +98,11 @@ impl Groups {
         lowest(self.0.iter().map(Group::limit), |limit| limit.bytes)
     }
 
-    /// What a limit of memory can be so that all that is in the groups fits. `ours` is what our cache has of it now. None: there is no limit.
+    /// The largest memory limit with which everything in the groups fits. `ours` is the cache's present
+    /// memory. None: there is no limit.
     ///
     /// # Errors
-    /// One cannot be read, or what of it is used.
+    /// A limit or the use of a group cannot be read.
     pub fn fitting(&self, ours: u64) -> io::Result<Option<u64>> {
         let of = |group: &Group| {
             let Some(limit) = group.limit()? else { return Ok(None) };
@@ -117,7 +120,7 @@ impl Groups {
     }
 }
 
-/// The lowest of what there is, or the first error.
+/// The value with the lowest key, or the first error.
 fn lowest<T>(
     mut found: impl Iterator<Item = io::Result<Option<T>>>,
     key: impl Fn(&T) -> u64,
@@ -127,8 +130,8 @@ fn lowest<T>(
     })
 }
 
-/// What of a limit is left for the cache, if `pinned` bytes are in use and `ours` of them are the cache's: everything but what others use. For
-/// ourselves there is always room for what we need at times.
+/// The part of a limit that is left for the cache, if `pinned` bytes are in use and `ours` of them are the
+/// cache's: everything but the memory of others. Room for our own temporary needs is always left.
 fn fitting(limit: u64, pinned: u64, ours: u64) -> u64 {
     let others = pinned.saturating_sub(ours);
     limit.saturating_sub((others + OWN_NEED / 4).max(OWN_NEED))
@@ -138,7 +141,7 @@ impl Group {
     fn limit(&self) -> io::Result<Option<Limit>> {
         let files: &[&str] = match self.version {
             Version::V1 => &["memory.limit_in_bytes"],
-            // Above `high` the kernel makes everybody wait.
+            // Above `high` the kernel delays every process.
             Version::V2 => &["memory.max", "memory.high"],
         };
         let read = |name: &&str| {
@@ -202,7 +205,7 @@ pub fn too_small_for(memory: Size) -> Option<String> {
     told_if_too_small(&limit, memory)
 }
 
-/// The same for whoever reads standard error.
+/// The same, on standard error.
 pub fn tell_if_too_small(memory: Size) {
     if let Some(line) = too_small_for(memory) {
         eprintln!("terrace: {line}");

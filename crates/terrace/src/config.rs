@@ -1,9 +1,9 @@
 //! The configuration: flag over environment over file over default.
 //!
-//! One file is read, the first that exists of `--config`, `TERRACE_CONFIG`, `$XDG_CONFIG_HOME/terrace/terrace.toml` and
-//! `/etc/terrace/terrace.toml`. Files are not merged: what holds is always to be read in one place.
-//! Everything is checked here, once; the rest of the program trusts the values. docs/terrace.toml documents every key
-//! and a test below holds it equal to this code.
+//! One file is read, the first that exists of `--config`, `TERRACE_CONFIG`,
+//! `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so that the
+//! settings in force are in one place. Everything is checked here, once; the rest of the program trusts the
+//! values. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
 
 mod limits;
 mod locate;
@@ -36,15 +36,15 @@ pub struct Config {
     pub dirty: Dirty,
     /// How the source is read and written.
     pub io: Io,
-    /// The fast door.
+    /// The preload path.
     pub door: Door,
-    /// The main door.
+    /// The mount path.
     pub fuse: Fuse,
     /// Where pages go that leave DRAM.
     pub tier: Tier,
     /// Limits on tables.
     pub limits: Limits,
-    /// What is written to the log.
+    /// The log.
     pub log: Log,
 }
 
@@ -86,9 +86,9 @@ pub enum IoEngine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Door {
-    /// Pages a client may have donated and terrace not yet taken.
+    /// Page fills of a client that terrace has not taken yet, at most.
     pub ring_slots: u32,
-    /// Most processes that use the fast door at one time.
+    /// Maximum number of processes that use the preload path at one time.
     pub clients_max: u32,
 }
 
@@ -104,9 +104,9 @@ pub struct Fuse {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tier {
-    /// File of what storage can do; empty: none.
+    /// File with device measurements; empty: none.
     pub probe: PathBuf,
-    /// What a read of the source's device takes, once [`Config::look_up_device`] found it there.
+    /// Cost of a device read, once [`Config::look_up_device`] has found it there.
     #[serde(skip)]
     pub miss: Option<Duration>,
     /// Compressed DRAM.
@@ -173,11 +173,11 @@ pub struct Log {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Only what went wrong.
+    /// Errors only.
     Error,
-    /// And what may go wrong.
+    /// And possible problems.
     Warn,
-    /// And what happened.
+    /// And events.
     Info,
     /// And how.
     Debug,

@@ -2,14 +2,14 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | `terraced` | starts the others, serves the main door, ends the process |
+//! | `terraced` | starts the others, serves the mount path, ends the process |
 //! | `fuse-N` | answer the kernel |
 //! | `reclaim`, `writeback`, `sample`, `door`, `drain` | the engine's |
 //! | `control` | commands |
 //! | `signals` | SIGTERM: an orderly stop |
-//! | `ready` | tells the keeper, once a predecessor's leavings are gone |
-//! | `memory` | keeps the cache to what its control group has |
-//! | `record` | notes what is unwritten, for whoever comes after a crash of everything |
+//! | `ready` | closes what a predecessor left open, then reports to the keeper |
+//! | `memory` | keeps the cache within its control group |
+//! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
 mod engine;
@@ -41,7 +41,7 @@ use strays::Strays;
 /// Exit status after an error while serving: the keeper starts another terraced.
 const EXIT_FAILED: i32 = 1;
 
-/// What an unmounted instance comes to.
+/// How an instance ended after its unmount.
 enum Served {
     /// Everything is in the source.
     Written,
@@ -55,12 +55,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// For tests: terraced panics when a file of this name is there, and removes it.
 const PANIC_AT: &str = "TERRACE_TEST_PANIC_AT";
 
-/// The process's life, on a fresh thread: glibc's idea of the main thread is the keeper's.
+/// The life of the process, on a fresh thread: glibc's main thread is the keeper's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
     sys::set_oom_score_adj(shared.oom_score_adj);
     abort_on_panic();
-    // Should the keeper die before it lets us go, nobody ever would.
+    // If the keeper dies before it lets us go, we would wait for ever.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if rustix::process::getppid() != Some(shared.keeper) {
         sys::exit_now(EXIT_FAILED) // It died just now, before the signal was asked for.
@@ -78,13 +78,13 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
 }
 
-/// The keeper wants to watch this thread, for which it opens a descriptor, and none is opened while a recovery goes on.
+/// Waits for the keeper, which opens a descriptor to watch this thread: none may be opened during a recovery.
 fn wait_for_go(shared: &mut Shared) {
     shared.news.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
     let _ = rustix::io::retry_on_intr(|| rustix::io::read(&shared.go, &mut [0u8; 1]));
 }
 
-/// A panic anywhere is a crash: what it left half done is repaired by the next terraced, not worked around by this one.
+/// Makes every panic a crash: the next terraced repairs half-done work, this one does not work around it.
 fn abort_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -124,11 +124,11 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     if recovering {
         guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
     }
-    // 1. The engine and the namespace over what is inherited.
+    // 1. The engine and the namespace over the inherited memory and descriptors.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
     let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
-    // 2. Everybody who asks something.
+    // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
@@ -136,7 +136,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let threads = start_threads(shared, &engine, &control, &stopper, strays, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
-    // 3. The main door, until the mount is gone. If it fails before, what cannot be written is left to the next terraced.
+    // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
+    //    data.
     if let Err(err) = door.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
@@ -153,7 +154,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         }
     };
     control.finish(ANSWER_WITHIN);
-    // The record of what is lost names files by their descriptors, to the last moment.
+    // The record of lost data names files by their descriptors, to the last moment.
     if matches!(served, Served::Written) {
         door.close();
     }
@@ -181,14 +182,14 @@ fn start_threads(
     thread("signals", move || signalled.obey_signals())?;
     record::start(engine, shared)?;
     if let Some(path) = std::env::var_os(PANIC_AT) {
-        // What is there at the start ends terraced before it serves.
+        // If the file exists at the start, terraced ends before it serves.
         assert!(std::fs::remove_file(&path).is_err(), "{PANIC_AT} asked for it");
         thread("panic", move || panic_when_there(path.as_ref()))?;
     }
     let mut news = shared.news.try_clone()?;
     thread("ready", move || {
-        // What the dead daemon had open and nobody needs. Not before the main door serves: among it may be a file of the
-        // mount, shown by a client of the fast door, and closing that is a request to ourselves.
+        // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
+        // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
         strays.close();
         // Descriptors with numbers above the lower limit cannot be replaced any more, as the main door does at its start.
         if serves.recv().is_err() {
@@ -212,7 +213,7 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<(
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// Usually the keeper's work; without a keeper nobody else does it.
+/// The keeper's work, done here if the keeper is dead.
 fn clean_up_for_dead_keeper(shared: &Shared) {
     if rustix::process::getppid() != Some(shared.keeper) {
         shared.instance.remove();

@@ -1,4 +1,4 @@
-//! What a command says when it cannot do its work: one line, `terrace: <what>: <why>; <cure>`.
+//! The error message of a command: one line, `terrace: <what>: <why>; <cure>`.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ pub const EXIT_FAILED: u8 = 2;
 
 /// A failure as its user reads it.
 ///
-/// The cure is part of the type, not an afterthought of the text: whoever builds a failure has to think of what its
+/// The cure is part of the type, so that the author of each failure has to think of what its
 /// reader can do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -18,11 +18,11 @@ pub struct Failure {
     code: u8,
 }
 
-/// What commands return.
+/// Result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// `what` failed because of `why`; `cure` is what the user does next.
+    /// `what` failed because of `why`; `cure` is the user's next step.
     pub fn new(what: impl fmt::Display, why: impl fmt::Display, cure: impl fmt::Display) -> Failure {
         Failure { text: one_line(&format!("{what}: {why}; {cure}")), code: EXIT_FAILED }
     }

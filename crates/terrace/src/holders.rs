@@ -1,4 +1,4 @@
-//! Who keeps a mount busy.
+//! Processes that keep a mount busy.
 
 use std::fmt;
 use std::fs;
@@ -16,9 +16,9 @@ pub struct Holder {
     pub name: String,
     /// How: `cwd`, `root`, `open file`, `mapping` or `own mount namespace`.
     pub how: &'static str,
-    /// Of what.
+    /// The path in use.
     pub path: PathBuf,
-    /// It was forked and has not begun its program: until then it holds what its parent had open.
+    /// It was forked and has not started its program: until then it holds its parent's open files.
     pub starting: bool,
 }
 
@@ -55,8 +55,9 @@ pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     seen
 }
 
-/// Of processes that see a mount, those in a mount namespace that `terrace run` has made for its command, whoever's that is. It copies all mounts,
-/// and where they are private an unmount elsewhere does not reach the copies.
+/// Of processes that see a mount, those in a mount namespace that `terrace run` (of any user) has made for
+/// its command. It copies all mounts, and where they are private an unmount elsewhere does not reach the
+/// copies.
 pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let own = namespace(Path::new("/proc/self"));
@@ -68,7 +69,7 @@ pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     seen.iter().filter(under).cloned().collect()
 }
 
-/// Whether a process is `terrace run`, or its keeper, which has the same arguments.
+/// True if a process is `terrace run`, or its keeper, which has the same arguments.
 fn is_run(dir: &Path) -> bool {
     let line = fs::read(dir.join("cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);

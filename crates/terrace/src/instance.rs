@@ -1,18 +1,18 @@
-//! An instance as other commands find it: a directory with its sockets, its lock and what it says of itself.
+//! An instance as other commands find it: a directory with its sockets, its lock and its description.
 //!
 //! ```text
 //! /run/terrace/            root; $XDG_RUNTIME_DIR/terrace, /tmp/terrace-UID, /dev/shm/terrace-UID for others
-//!   4711.18c2f3a9/         process id of the keeper, and when it began: no name comes twice
-//!     info.json            what is served where, and by whom
+//!   4711.18c2f3a9/         process id of the keeper, and its start time: no name comes twice
+//!     info.json            source, mount point, processes
 //!     lock                 locked while keeper or terraced live
 //!     control.sock         commands
-//!     door.sock            the fast door
-//!     dirty.json           what was unwritten a moment ago
-//!     stopping               there while everything is written back, before the unmount
+//!     door.sock            the preload path
+//!     dirty.json           data unwritten a moment ago
+//!     stopping             there while everything is written back, before the unmount
 //!     terraced.log
 //! ```
-//! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it has to tell what was
-//! lost.
+//! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it
+//! still has to report lost data.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -29,11 +29,11 @@ use crate::lost;
 use crate::mounts;
 use crate::sys;
 
-/// What an instance is for.
+/// The purpose of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A mount for everybody.
+    /// A mount for all programs.
     Mount,
     /// The private mount of one command.
     Run,
@@ -58,7 +58,7 @@ pub struct Info {
     pub last_death: Option<String>,
     /// Mount or run.
     pub kind: Kind,
-    /// What is served.
+    /// The source.
     pub src: PathBuf,
     /// Where.
     pub mnt: PathBuf,
@@ -93,9 +93,9 @@ pub struct Instance {
 
 /// How long others may hold a new instance's lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
-/// How long the next run on the same directory may ask what the last one lost.
+/// How long the next run on the same directory reports losses of the last one.
 const TOLD_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// A directory that is not locked and says nothing of itself after this will never.
+/// A directory that is not locked and has no description after this time never gets one.
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The lock of a living instance; free when its last process is gone.
@@ -103,7 +103,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(60);
 pub struct Lock(#[allow(dead_code)] File);
 
 impl Instance {
-    /// A new directory for the keeper that calls; not below `avoid`, which terrace is about to cover.
+    /// A new directory for the calling keeper; not below `avoid`, which terrace is about to cover.
     pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
         let parent = writable_parent(avoid)?;
         let fail = |err: io::Error| {
@@ -142,12 +142,12 @@ impl Instance {
         self.path("terraced.log")
     }
 
-    /// What it says of itself; none while it starts.
+    /// Its description; none while it starts.
     pub fn info(&self) -> Option<Info> {
         serde_json::from_slice(&fs::read(self.path("info.json")).ok()?).ok()
     }
 
-    /// Replaces what it says of itself.
+    /// Replaces its description.
     pub fn write_info(&self, info: &Info) -> io::Result<()> {
         self.replace("info.json", &serde_json::to_vec(info)?)
     }
@@ -182,8 +182,8 @@ impl Instance {
         locked && self.info().is_none_or(runs)
     }
 
-    /// Whether it died and has nothing more to tell: it was for one command and lost nothing, or so long ago that nobody asks; or
-    /// its mount point is gone; or it died before it said anything of itself.
+    /// True if it died and has nothing to report: it was for one command and lost nothing, or died long ago;
+    /// or its mount point is gone; or it died before it had a description.
     fn is_swept(&self) -> bool {
         if self.is_alive() {
             return false;
@@ -270,7 +270,7 @@ fn is_a_name(name: &str) -> bool {
     id.parse::<u32>().is_ok()
 }
 
-/// Living instances with what they say of themselves.
+/// Living instances with their descriptions.
 pub fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
 }
@@ -284,8 +284,9 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
         .collect()
 }
 
-/// Removes the directories of instances that died and have nothing more to tell: those of `run`, and those whose mount point
-/// is gone. Other mounts' stay, to tell the next `terrace mount` there what was lost.
+/// Removes the directories of dead instances that have nothing to report: those of `run`, and those whose
+/// mount point is gone. Directories of other mounts stay, so that the next `terrace mount` there reports lost
+/// data.
 pub fn sweep() {
     for instance in all().iter().filter(|instance| instance.is_swept()) {
         instance.remove();
@@ -312,7 +313,7 @@ fn parents() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first of them that is ours or can be made so, and lies outside `avoid`.
+/// The first of them that is ours or can be created, and lies outside `avoid`.
 fn writable_parent(avoid: &[&Path]) -> Result<PathBuf> {
     let outside = |dir: &&PathBuf| !avoid.iter().any(|covered| dir.starts_with(covered));
     for dir in parents().iter().filter(outside) {
@@ -328,7 +329,7 @@ fn writable_parent(avoid: &[&Path]) -> Result<PathBuf> {
     ))
 }
 
-/// A directory that nobody else can have prepared or can look into.
+/// True for a directory that no other user can have prepared or can read.
 fn is_ours(dir: &Path) -> bool {
     let Ok(meta) = fs::symlink_metadata(dir) else { return false };
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_open_to_others_is_closed_and_a_foreign_one_refused() {
+    fn directory_open_to_others_is_closed_and_foreign_one_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         assert!(is_ours(dir.path()));

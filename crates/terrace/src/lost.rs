@@ -1,7 +1,8 @@
-//! What an instance that died, keeper and all, took with it.
+//! Reports data that an instance lost when keeper and terraced died.
 //!
-//! While it lives, terraced records several times a second which files had data not yet written to the source. The record
-//! lies in the runtime directory and survives both processes. What fsync acknowledged is in the source in any case.
+//! While it lives, terraced records several times a second which files have data not yet written to the
+//! source. The record lies in the runtime directory and survives both processes. Data that fsync acknowledged
+//! is in the source in any case.
 
 use std::io::Write;
 use std::path::Path;
@@ -55,12 +56,12 @@ impl Dirty {
         format!("up to {} bytes ({}) unwritten in {}", self.bytes, human(self.bytes), named(self))
     }
 
-    /// Leaves the record for whoever comes after.
+    /// Writes the record.
     pub fn record(&self, instance: &Instance) -> std::io::Result<()> {
         instance.replace(RECORD, &serde_json::to_vec(self)?)
     }
 
-    /// Says that the record still holds: record and directory are as young as after a new one.
+    /// Confirms the record: sets the times of record and directory as if they were new.
     pub fn renew(instance: &Instance) -> std::io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
@@ -88,7 +89,7 @@ fn refusal(instance: &Instance) -> Option<String> {
     std::fs::read_to_string(instance.path(REFUSAL)).ok()
 }
 
-/// What an instance that is over has lost by its own records; none if it ended in order, or its directory is gone.
+/// The loss of an ended instance by its own records; none if it ended in order, or its directory is gone.
 pub fn by(instance: &Instance) -> Option<String> {
     let dirty = Dirty::of(instance)?;
     let refused = refusal(instance);
@@ -96,13 +97,14 @@ pub fn by(instance: &Instance) -> Option<String> {
     (dirty.bytes > 0 || refused.is_some()).then(|| dirty.told() + &why.unwrap_or_default())
 }
 
-/// Where [`by`] finds nothing lost: what is to be said if the instance died, for its record may be a moment too old.
+/// The message for an instance that died although [`by`] finds nothing lost: its record may be a moment too
+/// old.
 pub fn by_dying(instance: &Instance) -> Option<String> {
     let info = instance.info().filter(|_| instance.is_dead())?;
     Some(told(Dirty::of(instance), None, &info))
 }
 
-/// Clears a dead mount, if there is one, and everything that dead instances left there, and says what was lost.
+/// Clears a dead mount, if there is one, and the directories of dead instances there, and reports lost data.
 pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
     let mut dead = instance::recorded_at(mnt);
@@ -122,7 +124,7 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Says what earlier runs on `dir` have lost which died with their commands, and with whoever would have said it.
+/// Reports losses of earlier runs on `dir` that died together with their commands.
 pub fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
     let silent = |(instance, info): &(Instance, Info)| {
         info.kind == Kind::Run && !instance.is_alive() && by(instance).is_some()
@@ -132,14 +134,14 @@ pub fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
     }
 }
 
-/// Says what a dead instance has lost, and removes its directory.
+/// Reports the loss of a dead instance, and removes its directory.
 fn tell((instance, info): (Instance, Info), out: &mut dyn Write) {
     let line = told(Dirty::of(&instance), refusal(&instance), &info);
     let _ = writeln!(out, "terrace: {}: {line}", info.mnt.display());
     instance.remove();
 }
 
-/// The keeper's words when it gives up, while the record is still its own.
+/// The keeper's message when it gives up, while the record is still its own.
 pub fn told_by_keeper(instance: &Instance) -> String {
     match Dirty::of(instance) {
         Some(dirty) if dirty.bytes > 0 => dirty.told(),

@@ -30,7 +30,7 @@ pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--age` or `--evict` came to; null without either.
+/// The result of `--age` or `--evict`; null without either.
 fn act(args: &cli::Lru, instance: &Instance) -> Result<Value> {
     if args.age {
         let answer = ask(&args.mnt, instance, &Request::Age)?;

@@ -4,18 +4,18 @@
 //! |---|---|
 //! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
-//! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: asked of a running instance |
-//! | [`stat`], [`top`], [`lru`], [`trace`] | what an instance does, what its policy holds, what is accessed |
+//! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: sent to a running instance |
+//! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
 //! | [`generate`] | man page, completions |
 //!
-//! | what they rest on | |
+//! | parts | |
 //! |---|---|
-//! | [`cli`], [`config`], [`size`], [`error`] | what the user says and is told |
+//! | [`cli`], [`config`], [`size`], [`error`] | command line, configuration, messages |
 //! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
-//! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and what is left when it does not |
+//! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and reports of lost data |
 //! | [`fuse`] | the kernel's requests, answered by the engine's namespace |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
-//! | [`cgroup`] | how much memory there is for this process |
+//! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
 
 mod cgroup;

@@ -36,7 +36,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     instance::sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
-    // In the foreground the log says it, which goes to the same place.
+    // In the foreground the log says it, on the same terminal.
     if !args.foreground {
         cgroup::tell_if_too_small(config.memory);
     }
@@ -47,8 +47,8 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     }
 }
 
-/// `mount -o remount,ro,memory=1GiB MNT`: the kernel's flags, and the memory limit. Policy and configuration stay as they are: mount(8)
-/// repeats here what fstab says.
+/// `mount -o remount,ro,memory=1GiB MNT`: the kernel's flags, and the memory limit. Policy and configuration
+/// do not change: mount(8) repeats the options of fstab here.
 fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
     let fail =

@@ -19,12 +19,13 @@ pub use table::{Entry, Layer, at, below, layer, own_table, table, table_of};
 /// The type a terrace mount has in /proc/mounts.
 pub const FSTYPE: &str = "fuse.terrace";
 
-/// Opens the kernel's end of the main door.
+/// Opens /dev/fuse.
 pub fn open_fuse() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts the session behind `dev` at `mnt`; `mode` is the root's, `owner` who the kernel takes for the mounter.
+/// Mounts the session behind `dev` at `mnt`; `mode` is the root's, `owner` is the user that the kernel takes
+/// for the mounter.
 ///
 /// `allow_other` with `default_permissions`: the kernel checks permissions as on the source, for every user.
 pub fn mount(dev: impl AsFd, src: &Path, mnt: &Path, mode: u32, flags: MountFlags) -> io::Result<()> {
@@ -46,18 +47,18 @@ pub fn remount(mnt: &Path, flags: MountFlags) -> io::Result<()> {
 /// How a mount is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Only if nobody uses it.
+    /// Only if it is not in use.
     Unused,
     /// At once for names, for open files when the last is closed.
     Lazy,
-    /// The connection is cut before: whoever waits for an answer gets an error.
+    /// The connection is cut before: programs that wait for an answer get an error.
     Forced {
         /// And then as above.
         lazy: bool,
     },
 }
 
-/// Unmounts; by fusermount3 for those who may not.
+/// Unmounts; by fusermount3 for users without the privilege.
 pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     let flags = match how {
         How::Unused => UnmountFlags::NOFOLLOW,
@@ -71,10 +72,11 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Unmounts the mount of device `dev`, where nobody uses it and nothing lies on it, that process `pid` sees at `mnt` in a mount namespace of its own.
+/// Unmounts, if it is not in use and nothing is mounted over it, the mount of device `dev` that process `pid`
+/// sees at `mnt` in a mount namespace of its own.
 ///
-/// In a process of its own, which goes there and does not come back. A namespace below another user namespace keeps what it has copied: the kernel
-/// answers EINVAL, or EPERM to whoever may not enter it.
+/// Done by a child process, which enters that namespace and does not return. A namespace below another user
+/// namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
 pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
@@ -104,7 +106,8 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
 
 /// Takes away a mount whose server is dead.
 ///
-/// Aborted first: a thread of the dead server may hang in a request to itself, and keeps the connection alive.
+/// The connection is aborted first: a thread of the dead server may hang in a request to itself, and keeps
+/// the connection alive.
 pub fn clear(mnt: &Path) -> io::Result<()> {
     if let Some(entry) = at(mnt) {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
@@ -119,6 +122,6 @@ pub fn clear(mnt: &Path) -> io::Result<()> {
 /// asks the server, that is: attributes that it still holds are good, hence the forced question.
 pub fn is_disconnected(path: &Path) -> bool {
     let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
-    // ABORTED: to what is asked while the connection goes down.
+    // ABORTED: the answer to requests while the connection goes down.
     matches!(asked, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }

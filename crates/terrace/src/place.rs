@@ -29,7 +29,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// For `terrace mount`. A mount of terrace at `mnt` whose daemon died is cleared away, and what was lost is told.
+    /// For `terrace mount`. Clears away a mount of terrace at `mnt` whose daemon died, and reports lost data.
     pub fn for_mount(src: &Path, mnt: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
@@ -41,7 +41,8 @@ impl Place {
         Ok(Place { src, mnt, src_fd, mode })
     }
 
-    /// For `terrace run`: served at its own path. What an earlier run there has lost and nobody said is told.
+    /// For `terrace run`: served at its own path. Reports losses of earlier runs there that were not
+    /// reported.
     pub fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
         if src == Path::new("/") {
@@ -67,7 +68,8 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// The same for a path whose last part is the mount point itself and no link to it; what is mounted there is not asked.
+/// The same for a path whose last part is the mount point itself and no link; the mount there gets no
+/// request.
 pub fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
     let whole = std::path::absolute(path.components().collect::<PathBuf>())?;
     match (whole.parent(), whole.file_name()) {
@@ -183,7 +185,7 @@ fn unmounted(mnt: &Path) -> Result<()> {
     Err(Failure::new(name, why, "name an empty directory, or one below it"))
 }
 
-/// Without access to the device the setuid helper may still mount; without the device nobody can.
+/// Without access to the device the setuid helper may still mount; without the device no mount is possible.
 fn without_fuse(err: std::io::Error) -> Result<()> {
     match err.kind() {
         std::io::ErrorKind::PermissionDenied if fusermount_exists() => Ok(()),

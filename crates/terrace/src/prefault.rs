@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 /// Sizes of allocations that are taken for request buffers: fuser's are 16 MiB and a page.
 const BUFFER: std::ops::Range<usize> = 16 << 20..(16 << 20) + (64 << 10);
-/// What the largest request takes: 1 MiB of data and its headers.
+/// Bytes of the largest request: 1 MiB of data and its headers.
 const RESIDENT: usize = (1 << 20) + (64 << 10);
 
 /// The system's allocator, which backs request buffers with memory at once.

@@ -1,8 +1,9 @@
-//! What the keeper tells the command that started it, line by line over a socket; and what `run` tells its keeper.
+//! Messages of the keeper to the command that started it, line by line over a socket; and of `run` to its
+//! keeper.
 //!
-//! Keeper to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against its will), `done` (it
-//! ended in order).
-//! Command to keeper: `pid N`, the wrapped command. The end of the socket is news too: the other side died.
+//! Keeper to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against
+//! its will), `done` (it ended in order). Command to keeper: `pid N`, the wrapped command. The end of the
+//! socket also has a meaning: the other side died.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,11 +22,12 @@ pub enum News {
     Gone(String),
     /// It ended in order, and everything is written.
     Done,
-    /// terraced, to its keeper alone: the id of its working thread.
+    /// terraced to its keeper only: the id of its working thread.
     Thread(i32),
-    /// terraced, to its keeper alone: processes that the kernel has killed for want of memory, of its control group and of the machine.
+    /// terraced to its keeper only: processes that the kernel has killed for lack of memory, of its control
+    /// group and of the machine.
     Kills(u64, u64),
-    /// The keeper, to its aborter: a process id of terraced, and the id of that thread.
+    /// The keeper to its aborter: a process id of terraced, and the id of that thread.
     ThreadOf(i32, i32),
 }
 
@@ -42,7 +44,7 @@ pub fn pair() -> io::Result<(Line, Line)> {
     Ok((Line { stream: one, unread: Vec::new() }, Line { stream: other, unread: Vec::new() }))
 }
 
-/// What one look at the socket gives.
+/// Result of one look at the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A whole line.
@@ -59,13 +61,13 @@ impl Line {
         Ok(Line { stream: self.stream.try_clone()?, unread: Vec::new() })
     }
 
-    /// Sends one line; a listener who is gone does not matter.
+    /// Sends one line; ignores that the reader has gone.
     pub fn say(&mut self, line: &str) {
         let _ = self.stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
     }
 
-    /// Says the id of the calling process, as `pid N`. Async-signal-safe: nothing is allocated, and a listener who is gone is no
-    /// SIGPIPE.
+    /// Sends the id of the calling process, as `pid N`. Async-signal-safe: it allocates nothing, and a reader
+    /// that has gone causes no SIGPIPE.
     pub fn say_pid(&self) {
         let mut line = [0; 16];
         let mut rest = &mut line[..];
@@ -103,7 +105,7 @@ impl Line {
         }
     }
 
-    /// Whether a whole line has come already, beside the one heard last: no poll of the descriptor tells of it.
+    /// True if a whole line after the last one was received already: poll of the descriptor does not show it.
     pub fn has_line(&self) -> bool {
         self.unread.contains(&b'\n')
     }
@@ -132,7 +134,7 @@ impl AsFd for Line {
     }
 }
 
-/// A keeper's line.
+/// Parses a line of the keeper.
 pub fn parse(line: &str) -> Option<News> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("ready", _) => Some(News::Ready),

@@ -4,7 +4,7 @@
 //! terrace run ── private mount namespace ──┬── keeper ── terraced     (own session: ^C does not reach them)
 //!    waits, forwards TERM and HUP          └── CMD                    (our process group and terminal)
 //! ```
-//! The keeper holds a socket to us: should we be killed, it ends when the command does.
+//! The keeper holds a socket to us: if we are killed, it ends when the command does.
 
 mod command;
 mod preload;
@@ -65,7 +65,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     leave(outcome?, finished)
 }
 
-/// What is known of the keeper.
+/// The keeper's state, as known here.
 struct Keeper {
     line: Line,
     /// It said that the instance ended in order.
@@ -120,7 +120,7 @@ fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut K
     finished
 }
 
-/// The instance did not wait for its command: somebody stopped it, in order, or it died.
+/// The instance ended before its command: it was stopped in order, or it died.
 fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
     while !keeper.done && keeper.hear() {}
     if !keeper.done {
@@ -152,7 +152,7 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
     if stopped.is_err() && running::has_died(instance) {
         return ended_before(instance, info, stats, keeper);
     }
-    // With users left, the daemon stays for them until they close what they have open.
+    // If it is in use, the daemon stays until its users close their files.
     let in_use = stopped.as_ref().is_ok_and(|answer| answer["in_use"] == true);
     if !in_use {
         running::wait_for_end(instance, END_WITHIN);
@@ -167,7 +167,7 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
     match (flushed, stopped) {
         (_, Ok(answer)) => match serde_json::from_value::<Option<Dirty>>(answer["lost"].clone()) {
             Ok(Some(lost)) => Err(failed(format!("{}: lost, the source does not take it", lost.told()))),
-            // What came after the answer: the last writes of mappings, for example.
+            // Data after the answer: the last writes of mappings, for example.
             _ if in_use => Ok(()),
             _ => {
                 let lost = lost::by(instance).map(|lost| format!("{lost}: lost"));

@@ -1,4 +1,4 @@
-//! Commands about a running instance: find it, ask it, say what it answered.
+//! Commands about a running instance: find it, send a request, print the answer.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,7 +19,8 @@ use crate::place;
 
 /// How often a request is sent again when the daemon died over it.
 const TRIES: usize = 4;
-/// How long a daemon may take to end after it has unmounted, and after which of it somebody is looked for who keeps it.
+/// How long a daemon may take to end after its unmount, and after which part of that processes that keep it
+/// are looked for.
 const END_WITHIN: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(2);
 /// How long one may take to be gone that was killed.
@@ -91,7 +92,8 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As umount(8) has `-l` and `-f`. The daemon is neither asked nor waited for: programs may keep it, or it may be what does not answer.
+/// As umount(8) has `-l` and `-f`. Sends no request to the daemon and does not wait for it: programs may keep
+/// it, or it may not answer.
 fn detach(args: &cli::Umount) -> Result<ExitCode> {
     let path = place::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
@@ -113,7 +115,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
                 std::thread::sleep(BUSY_PAUSE);
             }
             "busy" => return Err(not_unmounted(mnt, "the mount is in use")),
-            // Somebody else has stopped it.
+            // Another command has stopped it.
             "silent" if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
             _ => {
                 return Err(Failure::new(
@@ -143,7 +145,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         eprintln!("terrace: {}: unmounted here; waiting for {who}, which still sees it", mnt.display());
     }
     if wait_for_end(instance, END_WITHIN) {
-        // Its directory stays, to tell the next `terrace mount` as well.
+        // Its directory stays, so that the next `terrace mount` reports it as well.
         let lost = lost::by(instance).map(|lost| (lost, "see to the source".to_owned()));
         let died = || Some((lost::by_dying(instance)?, format!("see {}", instance.log().display())));
         return lost.or_else(died).map_or(Ok(()), |(why, cure)| {
@@ -164,8 +166,9 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     Err(Failure::new(mnt.display(), why, cure))
 }
 
-/// The copies in the namespaces of commands of `terrace run` that do not use them: so that an unrelated command does not keep the daemon. What
-/// cannot be unmounted there is waited for, or told.
+/// Unmounts the copies in the namespaces of commands of `terrace run` that do not use them, so that an
+/// unrelated command does not keep the daemon. For copies that cannot be unmounted, `umount` waits, or
+/// reports them.
 fn unmount_under_runs(seen: &[holders::Holder], dev: (u32, u32)) {
     for copy in holders::under_runs(seen) {
         let _ = mounts::unmount_in(copy.pid, &copy.path, dev);
@@ -243,7 +246,7 @@ fn asked(mnt: &Path, instance: &Instance, request: &Request) -> Result<Value> {
     ask(instance, request).map_err(|no| Failure::new(mnt.display(), no.why, "see `terrace stat` and the log"))
 }
 
-/// Asks; again when the daemon died over it, since its keeper starts another.
+/// Sends a request; again when the daemon died over it, since its keeper starts another.
 pub fn ask(instance: &Instance, request: &Request) -> std::result::Result<Value, Refusal> {
     let mut tried = 1;
     loop {
@@ -258,7 +261,7 @@ pub fn ask(instance: &Instance, request: &Request) -> std::result::Result<Value,
     }
 }
 
-/// Prints to standard output; a reader who has left is no error.
+/// Prints to standard output; ignores that the reader has gone.
 pub fn print(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()

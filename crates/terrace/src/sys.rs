@@ -94,7 +94,7 @@ pub fn restore_mask(mask: &Mask) -> io::Result<()> {
 /// A descriptor that is readable when one of `signals` (which are blocked) is pending.
 pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
     let set = set_of(signals);
-    // SAFETY: `set` is initialised; -1 asks for a new descriptor, which nobody else owns.
+    // SAFETY: `set` is initialised; -1 asks for a new descriptor, which has no other owner.
     unsafe {
         let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }

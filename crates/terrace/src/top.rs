@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Questions without an answer, one after the other, after which the mount counts as gone: its daemon may be restarting.
 const SILENCE_MAX: u32 = 2;
 
-/// Shows a mount until somebody leaves, or the mount goes.
+/// Shows a mount until the user leaves, or the mount goes.
 pub fn top(args: &cli::Top) -> Result<ExitCode> {
     let every = interval(args.interval)?;
     let mnt = feed::choose(args.mnt.as_deref())?;
@@ -76,7 +76,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Takes what is new. True: there is something to show. The mount is gone where nobody answers any more.
+    /// Takes new data. True: there is something to show. The mount is gone when its daemon no longer answers.
     fn hear(&mut self, news: &News) -> Result<bool> {
         match news.try_recv() {
             Ok((at, Ok(snapshot))) => {

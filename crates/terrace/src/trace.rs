@@ -32,7 +32,7 @@ struct Limits {
     bytes: u64,
 }
 
-/// Records until the time is over, the file is full, or somebody says so.
+/// Records until the time is over, the file is full, or a signal ends it.
 pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
     let limits = limits(args)?;
     let (instance, info) = running::find(&args.mnt)?;

@@ -20,3 +20,5 @@ mod lifecycle;
 mod memory;
 #[path = "command/run.rs"]
 mod run;
+#[path = "command/unmount.rs"]
+mod unmount;

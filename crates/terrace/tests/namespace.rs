@@ -521,7 +521,7 @@ fn many_writers_with_few_descriptors_meet_no_error() {
 
 /// The kernel remembers names that are not there, and their directories with them.
 #[test]
-fn more_directories_with_names_looked_for_in_vain_than_descriptors() {
+fn negative_lookups_in_more_directories_than_descriptors_work() {
     if !possible() {
         return;
     }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn of_interim_reports_the_last_counts_and_messages_are_passed_over() {
+    fn last_interim_report_counts_and_messages_are_skipped() {
         let (first, last) = (with_jobs(&[job("a", 0, 1, 1)]), with_jobs(&[job("a", 0, 7, 1)]));
         let text = format!("fio: {{hint}} of fio\n{first}\nfio: message\n{last}\n\nfio: bye\n");
         assert_eq!(rows(&text).unwrap()[0].metrics["iops"], 7.0);

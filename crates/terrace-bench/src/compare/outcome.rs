@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zero_baseline_has_no_per_cent_and_a_negative_one_keeps_the_sign() {
+    fn zero_baseline_has_no_percent_and_negative_keeps_its_sign() {
         let Outcome::Tested { percent, .. } = outcome(&[-1.0, 1.0], &[4.0, 6.0], 0.95) else { panic!() };
         assert_eq!(percent, None);
         let Outcome::Tested { percent, .. } = outcome(&[-11.0, -9.0], &[-6.0, -4.0], 0.95) else { panic!() };

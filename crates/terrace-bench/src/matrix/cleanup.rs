@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_start_undoes_what_the_dead_left_and_nothing_of_the_living() {
+    fn next_start_undoes_changes_of_dead_harness_only() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         fs::create_dir(&state).unwrap();

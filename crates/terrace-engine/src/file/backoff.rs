@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Tries in vain, less those that worked, after which further ones are skipped, but for one in so many.
+/// Failed tries, less successful ones, after which only one in so many is tried.
 const TRIES: u16 = 16;
 const REPROBE: u16 = 64;
 

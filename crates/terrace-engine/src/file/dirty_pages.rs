@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the source does not have of one object. Changed by `state/dirty.rs` only, which counts all objects together.
+/// Pages of one object that the source does not have. Only `state/dirty.rs` changes them; it counts all
+/// objects together.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.

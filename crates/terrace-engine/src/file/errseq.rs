@@ -1,4 +1,4 @@
-//! Failed writebacks of one object, as the kernel's errseq: each handle hears of each failure once.
+//! Failed writebacks of one object, as the kernel's errseq: each handle reports each failure once.
 
 use parking_lot::Mutex;
 use std::io;
@@ -15,7 +15,7 @@ struct Errors {
 #[derive(Debug)]
 pub(crate) struct ErrorSequence(Mutex<Errors>);
 
-/// What one open file has heard of failed writebacks.
+/// The failed writebacks that one open file has reported.
 #[derive(Debug)]
 pub struct ErrorCursor(AtomicU64);
 
@@ -23,7 +23,7 @@ impl ErrorSequence {
     pub(crate) fn new() -> ErrorSequence {
         ErrorSequence(Mutex::new(Errors { count: 0, last: 0, seen: true }))
     }
-    /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
+    /// The cursor of a new handle. A failure that no handle has reported yet is still reported to it.
     pub(crate) fn cursor(&self) -> ErrorCursor {
         let e = self.0.lock();
         ErrorCursor(AtomicU64::new(if e.seen { e.count } else { e.count - 1 }))

@@ -1,4 +1,4 @@
-//! A file of the source as the cache knows it: its descriptors, and what is kept about it.
+//! A file of the source as the cache knows it: its descriptors and its state in the cache.
 
 pub(crate) mod backoff;
 pub(crate) mod dirty_pages;

@@ -22,14 +22,16 @@ pub struct Object {
     slot: u32,
     seg: Arc<Segment>,
     source: SourceFile,
-    /// Held (write) while content or size changes, so that a reader who must not see that waits (read).
+    /// Held (write) while content or size changes; readers that must not see a half-done change hold it
+    /// (read).
     pub(crate) content: RwLock<()>,
     /// Held while pages of the object are on their way to the source.
     pub(crate) writeback: Mutex<()>,
-    /// Held (write) while unstable pages are made stable, and (read) by other syncs: the kernel tells each failure once a
-    /// descriptor, and who did not hear of it must not take the pages for stable.
+    /// Held (write) while unstable pages are made stable, and (read) by other syncs. The kernel reports each
+    /// failure once a descriptor, and a thread that did not get the report must not take the pages for
+    /// stable.
     pub(crate) syncing: RwLock<()>,
-    /// What the source does not have yet. Locked inside the state lock, or alone.
+    /// Pages that the source does not have yet. Locked inside the state lock, or alone.
     pub(crate) dirty: Mutex<DirtyPages>,
     /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
     pub(crate) growing: AtomicU64,
@@ -39,7 +41,7 @@ pub struct Object {
     pub(super) times: Mutex<()>,
     /// Changed since its file was last made stable.
     pub(crate) unsynced: AtomicBool,
-    /// The last name is gone: dirty pages are of no use to anybody once the last handle is closed.
+    /// The last name is gone: dirty pages are useless once the last handle is closed.
     pub(crate) doomed: AtomicBool,
     /// Tries to compress a page of it, and to do so with LZ4.
     pub(crate) compressing: Backoff,
@@ -90,7 +92,7 @@ impl Object {
     pub fn size(&self) -> u64 {
         self.slot().size.load(Ordering::Acquire)
     }
-    /// Gives the fast door a reason to step aside for this object, or takes it back.
+    /// Sets or clears a reason for clients to use the mount path for this object.
     pub(crate) fn set_flag(&self, flag: u32, on: bool) {
         if on {
             self.slot().flags.fetch_or(flag, Ordering::SeqCst);
@@ -111,7 +113,7 @@ impl Object {
         Some(self.dirty.lock().errno).filter(|&errno| errno != 0)
     }
 
-    /// What a new handle starts from: a failure that nobody heard of yet is still reported to it.
+    /// The cursor of a new handle. A failure that no handle has reported yet is still reported to it.
     pub fn error_cursor(&self) -> ErrorCursor {
         self.errors.cursor()
     }

@@ -4,7 +4,7 @@ use terrace_shm::RUN_PAGES;
 
 /// Sequential reads that miss: where the last one ended, and how far it read ahead.
 ///
-/// Readers copy what was read ahead without asking, so the next miss of a sequential reader comes exactly at `next`; the
+/// Pages that were read ahead are hits, so the next miss of a sequential reader comes exactly at `next`; the
 /// window then doubles, as in the kernel's mm/readahead.c.
 #[derive(Debug, Default)]
 pub(crate) struct Readahead {

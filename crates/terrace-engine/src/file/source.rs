@@ -1,8 +1,8 @@
 //! A file of the source, reached through the O_PATH descriptor that the namespace holds.
 //!
-//! Data descriptors are opened when a program opens the file, or else when first needed, and closed when nobody has the
-//! file open any more. While one is open it is used for all that it can do: the mode, and with it what a daemon
-//! without root may open, can change at any time.
+//! Data descriptors are opened when a program opens the file, or else when first needed, and closed at the
+//! last close of the file. An open descriptor is used for everything that it allows, because the mode, and
+//! with it what a daemon without root may open, can change at any time.
 
 use parking_lot::Mutex;
 use rustix::fs::{Access, Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
@@ -46,7 +46,8 @@ pub struct SourceFile {
 
 type Slot = Mutex<Option<Arc<DataFd>>>;
 
-/// A data descriptor and whether it bypasses the kernel's page cache. It stays open while somebody holds it.
+/// A data descriptor, and whether it bypasses the kernel's page cache. It stays open while a reference to it
+/// exists.
 #[derive(Debug)]
 pub struct DataFd {
     fd: OwnedFd,
@@ -134,8 +135,9 @@ impl SourceFile {
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
         self.open_writer().map_or_else(|| self.reader(), Ok)
     }
-    /// To make stable what went through the page cache: the very descriptor if it is still open, for the kernel tells each
-    /// descriptor of the failures since it was opened; else a fresh one, which it tells of those that nobody has heard of.
+    /// The descriptor for making stable what went through the page cache: the same one if it is still open,
+    /// because the kernel reports to each descriptor the failures since its open; else a new one, to which
+    /// the kernel reports the failures that no descriptor has reported.
     pub(crate) fn syncer(&self) -> io::Result<Arc<DataFd>> {
         if let Some(open) = self.tail.lock().clone() {
             return Ok(open);
@@ -150,7 +152,8 @@ impl SourceFile {
             Ok(DataFd::new(fd, false))
         });
         opened.or_else(|err| {
-            // The mode no longer allows it, or descriptors are short: what is written from now on takes the page cache.
+            // The mode no longer allows it, or descriptors are short: from now on data are written through
+            // the page cache.
             let writer = self.open_writer().ok_or(err)?;
             writer.make_buffered()?;
             Ok(writer)
@@ -160,7 +163,8 @@ impl SourceFile {
     pub(crate) fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
-    /// Takes over a descriptor, open for reading and writing, from whoever made the file, or from an earlier daemon.
+    /// Takes over a descriptor, open for reading and writing, from the creator of the file, or from an
+    /// earlier daemon.
     pub fn adopt_writer(&self, fd: OwnedFd) {
         let mut writer = self.write.lock();
         if writer.is_some() {
@@ -179,12 +183,13 @@ impl SourceFile {
     pub(crate) fn data_held(&self) -> usize {
         [&self.read, &self.write, &self.tail].into_iter().filter(|slot| slot.lock().is_some()).count()
     }
-    /// Closes the reader, as soon as nobody uses it any more.
+    /// Closes the reader when its last user is done.
     pub(crate) fn close_reader(&self) {
         drop(self.read.lock().take());
     }
-    /// Closes what writes but for the writer itself, which is closed when the result is dropped and nobody uses it any more. Not if no other descriptor
-    /// could be had to make the file stable by; and, if it is `unstable`, to write it once more.
+    /// Closes the descriptors for writing. The writer itself closes when the result and all other references
+    /// are dropped. It stays open if no other descriptor can make the file stable, and, if the file is
+    /// `unstable`, because its pages may have to be written again.
     pub(crate) fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
         if self.write.lock().is_none() && self.tail.lock().is_none() {
             return None;

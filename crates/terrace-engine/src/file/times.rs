@@ -24,7 +24,7 @@ impl Object {
         let time = |t: &AtomicU64| t.load(Ordering::Relaxed).cast_signed();
         known.then(|| (time(&slot.mtime), time(&slot.ctime)))
     }
-    /// Times first, then the word that says that they are there. The caller holds `times`.
+    /// Sets the times, then the flag that they are valid. The caller holds `times`.
     fn set_times(&self, (mtime, ctime): (i64, i64), restore: bool) {
         let slot = self.slot();
         slot.mtime.store(mtime.cast_unsigned(), Ordering::Relaxed);
@@ -71,7 +71,8 @@ impl Object {
         if let Err(e) = self.set_mtime_of_source(mtime) {
             tracing::debug!("object {}: mtime not restored: {e}", self.id());
         }
-        // The source's file system may know no such fine times, and then cuts them. What is later is somebody else's.
+        // A file system with coarse times cuts them. A difference beyond its granularity is another program's
+        // change.
         let cut = |told: &i64| (0..COARSEST_NS).contains(&(mtime - told));
         let told = self.source().times().map(|(told, _)| told).filter(cut);
         self.set_times((told.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
@@ -87,8 +88,9 @@ impl Object {
         }
     }
 
-    /// Has somebody else changed the source, which says `stat` now, since its mtime was put right after a writeback? (Yes, too,
-    /// if it could not be put right, as that of another owner's file.)
+    /// True if another program has changed the source, whose current state is `stat`, since its mtime was
+    /// restored after a writeback. (Also true if the mtime could not be restored, as for a file of another
+    /// owner.)
     pub(crate) fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
         let _times = self.times.lock();
         let (newest, _) = times_of(stat);

@@ -13,10 +13,10 @@ const LONG: usize = 256 << 10;
 /// Two threads share a huge page: their requests are not longer than this.
 const HALF: usize = HUGE / 2;
 
-/// Halves of huge pages that nobody has now. As many as were once in use stay.
+/// Unused halves of huge pages. The list keeps as many as were once in use.
 static HALVES: Mutex<Vec<Half>> = Mutex::new(Vec::new());
 
-/// Half of a huge page: initialised, page-aligned, `HALF` bytes, whoever holds this may use it alone.
+/// Half of a huge page: initialised, page-aligned, `HALF` bytes, owned by the holder alone.
 #[derive(Debug)]
 struct Half(NonNull<u8>);
 
@@ -95,7 +95,7 @@ fn zeroed(bytes: usize, align: usize) -> NonNull<u8> {
     // SAFETY: the layout has a non-zero size.
     let p = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
     if align == HUGE {
-        // SAFETY: advice on memory that is ours alone.
+        // SAFETY: advice on memory that only we use.
         unsafe { libc::madvise(p.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
     // SAFETY: just allocated, `bytes` long.

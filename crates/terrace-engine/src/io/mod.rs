@@ -27,7 +27,7 @@ pub struct IoVec {
     pub len: usize,
 }
 
-// SAFETY: a plain address range; whoever submits it vouches for it.
+// SAFETY: a plain address range; the submitter guarantees that it is valid.
 unsafe impl Send for IoVec {}
 // SAFETY: as above.
 unsafe impl Sync for IoVec {}
@@ -39,7 +39,7 @@ pub struct WriteOp {
     pub fd: RawFd,
     /// Byte offset in the file.
     pub offset: u64,
-    /// What.
+    /// The data.
     pub bufs: Vec<IoVec>,
     /// Filled in: bytes written, all of `bufs`, or the error.
     pub result: io::Result<()>,
@@ -63,7 +63,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// Reads at `offset` into `bufs`, in order; short only at the end of the file.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     ///
     /// # Safety
     /// Each of `bufs` must be valid for writes until the call returns.
@@ -83,7 +83,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// Writes all of `bufs` at `offset`.
     ///
     /// # Errors
-    /// What the device says; nothing is known of what was written.
+    /// The device's error; any part of the data may have been written.
     ///
     /// # Safety
     /// Each of `bufs` must be valid for reads until the call returns.
@@ -103,19 +103,19 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// fsync or fdatasync.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()>;
 
     /// syncfs: makes everything on the file system of `fd` stable.
     ///
     /// # Errors
-    /// What the device says, once a descriptor.
+    /// The device's error, reported once a descriptor.
     fn sync_fs(&self, fd: RawFd) -> io::Result<()>;
 
     /// Sets the size of a source file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! No I/O at all: reads give zeros, writes vanish. Measures what the engine itself costs.
+//! No I/O at all: reads give zeros, writes are discarded. For measuring the engine's own cost.
 
 use super::{Io, IoVec, total};
 use std::io;

@@ -1,4 +1,5 @@
-//! Calls that get only part of the way, as the kernel's may: below the twins, so that what resumes them is the real thing.
+//! Short reads and writes, as the kernel may give them. This layer is below the other implementations, so
+//! that their real code resumes the calls.
 
 use super::{IoVec, total};
 use std::borrow::Cow;
@@ -28,12 +29,12 @@ impl ShortCalls {
             inner.per_mille.store(per_mille, Ordering::Relaxed);
         }
     }
-    /// Calls so far; those of nobody who has none that fall short are not counted.
+    /// Calls so far; 0 for the default, which counts none.
     #[cfg(test)]
     pub(super) fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
     }
-    /// What of a call gets done: all of it, or some whole pages.
+    /// The part of a call that is done: all of it, or some whole pages.
     pub(super) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
         // splitmix64 of the number of the call.

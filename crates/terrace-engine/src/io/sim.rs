@@ -1,4 +1,5 @@
-//! The faulty twin: real I/O that fails or dawdles, by seed. (What falls short does so below the twins: [`super::ShortCalls`].)
+//! The faulty implementation: real I/O with errors and delays, by seed. ([`super::ShortCalls`] makes calls
+//! fall short.)
 
 use super::{Io, IoVec, ReadOp, WriteOp};
 use parking_lot::Mutex;
@@ -7,7 +8,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// How often what goes wrong, in parts per thousand.
+/// Rates of failures and delays, in parts per thousand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// Reads that fail with EIO.
@@ -95,7 +96,7 @@ impl<T: Io> Io for SimIo<T> {
         self.dawdle();
         // SAFETY: the caller's promise.
         unsafe { self.inner.write_batch(ops) };
-        // Nothing is known of what a failed write has written.
+        // A failed write may have written any part of its data.
         for op in ops.iter_mut().filter(|op| op.result.is_ok()) {
             op.result = self.write_fault();
         }

@@ -1,6 +1,6 @@
-//! io_uring for batches of reads and writes, so that the device sees them at once; single operations take the plain way, which is
-//! cheaper at depth one. There are a few rings: who finds none free does not wait for another's batch, but takes the
-//! plain way too.
+//! io_uring for batches of reads and writes, so that the device sees them at once. Single operations use
+//! plain system calls, which are cheaper at depth one. There are a few rings; a thread that finds none free
+//! does not wait, but also uses plain calls.
 
 use super::{BlockingIo, Io, IoVec, ReadOp, ShortCalls, WriteOp, advance, total};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Operations in flight at the most, of one ring.
+/// Maximum number of operations in flight on one ring.
 const DEPTH: u32 = 32;
 /// Rings: batches on their way at one time.
 const RINGS: usize = 6;
@@ -25,11 +25,11 @@ pub fn is_ring(fd: RawFd) -> bool {
         .is_ok_and(|link| link.as_os_str() == "anon_inode:[io_uring]")
 }
 
-/// Has a ring taken operations that it has not done yet? For rings of a process that is dead: what it had begun goes on, as long as
-/// somebody has the ring open.
+/// True if a ring has accepted operations that are not done yet. For rings of a dead process: operations that
+/// it began go on while any descriptor of the ring is open.
 ///
 /// # Errors
-/// It cannot be looked at, for want of a free descriptor for example.
+/// The ring's state cannot be read, for example for lack of a free descriptor.
 pub fn is_busy(ring: RawFd) -> io::Result<bool> {
     Ok(says_busy(&std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}"))?))
 }
@@ -39,7 +39,8 @@ fn says_busy(fdinfo: &str) -> bool {
     match (number("CachedSqHead:"), number("CqTail:")) {
         // Each operation ends with one entry in the other queue.
         (Some(taken), Some(done)) => taken != done,
-        // A kernel before 5.16 does not tell. A later one says nothing at all while something of the ring is being done.
+        // A kernel before 5.16 does not report it. A later one reports nothing while an operation of the ring
+        // is under way.
         _ => !fdinfo.contains("SqThread:"),
     }
 }
@@ -80,10 +81,11 @@ impl UringIo {
         &self.rings[..RINGS - READ_RINGS]
     }
 
-    /// Does a batch on one of `rings` that is free, the last first, if there is one; what has not been done has no result.
+    /// Does a batch on a free ring of `rings`, the last first, if there is one; operations that were not done
+    /// have no result.
     ///
     /// # Safety
-    /// What the operations point to lives until the call returns.
+    /// The memory of the operations lives until the call returns.
     unsafe fn on_one_of(rings: &[Mutex<Option<IoUring>>], batch: &[squeue::Entry]) -> Vec<Option<i32>> {
         let mut done = vec![None; batch.len()];
         let free = rings.iter().rev().filter(|_| batch.len() > 1).find_map(|ring| {
@@ -137,10 +139,10 @@ fn bytes_done(res: Option<i32>) -> io::Result<usize> {
     }
 }
 
-/// Does a batch on one ring. False if the ring is broken; what has not been done then has no result.
+/// Does a batch on one ring. False if the ring is broken; operations that were not done then have no result.
 ///
 /// # Safety
-/// What the operations point to lives until the call returns.
+/// The memory of the operations lives until the call returns.
 unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i32>]) -> bool {
     for (i, sqe) in batch.iter().enumerate() {
         let sqe = sqe.clone().user_data(i as u64);
@@ -156,7 +158,8 @@ unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i3
             left -= 1;
         }
         match waited.map_err(|e| e.raw_os_error()) {
-            // Broken. What it has not taken it never will; what it has taken ends, and the memory must last until then.
+            // Broken. Operations that it has not accepted never begin; accepted ones end, and the memory must
+            // last until then.
             Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
                 tracing::error!("io_uring: errno {errno:?}; this ring is given up");
                 works = false;

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_kept_until_long_after_the_resend_was_asked_for() {
+    fn leftover_requests_are_kept_until_long_after_the_resend() {
         let region = region(LAYOUT);
         let first = journal(region, true);
         let mut killed = first.begin(caller(12));

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_that_was_asked_for_after_the_write_and_answered_before_it_is_suspect() {
+    fn read_asked_after_a_write_and_answered_before_is_suspect() {
         let paging = Paging::new();
         assert!(!paging.overtook(7, 0..4096, 10, now()), "nothing was read");
         paging.note(7, 0..1 << 20, 12);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_cache_is_emptied_of_late_while_somebody_bypasses_it_and_a_while_after() {
+    fn page_cache_counts_as_emptied_during_and_after_bypass() {
         let emptied = Emptied::default();
         assert!(!emptied.of_late(now()));
         emptied.begin_bypass();

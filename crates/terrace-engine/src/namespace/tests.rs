@@ -533,7 +533,7 @@ fn a_forgotten_file_keeps_what_is_cached_of_it() {
 }
 
 #[test]
-fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
+fn forgotten_file_changed_behind_the_mount_is_read_anew() {
     let mut rested = Rested::new();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
@@ -561,7 +561,7 @@ fn a_forgotten_file_that_was_changed_behind_the_mount_is_read_anew() {
 }
 
 #[test]
-fn a_file_written_through_the_mount_and_then_changed_behind_it_is_read_anew() {
+fn written_file_changed_behind_the_mount_is_read_anew() {
     let mut rested = Rested::new();
     let (ino, fh) = (rested.ino, rested.open_to_write());
     let caller = caller(1);
@@ -580,7 +580,7 @@ fn a_file_written_through_the_mount_and_then_changed_behind_it_is_read_anew() {
 }
 
 #[test]
-fn a_change_behind_the_mount_is_found_again_after_a_crash_between_the_look_and_the_open() {
+fn crash_between_look_and_open_keeps_change_behind_mount() {
     let mut rested = Rested::new();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
@@ -626,7 +626,7 @@ fn a_writer_that_stays_open_is_named_at_every_moment() {
 }
 
 #[test]
-fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
+fn resting_file_is_dropped_without_name_or_with_full_tables() {
     let rested = Rested::new();
     std::fs::remove_file(rested.world.path("f")).unwrap();
     assert!(rested.world.namespace.sweep(false));
@@ -648,7 +648,7 @@ fn a_resting_file_is_dropped_when_its_name_goes_or_tables_fill_up() {
 }
 
 #[test]
-fn a_time_that_was_set_is_the_one_that_is_told_whatever_a_writeback_does_to_the_source() {
+fn set_time_is_reported_whatever_writeback_does_to_source() {
     let mut rested = Rested::new();
     let (ino, fh) = (rested.ino, rested.open_to_write());
     rested.world.namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Walks index, frames, policy and dirty sets, and says what does not agree.
+//! Walks index, frames, policy and dirty sets, and reports inconsistencies.
 
 use crate::context::Context;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};

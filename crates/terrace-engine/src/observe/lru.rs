@@ -1,13 +1,15 @@
-//! The policy's lists from outside: what is in them, and the two commands of the kernel's `lru_gen` file.
+//! The policy's lists from outside: their content, and the two commands of the kernel's `lru_gen` file.
 //!
-//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"): `lru_gen_full` shows generations, tiers and their
-//! counters; `+` opens a generation, so that the next look tells what was used meanwhile (working-set estimation); `-` evicts
-//! generations up to a given one (proactive reclaim). Ours differ in that there is one list set and one type of page, and in that
-//! generations that policies do not have are an error instead of an empty file.
+//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"): `lru_gen_full`
+//! shows generations, tiers and their counters; `+` opens a generation, so that the next look shows which
+//! pages were used meanwhile (working-set estimation); `-` evicts generations up to a given one (proactive
+//! reclaim). Ours differs: there is one list set and one type of page, and a policy without generations gives
+//! an error instead of an empty file.
 //!
-//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation that holds pages is younger, nothing is evicted. Where
-//! the kernel then kills a process, we press back: a miss is read and passed on without being kept, and a writer
-//! waits. The oldest generation grows older meanwhile, so nobody waits longer than `min_ttl` for the first eviction.
+//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation that holds pages is younger,
+//! nothing is evicted. Where the kernel then kills a process, terrace applies back pressure: a miss is read
+//! and not kept, and a writer waits. The oldest generation grows older meanwhile, so no writer waits longer
+//! than `min_ttl` for the first eviction.
 
 use crate::context::Context;
 use crate::segment::flag;
@@ -22,7 +24,7 @@ const WALK: u32 = 4096;
 /// Pages evicted under one state lock.
 const BATCH: usize = 64;
 
-/// What `terrace lru` shows.
+/// The output of `terrace lru`.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Lru {
@@ -54,12 +56,12 @@ pub struct ListRow {
     pub seq: Option<u64>,
     pub age_ms: u64,
     pub pages: u64,
-    /// What pages of a generation hold, as far as a walk beside the traffic can tell.
+    /// Pages of a generation by their state, counted beside the traffic and therefore approximate.
     #[serde(flatten)]
     pub kinds: Option<Kinds>,
 }
 
-/// Pages by what the source knows of them.
+/// Pages by their state with respect to the source.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct Kinds {
@@ -111,7 +113,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// What an eviction by command came to.
+/// The result of an eviction by command.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Evicted {
     /// Pages evicted.
@@ -131,8 +133,8 @@ impl Kinds {
     }
 }
 
-/// The policy's lists. Pages are counted a piece at a time, so that nobody waits for it: while pages come and go, the sums are
-/// off by as many.
+/// The policy's lists. Pages are counted in pieces, so that no request waits for the whole; the sums are off
+/// by the number of pages that come and go meanwhile.
 pub(crate) fn show(cx: &Context) -> Lru {
     let mut kinds = kinds(cx);
     let state = cx.state.lock();
@@ -169,7 +171,7 @@ pub(crate) fn show(cx: &Context) -> Lru {
     }
 }
 
-/// Pages of each generation by what they hold; under None, those of no generation.
+/// Pages of each generation by their state; under None, pages in no generation.
 fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     let mut kinds: HashMap<Option<u64>, Kinds> = HashMap::new();
     let mut from = 0;
@@ -188,7 +190,8 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     }
 }
 
-/// Opens a generation; what was used since the last one was opened joins the youngest before. The new one's number.
+/// Opens a generation; pages used since the last one was opened join the youngest before. Returns the new
+/// one's number.
 ///
 /// # Errors
 /// The policy has no generations.
@@ -200,8 +203,8 @@ pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
 }
 
-/// Evicts the generations up to `seq`, `pages` at the most. Unwritten pages stay, as do those used since they were last looked
-/// at: they move to younger generations.
+/// Evicts the generations up to `seq`, at most `pages`. Unwritten pages stay, as do pages used since they
+/// were last looked at: they move to younger generations.
 ///
 /// # Errors
 /// No generations; a generation that is too young.

@@ -1,4 +1,4 @@
-//! What is shown of a live instance, and what is checked in it.
+//! Views and checks of a live instance.
 
 pub(crate) mod check;
 pub mod lru;

@@ -1,19 +1,23 @@
-//! What more or less memory would do, from a sample of live accesses: the miss-ratio curve of `terrace stat --mrc`.
+//! Hit ratios at other sizes of memory, from a sample of live accesses: the miss-ratio curve of `terrace stat
+//! --mrc`.
 //!
-//! Estimators: [`terrace_policy::minisim::Miniature`], which is the policy in force at other sizes, and [`terrace_policy::mrc::Shards`] for
-//! the LRU curve beside it. Both are fed from two sides, and know from counters how much they do not see:
+//! Estimators: [`terrace_policy::minisim::Miniature`], which is the policy in force at other sizes, and
+//! [`terrace_policy::mrc::Shards`] for the LRU curve beside it. Both get their input from two sources;
+//! counters tell them how many accesses they do not see:
 //!
 //! ```text
 //!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
 //!                                    └──────► its frame is watched
-//!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both doors)
-//!                                        hits + misses counted by both doors ──► accesses that passed unsampled
+//!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
+//!                                        hits + misses counted on both paths ──► accesses that passed unsampled
 //! ```
-//! *Touch counts are the policy's*: of watched frames it sees what we took over plus what came since (`state/sampler.rs`), so that it
-//! decides as if nobody watched. Hits cost nothing more, misses a hash.
+//! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
+//! new ones (`state/sampler.rs`), so its decisions do not depend on the sample. A hit costs nothing more, a
+//! miss one hash.
 //!
-//! What it cannot know: how often a page was used between two looks (one use is fed, the rest counts as hits of any
-//! cache, which they are), nor in what order pages were; a donation that was dropped is left out altogether. Writes count as uses.
+//! Not known: how often a page was used between two looks (one use is fed, the rest counts as hits of a cache
+//! of any size, which they are), and the order of such uses; a page fill that was dropped is left out. Writes
+//! count as uses.
 
 use crate::context::{Context, Wakeup};
 use crate::state::sampler::Sampled;
@@ -26,20 +30,20 @@ use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::PAGE_SIZE;
 
-/// Time between two looks: at the least, while nothing happens, at the most.
+/// Minimum time between two looks; the time while nothing happens; the maximum.
 const LOOK_MIN: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// A look takes this share of the time at the most: 1/150.
+/// A look takes at most this share of the time: 1/150.
 const COST_DIVISOR: u32 = 150;
-/// What was seen counts half after this long.
+/// Observations count half after this long.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 /// How often it is made to count less.
 const FADE_EVERY: Duration = Duration::from_secs(1);
-/// Memory that one sampled key stands for at the least, so that the sample does not eat up a small cache.
+/// Minimum memory for each sampled key, so that the sample stays small beside a small cache.
 const BYTES_PER_SAMPLE: usize = 16 << 10;
 const SAMPLES_MIN: usize = 1024;
-/// Slots of the miniature of the cache as it is, and the memory that one of them stands for at the least.
+/// Minimum slots of the miniature of the cache as it is, and minimum memory for each slot.
 const SLOTS_MIN: usize = 128;
 const SLOTS_MAX: usize = 1024;
 const BYTES_PER_SLOT: usize = 64 << 10;
@@ -51,7 +55,7 @@ fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
     if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
 }
 
-/// Accesses counted by both doors since the start.
+/// Accesses counted on both paths since the start.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counted {
     hits: u64,
@@ -115,7 +119,8 @@ impl Estimate {
         self.shards.threshold().max(self.mini.threshold())
     }
 
-    /// Takes in the uses of a sample, which knows a share of what entered, and what the doors have counted; true if anything happened.
+    /// Takes in the uses of a sample that covers a share of the pages that entered, and the counters of both
+    /// paths; true if anything happened.
     fn feed(&mut self, used: &[u64], kept: f64, now: Counted, now_ns: u64) -> bool {
         for &key in used {
             self.shards.feed(key);
@@ -140,7 +145,7 @@ impl Estimate {
         hits + misses + written > 0
     }
 
-    /// What was long ago counts less.
+    /// Reduces the weight of old observations.
     fn fade(&mut self, now_ns: u64) {
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.faded_ns));
         if passed < FADE_EVERY {
@@ -167,13 +172,13 @@ fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
     (sizes, mini)
 }
 
-/// What `terrace stat --mrc` shows.
+/// The output of `terrace stat --mrc`.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Mrc {
     pub schema: &'static str,
     pub policy: String,
-    /// Seconds of which it tells; the longer ago, the less they count.
+    /// Seconds that the observations cover; older ones count less.
     pub seconds: f64,
     /// Page accesses of that time, reads and writes.
     pub accesses: f64,
@@ -203,7 +208,7 @@ pub struct MrcPoint {
     pub lru_hit_ratio: f64,
 }
 
-/// Sizes that are told; the one that there is.
+/// Sizes in the output, as factors of the present one.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NOW: usize = 1;
 const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
@@ -243,14 +248,15 @@ impl Sampling {
     /// One look at the sample: true if there were accesses.
     pub(crate) fn sample(&self) -> bool {
         let Sampled { watch, events: mut used, dropped, written } = self.cx.state.lock().sampler.take();
-        // Of what entered, only this share is known to the estimate.
+        // The estimate knows only this share of the pages that entered.
         let entered = used.len() as u64;
         let kept = if dropped > 0 { entered as f64 / (entered + dropped) as f64 } else { 1.0 };
         let mut from = Some(0);
         while let Some(at) = from {
             from = watch.look(at, &mut used);
         }
-        // After the look: what is fed has then been counted, but for what just happens.
+        // After the look: the uses that are fed have then been counted, except for those that happen just
+        // now.
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
         estimate.fit(self.cx.pool_frames() as usize);
@@ -276,7 +282,7 @@ impl Sampling {
         }
     }
 
-    /// What other sizes of memory would do, as of now.
+    /// Estimated hit ratios at other sizes of memory, as of now.
     pub(crate) fn mrc(&self) -> Mrc {
         self.sample();
         let policy = self.cx.state.lock().lru.policy.name().to_owned();
@@ -381,7 +387,7 @@ mod tests {
                 }
             }
         }
-        /// What was seen so far counts no more.
+        /// Forgets all observations.
         fn forget_the_past(&self) {
             let mut e = self.engine.sampling.estimate.lock();
             e.shards.fade(0.0);
@@ -437,7 +443,8 @@ mod tests {
         );
     }
 
-    /// What is said of twice the memory is what twice the memory does: 30 MiB hold twice the frames of 16 MiB.
+    /// The prediction for twice the memory agrees with a cache of twice the memory: 30 MiB hold twice the
+    /// frames of 16 MiB.
     #[test]
     fn twice_the_memory_does_what_was_predicted() {
         for policy in ["lru", "strata"] {
@@ -455,7 +462,7 @@ mod tests {
         }
     }
 
-    /// A loop over more than the cache holds is what LRU can do nothing with, and strata can.
+    /// In a loop over more than the cache holds, LRU has no hits, and strata has some.
     #[test]
     fn the_policy_in_force_is_the_one_that_is_estimated() {
         let round = |pages: u64| {

@@ -1,4 +1,4 @@
-//! What `terrace stat` shows, gathered.
+//! Gathers the output of `terrace stat`.
 
 use crate::context::Context;
 use crate::path::{resize, throttle};

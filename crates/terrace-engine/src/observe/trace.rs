@@ -1,12 +1,13 @@
-//! Records of what programs read and write on a live mount, page by page, for the simulator.
+//! Records of accesses to a live mount, page by page, for the simulator.
 //!
-//! *Picture*: the main door notes spans of pages in a list; each client of the fast door notes its own, hits and misses, in lanes of
-//! its ring ([`terrace_shm::trace`]), because nobody else sees a hit. The recorder gathers both every
-//! millisecond, holds them back a little, puts them in order of time, and hands them on.
+//! *Picture*: the mount path notes spans of pages in a list. Each client of the preload path notes its own,
+//! hits and misses, in lanes of its ring ([`terrace_shm::trace`]), because only the client sees a hit. Every
+//! millisecond the recorder gathers both, holds them back for a moment, sorts them by time, and passes them
+//! on.
 //!
-//! Everything is bounded, nobody who reads or writes files ever waits for the recorder, and what finds no room is counted
-//! as lost. What stands in a lane is a client's word: objects and pages that do not exist are dropped, and times
-//! are taken for order only. While nothing is recorded, a request of the main door costs one load more.
+//! Everything is bounded, no read or write waits for the recorder, and accesses without room are counted as
+//! lost. Records in a lane are a client's claims: objects and pages that do not exist are dropped, and times
+//! are used for order only. While nothing is recorded, a request on the mount path costs one load more.
 
 pub use crate::access_log::Kind;
 use crate::access_log::{NOTED_MAX, Noted};
@@ -26,7 +27,7 @@ use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Spans held back for the sake of order.
 const PENDING_MAX: usize = 32_768;
-/// How long a span is held back: threads and processes tell of theirs at different times.
+/// How long a span is held back, since threads and processes report theirs at different times.
 const HOLD_NS: u64 = 5_000_000;
 /// A reserved place of a lane that is still empty after this was left behind by a thread that died.
 const ABANDONED_NS: u64 = 50_000_000;
@@ -50,11 +51,12 @@ pub struct Access {
 /// Page accesses that are missing from a recording.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Lost {
-    /// Of the main door: the list was full.
+    /// On the mount path: the list was full.
     pub main_door: u64,
-    /// Of the fast door: a lane was full.
+    /// On the preload path: a lane was full.
     pub fast_door: u64,
-    /// Read, but not told in time or not credibly: threads that died, files that were forgotten meanwhile.
+    /// Read, but not reported in time or not credibly: threads that died, files that were forgotten
+    /// meanwhile.
     pub unclear: u64,
 }
 
@@ -65,7 +67,7 @@ impl Lost {
     }
 }
 
-/// Whether somebody records, and what memory that takes.
+/// Whether a recording is under way, and its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     /// There is a recorder.
@@ -96,7 +98,7 @@ struct Cursor {
 }
 
 impl Cursors {
-    /// What was left in the lanes before is of no interest.
+    /// Skips earlier records in the lanes.
     fn begin(ring: &Ring) -> Cursors {
         let mut cursors = Cursors::default();
         for (i, c) in cursors.0.iter_mut().enumerate() {
@@ -108,7 +110,7 @@ impl Cursors {
         cursors
     }
 
-    /// Takes what the lanes hold, at most [`LANE_RECORDS`] of each.
+    /// Takes the records in the lanes, at most [`LANE_RECORDS`] of each.
     fn drain(&mut self, ring: &Ring, now_ns: u64, lost: &mut Lost, take: &mut impl FnMut(Span)) {
         for (i, c) in self.0.iter_mut().enumerate() {
             let lane = ring.lane(i);
@@ -147,7 +149,7 @@ impl Cursors {
     }
 }
 
-/// Who gathers a recording. Ask it every [`LOOK_EVERY`].
+/// Gathers a recording. Call it every [`LOOK_EVERY`].
 #[derive(Debug)]
 pub struct Recorder {
     cx: Arc<Context>,
@@ -156,7 +158,7 @@ pub struct Recorder {
     /// The clients whose lanes are read, and how far.
     lanes: Vec<(Arc<Ring>, Cursors)>,
     start_ns: u64,
-    /// In order of time, but for what came since the last look.
+    /// In order of time, except for records since the last look.
     pending: Vec<Noted>,
     gathered: Vec<Noted>,
     lost: Lost,
@@ -180,7 +182,7 @@ impl Recorder {
         Some(Recorder { cx, rings, recording, lanes, start_ns, pending, gathered, lost: Lost::default() })
     }
 
-    /// Hands on what is old enough, in order of time.
+    /// Passes on records that are old enough, in order of time.
     ///
     /// # Errors
     /// Those of `sink`.
@@ -190,7 +192,7 @@ impl Recorder {
         self.hand_on(now.saturating_sub(HOLD_NS), sink)
     }
 
-    /// Ends the recording and hands on all that is left of it.
+    /// Ends the recording and passes on the rest of it.
     ///
     /// # Errors
     /// Those of `sink`.
@@ -201,18 +203,18 @@ impl Recorder {
         Ok(self.lost)
     }
 
-    /// What is missing so far.
+    /// Accesses missing so far.
     pub fn lost(&self) -> Lost {
         self.lost
     }
 
-    /// Takes what both doors have noted.
+    /// Takes the records of both paths.
     fn gather(&mut self, now_ns: u64) {
         let (main, lost) = self.cx.access_log.take();
         self.lost.main_door = self.lost.main_door.saturating_add(lost);
         let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
-        // Of a door by itself the order is known even where its clock is too coarse to tell.
+        // Within one path the order is known even where its clock is too coarse.
         let all = main.into_iter().chain(self.gathered.drain(..));
         for n in all {
             if self.pending.len() < PENDING_MAX {
@@ -228,7 +230,7 @@ impl Recorder {
         self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
     }
 
-    /// Takes what clients have noted, those among them that have ended; the memory of their lanes.
+    /// Takes the records of clients, also of clients that have ended. Returns the memory of their lanes.
     fn gather_lanes(&mut self, now_ns: u64) -> u64 {
         let live = self.rings.all();
         let leaving = self.rings.take_leaving();
@@ -256,7 +258,7 @@ impl Recorder {
         bytes
     }
 
-    /// Keeps of what clients say only what can be: pages of files that exist, times within the recording.
+    /// Keeps only possible records of clients: pages of files that exist, times within the recording.
     fn check(&mut self, now_ns: u64) {
         let mut ends: HashMap<ObjectId, u64> = self.gathered.iter().map(|n| (n.object, 0)).collect();
         if ends.is_empty() {

@@ -18,10 +18,10 @@ pub(crate) struct Piece<'a> {
     pub frames: &'a [u32],
 }
 
-/// Reads consecutive pages from the source into frames; what lies beyond the end of the file is zero.
+/// Reads consecutive pages from the source into frames; bytes beyond the end of the file are zero.
 pub(crate) fn read_frames(cx: &Context, o: &Object, first: u64, frames: &[u32]) -> io::Result<()> {
     let fd = o.source().reader()?;
-    // SAFETY: the frames are claimed: nobody else reads or writes them.
+    // SAFETY: the frames are claimed: no other thread reads or writes them.
     let n = unsafe { cx.io.read(fd.raw(), first * PAGE, &vectors(cx, frames))? };
     zero_beyond(cx, frames, n);
     Ok(())
@@ -64,11 +64,11 @@ fn vectors(cx: &Context, frames: &[u32]) -> Vec<IoVec> {
     bufs
 }
 
-/// Zeroes what lies beyond the first `n` bytes of claimed frames.
+/// Zeroes claimed frames beyond their first `n` bytes.
 fn zero_beyond(cx: &Context, frames: &[u32], n: usize) {
     for (i, &f) in frames.iter().enumerate() {
         let have = n.saturating_sub(i * PAGE_SIZE).min(PAGE_SIZE);
-        // SAFETY: the frames are claimed: nobody else reads or writes them; in bounds of the frame.
+        // SAFETY: the frames are claimed: no other thread reads or writes them; in bounds of the frame.
         unsafe { cx.handles.segment.frame(f).add(have).write_bytes(0, PAGE_SIZE - have) };
     }
 }

@@ -1,4 +1,4 @@
-//! Background writeback: a thread that looks for what is too old, or too much.
+//! Background writeback: a thread that writes pages that are dirty for too long, or too many.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
@@ -8,12 +8,13 @@ use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Objects with unstable pages that are synced one by one; if there are more, the whole source is.
+/// Up to this many objects with unstable pages are synced by themselves; with more of them, the whole source
+/// is.
 const SYNC_EACH_MAX: usize = 8;
 /// How long the writeback thread leaves an object alone whose writeback has failed: a failing device is not hammered.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// What was unwritten at one moment.
+/// Unwritten data at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct DirtyReport {
     /// Bytes, all files together.
@@ -40,7 +41,7 @@ pub(crate) fn writeback_loop(cx: &Context) {
     }
 }
 
-/// There is more than background writeback allows, or somebody waits.
+/// More pages are dirty than background writeback allows, or a writer waits.
 fn too_much(cx: &Context) -> bool {
     let state = cx.state.lock();
     state.dirty.totals.reclaimable() > throttle::dirty_background(cx) || state.dirty.waiting > 0
@@ -50,7 +51,7 @@ fn is_old(cx: &Context, since: u64) -> bool {
     cx.clock.now_ns().saturating_sub(since) >= cx.config.dirty_expire.as_nanos() as u64
 }
 
-/// Writes back what is too old, and what is too much, oldest object first.
+/// Writes back pages that are too old, and the oldest objects while there are too many.
 fn write_back_due(cx: &Context) {
     let mut objects: Vec<(u64, ObjectRef)> = cx
         .unwritten_objects()
@@ -72,13 +73,13 @@ fn write_back_due(cx: &Context) {
             continue;
         }
         if failed_at.is_some() || is_old(cx, since) || too_much(cx) {
-            // The object's handles hear of a failure.
+            // The object's handles report a failure.
             let _ = writeback::write_back(cx, &o, 0..u64::MAX);
         }
     }
 }
 
-/// Makes stable what is unstable for too long, or too much.
+/// Makes pages stable that are unstable for too long, or too many.
 fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
     let mut due = cx.unwritten_objects();
@@ -96,11 +97,12 @@ fn stabilize_due(cx: &Context) {
     }
 }
 
-/// What the source does not have yet, naming the `files_max` files with most of it.
+/// Data that are not yet in the source, with the names of the `files_max` files that have most of them.
 pub(crate) fn dirty_report(cx: &Context, files_max: usize) -> DirtyReport {
     let mut sizes: Vec<(u64, ObjectRef)> =
         cx.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
-    // Without a name it is nothing that could be lost; who asks about all files that can be written asks the source too often.
+    // Data of a file without a name cannot be lost. Only failing files are asked for their links: asking all
+    // would load the source.
     let lost = |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
     sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
     sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));

@@ -1,4 +1,4 @@
-//! What programs ask for: reads, writes, syncs, and what these need.
+//! Operations of programs: reads, writes, syncs, and their parts.
 
 pub(crate) mod decompress;
 pub(crate) mod fetch;

@@ -45,7 +45,8 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     Ok(())
 }
 
-/// The last name and the last handle are gone: nobody will read it again, so dirty pages are dropped unwritten.
+/// The last name and the last handle are gone: no program can read the object again, so dirty pages are
+/// dropped unwritten.
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };
     o.doomed.store(true, Ordering::Relaxed);

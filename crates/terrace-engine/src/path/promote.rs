@@ -36,7 +36,7 @@ fn decompress(cx: &Context, promotion: &Promotion) -> Found {
     tests::before_decompression(cx);
     let seg = &cx.handles.segment;
     let frame = seg.frame(promotion.frame).cast::<Page>();
-    // SAFETY: a claimed frame is ours alone, and in bounds.
+    // SAFETY: a claimed frame is used by this thread only, and in bounds.
     let out = unsafe { &mut *frame };
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
@@ -48,7 +48,7 @@ pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&
     }
 }
 
-/// After a read: counts what came from compressed pages, and promotes what has been read there often enough.
+/// After a read: counts hits of compressed pages, and promotes pages that were read there often enough.
 pub(crate) fn finish_read(cx: &Context, o: &Object, reader: CompressedReader) {
     if reader.served == 0 {
         return;
@@ -71,7 +71,7 @@ mod tests {
     type Interruption = Box<dyn FnOnce()>;
 
     thread_local! {
-        /// What happens once between the two phases of this thread's next promotion.
+        /// Runs once between the two phases of this thread's next promotion.
         static INTERRUPTION: RefCell<Option<Interruption>> = const { RefCell::new(None) };
         static DECOMPRESSED: Cell<u64> = const { Cell::new(0) };
     }
@@ -103,7 +103,7 @@ mod tests {
         s.agrees();
     }
 
-    /// Promotes page 3 while something happens to it; what the page reads as in the end is `expected`, if it is there.
+    /// Promotes page 3 while `happens` changes it; the page then reads as `expected`, if it is there.
     fn promoted_while(what: &str, expected: Option<Vec<u8>>, happens: fn(&Arc<Engine>, &ObjectRef)) {
         for codec in [Mode::Lz4, Mode::Dense] {
             let s = Squeezed::new(codec);

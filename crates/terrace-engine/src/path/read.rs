@@ -1,7 +1,8 @@
-//! A read: what is resident is copied out, what is not is read from the source and published.
+//! A read: resident pages are copied out, absent ones are read from the source and published.
 //!
-//! Life of a miss: [`read`] -> `plan` (under the state lock: which pages, which frames) -> I/O without any lock ->
-//! `fill` (under the state lock: publish unless somebody changed the page meanwhile), or `pass_on` for a page that is not kept.
+//! Life of a miss: [`read`] -> `plan` (under the state lock: which pages, which frames) -> I/O without any
+//! lock -> `fill` (under the state lock: publish unless the page changed meanwhile), or `pass_on` for a page
+//! that is not kept.
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -20,19 +21,20 @@ use terrace_shm::client::{Outcome, read_resident};
 use terrace_shm::{PAGE_SIZE, RUN_PAGES};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Looks at a page in vain before a read keeps writers out: somebody changes it faster than the source can be read.
+/// Failed tries of a page before a read excludes writers: the page changes faster than the source can be
+/// read.
 const VAIN_MAX: u32 = 3;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
 }
 
-/// Through which door a request came.
+/// The path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
     /// A mount open behind the kernel's page cache: terrace is the second level.
     MainCached,
-    /// A mount open that bypasses the kernel's page cache (fast-door clients).
+    /// A mount open that bypasses the kernel's page cache (clients of the preload library).
     MainDirect,
     /// The library.
     Library,
@@ -50,25 +52,25 @@ struct Planned {
 struct Miss {
     at: u64,
     door: Door,
-    /// The object's content lock is held: what the source says of an absent page is its content, whatever befalls the
-    /// entry meanwhile.
+    /// The object's content lock is held: the source's answer for an absent page is its content, even if the
+    /// entry changes meanwhile.
     calm: bool,
 }
 
-/// What to do about the pages at the start of a miss.
+/// How to serve the pages at the start of a miss.
 enum Plan {
-    /// Somebody was faster, or reads them now: look again.
+    /// Another thread was faster, or reads them now: look again.
     Again,
     /// Read into these frames and publish. Most of them have been here before, or not.
     Fill(Vec<Planned>, bool),
-    /// Pass on what the source says, and only remember it in the ghost.
+    /// Pass on the source's content, and only leave a shadow.
     PassOn(Vec<(u64, PageVersion)>),
 }
 
 /// Reads at `offset` into `buf`; short only at the end of the file.
 ///
 /// # Errors
-/// What the source says.
+/// The source's error.
 pub(crate) fn read(
     cx: &Context,
     o: &ObjectRef,
@@ -161,8 +163,8 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, door: Door) -> Plan {
         cx.fault_done.wait(&mut state);
         return Plan::Again;
     }
-    // Only an entry can tell a change of its page from one of its neighbours: without leaves, every write to the file
-    // would make vain what is read meanwhile.
+    // Only an entry distinguishes a change of its page from a change of its neighbours: without leaves, every
+    // write to the file would invalidate reads that are under way.
     if state.objects.is_known(o) {
         for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
             state.pages.index.ensure(slot, page);
@@ -212,7 +214,7 @@ fn fill(
     let took = cx.clock.now_ns().saturating_sub(began);
     let mut good = plan.len();
     if read.is_ok() {
-        // The frames are still ours alone: copy before anybody can evict them.
+        // Only this thread uses the frames: copy before they are published and can be evicted.
         copy_out(cx, at, end, buf, &plan);
     } else {
         good = 0;
@@ -354,8 +356,8 @@ mod tests {
     use std::sync::mpsc::{RecvTimeoutError, SyncSender};
     use std::time::Duration;
 
-    /// During each read of the source, another thread is asked to change the file, and waited for (but not for ever: it may be
-    /// kept out).
+    /// During each read of the source, another thread is asked to change the file, and waited for (with a
+    /// limit: it may be excluded).
     #[derive(Debug, Default)]
     struct Meddling {
         reads: AtomicU32,

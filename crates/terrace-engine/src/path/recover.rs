@@ -1,13 +1,14 @@
-//! What a restarted daemon does with the segment that its predecessor left.
+//! A restarted daemon takes over the segment of its predecessor.
 //!
 //! 1. The namespace, which knows the inodes, calls [`reattach_object`] for each regular file.
-//! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty (its
-//!    write was not acknowledged and will be sent again) and goes if it is clean (the source has its content).
-//!    What the source had been given, but perhaps not for good, goes to it again, unless somebody else has changed the file since.
-//! 3. What lies beyond the end of a file goes: a truncate may have cut the source and died before it cut the cache.
-//! 4. Slots whose object nobody claimed are emptied.
+//! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty
+//!    (its write was not acknowledged and will be sent again) and is dropped if it is clean (the source has
+//!    its content). Unstable pages are written again, unless another program has changed the file since.
+//! 3. Pages beyond the end of a file are dropped: a truncate may have cut the source and died before it cut
+//!    the cache.
+//! 4. Slots whose object was not claimed are emptied.
 //!
-//! Each step may be the last, and the next daemon begins anew.
+//! The daemon may be killed after each step; the next one starts over.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
@@ -18,7 +19,7 @@ use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{Entry, State};
 
-/// What was found.
+/// The result of a recovery.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Recovered {
     /// Objects taken over.
@@ -40,9 +41,9 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     let seg = cx.handles.segment.clone();
     let slot = seg.find_object(id)?;
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
-    // Nothing is known of what the dead daemon did to it and did not make stable.
+    // Changes of the dead daemon that it did not make stable are unknown.
     object.unsynced.store(true, Ordering::Relaxed);
-    // The flags stay: the fast door goes by them meanwhile, and the namespace sets them right from its handles.
+    // The flags stay: clients obey them meanwhile, and the namespace sets them again from its handles.
     // A dead writer may have extended the source before it published the size.
     if let Ok(st) = object.source().stat() {
         seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
@@ -52,7 +53,7 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
 
 /// Takes over all pages of the reattached objects, and empties the slots of all others.
 pub(crate) fn recover_pages(cx: &Context) -> Recovered {
-    // Written back at once: it is not known since when they are dirty, nor who will change the files meanwhile.
+    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
     let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
     let handles = &cx.handles;
     let mut found = Recovered::default();
@@ -154,7 +155,8 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// Whoever is killed in the middle of a recovery leaves to the next one what he had found: a thread stands in for that next one.
+    /// A daemon that is killed during recovery leaves its progress to the next: a thread takes the role of
+    /// that next one.
     #[test]
     fn a_dirty_page_is_one_at_every_moment_of_a_recovery() {
         let config = EngineConfig { memory_bytes: 48 << 20, ..EngineConfig::default() };
@@ -198,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Killed between a writeback and what puts the source's time right after it: no page is left that would lead to that.
+    /// Killed between a writeback and the restoring of the source's time after it: no page is left that would
+    /// cause that.
     #[test]
     fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };

@@ -13,20 +13,21 @@ use terrace_shm::layout::{CHUNK_FRAMES, HUGE, ZSPAGE_SIZE};
 use terrace_shm::ring::Ring;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
-/// No ceiling is lower: less holds no pool, whatever the machine says.
+/// Minimum ceiling: less memory holds no pool.
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
-/// What files, clients and observers need, bytes: objects, tables of inodes and handles, rings, the recording and the sample.
+/// Memory of files, clients and observers, bytes: objects, tables of inodes and handles, rings, the recording
+/// and the sample.
 pub(crate) fn tables_bytes(cx: &Context, state: &State) -> u64 {
     let slots = cx.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
     let objects = state.objects.len() * (size_of::<Object>() + 96);
     (slots + objects) as u64 + cx.counted_memory()
 }
 
-/// Fits the pool into the budget: called when the budget or what else it pays for has changed, and regularly. False if
-/// pages that are dirty or in use are in the way; the next call goes on.
+/// Fits the pool into the budget: called when the budget or another user of it has changed, and regularly.
+/// False if pages that are dirty or in use prevent it; the next call continues.
 pub(crate) fn adjust_pool(cx: &Context) -> bool {
     fit_compressed(cx);
     {
@@ -35,8 +36,8 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
         let limit = cx.budget();
         let index_max = (limit / 16).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
-        // What a full pool needs at the least, so that it does not grow only to shrink again; and a reserve, so that
-        // books may grow, and a client may come, between two calls.
+        // The minimum that a full pool needs, so that it does not grow only to shrink again; and a reserve,
+        // so that metadata may grow, and a client may come, between two calls.
         let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier = state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.books_bytes());
@@ -87,7 +88,7 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
             adjust_pool(cx);
             return Err(e);
         }
-        // What is left is on its way in or out: the end of a read is told, of all else we find out.
+        // The remaining frames are under I/O. Faults signal `fault_done`; poll for the rest.
         cx.fault_done.wait_for(&mut cx.state.lock(), Duration::from_millis(5));
     }
     Ok(())
@@ -119,8 +120,8 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error()),
     };
-    // Collapsing fills what is not there yet, but wants something to begin with. Populating all of it first took twelve
-    // times as long: 1.8 ms a chunk against 0.15.
+    // Collapsing fills the rest of a chunk, but needs one populated page. Populating the whole chunk
+    // first took twelve times as long: 1.8 ms a chunk against 0.15.
     let collapsed =
         advise(PAGE_SIZE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE));
     let backed = match collapsed {
@@ -136,7 +137,7 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
 pub(crate) fn fit_compressed(cx: &Context) {
     let limit = cx.budget();
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
-    // The pool has room for no more: a target beyond it would keep memory from DRAM that nobody uses.
+    // The pool has no room for more: a target beyond it would take memory from DRAM and leave it unused.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
     let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
     let CompressedConfig { min_share, max_share, .. } = cx.config.compressed;
@@ -160,7 +161,7 @@ pub(crate) fn shrink_compressed(cx: &Context) {
         if before <= tier.pool.limit() || vain * SHRINK_BATCH > pages {
             return;
         }
-        // What is given up makes holes; it takes some to free a zspage.
+        // Dropped pages leave holes; it takes several to free a zspage.
         let gone = state.shrink_compressed(SHRINK_BATCH);
         let moved = gone > 0 || state.compressed.as_ref().is_some_and(|tier| tier.pool.bytes() < before);
         vain = if moved { 0 } else { vain + 1 };

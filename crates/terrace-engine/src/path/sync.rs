@@ -1,4 +1,4 @@
-//! What was written made visible, or stable: flush, fsync, and syncs of the whole source.
+//! Makes written data visible in the source, or stable: flush, fsync, and syncs of the whole source.
 
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Dirty bytes up to which `flush` hands data to the kernel's page cache instead of waiting for the device.
+/// Dirty bytes up to which `flush` gives data to the kernel's page cache instead of waiting for the device.
 const VISIBLE_BUFFERED_MAX: u64 = 256 << 10;
 
-/// Makes what was written visible to those who go round the mount (close, SEEK_HOLE, ...). Small amounts go through
-/// the kernel's page cache, which is quick; durability is fsync's business.
+/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). Small amounts go through
+/// the kernel's page cache, which is quick; fsync makes data durable.
 ///
 /// # Errors
 /// The first failure; the pages stay dirty.
@@ -34,7 +34,7 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
 /// A failure that this handle has not heard of.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
-    // Failures are counted against the object; the handle hears of them below.
+    // Failures are counted for the object; the handle reports them below.
     let written = writeback::write_back_locked(cx, o, 0..u64::MAX, false);
     if written.as_ref().is_err_and(is_shortage) {
         return written;
@@ -57,13 +57,13 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
 /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
 ///
 /// # Errors
-/// The first failure, after all was tried. Not that of a file without a name: nobody finds it in the source, and those who have it open
-/// still have its pages.
+/// The first failure, after everything was tried. Failures of a file without a name do not count: it cannot
+/// be found in the source, and programs that have it open still have its pages.
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     write_all_back(cx, sync, |o| !o.is_nameless())
 }
 
-/// [`flush_all`], with the failures of those objects for which `counts` says so.
+/// [`flush_all`], with the failures of the objects for which `counts` is true.
 pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) -> bool) -> io::Result<()> {
     let mut first = Ok(());
     let mut note = |o: Option<&Object>, result: io::Result<()>| {
@@ -87,8 +87,9 @@ pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) 
     first
 }
 
-/// Makes everything on the source's file system stable. The lock is held all the while: the kernel tells each failure
-/// once a descriptor, and who did not hear of it must not take the pages for stable.
+/// Makes everything on the source's file system stable. The lock is held during the sync: the kernel reports
+/// each failure once a descriptor, and a thread that did not get the report must not take the pages for
+/// stable.
 pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     let Some(root) = cx.source_root.get() else { return Ok(()) };
     let _syncing = root.syncing.lock();

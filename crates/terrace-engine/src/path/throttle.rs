@@ -1,8 +1,8 @@
-//! Writers wait while too much is unwritten, as in the kernel's balance_dirty_pages: dirty pages, those under writeback and
-//! unstable ones count, for none of their frames can be had for anything else.
+//! Writers wait while too many pages are unwritten, as in the kernel's balance_dirty_pages: dirty pages,
+//! pages under writeback and unstable ones count, because their frames cannot be reused.
 //!
-//! A file that cannot be written is its own writers' trouble: it counts against them and against no others, until such
-//! files alone are over the limit. Nobody is told of a failure before a whole pass of writeback was waited for.
+//! A file that cannot be written delays its own writers: its pages count against them and not against others,
+//! until such files alone exceed the limit. A failure is reported only after a whole pass of writeback.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -12,21 +12,21 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a writer that nobody wakes looks again.
+/// How often a waiting writer looks again without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a writer waits for.
+/// The state before a writer waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritebackWait {
     /// The pass of writeback that it waits for.
     pass: u64,
-    /// What had arrived before.
+    /// Pages that had arrived before.
     arrived: u64,
 }
 
 impl WritebackWait {
     fn new(state: &State) -> WritebackWait {
-        // A pass that has begun already may be past what this writer needs.
+        // A pass that has begun already may be past the pages that this writer needs.
         WritebackWait { pass: state.dirty.passes_begun + 1, arrived: state.dirty.arrived }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes, truncates, and operations on the source that the cache must not see half done.
 //!
 //! Life of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries Busy),
-//! fill what a partial write needs, copy, `commit` (state lock: dirty bit first, then publish).
+//! read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -48,8 +48,8 @@ enum Obstacle {
     Compressed(u64),
 }
 
-/// Writes `data` at `offset`: into frames, dirty, visible at once through every door. The size of the source grows
-/// at once. Waits while too much is dirty.
+/// Writes `data` at `offset`: into frames, dirty, visible at once on every path. The size of the source grows
+/// at once. Waits while too many pages are dirty.
 ///
 /// # Errors
 /// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
@@ -71,7 +71,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
         o.growing.store(end, Ordering::Release);
     }
     let written = write_pages(cx, o, old_size, offset, data);
-    // What was written before an error stays written, as with any file system.
+    // Data written before an error stay written, as with any file system.
     let end = offset + *written.as_ref().unwrap_or(&0) as u64;
     if end > old_size {
         o.slot().size.store(end, Ordering::Release);
@@ -87,7 +87,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     Ok(done)
 }
 
-/// Ends the growth of the source; cuts it back if the write fell short of what it had announced.
+/// Ends the growth of the source; cuts it back if the write was shorter than announced.
 fn end_growth(cx: &Context, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
     let announced = o.growing.load(Ordering::Relaxed);
     if announced > o.size() {
@@ -170,7 +170,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
         };
         if let Some(below) = state.pages.index.get(place).below() {
             if to - from < PAGE_SIZE && matches!(below, Below::Compressed(_)) {
-                // What the write leaves of the page is needed, and nothing is decompressed under the lock.
+                // The rest of the page is needed, and nothing is decompressed under the lock.
                 obstacle = Some(Obstacle::Compressed(page));
                 break;
             }
@@ -204,8 +204,8 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
     }
 }
 
-/// Brings frames to what their pages hold before the write, where it does not cover them. If that fails: the first page that it
-/// failed for.
+/// Reads the parts of pages that the write does not cover into their frames. On an error: the first page that
+/// failed.
 fn fill_for_write(
     cx: &Context,
     o: &Object,
@@ -220,14 +220,14 @@ fn fill_for_write(
         if c.page * PAGE < old_size {
             at_source.push(i);
         } else {
-            // SAFETY: the entry is Busy and the frame new: nobody reads it.
+            // SAFETY: the entry is Busy and the frame new: no reader uses it.
             unsafe { cx.handles.segment.frame(c.frame).write_bytes(0, PAGE_SIZE) };
         }
     }
     if at_source.is_empty() {
         return Ok(());
     }
-    // Its first page and its last at the most.
+    // At most its first page and its last.
     let piece = |&i: &usize| {
         let Changing { page, frame, .. } = &batch[i];
         Piece { object: o, first: *page, frames: std::slice::from_ref(frame) }
@@ -280,7 +280,7 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
 /// Sets the size of the file, in cache and source.
 ///
 /// # Errors
-/// What the source says; nothing has changed then.
+/// The source's error; nothing has changed then.
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
@@ -289,7 +289,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     let old = o.size();
     cx.state.lock().pages.note_change(o);
     if size < old {
-        // Readers see the end first, then the pages go: nobody sees zeros where data were.
+        // Readers see the new end first, then the pages are dropped: no reader sees zeros instead of data.
         o.slot().size.store(size, Ordering::Release);
     }
     if let Err(e) = cx.io.truncate(writer.raw(), size) {
@@ -307,11 +307,11 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Runs `f` on the source while the cache keeps its hands off the object: dirty pages of `range` are written back
-/// first, cached pages of `range` are dropped after, and the size is read anew.
+/// Runs `f` on the source without interference of the cache: dirty pages of `range` are written back
+/// first, cached pages of `range` are dropped after, and the size is read again.
 ///
 /// # Errors
-/// A failed writeback, or what `f` says.
+/// A failed writeback, or the error of `f`.
 pub(crate) fn with_source<T>(
     cx: &Context,
     o: &ObjectRef,
@@ -324,7 +324,8 @@ pub(crate) fn with_source<T>(
     sync::stabilize_locked(cx, o, true)?;
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // Before, so that nobody who read the old content publishes it; after, for those who read while `f` ran.
+    // Before, so that a thread that read the old content cannot publish it; after, for threads that read
+    // while `f` ran.
     cx.state.lock().drop_pages(o, first, last);
     o.unsynced.store(true, Ordering::Relaxed);
     let result = f(o.source());

@@ -1,8 +1,9 @@
 //! Dirty pages to the source, in file order and in large pieces.
 //!
-//! A page under writeback keeps its frame (flag WRITEBACK) and may be written again meanwhile: it is then dirty anew. A
-//! page whose writeback fails is dirty again, and every open handle hears of it at its next fsync. So it is with a page that
-//! the kernel's page cache has taken and the kernel cannot write: see [`crate::state::dirty`].
+//! A page under writeback keeps its frame (flag WRITEBACK) and may be written again meanwhile: it is then
+//! dirty anew. A page whose writeback fails is dirty again, and every open handle reports it at its next
+//! fsync. The same holds for a page that the kernel's page cache has taken and the kernel cannot write: see
+//! [`crate::state::dirty`].
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -54,7 +55,7 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cac
 
 pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
     let errno = result.as_ref().err().map_or(0, errno);
-    // For want of a descriptor nothing was tried: whoever waits for it is told, and handles are not.
+    // Without a descriptor nothing was tried: waiters get the error, handles do not.
     if let Err(e) = result
         && !is_shortage(e)
     {
@@ -158,7 +159,7 @@ fn bytes(bufs: &[IoVec]) -> usize {
     bufs.iter().map(|b| b.len).sum()
 }
 
-/// No descriptor is to be had at this moment.
+/// True if no descriptor was available.
 pub(crate) fn is_shortage(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(is_shortage_errno)
 }

@@ -17,9 +17,9 @@ pub(crate) struct Clients {
     pub ring_slots: usize,
     list: RwLock<Vec<Arc<Client>>>,
     rings: Arc<Rings>,
-    /// The thread that serves the socket, to be told from programs.
+    /// The thread that serves the socket; its closes are not those of programs.
     pub server_tid: AtomicU32,
-    /// A process that was refused was told of in the log.
+    /// A refused process was logged.
     pub warned: AtomicBool,
 }
 
@@ -34,8 +34,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// False once its connection was closed, by its end or by an exec: what runs under its number now is no client. Asked at
-    /// each open, for the server hears of it later than the next program opens its first file.
+    /// False once its connection was closed, by its end or by an exec: the process that has its number now is
+    /// no client. Checked at each open, because the server may learn of the end after the next program with
+    /// that number opens its first file.
     fn is_there(&self) -> bool {
         let mut fds =
             [PollFd::new(&*self.socket, PollFlags::RDHUP), PollFd::new(&self.process, PollFlags::IN)];
@@ -90,8 +91,8 @@ impl Clients {
         let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
         known(tid) || thread_group(tid).is_some_and(|pid| pid != tid && known(pid))
     }
-    /// True for the daemon's own thread that serves the door: when it closes a descriptor that a client showed it, that is
-    /// no close by a program.
+    /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
+    /// to it, that is no close by a program.
     pub(crate) fn is_door_thread(&self, tid: u32) -> bool {
         self.server_tid.load(Ordering::Relaxed) == tid
     }

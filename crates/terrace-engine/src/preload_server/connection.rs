@@ -15,7 +15,7 @@ use terrace_shm::proto::{Reply, Request};
 
 /// How long a connection may stay without a word if it is no client's.
 const STRANGER_IDLE: Duration = Duration::from_secs(10);
-/// Descriptors that come with one message at the most.
+/// Maximum number of descriptors in one message.
 pub(super) const SHOWN_MAX: usize = 4;
 
 /// A connection, registered once HELLO was said.

@@ -1,6 +1,7 @@
-//! What a client process may do, and for which files that is known.
+//! The rights of a client process, and the files for which they are known.
 //!
-//! Nothing that a client says is believed: credentials come from the kernel, a file from the descriptor that the client holds.
+//! No claim of a client is trusted: credentials come from the kernel, a file from the descriptor that the
+//! client holds.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
@@ -15,8 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Why content of an object is taken from a process: it might write the file when it showed a descriptor of it. Good as
-/// long as neither the process nor the file has changed in what decides that.
+/// Why content of an object is accepted from a process: it was allowed to write the file when it passed a
+/// descriptor of it. Valid until the credentials of the process or the rights of the file change.
 #[derive(Debug)]
 struct Grant {
     /// This very object: its number may be another file's one day.
@@ -25,12 +26,13 @@ struct Grant {
     file: FileRights,
 }
 
-/// What a process may do, in the words of /proc: user and group ids, groups, capabilities.
+/// Credentials of a process, as /proc shows them: user and group ids, groups, capabilities.
 #[derive(Debug, PartialEq, Eq)]
 struct Rights(String);
 
 impl Rights {
-    /// Opened once and read again and again: /proc says what is true at the read, and nothing of the next process with that number.
+    /// Opened once and read repeatedly: /proc gives the state at the read, and nothing of a later process
+    /// with that number.
     fn source(pid: Pid) -> io::Result<File> {
         File::open(format!("/proc/{}/status", pid.as_raw_nonzero()))
     }
@@ -55,7 +57,7 @@ impl Rights {
     }
 }
 
-/// What decides who may write a file: mode, owner, group.
+/// The attributes that decide who may write a file: mode, owner, group.
 type FileRights = (u32, u32, u32);
 
 fn file_rights(o: &Object) -> Result<FileRights, Errno> {
@@ -63,7 +65,7 @@ fn file_rights(o: &Object) -> Result<FileRights, Errno> {
     Ok((st.st_mode, st.st_uid, st.st_gid))
 }
 
-/// Objects whose content a client may donate now.
+/// Objects for which a client may send content now.
 pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
 
 /// The rights of one process: as they are now, and those by which content is taken from it.

@@ -1,4 +1,4 @@
-//! Pages that clients have read from the source, and donate: content for the cache, or only a word on what they read.
+//! Page fills (donations): pages that clients have read from the source, with their content or only by name.
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
@@ -20,7 +20,7 @@ use terrace_shm::ring::Ring;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How long the drainer stays at one look in two milliseconds after the last donation.
+/// How long the drainer looks every two milliseconds after the last page fill.
 const EAGER: Duration = Duration::from_millis(20);
 
 pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
@@ -47,7 +47,7 @@ pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
     }
 }
 
-/// What a slot says, read once.
+/// The fields of a slot, each read once.
 struct Offer {
     slot: usize,
     id: ObjectId,
@@ -73,7 +73,7 @@ impl Offer {
     }
 }
 
-/// A donation that passed the first checks.
+/// A page fill that passed the first checks.
 struct Fill {
     slot: usize,
     object: ObjectRef,
@@ -84,7 +84,7 @@ struct Fill {
     len: Option<usize>,
 }
 
-/// Takes what one client has donated; the number of slots emptied.
+/// Takes the page fills of one client; returns the number of slots emptied.
 fn drain(cx: &Context, client: &Client) -> usize {
     let ring = &client.ring;
     let ready: Vec<usize> = (0..ring.slots()).filter(|&i| slot::is_ready(&ring.donation(i).state)).collect();
@@ -135,7 +135,8 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
             continue;
         }
         let Some((ours, _)) = state.pages.snapshot(&object, page) else {
-            // The key of a page that the client has read in the compressed tier says: more than once.
+            // Only a name, of a page that is in memory: the client has read it in the compressed tier, more
+            // than once.
             asked_back.push((object, page));
             continue;
         };

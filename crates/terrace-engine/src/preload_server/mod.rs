@@ -1,9 +1,11 @@
-//! The fast door, from the daemon's side: registers client processes, hands out source descriptors, drains donations.
+//! The daemon's side of the preload path: registers client processes, passes source descriptors to them,
+//! takes page fills.
 //!
-//! Nothing that a client says is believed: credentials come from the kernel, a file from the descriptor that the client
-//! holds, content only from a process that may write the file (asked anew whenever content is taken), and each field of a
-//! ring is read once. Nor can a client keep others waiting: all that may take its time (syncs, the close of a descriptor
-//! of a strange file system) is done by threads beside, and all of it is bounded.
+//! No claim of a client is trusted: credentials come from the kernel, a file from the descriptor that the
+//! client holds, content only from a process that may write the file (checked again whenever content is
+//! taken), and each field of a ring is read once. Nor can a client delay others: everything that may take
+//! long (syncs, the close of a descriptor of a foreign file system) runs on separate threads, and all of it
+//! is bounded.
 
 mod clients;
 mod connection;
@@ -29,7 +31,7 @@ const STRANGERS_MAX: usize = 256;
 /// How long nothing is accepted after the descriptors have run out.
 const ACCEPT_REST: Duration = Duration::from_millis(200);
 
-/// Serves the door on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
+/// Serves clients on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
 ///
 /// # Errors
 /// No eventfd, no thread, a listener that fails.
@@ -43,8 +45,8 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
     };
     let workers = Workers::start(cx, wakeup)?;
     clients.server_tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
-    // On the listener: sockets inherit it as they are accepted. Set on each afterwards, it came too late for the message of a
-    // client that was quick, and that client stayed without its door.
+    // On the listener: accepted sockets inherit it. Setting it on each of them was too late for the first
+    // message of a quick client, which was then refused.
     rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
     let mut rest_until = Instant::now();
@@ -60,7 +62,7 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
             } else if i == 0 {
                 match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
                     Ok(socket) => connections.push(Connection::new(socket)),
-                    // Who was let in already is served; a listener that stays ready must not keep us busy.
+                    // Serve the accepted clients; a listener that stays ready must not keep this loop busy.
                     Err(_) => rest_until = Instant::now() + ACCEPT_REST,
                 }
             }

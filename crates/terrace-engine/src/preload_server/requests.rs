@@ -1,4 +1,4 @@
-//! What clients ask for: to be registered, the source's descriptors, a word on mappings.
+//! Requests of clients: registration, source descriptors, announcements of mappings.
 
 use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};
@@ -75,7 +75,7 @@ fn handle(
     if r.version != LAYOUT_VERSION {
         return Err(Errno::PROTO);
     }
-    // A connection made before this server was there passes none: then those of whoever made it.
+    // A connection made before this server started passes none: use those of its creator.
     let cred = cred.map_or_else(|| rustix::net::sockopt::socket_peercred(&c.socket), Ok)?;
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
@@ -116,8 +116,8 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     Ok((reply, vec![fd]))
 }
 
-/// True if one more client may have a ring: all of them together take an eighth of the limit at the most. Whoever gets
-/// none uses the main door.
+/// True if one more client may have a ring: all rings together take at most an eighth of the limit. A client
+/// without a ring uses the mount path.
 pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
     let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
     cx.reclaim_wakeup.signal();
@@ -129,7 +129,7 @@ fn raw(pid: Pid) -> u32 {
 }
 
 fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
-    // The ring is that of the process which said HELLO: nobody else's descriptor proves anything for it.
+    // The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
     let client = c.client.as_ref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)?;
     let o = shown(cx, fd)?;
     let flags = rustix::fs::fcntl_getfl(fd)?;

@@ -1,4 +1,4 @@
-//! Threads for what may take its time: syncs, and the close of a descriptor of a strange file system.
+//! Threads for slow operations: syncs, and the close of a descriptor of a foreign file system.
 
 use crate::context::Context;
 use crate::path::sync;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use terrace_shm::proto::Reply;
 
-/// Syncs that wait at the most.
+/// Maximum number of waiting syncs.
 const WAITING_MAX: usize = 256;
-/// Descriptors of strange file systems that wait to be closed at the most.
+/// Maximum number of descriptors of foreign file systems that wait to be closed.
 const FOREIGN_MAX: usize = 64;
 
-/// What the server leaves to others.
+/// Operations that the server leaves to other threads.
 pub(super) struct Workers {
     /// Wakes the drainer.
     pub wakeup: Arc<OwnedFd>,
@@ -34,7 +34,7 @@ impl Workers {
         let (syncs, sync_queue) = channel();
         let (foreign, foreign_queue) = sync_channel::<OwnedFd>(FOREIGN_MAX);
         let (syncs_waiting, foreign_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        // Both end with their queue, whenever a device or a close lets them: nobody waits for that.
+        // Both end with their queue, as soon as a device or a close allows it: nothing waits for that.
         let (sync_cx, waiting) = (cx.clone(), syncs_waiting.clone());
         std::thread::Builder::new()
             .name("syncfs".into())
@@ -53,8 +53,8 @@ impl Workers {
     pub(super) fn has_room(&self) -> bool {
         self.foreign_waiting.load(Ordering::Acquire) + SHOWN_MAX <= FOREIGN_MAX
     }
-    /// Closes what a client showed. Closing a file of a strange file system may wait for that, for ever if it is the client's
-    /// own.
+    /// Closes descriptors that a client passed. Closing a file of a foreign file system may wait for that
+    /// file system, for ever if it is the client's own.
     pub(super) fn close(&self, cx: &Context, fds: Vec<OwnedFd>) {
         for fd in fds {
             if shown_inode(cx, &fd).is_ok() {
@@ -79,7 +79,7 @@ impl Workers {
     }
 }
 
-/// syncfs takes as long as the device needs. Whoever asked before it began gets the answer.
+/// syncfs takes as long as the device needs. One sync answers all requests that came before it began.
 fn sync_loop(cx: &Context, queue: &Receiver<(Arc<OwnedFd>, Arc<AtomicBool>)>, waiting: &AtomicUsize) {
     while let Ok(first) = queue.recv() {
         let all: Vec<_> = std::iter::once(first).chain(queue.try_iter()).collect();

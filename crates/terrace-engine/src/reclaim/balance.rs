@@ -1,4 +1,4 @@
-//! How much memory compressed pages have follows what they earn.
+//! The compressed tier's share of memory follows its benefit.
 
 use crate::context::Context;
 use crate::path::resize;
@@ -13,7 +13,7 @@ use terrace_shm::layout::CHUNK_FRAMES;
 /// How often the boundary is looked at.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
-/// When the reclaim thread last rebalanced, and what it keeps for that.
+/// When the reclaim thread last rebalanced, and its other state for that.
 #[derive(Debug)]
 pub(crate) struct BalanceClock {
     at_ns: u64,
@@ -38,7 +38,7 @@ pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     }
 }
 
-/// Looks at what the last window brought, and moves the boundary if need be: by so many chunks.
+/// Judges the last window, and moves the boundary if need be. Returns the number of chunks.
 pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let now = cx.clock.now_ns();
     let past = now.saturating_sub(clock.at_ns);
@@ -65,10 +65,11 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     moved
 }
 
-/// The boundary has moved by so many chunks: memory follows. What leaves DRAM for it goes below, as under pressure.
+/// Adjusts memory after the boundary has moved by so many chunks. Pages that leave DRAM for it are
+/// compressed, as under pressure.
 pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;
-    // Others may take what comes free.
+    // Other threads may take frames that become free.
     let mut tries = 2 * want as usize / evict::BATCH;
     while tries > 0
         && cx.state.lock().frames.free_count() < want

@@ -15,7 +15,8 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
     }
     let mut freed = 0;
     let mut page: Page = [0; PAGE_SIZE];
-    // What it costs decides whether it pays: how long we sleep for a lock or wait for a processor does not belong to that.
+    // Processor time decides whether compressing pays: time asleep on a lock or waiting for a processor does
+    // not belong to it.
     let mut reader = CompressedReader::new(&cx.handles);
     let began = thread_cpu_ns();
     let mut unpacking = None;
@@ -29,7 +30,7 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
             true => compressor.compress_beyond_lz4(&page),
             false => compressor.compress(&page),
         };
-        // And one of each batch tells what it will cost to have it back.
+        // One page of each batch is decompressed to measure that cost.
         if unpacking.is_none()
             && let Ok(coded) = coded
         {
@@ -49,7 +50,7 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
 /// A compressor for reclaim's thread, if there is a tier.
 pub(crate) fn compressor(cx: &Context) -> Option<Compressor> {
     let mode = cx.config.compressed.codec?;
-    // Not when a page waits for it, or while it is learned what that costs.
+    // Before a page waits for it, and before the cost is measured.
     decompress::prepare_thread();
     let mut state = cx.state.lock();
     let compressed = state.compressed.as_mut()?;

@@ -8,14 +8,14 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The second look comes sooner: until then nothing is known.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Since the machine started: idle and all time of the processors, what the hypervisor gave to others, what the tier took, and how long its
-/// thread waited for a processor, ns.
+/// Since the machine started, ns: idle time and all time of the processors, time that the hypervisor gave to
+/// others, time of the tier's work, and time that its thread waited for a processor.
 type Times = [u64; 5];
 
-/// How much of the processors is to be had.
+/// Available processor time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CpuShare {
-    /// The share of them that nobody uses, 0 to 1.
+    /// The idle share of it, 0 to 1.
     pub idle: f64,
     /// The share of the time for which the hypervisor lets them run, 0 to 1.
     pub given: f64,
@@ -30,16 +30,17 @@ pub(crate) struct CpuHeadroom {
 }
 
 impl CpuHeadroom {
-    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns` so far) counts as idle,
-    /// except while the calling thread was runnable but not running: others had use for all processors then. None: the last sample was
-    /// just now, it is the first one, or the kernel does not tell.
+    /// CPU headroom since the last sample, at `now_ns` of a monotonic clock. Time spent compressing (`own_ns`
+    /// so far) counts as idle, except while the calling thread was runnable but not running: then other
+    /// programs needed all processors. None: the last sample was just now, it is the first one, or the kernel
+    /// gives no data.
     pub(crate) fn sample(&mut self, now_ns: u64, own_ns: u64) -> Option<CpuShare> {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
         let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
-        // A kernel without this account says nothing of waiting.
+        // A kernel without this account does not report waiting.
         let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
         let now = [idle, all, stolen, own_ns, waited.unwrap_or(0)];
         share(self.last.replace(now)?, now)
@@ -53,8 +54,9 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     (all > 0).then(|| CpuShare { idle: of(unused, all), given: of(all, all + stolen) })
 }
 
-/// Idle and all time, and what is in neither, ns. The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. A processor that only
-/// waits for a device is idle; what the hypervisor gave to others (steal) nobody here had.
+/// Idle time, all time, and stolen time (in neither), ns. The first line of /proc/stat: user, nice, system,
+/// idle, iowait, irq, softirq, steal, in ticks. A processor that only waits for a device is idle; stolen time
+/// was not available to this machine.
 fn ticks(stat: &str) -> Option<[u64; 3]> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let all: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;
 
-/// Chunks whose huge page is tried for again at the next round, at the most: on a machine that gives none we stop asking.
+/// Maximum number of chunks whose huge page is tried again in the next round: a machine that has none is not
+/// asked for ever.
 const RETRIES_MAX: usize = 16;
 
 /// Reclaim goes on until this many are free.

@@ -9,7 +9,7 @@ pub(crate) struct BitSet {
 }
 
 impl BitSet {
-    /// Empty. Zeroed by the allocator: what never had a member costs no memory.
+    /// Empty. Zeroed by the allocator: parts that never had a member take no memory.
     pub(crate) fn new(len: usize) -> BitSet {
         let words = |bits: usize| bits.div_ceil(64).max(1);
         let mut levels = vec![vec![0; words(len)]];

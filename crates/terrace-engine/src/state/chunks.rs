@@ -35,10 +35,10 @@ impl State {
         let frames_max = self.handles.segment.geometry().frames_max;
         self.frames.recover(noted.max(needed).min(frames_max), in_use.iter().copied());
         self.note_populated();
-        // A chunk that was being backed when the daemon died belongs to nobody.
+        // A chunk that was being backed when the daemon died has no owner.
         self.give_back(self.frames.populated(), frames_max);
-        // Nobody remembers which chunks had huge pages: reclaim asks for them again, which costs nothing where they are.
-        // Those above the limit are about to go.
+        // It is not recorded which chunks had huge pages: reclaim asks for them again, which costs nothing
+        // where they are. Those above the limit will be given back soon.
         self.hasty_chunks =
             (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
@@ -96,7 +96,7 @@ impl State {
         touches.set(to, count);
     }
 
-    /// Gives the memory of frames that belong to nobody back to the machine.
+    /// Gives the memory of frames without owner back to the machine.
     fn give_back(&self, first: u32, end: u32) {
         if let Err(e) = self.handles.punch(first..end) {
             tracing::warn!("memory of frames {first}..{end} not given back: {e}");

@@ -1,13 +1,19 @@
-//! The compressed tier: a page that pressure pushes out of DRAM is kept in less room, and its next read is a decompression
-//! instead of a read of the device.
+//! The compressed tier: an evicted page stays in memory, compressed, and its next read is a decompression
+//! instead of a device read.
 //!
-//! Life of a page in it: the policy gives it up, and the tier has room (which it fills slowly where processors are busy), or the page was
-//! used more than once (`flag::REUSED`) -> `reclaim/compress.rs` (reclaim's thread, no lock) -> [`State::finish_store`](super::State::finish_store): the entry names the pool's
-//! object, the frame is free -> readers decode it into their own buffers (`terrace-shm/src/tier.rs`), and it stays where it is -> asked for
-//! often enough of late ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion) -> or nobody reads it, and [`State::shrink_compressed`](super::State::shrink_compressed) gives it up, oldest first.
+//! Life of a page in it:
+//! 1. The policy gives it up, and the tier has room (which it fills slowly on a busy machine), or the page
+//!    was used more than once (`flag::REUSED`).
+//! 2. `reclaim/compress.rs` (reclaim's thread, no lock) ->
+//!    [`State::finish_store`](super::State::finish_store): the entry names the pool's object, and the frame
+//!    is free.
+//! 3. Readers decode it into their own buffers (`terrace-shm/src/tier.rs`); it stays where it is.
+//! 4. After enough recent reads ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion).
+//!    Pages that are not read are dropped, oldest first, by
+//!    [`State::shrink_compressed`](super::State::shrink_compressed).
 //!
-//! Only clean pages go there, so that a crash loses nothing: the next daemon begins with an empty pool. How much memory the tier has
-//! follows what it earns (`terrace-policy/src/boundary.rs`).
+//! Only clean pages are compressed, so that a crash loses nothing: the next daemon begins with an empty pool.
+//! The tier's share of memory follows its benefit (`terrace-policy/src/boundary.rs`).
 
 use crate::config::{Admit, CompressedConfig};
 use crate::file::object::Object;
@@ -27,17 +33,18 @@ use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::ZPool;
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
-/// What compressing a page costs, ns, until something better is known: LZ4.
+/// Cost of compressing a page, ns, until it is measured: LZ4.
 const COMPRESS_NS: u64 = 8_000;
-/// What a hit costs, ns, until something better is known; and of that what is not decompressing: finding, copying, checking.
+/// Cost of decompressing a page, ns, until it is measured; and the rest of a hit: finding, copying, checking.
 const DECOMPRESS_NS: u64 = 3_500;
 const HIT_NS: u64 = 1_500;
-/// What a miss takes of the processors beyond a hit, ns: for each read of the device, which is begun and ended, with two changes of thread;
-/// and for each page, which is donated and listed, and another one evicted. fio, nearly all of whose reads missed, took 24 us for a read of
-/// one page, 30 for four, 62 for sixteen, its own calls included.
+/// Processor time of a miss beyond that of a hit, ns: for each device read, which is begun and ended, with
+/// two changes of thread; and for each page, which is filled and listed, while another one is evicted. fio,
+/// nearly all of whose reads missed, took 24 us for a read of one page, 30 for four, 62 for sixteen,
+/// including its own calls.
 const READ_WORK_NS: u64 = 14_500;
 const PAGE_WORK_NS: u64 = 2_500;
-/// Reads of the device that tell what one takes.
+/// Device reads before their cost is believed.
 const READS_MIN: u64 = 64;
 /// Share of the processors that may go into filling the tier while they are busy: more would be felt before it can pay.
 const FILLING_BUSY: f64 = 0.02;
@@ -47,19 +54,21 @@ const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// What a page that can be compressed says against so many of its file that cannot; and one that LZ4 can, against those left to zstd: a
-/// vain try of LZ4 costs half of what zstd does.
+/// Weight of a success against earlier failures in `Backoff`, for any codec and for LZ4: a failed try of LZ4
+/// costs half as much as zstd.
 const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
 const LZ4_OUTWEIGHS: u16 = 4;
-/// The shadow of a page that was in memory, which is all that is known; the policy is not told. So of a page that left the tier: it has been
-/// away longer than anything in DRAM. (With a shadow of the policy's, all pages of a loop came back as recent ones, and circulated.) And where
-/// the policy makes none at all: the tier wants to know what comes back. No policy makes this one but once in 2^31 evictions.
+/// The shadow of a page that was in memory, without further knowledge; the policy does not see it. A page
+/// that left the tier gets it: it has been away longer than anything in DRAM. (With a shadow of the policy,
+/// all pages of a loop came back as recent ones, and circulated.) Under policies without shadows every
+/// evicted page gets it, so that the tier sees refaults. A policy makes this value only once in 2^31
+/// evictions.
 pub(crate) const WAS_HERE: u32 = u32::MAX;
-/// A page is promoted when it is touched so often below: then it has been read so much more than others there that what promoting costs,
-/// a decompression and another page's compression, comes back in decompressions saved.
+/// Recent reads of a compressed page that promote it: then the decompressions saved pay for the promotion,
+/// which costs a decompression and the compression of another page.
 const PROMOTE_AT: u32 = 8;
 
-/// What has happened in the tier beside what the pool counts.
+/// Events in the tier that the pool does not count.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct TierCounts {
     /// Pages refused: too long a result, and those whose file is known for it.
@@ -78,7 +87,7 @@ pub(crate) struct TierCounts {
     pub compress_ns: u64,
 }
 
-/// The compressed pages, and what they have earned.
+/// The compressed pages, and their benefit.
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub pool: ZPool,
@@ -96,9 +105,9 @@ pub(crate) struct Compressed {
     began: [u64; 6],
     /// Reads answered when touches were aged.
     aged_at: u64,
-    /// What the daemon has read of the source, where most pages came back: pages, in how many reads, ns.
+    /// Reads of the source by the daemon, where most pages were refaults: pages, reads, ns.
     source_read: [u64; 3],
-    /// This, and what clients had read, when its cost was last looked at.
+    /// This, and the reads of clients, when the cost was last computed.
     read_at: [u64; 3],
 }
 
@@ -116,10 +125,10 @@ pub(crate) struct CompressCandidate {
 }
 
 impl Compressed {
-    /// An empty tier; None if there is to be none.
+    /// An empty tier; None if it is disabled.
     ///
     /// # Errors
-    /// Out of memory; what a predecessor left in the pool cannot be given back.
+    /// Out of memory; a predecessor's pool that cannot be given back.
     pub(crate) fn new(
         config: CompressedConfig,
         has_ghost: bool,
@@ -165,18 +174,20 @@ impl Compressed {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets what may be compressed to fill it in the next while, if it is like the last `past` ns of so many processors.
+    /// Sets the number of pages that may be compressed to fill the tier in the next interval, if it is like
+    /// the last `past` ns of so many processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.boundary.is_busy() && !self.boundary.is_least();
         self.fill_budget = if slowly { ns as u64 / self.boundary.costs.compress.max(1) } else { u64::MAX };
     }
-    /// Whether it has not filled what it had before its last step, and may not do so now.
+    /// True if it has not filled its memory since the last step, and may not fill it now.
     fn is_fill_limited(&self) -> bool {
         self.fill_budget == 0 && !self.fills(u64::from(self.boundary.chunks_before()) * HUGE as u64)
     }
 
-    /// Learns what a missing page costs from reads of the source, those of clients being given: what one read takes, its pages share.
+    /// Updates the cost of a missing page from reads of the source, `clients` being those of clients: the
+    /// pages of a read share its cost.
     fn note_reads(&mut self, clients: [u64; 3]) {
         let now: [u64; 3] = std::array::from_fn(|i| clients[i].wrapping_add(self.source_read[i]));
         let [pages, reads, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
@@ -191,9 +202,10 @@ impl Compressed {
         learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
     }
 
-    /// Learns what decompressing costs from one page, for which it took `ns` of the processor. One tells little: zstd's take three times
-    /// what LZ4's do, and the clock goes on while an interrupt is served or the hypervisor lets others run: one page of 5 ms would make
-    /// the tier give up all its memory, and as it then compresses nothing, it would never hear of a better price.
+    /// Updates the cost of decompression from one page, which took `ns` of processor time. One sample has
+    /// little weight: zstd takes three times as long as LZ4, and the clock also counts interrupts and stolen
+    /// time. A single page of 5 ms would make the tier give up all its memory; as it then compresses nothing,
+    /// it would never measure a lower cost.
     fn note_unpacking(&mut self, ns: u64) {
         let known = &mut self.boundary.costs.decompress;
         learn::<65>(known, (HIT_NS + ns).min(4 * *known));
@@ -203,8 +215,8 @@ impl Compressed {
     pub(crate) fn note_refault(&mut self) {
         self.refaults += 1;
     }
-    /// The daemon has read so many pages at once, most of which had been here before. (What comes for the first time no tier would have saved:
-    /// a scan is not to make misses look cheap.)
+    /// Notes a read of so many pages by the daemon, most of which were refaults. (First reads do not count,
+    /// because no tier would have saved them: a scan must not make misses look cheap.)
     pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64) {
         [pages as u64, 1, ns].iter().zip(&mut self.source_read).for_each(|(more, sum)| *sum += more);
     }
@@ -224,7 +236,7 @@ impl Compressed {
             self.boundary.passed();
             return None;
         }
-        // Also while there is no memory: the boundary should know what it would be for.
+        // Also without memory: the boundary needs to know how many pages it would serve.
         if object.is_some_and(|o| o.compressing.should_skip()) {
             self.counts.reject_by_file += 1;
             return None;
@@ -236,8 +248,8 @@ impl Compressed {
         self.fill_budget -= u64::from(filling);
         Some((filling, beyond_lz4))
     }
-    /// A page that was compressed is used otherwise by now: its entry says this. What is there stays: it is not older than
-    /// what was brought.
+    /// The state of a page changed while it was compressed; `now` is its entry's state. The present content
+    /// stays: it is not older than the compressed one.
     pub(crate) fn note_race(&mut self, now: EntryState) {
         let counts = &mut self.counts;
         *(if now == EntryState::Below { &mut counts.duplicates } else { &mut counts.changed }) += 1;
@@ -258,7 +270,7 @@ impl Compressed {
             o.lz4.note(codec == Some(Codec::Lz4), LZ4_OUTWEIGHS);
         }
     }
-    /// What compressing `pages` pages took of the processor, and decompressing one of them, ns.
+    /// Processor time of compressing `pages` pages, and of decompressing one of them, ns.
     pub(crate) fn note_work(&mut self, pages: usize, compress_ns: u64, decompress_ns: Option<u64>) {
         if let Some(ns) = decompress_ns {
             self.note_unpacking(ns);
@@ -267,7 +279,7 @@ impl Compressed {
         self.counts.compressed += pages as u64;
     }
 
-    /// Brings what the pool holds together, and gives unused memory back.
+    /// Compacts the pool, and gives unused memory back.
     pub(crate) fn compact(&mut self, index: &Index) {
         self.pool.compact(COMPACT_BYTES, |place, _, new| {
             let clock = index.tick();
@@ -283,8 +295,9 @@ impl Compressed {
         self.counts.promoted += 1;
     }
 
-    /// Moves the boundary by what the last `past` ns brought, on so many processors: by so many chunks. `hits` of compressed pages, and
-    /// the pages, reads and ns that clients have read, are counted since the start.
+    /// Moves the boundary by the events of the last `past` ns, on so many processors. Returns the number of
+    /// chunks. `hits` of compressed pages, and `reads` of clients (pages, reads, ns), are counted since the
+    /// start.
     pub(crate) fn rebalance(
         &mut self,
         hits: u64,
@@ -324,7 +337,8 @@ impl Compressed {
         i64::from(self.boundary.chunks()) - i64::from(before)
     }
 
-    /// What does not agree between the pool and the entries that name its objects, of which there are `named`.
+    /// Reports inconsistencies between the pool and the entries that name its objects, of which there are
+    /// `named`.
     pub(crate) fn check(&self, named: &[(Place, Handle)], bad: &mut Vec<String>) {
         bad.extend(self.pool.check().err());
         for &(place, handle) in named {
@@ -337,7 +351,7 @@ impl Compressed {
         }
     }
 
-    /// What `terrace stat` shows; `hits` are counted at the doors.
+    /// Statistics for `terrace stat`; `hits` are counted on the paths.
     pub(crate) fn stats(&self, hits: u64) -> CompressedTier {
         let (pool, counts, c) = (&self.pool, self.pool.counts(), self.counts);
         let share = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 0.0 };
@@ -368,7 +382,7 @@ impl Compressed {
     }
 }
 
-/// A moving mean: what was `seen` last is one part in `PARTS` of it.
+/// A moving mean: the last value, `seen`, is one part in `PARTS` of it.
 fn learn<const PARTS: u64>(known: &mut u64, seen: u64) {
     *known += seen / (PARTS - 1);
     *known -= *known / PARTS;

@@ -1,9 +1,10 @@
-//! What the source does not have for certain: the pages of all objects, counted.
+//! Accounting of dirty pages: the pages of all objects that the source may lack.
 //!
-//! A page is *dirty* (the source does not have it), then under *writeback* (on its way), then clean; or, if it went through
-//! the kernel's page cache, *unstable*, as the kernel's NFS client says: the source shows it, but the kernel may still fail
-//! to write it, and would drop it then. Unstable pages keep their frames until a sync has succeeded; if it fails they are
-//! dirty again. All of this changes under the state lock; each state has a flag in the frame, which outlives terraced.
+//! A page is *dirty* (the source does not have it), then under *writeback* (on its way), then clean; or, if
+//! it went through the kernel's page cache, *unstable*, in the words of the kernel's NFS client: the source
+//! shows it, but the kernel may still fail to write it, and would drop it then. Unstable pages keep their
+//! frames until a sync has succeeded; if it fails they are dirty again. All of this changes under the state
+//! lock; each state has a flag in the frame, which outlives terraced.
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};
@@ -27,7 +28,8 @@ pub(crate) struct DirtyAccounting {
     /// Passes of the writeback thread.
     pub passes_begun: u64,
     pub passes_ended: u64,
-    /// Moves with each sync of the whole source: what became unstable in an earlier round is covered by it.
+    /// Counts syncs of the whole source: pages that became unstable in an earlier round are covered by the
+    /// next one.
     pub sync_round: u64,
 }
 
@@ -38,7 +40,7 @@ impl DirtyAccounting {
     }
 }
 
-/// What has become of a page under writeback.
+/// Result of a page's writeback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritebackOutcome {
     /// The device has taken it.
@@ -79,20 +81,21 @@ impl DirtyAccounting {
         if flags.fetch_or(DIRTY, Ordering::Release) & DIRTY != 0 {
             return;
         }
-        // What is written again need not be stable before.
+        // A page that is written again need not be stable before.
         flags.fetch_and(!UNSTABLE, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
-    /// Takes over a page that the dead daemon had not made stable, whatever it was doing with it: it is dirty. (An unstable
-    /// one, too: the kernel may have told the dead daemon, and nobody else, that it was lost.) The frame says so at every moment, for this daemon may be
-    /// killed at any.
+    /// Takes over a page that the dead daemon had not made stable, in whatever state: it is dirty. (Also an
+    /// unstable one: the kernel may have reported its loss to the dead daemon only.) The frame's flags are
+    /// right at every moment, because this daemon may be killed at any.
     pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(DIRTY, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
-    /// Takes over an unstable page as it is, since what the source shows is newer. One that was lost, of which only the dead daemon was told, stays so.
+    /// Takes over an unstable page as it is, since the source's content is newer. If the page was lost, which
+    /// only the dead daemon knew, it stays lost.
     pub(crate) fn adopt_unstable(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(UNSTABLE, Ordering::Release);
         self.account_unstable(o, page, now_ns);

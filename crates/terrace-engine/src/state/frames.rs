@@ -20,7 +20,7 @@ pub(crate) struct Frames {
     populated: u32,
     /// Frames at or above this are not handed out.
     limit: u32,
-    /// Free frames, and how many of them stand above the limit.
+    /// Free frames; and those of them above the limit.
     free: u32,
     hidden: u32,
 }
@@ -85,7 +85,8 @@ impl Frames {
         self.free += CHUNK_FRAMES as u32;
         first
     }
-    /// Sets the number of frames that may be in use, rounded down to chunks. What stands above it is handed out no more.
+    /// Sets the number of frames that may be in use, rounded down to chunks. Frames above it are not
+    /// allocated any more.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
         self.file_all();

@@ -1,4 +1,4 @@
-//! The eviction policy, and what it is told and asked: touches, keys, `min_ttl`.
+//! The eviction policy, and its inputs: touches, keys, `min_ttl`.
 
 use crate::clock::Clock;
 use crate::segment::SegmentHandles;
@@ -36,7 +36,7 @@ impl Lru {
     pub(crate) fn min_ttl_holds(&mut self) -> bool {
         self.min_ttl.holds(&*self.policy)
     }
-    /// Tells a policy that counts by key whose page is in a frame: right before it is listed.
+    /// Gives a policy that counts by key the key of a frame's page, right before the page is listed.
     pub(crate) fn tell_key(&mut self, frame: u32, key: u64) {
         if self.wants_keys {
             self.policy.key(frame, key);
@@ -50,8 +50,9 @@ impl Lru {
     }
 }
 
-/// The touch table as the policy sees it: the sample looks at some of the counts beside it. What the policy finds touched is noted
-/// as used again: touches that it takes no notice of, because they come too soon after the first, do not count.
+/// The touch table as the policy sees it, without the counts that the sample took. Pages that the policy
+/// finds touched are noted as reused; touches that it ignores, because they come too soon after the first, do
+/// not count.
 pub(crate) struct TouchView {
     watch: Arc<Watch>,
     handles: Arc<SegmentHandles>,
@@ -90,7 +91,7 @@ impl MinTtl {
         }
         let now_ms = self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000;
         let rows = policy.generations(now_ms);
-        // From the oldest on; what is in no generation has no age.
+        // From the oldest on; pages in no generation have no age.
         let oldest = rows.iter().rev().find(|g| is_generation(g) && g.pages > 0);
         let holds = oldest.is_some_and(|g| u128::from(g.age_ms) < self.ttl.as_millis());
         self.refused += u64::from(holds);
@@ -98,7 +99,7 @@ impl MinTtl {
     }
 }
 
-/// Queues stand among the generations with the number 0.
+/// False for queues, which are listed among the generations with the number 0.
 pub(crate) fn is_generation(row: &Generation) -> bool {
     row.label.strip_prefix("gen ").is_some_and(|seq| seq.parse() == Ok(row.seq))
 }

@@ -1,7 +1,7 @@
-//! What resident pages cost beside their frames, structure by structure.
+//! Memory for resident pages beside their frames, structure by structure.
 //!
-//! The promise is 32 bytes a resident page of a file of 100 KiB or more that is cached whole, and of a large one that is
-//! cached half, at random.
+//! The promise is at most 32 bytes for each resident page of a file of 100 KiB or more that is cached whole,
+//! and of a large one that is cached half, at random.
 
 use crate::file::dirty_pages::DirtyTotals;
 use crate::state::frames::Frames;
@@ -9,13 +9,13 @@ use crate::state::page_table::PageTable;
 use terrace_policy::Evict;
 use terrace_shm::index::IndexBytes;
 
-/// Bytes of a dirty or unstable page in the books of what the source lacks: its place in an ordered set.
+/// Bytes for a dirty or unstable page in the dirty accounting: its place in an ordered set.
 const DIRT_BYTES: usize = 24;
 
 /// Bytes, of memory that was ever touched: tables are as long as the segment has frames, but only the part in use counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
-    /// Where pages stand, and the shadows of those that went.
+    /// Places of pages, and the shadows of evicted ones.
     pub index: IndexBytes,
     /// The policy's lists.
     pub policy: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Metadata {
     pub free: usize,
     /// Touch counts and flags.
     pub marks: usize,
-    /// What the source does not have.
+    /// Dirty accounting.
     pub dirt: usize,
 }
 
 impl Metadata {
-    /// What the pages of now need.
+    /// Metadata of the present pages.
     pub(crate) fn of(table: &PageTable, policy: &dyn Evict, frames: &Frames, dirty: DirtyTotals) -> Metadata {
         let populated = frames.populated() as usize;
         Metadata {
@@ -67,7 +67,7 @@ mod tests {
         let config = EngineConfig {
             memory_bytes: 40 << 20,
             memory_max_bytes: Some(40 << 20),
-            // What compressed pages cost is told by itself (`books_bytes`).
+            // The metadata of compressed pages is counted separately (`books_bytes`).
             compressed: CompressedConfig { codec: None, ..CompressedConfig::default() },
             ..EngineConfig::default()
         };

@@ -1,6 +1,7 @@
-//! What the state lock guards: all that changes together.
+//! The data under the state lock: everything that changes together.
 //!
-//! The parts are plain structures with methods on themselves; what stands here touches two of them or more.
+//! The parts are plain structures with methods on themselves; this file has the operations that touch two
+//! parts or more.
 
 pub(crate) mod bits;
 pub(crate) mod chunks;
@@ -44,7 +45,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Objects of the compressed pool given up under one lock to make room.
 pub(crate) const SHRINK_BATCH: usize = 64;
 
-/// Counters with the kernel's stems, of what happens under the state lock.
+/// Counters of events under the state lock, with the kernel's names.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub pgscan: u64,
@@ -60,7 +61,7 @@ pub(crate) struct Promotion {
     pub place: Place,
     /// Claimed for it.
     pub frame: u32,
-    /// What its entry said.
+    /// The entry as it was seen.
     pub seen: Entry,
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct State {
     pub sampler: Sampler,
     pub frames: Frames,
     pub objects: Objects,
-    /// What the source does not have yet.
+    /// Pages that the source does not have yet.
     pub dirty: DirtyAccounting,
     /// The compressed tier, if there is one.
     pub compressed: Option<Compressed>,
@@ -127,7 +128,7 @@ impl State {
         }
     }
 
-    /// What the pages of now need.
+    /// Metadata of the present pages.
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals)
     }
@@ -191,7 +192,7 @@ impl State {
 
     /// A free frame, evicting if need be; None if everything is dirty or in use.
     pub(crate) fn claim(&mut self) -> Option<u32> {
-        // What makes room may do so above the limit of a pool that shrinks.
+        // Making room may free frames above the limit of a pool that shrinks.
         while self.frames.free_count() == 0 {
             if !self.make_room() {
                 return None;
@@ -251,7 +252,8 @@ impl State {
         self.pages.set_rmap(place, frame);
         self.claimed -= 1;
     }
-    /// Tells the policy of a page that has become resident, whose entry had this shadow. True if it was a recent refault.
+    /// Adds a page that has become resident to the policy's lists; `shadow` was its entry's. True if it was a
+    /// recent refault.
     pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, why: Why) -> bool {
         self.counts.inserted += 1;
         let came_back = shadow != 0;
@@ -357,7 +359,7 @@ impl State {
         self.counts.pgsteal += 1;
         true
     }
-    /// What the entry of a page that leaves memory keeps, given what the policy wants to be told when it comes back.
+    /// The shadow for the entry of an evicted page, given the policy's own.
     fn shadow_of(&self, shadow: Option<Shadow>) -> u32 {
         let untold = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
         shadow.map_or(untold, |shadow| shadow.0.get())
@@ -373,8 +375,8 @@ impl State {
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
     }
-    /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so that nobody
-    /// who read the source before can publish what it read.
+    /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so
+    /// that a thread that read the source before cannot publish its data.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
@@ -397,7 +399,7 @@ impl State {
             self.zero_tail(o, size);
         }
     }
-    /// Zeroes what lies beyond the new end in the frame of the last page, if it is resident.
+    /// Zeroes the part beyond the new end in the frame of the last page, if it is resident.
     fn zero_tail(&mut self, o: &Object, size: u64) {
         let Some(place) = self.pages.index.find(o.slot_index(), size / PAGE) else { return };
         self.invalidate(place);
@@ -466,7 +468,8 @@ impl State {
         true
     }
 
-    /// Gives up to `want` compressed pages up, oldest first, and brings what is left together. Pages given up.
+    /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
+    /// dropped pages.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
         let State { compressed: Some(compressed), pages, .. } = self else { return 0 };
         let mut coldest = Vec::new();
@@ -479,7 +482,7 @@ impl State {
         coldest.len()
     }
 
-    /// Drops the compressed page at `place`, if that is what stands there.
+    /// Drops the compressed page at `place`, if there is one.
     pub(crate) fn invalidate(&mut self, place: Place) {
         let Some(below) = self.pages.index.get(place).below() else { return };
         self.pages.make_absent(place, 0);
@@ -537,7 +540,7 @@ impl State {
         self.remap(place, frame);
         self.pages.publish_present(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
-        // Whoever is read so often below has earned its place above.
+        // A page that was read that often below is a page for DRAM.
         let shadow = self.lru.policy.shadow();
         self.lru_insert(frame, shadow, Why::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);

@@ -36,7 +36,7 @@ impl Objects {
         self.by_slot.get(&o.slot_index()).is_some_and(|now| std::ptr::eq(&**now, o))
     }
 
-    /// Publishes a new object, written at event `clock`: takes a slot, and says in it what readers need. None: no slot is free.
+    /// Publishes a new object, written at event `clock`, in a free slot. None: no slot is free.
     pub(crate) fn publish(
         &mut self,
         id: ObjectId,

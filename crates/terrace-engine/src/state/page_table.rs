@@ -1,11 +1,11 @@
-//! Where pages stand: the index, the page of each frame (the reverse map), and the frames' flags.
+//! Places of pages: the index, the page of each frame (the reverse map), and the frames' flags.
 
 use crate::file::object::{Object, ObjectId};
 use crate::segment::SegmentHandles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_shm::index::{Index, Place};
-/// What a page looked like before somebody read it from the source; see [`PageTable::is_unaltered`].
+/// The version of a page before a read of the source; see [`PageTable::is_unaltered`].
 pub(crate) use terrace_shm::protocol::Seen as PageVersion;
 use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
 use terrace_shm::{Entry, State as EntryState};
@@ -15,7 +15,7 @@ pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
     object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
 }
 
-/// The index and what belongs to its entries.
+/// The index and the data of its entries.
 #[derive(Debug)]
 pub(crate) struct PageTable {
     handles: Arc<SegmentHandles>,
@@ -34,7 +34,7 @@ impl PageTable {
     pub(crate) fn flags(&self, frame: u32) -> &AtomicU8 {
         self.handles.frame_flags(frame)
     }
-    /// The place at which a frame's page stands.
+    /// The place of a frame's page.
     pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
         self.rmap[frame as usize].checked_sub(1).map(Place)
     }
@@ -84,7 +84,7 @@ impl PageTable {
     pub(crate) fn note_change(&self, o: &Object) -> u64 {
         stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }
-    /// What the index says of a page, and its shadow; None unless it is absent.
+    /// Version and shadow of an absent page; None unless it is absent.
     pub(crate) fn snapshot(&self, o: &Object, page: u64) -> Option<(PageVersion, u32)> {
         let clock = self.handles.segment.header().clock.load(Ordering::Relaxed);
         match self.index.find(o.slot_index(), page) {

@@ -1,7 +1,7 @@
-//! Which resident pages are sampled: what the lock guards of the estimate of `terrace stat --mrc` (`observe/mrc.rs`).
+//! Sampled resident pages: the part of `terrace stat --mrc` (`observe/mrc.rs`) under the state lock.
 //!
-//! *Touch counts are the policy's*: of watched frames it sees what the sample took over plus what came since ([`Watch`]), so that it
-//! decides as if nobody watched.
+//! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
+//! new ones ([`Watch`]), so its decisions do not depend on the sample.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use terrace_shm::map::TOUCH_MAX;
 
 /// Frames looked at under one lock.
 const SLICE: usize = 512;
-/// Uses noted between two looks at the most; more are left out.
+/// Maximum number of uses noted between two looks; further ones are left out.
 pub(crate) const EVENTS_MAX: usize = 16 << 10;
 /// Frames of a chunk of marks.
 const CHUNK: usize = 64 * 64;
 
 type Chunk = Box<[AtomicU64; CHUNK / 64]>;
 
-/// Which frames are watched, and what the policy has not taken yet of their touches.
+/// The watched frames, and the touches of them that the policy has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Watch {
     touches: Arc<TouchTable>,
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct Watched {
     list: Vec<Page>,
-    /// Where each frame stands in the list.
+    /// Position of each frame in the list.
     at: HashMap<u32, usize>,
 }
 
@@ -45,7 +45,7 @@ struct Page {
     key: u64,
     /// Touches that were taken from the table and belong to the policy.
     saved: u8,
-    /// It was used since the last look, and the table no longer says so.
+    /// It was used since the last look, and the table no longer shows it.
     used: bool,
 }
 
@@ -141,7 +141,7 @@ impl Watch {
         (to < pages.list.len()).then_some(to)
     }
 
-    /// Watches no more what is no longer sampled.
+    /// Stops watching frames that are no longer sampled.
     pub(crate) fn narrow(&self, threshold: u64) {
         if self.threshold.swap(threshold, Ordering::Relaxed) == threshold {
             return;
@@ -164,7 +164,7 @@ impl Watch {
     }
 }
 
-/// What the state lock guards of the sample.
+/// The part of the sample under the state lock.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     pub watch: Arc<Watch>,
@@ -230,7 +230,7 @@ impl Sampler {
             }
         }
     }
-    /// Takes what happened since the last call.
+    /// Takes the events since the last call.
     pub(crate) fn take(&mut self) -> Sampled {
         Sampled {
             watch: self.watch.clone(),
@@ -241,7 +241,7 @@ impl Sampler {
     }
 }
 
-/// What has happened to sampled pages between two looks.
+/// Events of sampled pages between two looks.
 #[derive(Debug)]
 pub(crate) struct Sampled {
     pub watch: Arc<Watch>,
@@ -273,7 +273,7 @@ mod tests {
         Arc::new(TouchTable::attach(&fd, &geometry).unwrap())
     }
 
-    /// Watched or not, the policy sees the same counts; and each use is told at the next look, once.
+    /// Watched or not, the policy sees the same counts; and the next look reports each use, once.
     #[test]
     fn the_policy_does_not_notice_that_somebody_watches() {
         let (plain, watched) = (table(), table());

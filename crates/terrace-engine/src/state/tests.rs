@@ -26,7 +26,7 @@ fn engine_on(bytes: u64, io: Arc<dyn Io>) -> (Arc<Engine>, Arc<SegmentHandles>, 
 }
 
 #[test]
-fn a_policy_that_counts_by_key_is_told_the_keys_of_all_pages_and_others_are_not_asked() {
+fn policy_that_counts_by_key_gets_keys_of_all_pages() {
     let (engine, handles, config) = engine(16 << 20);
     assert!(!engine.cx.state.lock().lru.wants_keys, "the default does without");
     drop(engine);
@@ -44,7 +44,7 @@ fn a_policy_that_counts_by_key_is_told_the_keys_of_all_pages_and_others_are_not_
 }
 
 #[test]
-fn a_page_read_for_a_forgotten_object_is_not_published_for_its_successor() {
+fn page_of_forgotten_object_is_not_published_for_successor() {
     let (engine, ..) = engine(16 << 20);
     let file = tempfile::tempfile().unwrap();
     let old = engine.object(7, file.as_raw_fd(), 4096).unwrap();

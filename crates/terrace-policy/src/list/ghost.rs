@@ -166,7 +166,7 @@ pub(crate) fn shadow_of(serial: u32, bit: bool) -> Shadow {
     Shadow(NonZeroU32::new(serial << 1 | u32::from(bit)).expect("no serial is 0"))
 }
 
-/// What [`shadow_of`] was made of.
+/// The arguments of [`shadow_of`].
 pub(crate) fn serial_of(shadow: Shadow) -> (u32, bool) {
     (shadow.0.get() >> 1, shadow.0.get() & 1 == 1)
 }

@@ -1,5 +1,5 @@
-//! What policies are made of: lists over slots, in parts or alone, ghosts of what has left, ages without stamps, and the search for
-//! victims.
+//! Building blocks of policies: lists over slots, whole or in parts, ghosts of evicted pages, ages without
+//! stamps, and the search for victims.
 
 pub(crate) mod ghost;
 pub(crate) mod queue_age;

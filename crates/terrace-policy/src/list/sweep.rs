@@ -82,7 +82,7 @@ pub fn looks_max(want: usize) -> usize {
     16 * want + 256
 }
 
-/// The frame loop every policy shares: `step` yields a victim, or `None` after looking at one page in vain.
+/// The frame loop every policy shares: `step` yields a victim, or `None` after looking at a page that stays.
 pub fn collect(want: usize, out: &mut Vec<Victim>, mut step: impl FnMut() -> Step) {
     let goal = out.len() + want;
     let start = out.len();
@@ -100,7 +100,7 @@ pub fn collect(want: usize, out: &mut Vec<Victim>, mut step: impl FnMut() -> Ste
     }
 }
 
-/// What one look at the eviction end came to.
+/// Result of one look at the eviction end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// This page goes.

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touched_page_at_the_tail_is_moved_even_before_the_hand_comes() {
+    fn touched_page_at_tail_moves_before_the_hand_comes() {
         let mut pool = Pool::new(Lru::build(64));
         pool.enter([40, 41]);
         pool.touch([40]);

@@ -20,7 +20,7 @@
 //! less, the rest waits isolated. So the oldest generation runs empty when a batch is all it has, as in the kernel.
 //!
 //! Our departures, in all versions:
-//! - Without `accessed`, uses are not seen when they happen but when somebody looks: at the tail, and by a hand that
+//! - Without `accessed`, uses are not seen when they happen but at a look: at the tail, and by a hand that
 //!   passes 8 slots for each victim wanted. A look tells three uses at the most, which then act one after the other.
 //! - There is no stale list to sort: a page's list is always its generation.
 //! - No mapped pages, hence no page-table walk, Bloom filter or look-around but in [`Evict::age`], which treats a
@@ -70,7 +70,7 @@ pub struct Span {
     pub max: u64,
 }
 
-/// Where a page is and what it has been through.
+/// The place of a page and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// Its generation.
@@ -79,7 +79,7 @@ pub struct At {
     pub state: u8,
 }
 
-/// What the decision to age rests on: pages by generation.
+/// Input of the decision to age: pages by generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Generations open.
@@ -92,7 +92,7 @@ pub struct Sizes {
     pub total: usize,
 }
 
-/// What a pass begins with.
+/// The parameters of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aging {
     /// Nothing.
@@ -103,12 +103,12 @@ pub enum Aging {
     OpenOnly,
 }
 
-/// What happens at the tail to a page that was not referenced since.
+/// The fate of a page at the tail that was not referenced since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes.
     Evict,
-    /// It moves up one generation, with this state; `counted`: it tells the controller of itself.
+    /// It moves up one generation, with this state; `counted`: the controller counts it.
     Protect {
         /// The state from now on.
         state: u8,
@@ -128,7 +128,7 @@ pub trait Rules: fmt::Debug + Send + 'static {
     const COMPARES_NEIGHBOURS: bool;
     /// Protected pages join the next generation at its tail, not at its head.
     const PROTECTS_TO_TAIL: bool;
-    /// Pages one pass looks at, at the most.
+    /// Maximum number of pages that one pass looks at.
     const LOOKS_MAX: usize;
     /// A pass looks at no more pages than its priority allows in all, not only the pass after which it was exceeded.
     const KEEPS_TO_BUDGET: bool;
@@ -150,7 +150,7 @@ pub trait Rules: fmt::Debug + Send + 'static {
     fn is_recent(opened: u64, retired: u64) -> bool;
     /// The state that a recent shadow gives back.
     fn restored(state: u8) -> u8;
-    /// What becomes of a page at the tail, `threshold` being the highest tier not protected.
+    /// Decides about a page at the tail, `threshold` being the highest tier not protected.
     fn verdict(state: u8, threshold: usize) -> Verdict;
     /// The state of a page whose generation is merged into the next.
     fn drained(state: u8) -> u8;
@@ -266,7 +266,7 @@ pub struct Mglru<R> {
     evictions: u64,
     now_ms: u64,
     refaults: Refaults,
-    /// Somebody tells each access: the touch table has nothing to add.
+    /// Each access is reported: the touch table is ignored.
     exact: bool,
     /// The page used last: going on in it is the same use.
     last_used: Option<Slot>,
@@ -491,7 +491,7 @@ impl<R: Rules> Mglru<R> {
         }
     }
 
-    /// What the rules want first, then a pass unless they leave it at that. Pages looked at.
+    /// Ages as the rules demand, then makes a pass, unless the rules forbid it. Returns the pages looked at.
     fn age_or_pass(&mut self, priority: u32, budget: usize, touches: &mut dyn Touches) -> usize {
         self.advance_min_seq();
         let aging = R::aging(self.sizes(), priority);
@@ -573,7 +573,7 @@ impl<R: Rules> Evict for Mglru<R> {
                 out.extend(self.look_held(touches));
                 continue;
             }
-            // 2. What a pass has chosen; a new one when nothing is left of it.
+            // 2. The victims of the last pass; a new pass when none are left.
             match self.hand_out() {
                 Some(victim) => out.push(victim),
                 None if self.evictable() == 0 => break,
@@ -731,7 +731,7 @@ impl<R: Rules> Evict for Mglru<R> {
 
 #[cfg(any(test, feature = "testing"))]
 impl<R: Rules> Mglru<R> {
-    /// Refaults and evictions by tier, as if they had happened.
+    /// Sets the counts of refaults and evictions by tier.
     pub fn set_rates(&mut self, refaulted: [u64; MAX_NR_TIERS], evicted: [u64; MAX_NR_TIERS]) {
         (self.tiers.refaulted, self.tiers.evicted) = (refaulted, evicted);
     }
@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn told_each_access_the_table_is_ignored_and_going_on_in_a_page_is_one_use() {
+    fn exact_mode_ignores_table_and_counts_runs_in_a_page_once() {
         let mut pool = pool();
         pool.enter(0..3);
         for slot in [2, 2, 0, 0, 2] {

@@ -20,7 +20,7 @@ use crate::{Shadow, Slot, Victim};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// Share of the pool for the small queue, and what is left for main and ghost, in tenths.
+/// Share of the pool for the small queue, and the rest for main and ghost, in tenths.
 const SMALL_TENTHS: usize = 1;
 const GHOST_TENTHS: usize = 9;
 /// Uses that lead from small to main.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn main_gives_up_a_page_only_beyond_its_share_or_when_small_is_empty() {
+    fn main_evicts_only_beyond_its_share_or_with_empty_small() {
         let mut pool = pool();
         pool.enter(0..22);
         pool.is("small: 1 0 | main: 21 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 | held:  | ghost: ");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hand_starts_over_at_the_tail_and_leaves_a_page_that_is_removed() {
+    fn hand_starts_over_at_tail_and_leaves_removed_page() {
         let mut pool = Pool::new(Sieve::build(64));
         pool.enter(0..4);
         pool.touch(0..4);

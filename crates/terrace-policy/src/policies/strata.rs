@@ -65,7 +65,7 @@ const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
 const MARGIN_DIVISOR: usize = 20;
 /// Pages that probation grows by when it would have kept one more.
 const PROBATION_STEP: usize = 2;
-/// What the loss of a page of main counts, in pages that a larger probation would have kept.
+/// The loss of a page of main, in pages that a larger probation would have kept.
 const MAIN_WORTH: usize = 5;
 /// Share of probation in which touches do not count yet: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
@@ -254,7 +254,7 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Lets main's oldest join the edge, until that is as large as the margin; two at the most, where at the most
+    /// Lets main's oldest pages join the edge, until it is as large as the margin; at most two, while at most
     /// one leaves.
     fn feed_edge(&mut self, touches: &dyn Touches) {
         for _ in 0..2 {
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn main_is_asked_once_probation_is_within_its_share_and_counts_are_decremented() {
+    fn main_is_evicted_once_probation_fits_and_counts_decrement() {
         let mut pool = pool();
         pool.enter(0..6);
         pool.touch([0, 0, 0, 0, 0, 1]);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refault_goes_to_main_if_it_was_away_no_longer_than_mains_oldest_has_been_there() {
+    fn refault_enters_main_if_away_no_longer_than_mains_oldest() {
         let mut pool = pool();
         pool.enter(0..6);
         pool.evict(2); // both from main: the clock stands still
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn aging_by_command_lifts_what_was_used_and_eviction_stops_at_a_generation() {
+    fn aging_lifts_used_pages_and_eviction_stops_at_a_generation() {
         let mut pool = pool();
         for slot in 0..9 {
             pool.enter_as(slot, shadow(1), Why::Read);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_bounded_and_a_page_announced_does_not_fall_out_of_it() {
+    fn ghost_is_bounded_and_keeps_an_announced_page() {
         let mut pool = pool();
         pool.enter(0..8);
         let left = pool.evict_shadows(4);

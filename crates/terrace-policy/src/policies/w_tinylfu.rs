@@ -1,8 +1,10 @@
-//! `w-tinylfu`: a small LRU window; who leaves it enters the main list only if used more often than who would go for it.
+//! `w-tinylfu`: a small LRU window; a page that leaves it enters the main list only if it is used more often
+//! than the victim there.
 //!
-//! Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS 2017; in
-//! the form of libCacheSim 0.3: window 1/100 of the pool; main a segmented LRU, 1/5 and 4/5; the sketch a counting Bloom
-//! filter with an error of 1/1000 at as many keys as main has pages, halved after 32 hits a page of main.
+//! Source: G. Einziger, R. Friedman, B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS
+//! 2017; in the form of libCacheSim 0.3: window 1/100 of the pool; main a segmented LRU, 1/5 and 4/5; the
+//! sketch a counting Bloom filter with an error of 1/1000 at as many keys as main has pages, halved after 32
+//! hits a page of main.
 //!
 //! ```text
 //!   new ► window (LRU, 1/100) ─ tail ─► more frequent than ───┬─ yes ► probation ─ used ─► protected (4/5)
@@ -11,22 +13,25 @@
 //!                                                             └─ no: evicted  evicted       │
 //!                                                                        └──────────────────┘
 //! ```
-//! The filter counts a page when it enters, when it is used in main, and whenever it comes up for admission. It is
-//! keyed by a hash of object and page index, so it knows pages that are long gone, and needs no ghost. Counters have 8
-//! bits and stay at 255 (libCacheSim: 32 bits; pages that reach it are not displaced by a scan either way). With other hash
-//! functions miss ratios change by some 1 %: most of what the filter holds is noise, as no counts age while nothing hits.
+//! The filter counts a page when it enters, when it is used in main, and whenever it comes up for admission.
+//! It is keyed by a hash of object and page index, so it knows pages that are long gone, and needs no ghost.
+//! Counters have 8 bits and stay at 255 (libCacheSim: 32 bits; pages that reach it are not displaced by a
+//! scan either way). With other hash functions miss ratios change by some 1 %: most of what the filter holds
+//! is noise, as no counts age while nothing hits.
 //!
-//! Rounded down, the shares of main leave one page over. As in libCacheSim, it makes a difference: a page that
-//! goes back to a full probation pushes another one out, `dropped` here and the next to go, and the window's next page
-//! enters main unasked in its place. Without that, main ages less (11 % more misses on one trace). There the page goes
-//! with the hit; here at the next fault, and a use before that leads it to the window.
+//! Rounded down, the shares of main leave one page over. As in libCacheSim, it makes a difference: a page
+//! that goes back to a full probation pushes another one out, `dropped` here and the next to go, and the
+//! window's next page enters main unasked in its place. Without that, main ages less (11 % more misses on one
+//! trace). There the page goes with the hit; here at the next fault, and a use before that leads it to the
+//! window.
 //!
-//! Seen in batches, a page's uses in the window, which do not count, are told from those in main by where it is when the
-//! hand comes (see `shell`), and of many uses between two passes at most 3 are seen, so frequent pages look alike. The
-//! window gets at least a batch of the pool: a candidate that was never in it cannot be compared.
+//! Seen in batches, a page's uses in the window, which do not count, are told from those in main by where it
+//! is when the hand comes (see `shell`), and of many uses between two passes at most 3 are seen, so frequent
+//! pages look alike. The window gets at least a batch of the pool: a candidate that was never in it cannot be
+//! compared.
 //!
-//! Departure: where 1/100 of the pool is less than a page, libCacheSim has no window and admits nothing (a miss ratio of
-//! 1); here the window is one page.
+//! Departure: where 1/100 of the pool is less than a page, libCacheSim has no window and admits nothing (a
+//! miss ratio of 1); here the window is one page.
 
 use crate::keys::mix;
 use crate::list::Step;
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_window_must_be_more_frequent_than_who_would_go() {
+    fn window_page_enters_main_only_if_more_frequent_than_victim() {
         let mut pool = pool();
         pool.is("window: 9 8 7 6 5 4 3 2 1 0 | probation:  | protected:  | dropped:  | held: ");
         assert_eq!(pool.evict(1), [9]); // main fills up, and counts its pages once more; 9 was met once
@@ -274,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_pushed_out_of_probation_goes_next_and_leaves_its_place_unasked() {
+    fn page_pushed_out_of_probation_is_next_victim() {
         let mut pool = pool();
         pool.evict(1);
         enter(&mut pool, [10]);
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stop_at_255_and_are_halved_after_32_hits_a_page_of_main() {
+    fn counts_stop_at_255_and_halve_after_32_hits_a_main_page() {
         let mut rules = WTinyLfu::new(64, 10);
         rules.sketch.add(5, 200);
         rules.sketch.add(5, 100);

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn active_pages_are_scanned_in_proportion_when_inactive_ones_are_few() {
+    fn few_inactive_pages_make_active_ones_scanned_in_proportion() {
         let mut pool = pool();
         pool.enter(0..6);
         access(&mut pool, 0..4);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refault_within_the_active_list_activates_and_lets_active_pages_go() {
+    fn refault_within_active_list_activates_and_deactivates() {
         let mut pool = pool();
         pool.enter(0..12);
         access(&mut pool, [0, 1]); // nonresident age 2

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn new_pages_enter_above_the_oldest_of_four_and_uses_move_nothing() {
+    fn new_pages_enter_above_oldest_of_four_and_uses_move_nothing() {
         let mut pool = pool();
         pool.enter(0..3);
         pool.enter_as(3, None, Why::Readahead);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_used_five_times_are_protected_and_begin_anew_behind_the_others() {
+    fn pages_used_five_times_are_protected_and_start_over() {
         let mut pool = pool();
         pool.enter(0..4);
         pool.touch([3, 3, 3]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_refaults_twice_as_often_as_the_lowest_is_protected_to_the_tail() {
+    fn tier_with_twice_the_refaults_is_protected_to_the_tail() {
         assert_eq!((0..=5).map(Linux61::tier).collect::<Vec<_>>(), [0, 0, 1, 2, 2, 3]);
         let mut pool = pool();
         pool.enter(20..24);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_at_the_maximum_is_protected_uncounted_and_stays_of_the_working_set() {
+    fn page_at_maximum_is_protected_uncounted_in_working_set() {
         let mut pool = pool();
         pool.enter([0, 1, 2, 63]);
         looked(&mut pool, 0, 4);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_refaults_half_more_than_the_lowest_is_protected_to_the_head() {
+    fn tier_with_half_more_refaults_is_protected_to_the_head() {
         let mut pool = pool();
         pool.enter(20..24);
         pool.touch([20, 21]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_count_for_four_generations_and_give_back_the_mark_alone() {
+    fn shadows_count_for_four_generations_and_restore_mark_only() {
         assert_eq!((Linux71::restored(4), Linux71::restored(12)), (0, 8));
         assert!(Linux71::is_recent(3, 9) && !Linux71::is_recent(4, 0));
         let mut pool = pool();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_open_below_priority_12_and_nothing_else_is_done_then() {
+    fn below_priority_12_generations_open_and_nothing_else_happens() {
         let ages = |open, priority| Linux71::aging(Sizes { open, young: 0, old: 0, total: 9 }, priority);
         assert_eq!((ages(2, 12), ages(3, 12)), (Aging::No, Aging::No));
         assert_eq!((ages(2, 11), ages(3, 11), ages(4, 0)), (Aging::OpenOnly, Aging::OpenOnly, Aging::No));

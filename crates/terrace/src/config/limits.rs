@@ -1,4 +1,4 @@
-//! What values may be: every number has a limit, and keys that contradict each other are an error.
+//! Limits of values: every number has one, and keys that contradict each other are an error.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ const MEMORY_MAX: Size = Size(64 << 40);
 /// Longer, and a full cache would be closed for too long to be of use.
 const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// A value that cannot be, and what to do.
+/// A value that is not allowed, and the cure.
 #[derive(Debug)]
 pub struct Wrong {
     /// The dotted key.
     pub key: &'static str,
     why: String,
-    /// What the user does next.
+    /// The user's next step.
     pub cure: String,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Checks every key; the first that is wrong is told.
+/// Checks every key; returns the first error.
 pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
     check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
     check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;

@@ -1,4 +1,4 @@
-//! Which file is read, and on which line of it a key stands.
+//! Finds the file to read, and the lines of its keys.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn searched(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     user.into_iter().chain([PathBuf::from("/etc/terrace/terrace.toml")]).collect()
 }
 
-/// The line, counted from 1, in which byte `offset` of `text` stands.
+/// The line, counted from 1, of byte `offset` in `text`.
 pub fn line_of_offset(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }

@@ -1,4 +1,4 @@
-//! What the source's device can do, from the file that `terrace-bench probe` wrote: nobody types in a latency.
+//! Measurements of the source's device, from the file that `terrace-bench probe` wrote.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
     Ok(entry(&probe, src).map(|us| Duration::from_secs_f64(us / 1e6)))
 }
 
-/// What the user is told where there is no measurement.
+/// The message where there is no measurement.
 pub fn unknown(file: &Path, src: &Path) -> Failure {
     Failure::new(
         src.display(),

@@ -31,7 +31,7 @@ impl Answers {
 }
 
 impl Answers {
-    /// Without it a crash of ours would be the end: nobody else holds what must outlive it.
+    /// Without a keeper a crash of terraced would end the mount: only the keeper holds what must outlive it.
     fn keeper_lives(&self) -> bool {
         rustix::process::getppid() == Some(self.keeper)
     }

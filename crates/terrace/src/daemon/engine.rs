@@ -21,7 +21,7 @@ use crate::keeper::Shared;
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Makes them, in the keeper.
+    /// Creates them, in the keeper.
     pub fn create(config: &Config) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
     }
@@ -64,7 +64,7 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
     Arc::new(BlockingIo::default())
 }
 
-/// The mount's side: the namespace and what it answers on.
+/// The mount's side: the namespace and the connection on which it answers.
 pub struct MainDoor {
     namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,

@@ -1,7 +1,8 @@
-//! Memory as the machine has it: the cache keeps below `--memory` while the control group cannot hold that beside all else.
+//! Keeps the cache below `--memory` while the control group cannot hold that much beside everything else.
 //!
-//! Without this the kernel kills terraced as the largest of the group. Its frames stay, for they belong to the memory file that the keeper
-//! holds, and the next terraced finds as little room as this one.
+//! Otherwise the kernel kills terraced as the largest process of the group. Its frames stay allocated,
+//! because they belong to the memory file that the keeper holds, and the next terraced finds as little room
+//! as this one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::size::{MIB, human};
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often, where it has no limit; one may be set, and the process may be moved.
 const FIND_EVERY: Duration = Duration::from_secs(5);
-/// How often it is said at the most that there is less memory.
+/// Minimum time between two log lines about less memory.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// How much memory the cache may have.
@@ -44,8 +45,8 @@ impl Guard {
         Guard { groups, shortage, began: now, found: now, told: None, ceiling: u64::MAX, fitting: None }
     }
 
-    /// Before a terraced that takes over allocates anything: gives back what the dead one's cache had, if it died for want of memory or if there
-    /// is less than it had.
+    /// Before a terraced that takes over allocates anything: gives back the dead one's cache, if it was
+    /// killed for lack of memory or if less memory is left than it had.
     pub fn make_room(&mut self, memory: &Memory, limit: u64) {
         let ceiling = self.target(limit, memory.resident_bytes());
         if self.shortage.is_now() || memory.resident_bytes() > ceiling {
@@ -55,25 +56,23 @@ impl Guard {
         }
     }
 
-    /// Sets the engine's ceiling by what there is now.
+    /// Sets the engine's ceiling to the present room.
     pub fn look(&mut self, engine: &Engine, memory: &Memory) {
         let (limit, used) = (engine.memory_limit(), engine.stats().memory.used_bytes);
         let target = self.target(limit, memory.resident_bytes().max(used));
-        // Downward at once. Upward slowly: what others give back they often take again.
+        // Downward at once. Upward slowly: programs often take memory again soon after they have freed it.
         let step = (limit / 64).max(2 * MIB);
         self.ceiling = target.min(self.ceiling.max(step).saturating_add(step));
         engine.set_ceiling(self.ceiling);
         self.tell(limit);
     }
 
-    /// What there is for a cache of this limit that has `ours` now.
+    /// Room for a cache of this limit that has `ours` now.
     fn target(&mut self, limit: u64, ours: u64) -> u64 {
-        // What cannot be read, for want of a descriptor for example, has not become more.
+        // What cannot be read at the moment, for example for lack of a descriptor, is taken to be unchanged.
         self.fitting = self.groups.fitting(ours).unwrap_or(self.fitting);
-        self.fitting
-            .unwrap_or(u64::MAX)
-            .min(limit)
-            .saturating_sub(self.shortage.penalty(self.began.elapsed()))
+        let fitting = self.fitting.unwrap_or(u64::MAX);
+        fitting.min(limit).saturating_sub(self.shortage.penalty(self.began.elapsed()))
     }
 
     fn tell(&mut self, limit: u64) {
@@ -87,7 +86,7 @@ impl Guard {
         }
     }
 
-    /// Looks again and again; tells the keeper whom the kernel kills meanwhile.
+    /// Looks regularly; reports kills by the kernel to the keeper.
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
         thread("memory", move || {

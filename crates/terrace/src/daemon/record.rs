@@ -40,14 +40,15 @@ pub fn note(engine: &Engine, shared: &Shared) {
     let _ = now(engine, &root(shared)).record(&shared.instance);
 }
 
-/// The source's path as the kernel tells it of a descriptor, which is how the engine tells those of files. Not always the path
-/// by which it was named: for `run` the descriptor is of another mount namespace.
+/// The source's path as the kernel gives it for a descriptor: the engine gets paths of files in the same way.
+/// Not always the path by which the source was named: for `run` the descriptor belongs to another mount
+/// namespace.
 pub fn root(shared: &Shared) -> PathBuf {
     let fd = shared.place.src_fd.as_raw_fd();
     std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_else(|_| shared.place.src.clone())
 }
 
-/// What is unwritten now. Paths are told below the source: the reader knows that one.
+/// Data that are unwritten now. Paths are relative to the source, which the reader knows.
 pub fn now(engine: &Engine, root: &Path) -> Dirty {
     let below = |path: String| match Path::new(&path).strip_prefix(root) {
         Ok(below) => below.display().to_string(),

@@ -1,4 +1,4 @@
-//! The recording of a trace: what the engine's recorder tells, as a capture.
+//! The recording of a trace: the engine's records, written as a capture.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Tally {
 }
 
 impl Recording {
-    /// None: somebody records already.
+    /// None: a recording is under way already.
     pub fn begin(engine: &Arc<Engine>) -> Option<Recording> {
         Some(Recording { recorder: engine.record()?, engine: engine.clone() })
     }

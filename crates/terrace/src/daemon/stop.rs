@@ -1,4 +1,5 @@
-//! An orderly end: everything written back, then the mount taken away. The main door's loop sees that and ends the rest.
+//! An orderly stop: everything is written back, then the mount is taken away. The loop of the mount path sees
+//! that and ends the rest.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use crate::sys;
 pub struct Stopper {
     engine: Arc<Engine>,
     mnt: PathBuf,
-    /// What tells our mount from another at the same path.
+    /// Distinguishes our mount from another at the same path.
     mount_dev: Option<(u32, u32)>,
     root: PathBuf,
     kind: Kind,
@@ -33,22 +34,22 @@ pub struct Stopper {
 /// How far it is. Locked through a stop: one at a time.
 #[derive(Debug, Default)]
 struct State {
-    /// The mount is gone: what is mounted there later is not ours.
+    /// The mount is gone: a later mount at its place is not ours.
     gone: bool,
-    /// What cannot be written was given up, and somebody told.
+    /// Unwritable data was given up, and that was reported.
     given_up: bool,
 }
 
-/// What an orderly stop left.
+/// The result of an orderly stop.
 #[derive(Debug, Default)]
 pub struct Stopped {
     /// Open files of programs, which are served until they are closed.
     pub in_use: bool,
-    /// What could not be written.
+    /// Data that could not be written.
     pub lost: Option<Dirty>,
 }
 
-/// How often and how long an end that nobody waits for tries to write.
+/// How often and how long unwritable data is tried again when no command waits for the end.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
 
@@ -90,11 +91,11 @@ impl Stopper {
         Ok(stopped)
     }
 
-    /// Unmounts our mount and no other; the answer is whether it goes on for those who use it.
+    /// Unmounts our mount and no other. Returns true if it stays for programs that use it.
     fn unmount(&self, lazy: bool) -> Result<bool, No> {
         match mounts::layer(&self.mnt, self.mount_dev) {
             Layer::Top => {}
-            // Somebody has unmounted it by hand.
+            // It was unmounted by hand.
             Layer::Gone => return Ok(false),
             Layer::Below(fstype) => {
                 return Err(No { code: "covered", why: format!("{fstype} is mounted over it") });
@@ -113,8 +114,8 @@ impl Stopper {
         }
     }
 
-    /// The last writes of an instance whose mount is gone. A source that refuses them is asked again for a while: nobody can
-    /// any more. What is still refused then is lost.
+    /// Writes the last data of an instance whose mount is gone. A source that refuses them is tried again for
+    /// a while, because no command can do that later. Data that is still refused is lost.
     pub fn write_the_rest(&self) -> io::Result<()> {
         let given_up = {
             let mut state = self.state.lock();
@@ -131,7 +132,7 @@ impl Stopper {
         written
     }
 
-    /// SIGTERM stops, lazily: an end was asked for, and nobody reads an answer.
+    /// SIGTERM stops lazily: the sender asked for the end, and waits for no answer.
     pub fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
@@ -146,8 +147,9 @@ impl Stopper {
         }
     }
 
-    /// What cannot be written keeps a mount, with its data and the reason in the log: somebody can make room and ask again. The private
-    /// mount of a command that is gone can be reached by nobody: after a while it goes, with what it could not write.
+    /// Data that cannot be written keeps a mount alive, with the reason in the log: the user can make room
+    /// and ask again. The private mount of a command that has ended cannot be reached: after a while it ends,
+    /// and its unwritten data is lost.
     fn obey(&self) {
         for tried in 1.. {
             let last = self.kind == Kind::Run && tried == TRIES;

@@ -1,7 +1,7 @@
 //! Descriptors that a dead terraced had open and no table names: connections, data files, its rings.
 //!
-//! They live on in the table shared with the keeper. They are found before the new terraced opens or closes anything, and closed when
-//! it has taken over what it needs.
+//! They stay open in the table shared with the keeper. They are listed before the new terraced opens or
+//! closes anything, and closed after it has taken over the descriptors that it needs.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -16,26 +16,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Writes take no longer than this on a source that works.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
-/// What nobody needs of that which was open when this terraced began.
+/// Descriptors that were open when this terraced began and that are not needed.
 #[derive(Debug, Default)]
 pub struct Strays {
     found: Vec<RawFd>,
 }
 
 impl Strays {
-    /// All descriptors open now but the keeper's and those that a durable table names. To be asked before the tables are taken over: what
-    /// that closes is no stray, and its number may stand for something of this terraced soon.
+    /// All descriptors open now except the keeper's and those that a durable table names. Call it before the
+    /// tables are taken over: that closes descriptors, whose numbers may be those of new files of this
+    /// terraced soon.
     pub fn left_by_the_dead(shared: &Shared) -> io::Result<Strays> {
         let named = descriptors_named(shared)?;
         let stray = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
         Ok(Strays { found: crate::sys::open_descriptors()?.into_iter().filter(stray).collect() })
     }
 
-    /// Waits for the writes that the dead one had begun: they still read its frames, and must not reach the source after newer ones. No longer than
-    /// the source takes for them, which nobody can shorten. Then the rings are closed: they make room for those of this terraced.
+    /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach
+    /// the source after newer ones. It waits as long as the source takes, which cannot be shortened. Then the
+    /// rings are closed, which frees their descriptors.
     ///
     /// # Errors
-    /// A ring cannot be looked at, so that nobody knows what it still writes.
+    /// The state of a ring cannot be read, so its writes are unknown.
     pub fn finish_writes(&mut self) -> io::Result<()> {
         let rings: Vec<RawFd> = self.found.extract_if(.., |fd| is_ring(*fd)).collect();
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What mount(8) and umount(8) call us: helpers of a type of file system, told by the name of the program.
+//! Helpers of mount(8) and umount(8) for one type of file system, selected by the name of the program.
 //!
 //! ```text
 //! /sbin/mount.fuse.terrace SRC MNT [-sfnv] [-N namespace] [-o options] [-t type]

@@ -5,7 +5,7 @@ use rustix::mount::MountFlags;
 use crate::cli::Tuning;
 use crate::error::{Failure, Result};
 
-/// What the options say.
+/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
     /// For the kernel.
@@ -19,7 +19,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Adds what the options set to what the flags have not.
+    /// Applies the options where no flag overrides them.
     pub fn tune(&self, tuning: &mut Tuning) {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
         tuning.policy = tuning.policy.take().or_else(|| self.policy.clone());
@@ -50,7 +50,7 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("lazytime", MountFlags::LAZYTIME, true),
 ];
 
-/// Options for mount(8), fstab and systemd, or what terrace does anyway.
+/// Options for mount(8), fstab and systemd, or for what terrace does anyway.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -72,11 +72,13 @@ const IGNORED: &[&str] = &[
     "silent",
 ];
 
-/// Keys of comments, and of what the kernel's table says of our mounts: mount(8) repeats that when it remounts.
+/// Keys of comments, and keys that the kernel's table shows for our mounts: mount(8) repeats them at a
+/// remount.
 const REPEATED: &[&str] =
     &["comment", "fd", "rootmode", "user_id", "group_id", "max_read", "blksize", "fsname", "subtype"];
 
-/// Reads an option list; an unknown one is an error, as a slip would otherwise go unnoticed, unless mount(8) was told to be `sloppy`.
+/// Reads an option list. An unknown option is an error, so that typing errors are noticed, unless mount(8)
+/// asked for `sloppy`.
 pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
     let mut options =
         Options { flags: MountFlags::empty(), remount: false, memory: None, policy: None, config: None };

@@ -7,10 +7,10 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// Where the kernel shows connections, if somebody has mounted it there.
+/// The kernel's directory of connections, if it is mounted there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// For tests: nobody may abort.
+/// For tests: abort is refused.
 const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
 
 /// The file of one connection that aborts it.
@@ -20,8 +20,8 @@ const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
 pub struct Abort(OwnedFd);
 
 impl Abort {
-    /// Of the mount of this device. The file belongs to who has mounted; where the kernel's directory is not mounted, only root gets
-    /// at it.
+    /// The connection of the mount of this device. The file belongs to the mounter; where the kernel's
+    /// directory is not mounted, only root can reach it.
     pub fn of(dev: (u32, u32)) -> io::Result<Abort> {
         if std::env::var_os(NO_ABORT).is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());

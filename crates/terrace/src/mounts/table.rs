@@ -1,4 +1,4 @@
-//! /proc/PID/mountinfo: what is mounted where, as proc(5) describes it.
+//! /proc/PID/mountinfo: the table of mounts, as proc(5) describes it.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,14 +16,14 @@ pub struct Entry {
     pub point: PathBuf,
     /// `ext4`, `fuse.terrace`, ...
     pub fstype: String,
-    /// What is mounted.
+    /// The source of the mount.
     pub source: PathBuf,
     /// Options of the file system.
     pub options: String,
 }
 
 impl Entry {
-    /// Who has mounted a file system of FUSE.
+    /// The user that mounted a FUSE file system.
     pub fn user_id(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
@@ -60,7 +60,7 @@ pub fn at(path: &Path) -> Option<Entry> {
 /// Where one mount lies among those at its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layer {
-    /// On top: it is what the path names.
+    /// On top: the path names it.
     Top,
     /// Under another, of this type.
     Below(String),

@@ -1,23 +1,25 @@
-//! A mount namespace of one's own: directly for root, inside a user namespace for everybody else.
+//! A private mount namespace: directly for root, inside a user namespace for other users.
 
 use std::io;
 
 use rustix::mount::MountPropagationFlags;
 use rustix::thread::UnshareFlags;
 
-/// Why there is none, and what to do about it.
+/// Why there is none, and the cure.
 #[derive(Debug)]
 pub struct Refused {
     /// The kernel's reason.
     pub err: io::Error,
-    /// What the user can do.
+    /// The user's next step.
     pub cure: &'static str,
 }
 
-/// Moves this process into a mount namespace whose mounts are seen by nobody else; mounts made outside still come in.
+/// Moves this process into a mount namespace whose mounts no other process sees; mounts made outside still
+/// come in.
 ///
-/// In the user namespace the user keeps his own id, so that the command sees itself as before; files of all others appear as
-/// nobody's, which is a limit of a namespace that needs no privilege. Rights to mount end with the exec of the command.
+/// In the user namespace the user keeps their id, so that the command sees itself as before; files of all
+/// others appear as nobody's, which is a limit of a namespace that needs no privilege. The right to mount
+/// ends with the exec of the command.
 pub fn private_mounts() -> Result<(), Refused> {
     match unshare(UnshareFlags::NEWNS) {
         Err(rustix::io::Errno::PERM) => private_user()?,

@@ -14,8 +14,9 @@ use crate::sys::{self, SignalNumber};
 
 use super::Keeper;
 
-/// Signals that are taken while the command runs. What the terminal sends it sends to the command as well: taking it means not
-/// dying of it. What a process sends to us goes on to the command.
+/// Signals that are caught while the command runs. The terminal sends its signals to the command as well:
+/// catching them here only means not to die of them. Signals that a process sends to us are forwarded to the
+/// command.
 const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -42,10 +43,11 @@ pub fn run(
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).envs(environment.iter().cloned());
     if let Some(cwd) = cwd {
-        // The directory we stand in is below the mount; the command's is the same one as terrace serves it.
+        // Our working directory is below the mount; the command's is the same one as terrace serves it.
         command.current_dir(cwd);
     }
-    // The keeper hears which process it is before that begins the command: whenever we are killed, it knows what to wait for.
+    // The keeper gets the process id before the command begins: whenever we are killed, it knows for which
+    // process to wait.
     let begin = move || {
         line.say_pid();
         sys::restore_mask(&before)

@@ -1,4 +1,4 @@
-//! Where the preload library is, and what it and its program are told by the environment.
+//! Finds the preload library, and sets the environment for it and its program.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -32,8 +32,8 @@ pub fn find() -> Result<PathBuf> {
     })
 }
 
-/// What the program's environment gets. By the device number of the mount the library knows files that it may serve,
-/// before it asks anybody anything.
+/// The variables for the program's environment. By the device number of the mount the library recognises
+/// files that it may serve, before it sends any request.
 pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
@@ -55,7 +55,7 @@ fn loadable(library: &Path, instance: &Instance) -> PathBuf {
     link
 }
 
-/// Ours first: what comes after it is what our calls fall through to.
+/// Ours first: our calls fall through to the libraries after it.
 fn joined(library: &Path, before: &std::ffi::OsStr) -> OsString {
     let mut all = library.as_os_str().to_owned();
     let others = before.as_bytes().split(|byte| b" :".contains(byte));

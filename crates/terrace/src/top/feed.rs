@@ -30,7 +30,7 @@ pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Asks again and again, as long as somebody listens.
+/// Asks at intervals, as long as the receiver lives.
 pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapshot>)> {
     let (said, heard) = sync_channel(1);
     std::thread::spawn(move || {

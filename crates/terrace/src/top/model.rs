@@ -50,7 +50,7 @@ impl Counter {
     ];
 }
 
-/// Sizes at one time, bytes, and what is not counted.
+/// Sizes at one time, bytes, and values that are not counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
     /// What terrace has in all, and may have.

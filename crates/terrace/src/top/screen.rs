@@ -42,7 +42,7 @@ fn table(rows: Vec<[String; 3]>) -> Table<'static> {
     Table::new(rows.into_iter().map(row), widths).header(heads)
 }
 
-/// What is watched, and what is wrong with it.
+/// The watched mount, and its problem.
 fn title(view: &View) -> String {
     let mut title = match &view.now {
         Some(now) => format!("terrace {}", now.title),
@@ -176,7 +176,7 @@ pub fn line(view: &View) -> String {
     )
 }
 
-/// A whole number, three digits at a time; millions of what is too long.
+/// A whole number, in groups of three digits; in millions where it is too long.
 fn count(value: f64) -> String {
     if value >= 1e8 {
         return format!("{} M", count(value / 1e6));

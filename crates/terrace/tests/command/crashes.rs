@@ -108,7 +108,7 @@ fn limit_descriptors(limit: u64) -> std::io::Result<()> {
 
 /// What a kernel before 6.9 can do: requests under way at the crash fail, everything else goes on.
 #[test]
-fn a_kernel_that_cannot_resend_fails_what_was_under_way_and_no_more() {
+fn kernel_without_resend_fails_only_requests_under_way() {
     if !possible() {
         return;
     }

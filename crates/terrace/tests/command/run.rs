@@ -209,7 +209,7 @@ fn the_death_of_its_instance_is_a_failure() {
 
 /// Nobody is left to say it: the next run on the same directory does.
 #[test]
-fn what_a_run_lost_that_died_with_its_command_is_told_by_the_next() {
+fn next_run_reports_loss_of_run_that_died_with_its_command() {
     if !possible() {
         return;
     }
@@ -277,7 +277,7 @@ fn an_instance_that_gave_up_is_a_failure() {
 
 /// Somebody stops it in order: nothing is lost, and nothing has failed.
 #[test]
-fn an_instance_that_is_stopped_before_its_command_has_not_failed() {
+fn instance_stopped_before_its_command_has_not_failed() {
     if !possible() {
         return;
     }

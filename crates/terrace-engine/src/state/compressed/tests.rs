@@ -173,7 +173,7 @@ fn what_leaves_dram_is_read_from_less_of_it() {
 }
 
 #[test]
-fn whoever_needs_a_frame_meanwhile_takes_no_page_that_is_being_compressed() {
+fn eviction_skips_pages_that_are_being_compressed() {
     let mut s = Squeezed::new(Mode::Lz4);
     // Back in DRAM.
     (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
@@ -191,7 +191,7 @@ fn whoever_needs_a_frame_meanwhile_takes_no_page_that_is_being_compressed() {
 
 /// Two threads that compress would do that; there is one, so it takes a batch that is kept back.
 #[test]
-fn a_page_that_the_tier_has_already_is_counted_and_stays_as_it_is() {
+fn duplicate_page_is_counted_and_present_one_stays() {
     let mut s = Squeezed::new(Mode::Lz4);
     s.engine.drop_clean();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
@@ -252,7 +252,7 @@ fn a_damaged_page_is_read_from_the_source() {
 }
 
 #[test]
-fn a_damaged_page_is_read_from_the_source_though_no_frame_is_free() {
+fn damaged_page_is_read_from_source_without_a_free_frame() {
     let s = Squeezed::new(Mode::Mixed);
     s.damage();
     let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.cx.state.lock().claim()).collect();
@@ -294,7 +294,7 @@ fn what_reads_take_is_what_a_miss_costs() {
 }
 
 #[test]
-fn what_comes_back_through_the_main_door_tells_what_a_miss_costs_and_what_is_new_does_not() {
+fn refault_reads_update_miss_cost_and_first_reads_do_not() {
     let s = Squeezed::under("strata", Mode::Lz4);
     let read = |s: &Squeezed| s.engine.cx.state.lock().compressed.as_ref().unwrap().source_read;
     assert_eq!(read(&s), [0; 3], "all was new");
