@@ -90,7 +90,9 @@ impl Engine {
         let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
         cx.count_memory(move || of_clients.bytes());
         cx.count_memory(move || of_recording.bytes());
-        cx.count_memory(decompress::decoder_bytes);
+        if cx.config.compressed.codec.is_some() {
+            cx.count_memory(decompress::decoder_bytes);
+        }
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));
