@@ -33,12 +33,17 @@ impl From<RawFd> for PathFd {
     }
 }
 
+/// A descriptor, and whether the kernel's page cache may be bypassed: in one word and a half, for there are as many as files.
+#[derive(Debug)]
+enum Named {
+    Shared(Arc<OwnedFd>, bool),
+    Borrowed(RawFd, bool),
+}
+
 /// A source file.
 #[derive(Debug)]
 pub struct SourceFile {
-    path_fd: PathFd,
-    /// May the kernel's page cache be bypassed?
-    bypass: bool,
+    named: Named,
     read: Slot,
     write: Slot,
     tail: Slot,
@@ -86,23 +91,30 @@ impl DataFd {
 impl SourceFile {
     /// A file named by an O_PATH descriptor.
     pub fn new(path_fd: impl Into<PathFd>) -> SourceFile {
-        SourceFile {
-            path_fd: path_fd.into(),
-            bypass: true,
-            read: Slot::default(),
-            write: Slot::default(),
-            tail: Slot::default(),
-        }
+        SourceFile::named(path_fd.into(), true)
     }
     /// As `new`, read and written through the kernel's page cache.
     pub(crate) fn through_page_cache(path_fd: impl Into<PathFd>) -> SourceFile {
-        SourceFile { bypass: false, ..SourceFile::new(path_fd) }
+        SourceFile::named(path_fd.into(), false)
+    }
+    fn named(path_fd: PathFd, bypass: bool) -> SourceFile {
+        let named = match path_fd {
+            PathFd::Shared(fd) => Named::Shared(fd, bypass),
+            PathFd::Borrowed(fd) => Named::Borrowed(fd, bypass),
+        };
+        SourceFile { named, read: Slot::default(), write: Slot::default(), tail: Slot::default() }
+    }
+    /// May the kernel's page cache be bypassed?
+    fn bypass(&self) -> bool {
+        match self.named {
+            Named::Shared(_, bypass) | Named::Borrowed(_, bypass) => bypass,
+        }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
-        match &self.path_fd {
-            PathFd::Shared(fd) => fd.as_fd(),
+        match &self.named {
+            Named::Shared(fd, _) => fd.as_fd(),
             // SAFETY: open as long as this is (see `PathFd::Borrowed`).
-            PathFd::Borrowed(fd) => unsafe { BorrowedFd::borrow_raw(*fd) },
+            Named::Borrowed(fd, _) => unsafe { BorrowedFd::borrow_raw(*fd) },
         }
     }
     /// Status of the file.
@@ -170,7 +182,7 @@ impl SourceFile {
         if writer.is_some() {
             return; // Somebody has opened it meanwhile, and may be using that.
         }
-        let direct = self.bypass
+        let direct = self.bypass()
             && fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT)).is_ok();
         *writer = Some(Arc::new(DataFd::new(fd, direct)));
     }
@@ -212,7 +224,7 @@ impl SourceFile {
                 opened => opened,
             }
         };
-        if self.bypass {
+        if self.bypass() {
             match open(OFlags::DIRECT) {
                 Err(Errno::INVAL) => {} // The source cannot do that.
                 opened => return Ok(DataFd::new(opened?, true)),
