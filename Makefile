@@ -31,7 +31,8 @@ PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-sourc
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
-PACKAGES_test := $(PACKAGES_demo) procps e2fsprogs attr libjemalloc2 python3 postgresql
+PACKAGES_lint := codespell
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 python3 postgresql
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
@@ -82,8 +83,10 @@ bench-policies: packages-build toolchain
 demo: packages-demo build
 	bash bench/demo.sh
 
-lint:
+## lint: formatting, clippy, spelling
+lint: packages-lint
 	$(CARGO) fmt --all --check
+	git ls-files -z ':!data' ':!bench/runs' ':!*.svg' ':!*.lock' ':!*.zst' ':!xtask/xfstests' | xargs -0 codespell
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The protocols of the shared segment under every interleaving of their atomics.

@@ -38,7 +38,8 @@ struct Module {
 #[derive(Debug, Default)]
 struct Crate(Vec<Module>);
 
-fn is_test(attrs: &[syn::Attribute]) -> bool {
+/// Whether an item is compiled for tests only.
+pub fn is_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|a| {
         a.path().is_ident("cfg") && a.parse_args::<syn::Path>().is_ok_and(|what| what.is_ident("test"))
     })

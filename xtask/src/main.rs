@@ -4,6 +4,7 @@
 //! each other in a circle, that files stay readable, and that documents name tests and functions that exist. `xfstests/run.sh` runs that suite on mounts.
 
 mod circles;
+mod screens;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,14 @@ fn lengths() -> Vec<String> {
 }
 
 /// Files of one crate that import each other in a circle.
+/// Functions of crates, without those of test programs, that are longer than a screen.
+fn long_functions() -> Vec<String> {
+    let name = |path: &Path| path.strip_prefix(root()).unwrap_or(path).display().to_string();
+    let of_tests = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
+    let sources = all_sources().into_iter().filter(|(path, _)| !of_tests(path));
+    sources.flat_map(|(path, text)| screens::too_long(&name(&path), &text)).collect()
+}
+
 fn import_circles() -> Vec<String> {
     let crates = fs::read_dir(root().join("crates")).into_iter().flatten().flatten().map(|e| e.path());
     circles::all(&root(), &crates.chain([root().join("xtask")]).collect::<Vec<_>>())
@@ -269,9 +278,17 @@ fn known_failures(list: &str) -> Vec<String> {
 
 fn main() {
     let known = fs::read_to_string(root().join("xtask/xfstests/known.txt")).expect("known.txt");
-    let bad =
-        [imports(), import_circles(), lengths(), promises(), functions(), links(), known_failures(&known)]
-            .concat();
+    let bad = [
+        imports(),
+        import_circles(),
+        lengths(),
+        long_functions(),
+        promises(),
+        functions(),
+        links(),
+        known_failures(&known),
+    ]
+    .concat();
     for line in &bad {
         eprintln!("{line}");
     }
@@ -306,6 +323,10 @@ mod tests {
     #[test]
     fn files_stay_readable() {
         assert_eq!(super::lengths(), Vec::<String>::new());
+    }
+    #[test]
+    fn functions_fit_a_screen() {
+        assert_eq!(super::long_functions(), Vec::<String>::new());
     }
     #[test]
     fn known_failures_have_reasons() {

@@ -1,0 +1,78 @@
+//! Functions that fit a screen: from the line of `fn` to that of the closing brace. Tests do not count (`#[cfg(test)]`).
+
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+
+/// Lines of a function at the most. Of all functions of this project 99 in 100 have fewer than 40.
+pub const LINES_MAX: usize = 60;
+/// Why these functions are longer.
+const LONG: &[(&str, &str)] = &[
+    ("crates/terrace-engine/src/observe/stat.rs::stats", "a line a counter"),
+    ("crates/terrace-preload/src/hooks/process.rs::syscall", "an arm a system call"),
+];
+
+/// A function: its name, the line where it begins, its lines.
+type Found = (String, usize, usize);
+
+#[derive(Default)]
+struct Functions(Vec<Found>);
+
+impl Functions {
+    fn note(&mut self, sig: &syn::Signature, block: &syn::Block) {
+        let (first, last) = (sig.fn_token.span().start().line, block.brace_token.span.close().end().line);
+        self.0.push((sig.ident.to_string(), first, last + 1 - first));
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !crate::circles::is_test(&item.attrs) {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.note(&item.sig, &item.block);
+        syn::visit::visit_item_fn(self, item);
+    }
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.note(&item.sig, &item.block);
+        syn::visit::visit_impl_item_fn(self, item);
+    }
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.note(&item.sig, block);
+        }
+        syn::visit::visit_trait_item_fn(self, item);
+    }
+}
+
+/// The functions of a source that are longer than a screen and have no reason.
+pub fn too_long(file: &str, text: &str) -> Vec<String> {
+    let parsed = match syn::parse_file(text) {
+        Ok(parsed) => parsed,
+        Err(err) => return vec![format!("{file}: {err}")],
+    };
+    let mut functions = Functions::default();
+    functions.visit_file(&parsed);
+    let has_reason = |name: &str| LONG.iter().any(|(long, _)| *long == format!("{file}::{name}"));
+    let long = functions.0.into_iter().filter(|(name, _, lines)| *lines > LINES_MAX && !has_reason(name));
+    long.map(|(name, at, lines)| format!("{file}:{at}: {name} has {lines} lines, {LINES_MAX} at the most"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LINES_MAX, too_long};
+
+    #[test]
+    fn long_functions_are_reported_and_tests_are_not() {
+        let lines = |n: usize| "    x();\n".repeat(n);
+        let function = |n| format!("fn f() {{\n{}}}\n", lines(n));
+        assert_eq!(too_long("a.rs", &function(LINES_MAX - 2)), Vec::<String>::new());
+        assert_eq!(too_long("a.rs", &function(LINES_MAX - 1)).len(), 1);
+        assert_eq!(too_long("a.rs", &format!("impl A {{ {} }}", function(LINES_MAX))).len(), 1);
+        assert!(
+            too_long("a.rs", &format!("#[cfg(test)]\nmod tests {{ {} }}", function(LINES_MAX))).is_empty()
+        );
+    }
+}
