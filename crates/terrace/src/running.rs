@@ -127,9 +127,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         }
     }
     let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
-    if let Some(dev) = dev {
-        unmount_under_runs(&seen().unwrap_or_default(), dev);
-    }
+    unmount_under_runs(&seen().unwrap_or_default(), dev);
     if !wait_for_end(instance, SOON)
         && let Some(seen) = seen()
     {
@@ -169,7 +167,8 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
 /// Unmounts the copies in the namespaces of commands of `terrace run` that do not use them, so that an
 /// unrelated command does not keep the daemon. For copies that cannot be unmounted, `umount` waits, or
 /// reports them.
-fn unmount_under_runs(seen: &[holders::Holder], dev: (u32, u32)) {
+fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
+    let Some(dev) = dev else { return };
     for copy in holders::under_runs(seen) {
         let _ = mounts::unmount_in(copy.pid, &copy.path, dev);
     }
