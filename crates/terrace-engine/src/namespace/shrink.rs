@@ -147,8 +147,13 @@ impl Pressure {
         self.bell.notify_one();
     }
 
+    /// There is a shrinker from now on.
+    pub(super) fn announce_shrinker(&self) {
+        self.shrinks.store(true, Ordering::Release);
+    }
+
     /// Is there a shrinker?
-    pub(super) fn shrinks(&self) -> bool {
+    fn shrinks(&self) -> bool {
         self.shrinks.load(Ordering::Acquire)
     }
 
@@ -312,7 +317,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         let (mut freed, mut looked) = (Freed::default(), Instant::now());
-        pressure.shrinks.store(true, Ordering::Release);
+        pressure.announce_shrinker();
         while !pressure.ended.load(Ordering::Acquire) {
             if looked.elapsed() >= ROUND {
                 looked = Instant::now();

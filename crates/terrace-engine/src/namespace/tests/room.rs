@@ -50,10 +50,12 @@ fn room_is_made_by_the_shrinker_for_those_who_answer() {
     known.iter().for_each(|&nodeid| drop(namespace.inodes.release(nodeid, 1)));
     std::thread::scope(|scope| {
         namespace.set_threads(4);
-        let shrinker = scope.spawn(|| namespace.shrink_loop());
-        while !namespace.pressure.shrinks() {
-            std::thread::yield_now();
-        }
+        // The shrinker comes late, so that the lookup finds no room.
+        namespace.pressure.announce_shrinker();
+        let shrinker = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            namespace.shrink_loop();
+        });
         let found = namespace.lookup(&mut namespace.begin(caller(1000)), ROOT, name("f0"));
         namespace.end_shrinking();
         shrinker.join().unwrap();
