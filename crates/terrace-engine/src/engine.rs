@@ -5,7 +5,7 @@ use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
-use crate::file::source::SourceFile;
+use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
 use crate::observe::lru::{self, Refused};
@@ -15,7 +15,7 @@ use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
-use crate::path::{objects, resize, sync, write};
+use crate::path::{decompress, objects, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
 use crate::rings::Rings;
@@ -25,7 +25,7 @@ use crate::state::compressed::Compressed;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::lru::{Evicted, Lru};
@@ -92,6 +92,9 @@ impl Engine {
         let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
         cx.count_memory(move || of_clients.bytes());
         cx.count_memory(move || of_recording.bytes());
+        if cx.config.compressed.codec.is_some() {
+            cx.count_memory(decompress::decoder_bytes);
+        }
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));
@@ -178,13 +181,12 @@ impl Engine {
 
 /// Objects.
 impl Engine {
-    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
-    /// object; `size` is the file's.
+    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's.
     ///
     /// # Errors
     /// ENFILE if the object table has no room near the object's hash.
-    pub fn object(&self, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
-        objects::object(&self.cx, id, path_fd, size)
+    pub fn object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
+        objects::object(&self.cx, id, path_fd.into(), size)
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
@@ -213,8 +215,8 @@ impl Engine {
         self.cx.unwritten_objects().iter().filter_map(failing).collect()
     }
     /// Takes over the object `id` if the dead daemon had published it.
-    pub fn reattach_object(&self, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
-        recover::reattach_object(&self.cx, id, path_fd)
+    pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
+        recover::reattach_object(&self.cx, id, path_fd.into())
     }
     /// Takes over all pages of the reattached objects, and empties the slots of all others.
     pub fn recover_pages(&self) -> Recovered {

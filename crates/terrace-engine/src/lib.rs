@@ -48,5 +48,5 @@ pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::read::AccessPath;
 pub use segment::SegmentHandles;
-pub use source::SourceFile;
+pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::Mode as Codec;

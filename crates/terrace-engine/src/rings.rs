@@ -66,8 +66,8 @@ pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
     /// Counters of clients that are gone.
     gone: Mutex<Totals>,
-    /// Rings of clients that have ended, with unread records in their lanes.
-    leaving: Mutex<Vec<Arc<Ring>>>,
+    /// Rings of clients that have ended, with unread records in their lanes. None: no recording reads them.
+    leaving: Mutex<Option<Vec<Arc<Ring>>>>,
 }
 
 impl Rings {
@@ -80,20 +80,27 @@ impl Rings {
     pub(crate) fn add(&self, ring: Arc<Ring>) {
         self.live.write().push(ring);
     }
-    /// A client has ended. `keep_lanes`: its lanes still have to be read.
-    pub(crate) fn remove(&self, ring: &Arc<Ring>, keep_lanes: bool) {
+    /// A client has ended. During a recording its lanes still have to be read.
+    pub(crate) fn remove(&self, ring: &Arc<Ring>) {
         let mut live = self.live.write();
         live.retain(|r| !Arc::ptr_eq(r, ring));
         let mut gone = self.gone.lock();
         *gone = gone.plus(Totals::of(ring));
-        let mut leaving = self.leaving.lock();
-        if keep_lanes && leaving.len() < LEAVING_MAX {
+        if let Some(leaving) = self.leaving.lock().as_mut().filter(|leaving| leaving.len() < LEAVING_MAX) {
             leaving.push(ring.clone());
         }
     }
+    /// Somebody records from now on: the rings of clients that end are kept for [`Rings::take_leaving`].
+    pub(crate) fn keep_leaving(&self) {
+        *self.leaving.lock() = Some(Vec::new());
+    }
+    /// Nobody records any more.
+    pub(crate) fn drop_leaving(&self) {
+        *self.leaving.lock() = None;
+    }
     /// The rings of clients that have ended since the last call.
     pub(crate) fn take_leaving(&self) -> Vec<Arc<Ring>> {
-        std::mem::take(&mut *self.leaving.lock())
+        self.leaving.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
     /// Sums of the counters of all clients, including those that have ended.
     pub(crate) fn totals(&self) -> Totals {
@@ -103,5 +110,32 @@ impl Rings {
     pub(crate) fn read_totals(&self) -> ReadTotals {
         let Totals { hits, tier_hits, misses, reads, read_ns, .. } = self.totals();
         ReadTotals { hits, compressed_hits: tier_hits, misses, reads, read_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_shm::map::memfd;
+
+    #[test]
+    fn lanes_of_an_ended_client_are_kept_while_somebody_records() {
+        let rings = Rings::default();
+        let ended = || {
+            let fd = memfd("ring", Ring::file_bytes(1)).unwrap();
+            let ring = Arc::new(Ring::attach(&fd, 1).unwrap());
+            rings.add(ring.clone());
+            rings.remove(&ring);
+            Arc::downgrade(&ring)
+        };
+        assert!(ended().upgrade().is_none(), "nobody would read it");
+        rings.keep_leaving();
+        let kept = ended();
+        assert!(kept.upgrade().is_some_and(|kept| Arc::ptr_eq(&kept, &rings.take_leaving()[0])));
+        let unread = ended();
+        // However the end of a client and that of the recording fall: what is decided under one lock is not left over.
+        rings.drop_leaving();
+        assert!(unread.upgrade().is_none() && ended().upgrade().is_none());
+        assert!(rings.take_leaving().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::Stat;
@@ -60,7 +60,7 @@ impl PageCache for Engine {
     type Object = ObjectRef;
     type Cursor = ErrorCursor;
 
-    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
+    fn object(&self, id: u64, path_fd: Arc<OwnedFd>, size: u64) -> io::Result<ObjectRef> {
         Engine::object(self, id, path_fd, size)
     }
     fn remembers(&self, object: &ObjectRef) -> bool {
@@ -72,7 +72,7 @@ impl PageCache for Engine {
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }
-    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<ObjectRef> {
+    fn reattach(&self, id: u64, path_fd: Arc<OwnedFd>) -> Option<ObjectRef> {
         self.reattach_object(id, path_fd)
     }
     fn forget_object(&self, id: u64) -> io::Result<()> {

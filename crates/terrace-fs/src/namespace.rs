@@ -35,6 +35,8 @@ pub struct NamespaceConfig {
     pub negative_ttl: Duration,
     /// Does the last close of a descriptor write the file back, so that programs beside the mount see it?
     pub flush_on_close: bool,
+    /// Descriptors below the limit that are not for this daemon.
+    pub descriptors_spared: u64,
 }
 
 impl Default for NamespaceConfig {
@@ -45,6 +47,7 @@ impl Default for NamespaceConfig {
             entry_ttl: Duration::from_secs(3600),
             negative_ttl: Duration::from_secs(1),
             flush_on_close: true,
+            descriptors_spared: 0,
         }
     }
 }
@@ -107,10 +110,10 @@ impl<C: PageCache> Namespace<C> {
     fn reattach_objects(inodes: &InodeTable<C::Object>, cache: &C) -> Result<()> {
         for inode in inodes.all() {
             if inode.kind == Kind::File && inode.had_object() {
-                let object = match cache.reattach(inode.nodeid, inode.raw_fd()) {
+                let object = match cache.reattach(inode.nodeid, inode.shared_fd()) {
                     Some(object) => object,
                     // Killed between the note and the object.
-                    None => cache.object(inode.nodeid, inode.raw_fd(), inode.stat()?.st_size as u64)?,
+                    None => cache.object(inode.nodeid, inode.shared_fd(), inode.stat()?.st_size as u64)?,
                 };
                 if inode.noted_writer() >= 0 {
                     // SAFETY: noted after it was opened, and taken out before it is closed; the table owns it no longer.
@@ -144,7 +147,8 @@ impl<C: PageCache> Namespace<C> {
         handles: HandleTable<C>,
         durable: Arc<Durable>,
     ) -> Self {
-        let pressure = Pressure::new(inodes.max(), cache.objects_max(), limits::descriptors_max());
+        let descriptors_max = limits::descriptors_max().saturating_sub(config.descriptors_spared);
+        let pressure = Pressure::new(inodes.max(), cache.objects_max(), descriptors_max);
         Self {
             cache,
             config,
@@ -214,7 +218,7 @@ impl<C: PageCache> Namespace<C> {
         self.inodes.get(nodeid)
     }
 
-    /// The object of a regular file, made on first use. The caller holds the inode's `life`.
+    /// The object of a regular file, made on first use. The caller holds the inode's `life`, and so does not wait for room here.
     pub(crate) fn object_of(
         &self,
         inode: &Inode<C::Object>,
@@ -231,7 +235,7 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_object(true);
         let size = inode.stat()?.st_size as u64;
-        let object = self.with_room(|| self.cache.object(inode.nodeid, inode.raw_fd(), size))?;
+        let object = self.cache.object(inode.nodeid, inode.shared_fd(), size)?;
         life.object = Some(object.clone());
         self.pressure.object_made();
         Ok(object)

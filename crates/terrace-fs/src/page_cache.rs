@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::Stat;
@@ -21,14 +21,14 @@ pub trait PageCache: Send + Sync + 'static {
     /// Which write-back errors a handle has been told.
     type Cursor: Send + Sync + fmt::Debug;
 
-    /// The object `id`, made if need be: regular files only. `path_fd` stays open until the object is forgotten.
-    fn object(&self, id: u64, path_fd: RawFd, size: u64) -> io::Result<Self::Object>;
+    /// The object `id`, made if need be: regular files only. `path_fd` stays open as long as anybody holds the object.
+    fn object(&self, id: u64, path_fd: Arc<OwnedFd>, size: u64) -> io::Result<Self::Object>;
     /// Has the object pages in memory, or shadows of pages that were?
     fn remembers(&self, object: &Self::Object) -> bool;
     /// How many objects there may be at one time; near that, some cannot be made.
     fn objects_max(&self) -> usize;
     /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
-    fn reattach(&self, id: u64, path_fd: RawFd) -> Option<Self::Object>;
+    fn reattach(&self, id: u64, path_fd: Arc<OwnedFd>) -> Option<Self::Object>;
     /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
     /// the object stays, and its descriptor open.
     fn forget_object(&self, id: u64) -> io::Result<()>;

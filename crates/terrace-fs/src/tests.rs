@@ -20,6 +20,7 @@ use direct::Direct;
 #[path = "../tests/namespace/direct.rs"]
 mod direct;
 mod lives;
+mod room;
 
 const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
 const RESENT: u64 = 1 << 63;

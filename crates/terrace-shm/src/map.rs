@@ -6,7 +6,7 @@ use crate::layout::{
 };
 use crate::sync::{AtomicU8, Ordering};
 use crate::zobject::Handle;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -55,7 +55,11 @@ impl Mapping {
                 munmap(start as *mut _, len)?;
             }
         }
-        Ok(Mapping { base: NonNull::new(mapped? as *mut u8).expect("mmap returned null"), len })
+        let mapping = Mapping { base: NonNull::new(mapped? as *mut u8).expect("mmap returned null"), len };
+        // A core of the daemon, or of any client, would have the whole cache in it. A kernel that refuses serves as well.
+        // SAFETY: the mapping is ours; only what a core holds of it changes.
+        let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        Ok(mapping)
     }
     /// Start of the mapping.
     pub fn as_ptr(&self) -> *mut u8 {
@@ -426,6 +430,16 @@ mod tests {
         let geometry = Geometry { objects_max, inners_max: 8, leaves_max: 8, frames_max: 8, zspages_max: 0 };
         let fd = memfd("terrace-test", geometry.segment_bytes()).unwrap();
         Segment::create(&fd, geometry).unwrap()
+    }
+
+    #[test]
+    fn no_core_holds_the_cache() {
+        let seg = table(8);
+        let start = format!("{:x}-", seg.map.as_ptr() as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let ours = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let flags = ours.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
     }
 
     #[test]

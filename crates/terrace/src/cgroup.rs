@@ -1,9 +1,11 @@
 //! The memory control groups of this process: their limits, their use, and kills for lack of memory.
 //!
 //! Version 1 has a tree for the memory controller, version 2 one for all; both are found by /proc/self/cgroup
-//! and the table of mounts. Without a limit, or with one that cannot be read, there is no output.
+//! and the table of mounts. Without a limit there is no output. A file that cannot be read at the moment, for
+//! example for lack of a descriptor, is an error and not the same as no limit.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::mounts;
@@ -45,10 +47,13 @@ pub struct Limit {
 pub struct Groups(Vec<Group>);
 
 impl Groups {
-    /// Of this process; empty where none can be found.
-    pub fn own() -> Groups {
-        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Groups::found(&text, &mounts::table())
+    /// Of this process; empty where there are none.
+    ///
+    /// # Errors
+    /// They cannot be looked for.
+    pub fn own() -> io::Result<Groups> {
+        let text = read(Path::new("/proc/self/cgroup"))?.unwrap_or_default();
+        Ok(Groups::found(&text, &mounts::own_table()?))
     }
 
     /// By the text of /proc/PID/cgroup and the mounts. Where both versions are mounted, version 1 has the controller if it is named there.
@@ -79,22 +84,50 @@ impl Groups {
         Groups(all.map(|dir| Group { version, dir: dir.to_owned() }).collect())
     }
 
+    /// One of version 2, of these files.
+    #[cfg(test)]
+    pub fn of(dir: &Path) -> Groups {
+        Groups(vec![Group { version: Version::V2, dir: dir.to_owned() }])
+    }
+
     /// The lowest of all limits.
-    pub fn limit(&self) -> Option<Limit> {
-        self.0.iter().filter_map(Group::limit).min_by_key(|limit| limit.bytes)
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn limit(&self) -> io::Result<Option<Limit>> {
+        lowest(self.0.iter().map(Group::limit), |limit| limit.bytes)
     }
 
     /// The largest memory limit with which everything in the groups fits. `ours` is the cache's present
     /// memory. None: there is no limit.
-    pub fn fitting(&self, ours: u64) -> Option<u64> {
-        let of = |group: &Group| Some(fitting(group.limit()?.bytes, group.pinned()?, ours));
-        self.0.iter().filter_map(of).min()
+    ///
+    /// # Errors
+    /// A limit or the use of a group cannot be read.
+    pub fn fitting(&self, ours: u64) -> io::Result<Option<u64>> {
+        let of = |group: &Group| {
+            let Some(limit) = group.limit()? else { return Ok(None) };
+            Ok(group.pinned()?.map(|pinned| fitting(limit.bytes, pinned, ours)))
+        };
+        lowest(self.0.iter().map(of), |fits| *fits)
     }
 
     /// Processes of our own group that the kernel has killed for want of memory.
-    pub fn kills(&self) -> Option<u64> {
-        self.0.first()?.kills()
+    ///
+    /// # Errors
+    /// The count cannot be read.
+    pub fn kills(&self) -> io::Result<Option<u64>> {
+        self.0.first().map_or(Ok(None), Group::kills)
     }
+}
+
+/// The value with the lowest key, or the first error.
+fn lowest<T>(
+    mut found: impl Iterator<Item = io::Result<Option<T>>>,
+    key: impl Fn(&T) -> u64,
+) -> io::Result<Option<T>> {
+    found.try_fold(None, |least: Option<T>, next| {
+        Ok([least, next?].into_iter().flatten().min_by_key(|value| key(value)))
+    })
 }
 
 /// The part of a limit that is left for the cache, if `pinned` bytes are in use and `ours` of them are the
@@ -105,7 +138,7 @@ fn fitting(limit: u64, pinned: u64, ours: u64) -> u64 {
 }
 
 impl Group {
-    fn limit(&self) -> Option<Limit> {
+    fn limit(&self) -> io::Result<Option<Limit>> {
         let files: &[&str] = match self.version {
             Version::V1 => &["memory.limit_in_bytes"],
             // Above `high` the kernel delays every process.
@@ -113,34 +146,44 @@ impl Group {
         };
         let read = |name: &&str| {
             let file = self.dir.join(name);
-            let bytes = number(&file).filter(|bytes| *bytes < NO_LIMIT)?;
-            Some(Limit { bytes, file })
+            let bytes = number(&file)?.filter(|bytes| *bytes < NO_LIMIT);
+            Ok(bytes.map(|bytes| Limit { bytes, file }))
         };
-        files.iter().filter_map(read).min_by_key(|limit| limit.bytes)
+        lowest(files.iter().map(read), |limit| limit.bytes)
     }
 
     /// Bytes in use that the kernel cannot have back by dropping cached pages of files.
-    fn pinned(&self) -> Option<u64> {
-        let stat = fs::read_to_string(self.dir.join("memory.stat")).ok()?;
+    fn pinned(&self) -> io::Result<Option<u64>> {
+        let Some(stat) = read(&self.dir.join("memory.stat"))? else { return Ok(None) };
         let of = |names: &[&str]| names.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
         let (used, dropped) = match self.version {
             Version::V1 => ("memory.usage_in_bytes", of(&["total_inactive_file", "total_active_file"])),
             Version::V2 => ("memory.current", of(&["inactive_file", "active_file", "slab_reclaimable"])),
         };
-        Some(number(&self.dir.join(used))?.saturating_sub(dropped))
+        Ok(number(&self.dir.join(used))?.map(|used| used.saturating_sub(dropped)))
     }
 
-    fn kills(&self) -> Option<u64> {
+    fn kills(&self) -> io::Result<Option<u64>> {
         let name = match self.version {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         };
-        field(&fs::read_to_string(self.dir.join(name)).ok()?, "oom_kill")
+        Ok(read(&self.dir.join(name))?.and_then(|text| field(&text, "oom_kill")))
     }
 }
 
-fn number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
+/// A file of the kernel's; none where this kernel or this group has none, or a container hides it.
+fn read(file: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(None),
+        Err(err) => Err(err),
+    }
+}
+
+/// None where something else stands, as `max` does.
+fn number(file: &Path) -> io::Result<Option<u64>> {
+    Ok(read(file)?.and_then(|text| text.trim().parse().ok()))
 }
 
 /// The number behind `name` in lines of `name number`.
@@ -149,13 +192,17 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Processes that the kernel has killed on this machine for want of memory, in whatever group.
-pub fn kills_of_the_machine() -> Option<u64> {
-    field(&fs::read_to_string("/proc/vmstat").ok()?, "oom_kill")
+///
+/// # Errors
+/// The count cannot be read.
+pub fn kills_of_the_machine() -> io::Result<Option<u64>> {
+    Ok(read(Path::new("/proc/vmstat"))?.and_then(|text| field(&text, "oom_kill")))
 }
 
 /// One line, if the control group cannot hold `memory` and what terrace needs besides.
 pub fn too_small_for(memory: Size) -> Option<String> {
-    Groups::own().limit().and_then(|limit| told_if_too_small(&limit, memory))
+    let limit = Groups::own().and_then(|groups| groups.limit()).ok()??;
+    told_if_too_small(&limit, memory)
 }
 
 /// The same, on standard error.
@@ -210,9 +257,12 @@ mod tests {
             entry(dir.path(), "cgroup", "/", "rw,memory"),
         ];
         let groups = Groups::found("9:cpu:/x\n4:memory:/a/b\n0::/\n", &table);
-        assert_eq!(groups.limit(), Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") }));
-        assert_eq!(groups.kills(), Some(3));
-        assert_eq!(groups.fitting(0), None, "what is used is not known");
+        assert_eq!(
+            groups.limit().unwrap(),
+            Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") })
+        );
+        assert_eq!(groups.kills().unwrap(), Some(3));
+        assert_eq!(groups.fitting(0).unwrap(), None, "what is used is not known");
     }
 
     #[test]
@@ -224,16 +274,33 @@ mod tests {
         write(&own, &[("memory.current", "105906176\n"), ("memory.events", "oom 2\noom_kill 1\n")]);
         // A container's tree begins at its own group, and the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
-        assert_eq!(groups.limit().map(|limit| limit.bytes), Some(128 * MIB));
-        assert_eq!((groups.kills(), groups.fitting(100 * MIB)), (Some(1), Some(128 * MIB - OWN_NEED)));
-        assert_eq!(groups.fitting(0), Some(128 * MIB - 100 * MIB - OWN_NEED / 4));
+        assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
+        assert_eq!(
+            (groups.kills().unwrap(), groups.fitting(100 * MIB).unwrap()),
+            (Some(1), Some(128 * MIB - OWN_NEED))
+        );
+        assert_eq!(groups.fitting(0).unwrap(), Some(128 * MIB - 100 * MIB - OWN_NEED / 4));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("memory.max", "134217728\n"), ("memory.current", "1\n"), ("memory.stat", "")]);
+        let groups = Groups::found("0::/\n", &[entry(dir.path(), "cgroup2", "/", "rw")]);
+        assert!(groups.fitting(0).unwrap().is_some());
+        // In the place of a file that cannot be read for a reason other than that it is not there.
+        for file in ["memory.events", "memory.current", "memory.max"] {
+            let _ = fs::remove_file(dir.path().join(file));
+            fs::create_dir(dir.path().join(file)).unwrap();
+        }
+        assert!(groups.limit().is_err() && groups.fitting(0).is_err() && groups.kills().is_err());
     }
 
     #[test]
     fn no_group_is_no_limit() {
         assert_eq!(Groups::found("", &[]), Groups::default());
-        assert_eq!(Groups::found("4:memory:/a\n", &[]).limit(), None);
-        assert_eq!(Groups::default().kills(), None);
+        assert_eq!(Groups::found("4:memory:/a\n", &[]).limit().unwrap(), None);
+        assert_eq!(Groups::default().kills().unwrap(), None);
     }
 
     #[test]

@@ -16,10 +16,12 @@ mod engine;
 mod memory;
 mod record;
 mod recording;
+mod reserve;
 mod stop;
 mod strays;
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use terrace_engine::Engine;
@@ -113,11 +115,11 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 
 /// From start to unmount.
 fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
-    let strays = match recovering {
+    let mut strays = match recovering {
         true => Strays::left_by_the_dead(shared).map_err(|err| cannot("tables", err))?,
         false => Strays::default(),
     };
-    strays.finish_writes();
+    strays.finish_writes().map_err(|err| cannot("rings", err))?;
     let mut guard = Guard::new(&shared.shortage);
     if recovering {
         guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
@@ -130,11 +132,13 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
-    start_threads(shared, &engine, &control, &stopper, strays).map_err(|err| cannot("threads", err))?;
+    let (begun, serves) = std::sync::mpsc::channel();
+    let threads = start_threads(shared, &engine, &control, &stopper, strays, serves);
+    threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
     //    data.
-    if let Err(err) = door.run() {
+    if let Err(err) = door.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
@@ -164,6 +168,7 @@ fn start_threads(
     control: &Arc<Server>,
     stopper: &Arc<Stopper>,
     strays: Strays,
+    serves: Receiver<()>,
 ) -> std::io::Result<()> {
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
@@ -187,6 +192,13 @@ fn start_threads(
         // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
         // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
         strays.close();
+        // Descriptors with numbers above the lower limit cannot be replaced any more, as the main door does at its start.
+        if serves.recv().is_err() {
+            return; // It failed.
+        }
+        if let Err(err) = reserve::keep() {
+            tracing::warn!("no descriptors are kept back for the next terraced: {err}");
+        }
         news.say("ready");
     })
 }

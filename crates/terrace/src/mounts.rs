@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
-pub use table::{Entry, Layer, at, below, layer, table, table_of};
+pub use table::{Entry, Layer, at, below, layer, own_table, table, table_of};
 
 /// The type a terrace mount has in /proc/mounts.
 pub const FSTYPE: &str = "fuse.terrace";
@@ -72,17 +72,25 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Unmounts, if it is not in use, the mount that process `pid` sees at `mnt` in a mount namespace of its own.
+/// Unmounts, if it is not in use and nothing is mounted over it, the mount of device `dev` that process `pid`
+/// sees at `mnt` in a mount namespace of its own.
 ///
 /// Done by a child process, which enters that namespace and does not return. A namespace below another user
 /// namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
-pub fn unmount_in(pid: i32, mnt: &Path) -> io::Result<()> {
+pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
         Side::Child => {
             let kind = Some(rustix::thread::LinkNameSpaceType::Mount);
-            let done = rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
-                .and_then(|()| rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW));
+            let done =
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).and_then(
+                    |()| match layer(mnt, Some(dev)) {
+                        Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
+                        // What a command has mounted there is its own.
+                        Layer::Below(_) => Err(rustix::io::Errno::BUSY),
+                        Layer::Gone => Err(rustix::io::Errno::INVAL),
+                    },
+                );
             sys::exit_now(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
         }
         Side::Parent(child) => {

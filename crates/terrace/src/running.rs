@@ -123,7 +123,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
         }
     }
     let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
-    unmount_under_runs(&seen().unwrap_or_default());
+    unmount_under_runs(&seen().unwrap_or_default(), dev);
     if !wait_for_end(instance, SOON)
         && let Some(seen) = seen()
     {
@@ -163,9 +163,10 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
 /// Unmounts the copies in the namespaces of commands of `terrace run` that do not use them, so that an
 /// unrelated command does not keep the daemon. For copies that cannot be unmounted, `umount` waits, or
 /// reports them.
-fn unmount_under_runs(seen: &[holders::Holder]) {
+fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
+    let Some(dev) = dev else { return };
     for copy in holders::under_runs(seen) {
-        let _ = mounts::unmount_in(copy.pid, &copy.path);
+        let _ = mounts::unmount_in(copy.pid, &copy.path, dev);
     }
 }
 

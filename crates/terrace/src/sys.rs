@@ -197,12 +197,15 @@ pub fn is_fuse(task: &Path, fd: RawFd) -> bool {
 }
 
 /// The descriptors open now.
-pub fn open_descriptors() -> Vec<RawFd> {
-    let Ok(dir) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    let all: Vec<RawFd> =
-        dir.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+///
+/// # Errors
+/// Those of the listing, which needs a free descriptor itself.
+pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let names: io::Result<Vec<_>> =
+        std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name())).collect();
+    let all = names?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
     // The listing saw its own descriptor, which is closed by now.
-    all.into_iter().filter(|fd| is_open(*fd)).collect()
+    Ok(all.filter(|fd| is_open(*fd)).collect())
 }
 
 fn is_open(fd: RawFd) -> bool {
@@ -242,7 +245,7 @@ mod tests {
     #[test]
     fn open_descriptors_are_listed_without_the_listing() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        let open = open_descriptors();
+        let open = open_descriptors().unwrap();
         assert!(open.contains(&file.as_raw_fd()));
         assert!(open.iter().all(|fd| is_open(*fd) || *fd != file.as_raw_fd()));
     }

@@ -12,12 +12,38 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The O_PATH descriptor of a source file.
+#[derive(Debug, Clone)]
+pub enum PathFd {
+    /// Open as long as anybody who holds this: the number cannot become another file's.
+    Shared(Arc<OwnedFd>),
+    /// Of whoever made this, who keeps it open as long.
+    Borrowed(RawFd),
+}
+
+impl From<Arc<OwnedFd>> for PathFd {
+    fn from(fd: Arc<OwnedFd>) -> PathFd {
+        PathFd::Shared(fd)
+    }
+}
+
+impl From<RawFd> for PathFd {
+    fn from(fd: RawFd) -> PathFd {
+        PathFd::Borrowed(fd)
+    }
+}
+
+/// A descriptor, and whether the kernel's page cache may be bypassed: in one word and a half, for there are as many as files.
+#[derive(Debug)]
+enum Named {
+    Shared(Arc<OwnedFd>, bool),
+    Borrowed(RawFd, bool),
+}
+
 /// A source file.
 #[derive(Debug)]
 pub struct SourceFile {
-    path_fd: RawFd,
-    /// May the kernel's page cache be bypassed?
-    bypass: bool,
+    named: Named,
     read: Slot,
     write: Slot,
     tail: Slot,
@@ -63,23 +89,33 @@ impl DataFd {
 }
 
 impl SourceFile {
-    /// A file named by an O_PATH descriptor, which stays the caller's and must outlive this.
-    pub fn new(path_fd: RawFd) -> SourceFile {
-        SourceFile {
-            path_fd,
-            bypass: true,
-            read: Slot::default(),
-            write: Slot::default(),
-            tail: Slot::default(),
-        }
+    /// A file named by an O_PATH descriptor.
+    pub fn new(path_fd: impl Into<PathFd>) -> SourceFile {
+        SourceFile::named(path_fd.into(), true)
     }
     /// As `new`, read and written through the kernel's page cache.
-    pub fn through_page_cache(path_fd: RawFd) -> SourceFile {
-        SourceFile { bypass: false, ..SourceFile::new(path_fd) }
+    pub fn through_page_cache(path_fd: impl Into<PathFd>) -> SourceFile {
+        SourceFile::named(path_fd.into(), false)
+    }
+    fn named(path_fd: PathFd, bypass: bool) -> SourceFile {
+        let named = match path_fd {
+            PathFd::Shared(fd) => Named::Shared(fd, bypass),
+            PathFd::Borrowed(fd) => Named::Borrowed(fd, bypass),
+        };
+        SourceFile { named, read: Slot::default(), write: Slot::default(), tail: Slot::default() }
+    }
+    /// May the kernel's page cache be bypassed?
+    fn bypass(&self) -> bool {
+        match self.named {
+            Named::Shared(_, bypass) | Named::Borrowed(_, bypass) => bypass,
+        }
     }
     fn borrowed(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this is (see `new`).
-        unsafe { BorrowedFd::borrow_raw(self.path_fd()) }
+        match &self.named {
+            Named::Shared(fd, _) => fd.as_fd(),
+            // SAFETY: open as long as this is (see `PathFd::Borrowed`).
+            Named::Borrowed(fd, _) => unsafe { BorrowedFd::borrow_raw(*fd) },
+        }
     }
     /// Status of the file.
     pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
@@ -87,7 +123,7 @@ impl SourceFile {
     }
     /// The O_PATH descriptor.
     pub fn path_fd(&self) -> RawFd {
-        self.path_fd
+        self.borrowed().as_raw_fd()
     }
     /// A path that opens this very file, also after it was renamed or unlinked.
     pub fn proc_path(&self) -> String {
@@ -146,7 +182,7 @@ impl SourceFile {
         if writer.is_some() {
             return; // Somebody has opened it meanwhile, and may be using that.
         }
-        let direct = self.bypass
+        let direct = self.bypass()
             && fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT)).is_ok();
         *writer = Some(Arc::new(DataFd::new(fd, direct)));
     }
@@ -188,7 +224,7 @@ impl SourceFile {
                 opened => opened,
             }
         };
-        if self.bypass {
+        if self.bypass() {
             match open(OFlags::DIRECT) {
                 Err(Errno::INVAL) => {} // The source cannot do that.
                 opened => return Ok(DataFd::new(opened?, true)),

@@ -35,12 +35,20 @@ impl BlockingIo {
     pub fn with_short_calls(short: ShortCalls) -> BlockingIo {
         BlockingIo { short }
     }
-}
 
-impl Io for BlockingIo {
-    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+    /// Reads on after `done` bytes; all that is read in the end.
+    ///
+    /// # Safety
+    /// As [`Io::read`].
+    pub(super) unsafe fn read_on(
+        &self,
+        fd: RawFd,
+        offset: u64,
+        bufs: &[IoVec],
+        mut done: usize,
+    ) -> io::Result<usize> {
         let want = total(bufs);
-        let (mut done, mut stalls) = (0, 0);
+        let mut stalls = 0;
         while done < want {
             let left = advance(bufs, done);
             let part = self.short.cut(&left);
@@ -68,6 +76,13 @@ impl Io for BlockingIo {
             }
         }
         Ok(done)
+    }
+}
+
+impl Io for BlockingIo {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_on(fd, offset, bufs, 0) }
     }
 
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {

@@ -29,6 +29,11 @@ impl ShortCalls {
             inner.per_mille.store(per_mille, Ordering::Relaxed);
         }
     }
+    /// Calls so far; 0 for the default, which counts none.
+    #[cfg(test)]
+    pub(super) fn calls(&self) -> u64 {
+        self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
+    }
     /// The part of a call that is done: all of it, or some whole pages.
     pub(super) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };

@@ -13,7 +13,9 @@ use std::time::Duration;
 /// Maximum number of operations in flight on one ring.
 const DEPTH: u32 = 32;
 /// Rings: batches on their way at one time.
-const RINGS: usize = 4;
+const RINGS: usize = 6;
+/// Of these, the last, which are for reads alone: a program waits for a read, and writeback has many batches.
+const READ_RINGS: usize = 2;
 /// How long to leave a kernel alone that is out of something.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -25,8 +27,11 @@ pub fn is_ring(fd: RawFd) -> bool {
 
 /// True if a ring has accepted operations that are not done yet. For rings of a dead process: operations that
 /// it began go on while any descriptor of the ring is open.
-pub fn is_busy(ring: RawFd) -> bool {
-    std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}")).is_ok_and(|info| says_busy(&info))
+///
+/// # Errors
+/// The ring's state cannot be read, for example for lack of a free descriptor.
+pub fn is_busy(ring: RawFd) -> io::Result<bool> {
+    Ok(says_busy(&std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}"))?))
 }
 
 fn says_busy(fdinfo: &str) -> bool {
@@ -71,13 +76,19 @@ impl UringIo {
         Ok(UringIo { rings: rings?, plain: BlockingIo::with_short_calls(short.clone()), short })
     }
 
-    /// Does a batch on a free ring, if there is one; operations that were not done have no result.
+    /// The rings that writes may take.
+    fn for_writes(&self) -> &[Mutex<Option<IoUring>>] {
+        &self.rings[..RINGS - READ_RINGS]
+    }
+
+    /// Does a batch on a free ring of `rings`, the last first, if there is one; operations that were not done
+    /// have no result.
     ///
     /// # Safety
     /// The memory of the operations lives until the call returns.
-    unsafe fn on_a_ring(&self, batch: &[squeue::Entry]) -> Vec<Option<i32>> {
+    unsafe fn on_one_of(rings: &[Mutex<Option<IoUring>>], batch: &[squeue::Entry]) -> Vec<Option<i32>> {
         let mut done = vec![None; batch.len()];
-        let free = self.rings.iter().filter(|_| batch.len() > 1).find_map(|ring| {
+        let free = rings.iter().rev().filter(|_| batch.len() > 1).find_map(|ring| {
             let ring = ring.try_lock()?;
             ring.is_some().then_some(ring)
         });
@@ -95,18 +106,36 @@ impl UringIo {
     ///
     /// # Safety
     /// As [`Io::write`].
-    unsafe fn finish(&self, op: &WriteOp, res: Option<i32>) -> io::Result<()> {
-        let done = match res {
-            None => 0,
-            Some(n) if n >= 0 => n as usize,
-            Some(e) if e == -libc::EINTR || e == -libc::EAGAIN => 0,
-            Some(e) => return Err(io::Error::from_raw_os_error(-e)),
-        };
+    unsafe fn finish_write(&self, op: &WriteOp, res: Option<i32>) -> io::Result<()> {
+        let done = bytes_done(res)?;
         if done == total(&op.bufs) {
             return Ok(());
         }
         // SAFETY: the caller's promise.
         unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
+    }
+
+    /// Likewise a read, whose end may be that of the file: the plain way tells.
+    ///
+    /// # Safety
+    /// As [`Io::read`].
+    unsafe fn finish_read(&self, op: &ReadOp, res: Option<i32>) -> io::Result<usize> {
+        match (bytes_done(res)?, res) {
+            (0, Some(0)) => Ok(0),
+            (done, _) if done == total(&op.bufs) => Ok(done),
+            // SAFETY: the caller's promise.
+            (done, _) => unsafe { self.plain.read_on(op.fd, op.offset, &op.bufs, done) },
+        }
+    }
+}
+
+/// How far an operation has come that ended so, if it ended at all; it may be taken up there.
+fn bytes_done(res: Option<i32>) -> io::Result<usize> {
+    match res {
+        None => Ok(0),
+        Some(n) if n >= 0 => Ok(n as usize),
+        Some(e) if e == -libc::EINTR || e == -libc::EAGAIN => Ok(0),
+        Some(e) => Err(io::Error::from_raw_os_error(-e)),
     }
 }
 
@@ -162,19 +191,11 @@ impl Io for UringIo {
             };
             let sqes: Vec<squeue::Entry> = batch.iter().zip(&parts).map(sqe).collect();
             // SAFETY: the caller's promise; the lists live until the batch is done.
-            let done = unsafe { self.on_a_ring(&sqes) };
+            let done = unsafe { UringIo::on_one_of(&self.rings, &sqes) };
             drop(parts);
             for (op, res) in batch.iter_mut().zip(done) {
-                op.result = match res {
-                    Some(n) if n as usize == total(&op.bufs) => Ok(n as usize),
-                    Some(e) if e < 0 && e != -libc::EINTR && e != -libc::EAGAIN => {
-                        Err(io::Error::from_raw_os_error(-e))
-                    }
-                    // Short, interrupted, or not begun: repeated by a plain call, which distinguishes an end
-                    // of file from a short read.
-                    // SAFETY: the caller's promise.
-                    _ => unsafe { self.plain.read(op.fd, op.offset, &op.bufs) },
-                };
+                // SAFETY: the caller's promise.
+                op.result = unsafe { self.finish_read(op, res) };
             }
         }
     }
@@ -188,11 +209,11 @@ impl Io for UringIo {
             };
             let sqes: Vec<squeue::Entry> = batch.iter().zip(&parts).map(sqe).collect();
             // SAFETY: the caller's promise; the lists live until the batch is done.
-            let done = unsafe { self.on_a_ring(&sqes) };
+            let done = unsafe { UringIo::on_one_of(self.for_writes(), &sqes) };
             drop(parts);
             for (op, res) in batch.iter_mut().zip(done) {
                 // SAFETY: the caller's promise.
-                op.result = unsafe { self.finish(op, res) };
+                op.result = unsafe { self.finish_write(op, res) };
             }
         }
     }
@@ -267,6 +288,33 @@ mod tests {
     }
 
     #[test]
+    fn end_of_a_file_is_not_read_again_from_the_start() {
+        let calls = ShortCalls::new(1, 0);
+        read(&UringIo::with_short_calls(calls.clone()).unwrap());
+        // One for each of the batch, and one more for that which ended early: at its end there is nothing left to read.
+        assert_eq!(calls.calls(), 100 + 1);
+    }
+
+    #[test]
+    fn reads_have_rings_that_writeback_does_not_take() {
+        let io = UringIo::new().unwrap();
+        let _writeback: Vec<_> = io.for_writes().iter().map(|ring| ring.lock()).collect();
+        assert!(io.rings.iter().filter(|ring| ring.try_lock().is_some()).count() == READ_RINGS);
+        let mut pages = [[1u8; 4096]; 2];
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let vecs = pages.each_mut().map(|page| IoVec { ptr: page.as_mut_ptr(), len: page.len() });
+        let sqe = |vec: &IoVec| {
+            opcode::Readv::new(types::Fd(zero.as_raw_fd()), std::ptr::from_ref(vec).cast(), 1).build()
+        };
+        // SAFETY: pages and list outlive the call.
+        let done = unsafe { UringIo::on_one_of(&io.rings, &vecs.each_ref().map(sqe)) };
+        assert_eq!(done, [Some(4096), Some(4096)], "on a ring, though writeback has all of its own");
+        // SAFETY: as above.
+        let none = unsafe { UringIo::on_one_of(io.for_writes(), &vecs.each_ref().map(sqe)) };
+        assert_eq!(none, [None, None], "these are busy");
+    }
+
+    #[test]
     fn batch_of_reads_reports_each_error_at_its_read() {
         let io = UringIo::new().unwrap();
         let (file, unreadable) = (tempfile::tempfile().unwrap(), std::io::pipe().unwrap().1);
@@ -299,15 +347,15 @@ mod tests {
         assert!(is_ring(ring.as_raw_fd()) && !is_ring(source.as_raw_fd()));
         let mut byte = [0u8; 1];
         for _ in 0..2 {
-            assert!(!is_busy(ring.as_raw_fd()));
+            assert!(!is_busy(ring.as_raw_fd()).unwrap());
             let sqe = opcode::Read::new(types::Fd(source.as_raw_fd()), byte.as_mut_ptr(), 1).build();
             // SAFETY: the byte outlives the ring's use of it.
             unsafe { ring.submission().push(&sqe).unwrap() };
             ring.submit().unwrap();
-            assert!(is_busy(ring.as_raw_fd()), "the pipe is empty");
+            assert!(is_busy(ring.as_raw_fd()).unwrap(), "the pipe is empty");
             std::io::Write::write_all(&mut sink, b"x").unwrap();
             ring.submit_and_wait(1).unwrap();
-            assert!(!is_busy(ring.as_raw_fd()), "whether it was noticed or not");
+            assert!(!is_busy(ring.as_raw_fd()).unwrap(), "whether it was noticed or not");
             assert_eq!(ring.completion().count(), 1);
         }
         assert!(says_busy("pos:\t0\nflags:\t02000002\n"), "it could not be looked at");
@@ -330,6 +378,6 @@ mod tests {
             assert!(unsafe { libc::dup2(null.as_raw_fd(), ring.as_ref().unwrap().as_raw_fd()) } >= 0);
         }
         write(&io);
-        assert!(io.rings.iter().any(|ring| ring.lock().is_none()));
+        assert!(io.for_writes().iter().any(|ring| ring.lock().is_none()));
     }
 }

@@ -14,7 +14,7 @@ use crate::access_log::{NOTED_MAX, Noted};
 use crate::context::Context;
 use crate::file::object::ObjectId;
 use crate::rings::Rings;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -156,6 +156,7 @@ impl Recorder {
             let cursors = Cursors::begin(&ring);
             (ring, cursors)
         };
+        rings.keep_leaving();
         let lanes = rings.all().into_iter().map(begin).collect();
         let (pending, gathered) = (Vec::new(), Vec::new());
         let start_ns = cx.clock.now_ns();
@@ -215,11 +216,11 @@ impl Recorder {
     fn gather_lanes(&mut self, now_ns: u64) -> u64 {
         let live = self.rings.all();
         let leaving = self.rings.take_leaving();
-        for ring in live.iter().chain(&leaving) {
-            if !self.lanes.iter().any(|(known, _)| Arc::ptr_eq(known, ring)) {
-                self.lanes.push((ring.clone(), Cursors::default()));
-            }
-        }
+        // By address: a thousand clients are looked at every millisecond. Whose address is known is held, so that nobody else gets it.
+        let mut known: HashSet<*const Ring> = self.lanes.iter().map(|(ring, _)| Arc::as_ptr(ring)).collect();
+        // One that has left between the two lists stands in both.
+        let new = live.iter().chain(&leaving).filter(|ring| known.insert(Arc::as_ptr(ring)));
+        self.lanes.extend(new.map(|ring| (ring.clone(), Cursors::default())));
         let mut bytes = 0;
         for (ring, cursors) in &mut self.lanes {
             cursors.drain(ring, now_ns, &mut self.lost, &mut |s| {
@@ -234,7 +235,8 @@ impl Recorder {
             });
             bytes += cursors.bytes();
         }
-        self.lanes.retain(|(ring, _)| live.iter().any(|l| Arc::ptr_eq(l, ring)));
+        let live: HashSet<*const Ring> = live.iter().map(Arc::as_ptr).collect();
+        self.lanes.retain(|(ring, _)| live.contains(&Arc::as_ptr(ring)));
         bytes
     }
 
@@ -281,7 +283,7 @@ impl Drop for Recorder {
         for ring in self.rings.all() {
             ring.forget_lanes();
         }
-        self.rings.take_leaving();
+        self.rings.drop_leaving();
         self.cx.access_log.take();
         self.recording.bytes.store(0, Ordering::Relaxed);
         self.recording.taken.store(false, Ordering::Release);

@@ -2,19 +2,48 @@
 
 use crate::segment::SegmentHandles;
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::codec::{Page, Unpack};
 use terrace_shm::compress::Unzstd;
 
+/// Memory of the decoders of all threads.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    static UNZSTD: RefCell<Option<Unzstd>> = const { RefCell::new(None) };
+    static UNZSTD: RefCell<Option<Counted>> = const { RefCell::new(None) };
 }
 
-fn make_unzstd(unzstd: &mut Option<Unzstd>) -> Option<&mut Unzstd> {
-    if unzstd.is_none() {
-        *unzstd = Unzstd::new().ok();
+/// A thread's decoder, which counts while it lives.
+struct Counted {
+    unzstd: Unzstd,
+    bytes: u64,
+}
+
+impl Counted {
+    fn new() -> Option<Counted> {
+        let unzstd = Unzstd::new().ok()?;
+        let bytes = unzstd.bytes() as u64;
+        BYTES.fetch_add(bytes, Ordering::Relaxed);
+        Some(Counted { unzstd, bytes })
     }
-    unzstd.as_mut()
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Memory that the decoders of this process's threads keep, bytes.
+pub(crate) fn decoder_bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
+fn make_unzstd(decoder: &mut Option<Counted>) -> Option<&mut Unzstd> {
+    if decoder.is_none() {
+        *decoder = Counted::new();
+    }
+    decoder.as_mut().map(|decoder| &mut decoder.unzstd)
 }
 
 /// Makes the calling thread's decoder, so that no page waits for it.
@@ -48,5 +77,33 @@ impl Unpack for CompressedReader {
         if u32::from(before) + 1 == self.promote_at {
             self.worthy.push(page);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoders_count_while_their_threads_live() {
+        const THREADS: usize = 3;
+        let own = THREADS as u64 * 90_000;
+        // Tests beside this one have decoders, too.
+        let (before, mut alive) = (decoder_bytes(), 0);
+        let all = std::sync::Barrier::new(THREADS + 1);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    prepare_thread();
+                    all.wait();
+                    all.wait();
+                });
+            }
+            all.wait();
+            alive = decoder_bytes();
+            all.wait();
+        });
+        assert!(alive >= own, "{alive} bytes");
+        assert!(decoder_bytes() < before + own, "{} bytes", decoder_bytes());
     }
 }

@@ -2,18 +2,16 @@
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use crate::file::source::SourceFile;
+use crate::file::source::{PathFd, SourceFile};
 use crate::path::{sync, writeback};
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file that outlives the
-/// object; `size` is the file's.
+/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's.
 ///
 /// # Errors
 /// ENFILE if the object table has no room near the object's hash.
-pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: RawFd, size: u64) -> io::Result<ObjectRef> {
+pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> io::Result<ObjectRef> {
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
         return Ok(o.clone());

@@ -12,10 +12,9 @@
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use crate::file::source::SourceFile;
+use crate::file::source::{PathFd, SourceFile};
 use crate::path::resize;
 use crate::segment::flag::{HELD, UNSTABLE};
-use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{Entry, State};
@@ -34,7 +33,7 @@ pub struct Recovered {
 }
 
 /// Takes over the object `id` if the dead daemon had published it.
-pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: RawFd) -> Option<ObjectRef> {
+pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Option<ObjectRef> {
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
         return Some(o.clone());

@@ -16,9 +16,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_policy::Why;
+use terrace_shm::entry::Below;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::withdraw;
-use terrace_shm::{Entry, PAGE_SIZE, State};
+use terrace_shm::{Entry, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages changed under one pair of state locks.
@@ -167,8 +168,8 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
             obstacle = Some(Obstacle::Index);
             break;
         };
-        if state.pages.index.get(place).state() == State::Below {
-            if to - from < PAGE_SIZE {
+        if let Some(below) = state.pages.index.get(place).below() {
+            if to - from < PAGE_SIZE && matches!(below, Below::Compressed(_)) {
                 // The rest of the page is needed, and nothing is decompressed under the lock.
                 obstacle = Some(Obstacle::Compressed(page));
                 break;

@@ -71,11 +71,11 @@ impl Clients {
         list.push(client);
         Ok(())
     }
-    /// A client has ended. `recorded`: its lanes still have to be read.
-    pub(super) fn leave(&self, client: &Arc<Client>, recorded: bool) {
+    /// A client has ended.
+    pub(super) fn leave(&self, client: &Arc<Client>) {
         let mut list = self.list.write();
         list.retain(|c| !Arc::ptr_eq(c, client));
-        self.rings.remove(&client.ring, recorded);
+        self.rings.remove(&client.ring);
     }
     /// Memory of their rings, bytes.
     pub(crate) fn bytes(&self) -> u64 {

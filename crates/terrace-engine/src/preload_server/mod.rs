@@ -57,7 +57,7 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
         for i in ready(listener, accepting, &connections)?.into_iter().rev() {
             if i > 0 && !requests::answer(cx, clients, &workers, &mut connections[i - 1]) {
                 if let Some(client) = connections.swap_remove(i - 1).client {
-                    clients.leave(&client, cx.is_traced());
+                    clients.leave(&client);
                 }
             } else if i == 0 {
                 match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {

@@ -36,6 +36,7 @@ use std::time::Duration;
 use terrace_policy::{Evict, Shadow, Touches, Victim, Why};
 use terrace_shm::codec::Coded;
 use terrace_shm::compress::Refusal;
+use terrace_shm::entry::Below;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
@@ -483,9 +484,15 @@ impl State {
 
     /// Drops the compressed page at `place`, if there is one.
     pub(crate) fn invalidate(&mut self, place: Place) {
-        let Some(handle) = self.pages.index.get(place).handle() else { return };
+        let Some(below) = self.pages.index.get(place).below() else { return };
         self.pages.make_absent(place, 0);
-        self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+        match below {
+            Below::Compressed(handle) => {
+                self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+            }
+            // No device is served yet: there is nobody to give the slot back to.
+            Below::Device(_) => {}
+        }
     }
     /// [`State::invalidate`] by page.
     pub(crate) fn invalidate_page(&mut self, o: &Object, page: u64) {

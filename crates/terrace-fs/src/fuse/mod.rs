@@ -48,12 +48,14 @@ pub fn connect<C: PageCache>(
 /// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
 ///
 /// With `recovering` the connection was initialised by an earlier daemon: there is no handshake. `mount_dev` is the device number of the mount, if it is known.
+/// `begun` is called when everything that this needs is open.
 pub fn serve<C: PageCache>(
     namespace: Arc<Namespace<C>>,
     fuse_fd: OwnedFd,
     mount_dev: Option<u64>,
     n_threads: usize,
     recovering: bool,
+    begun: impl FnOnce(),
 ) -> io::Result<()> {
     if !(1..=THREADS_MAX).contains(&n_threads) {
         return Err(io::Error::new(
@@ -76,6 +78,7 @@ pub fn serve<C: PageCache>(
         tracing::debug!("readahead of the mount left as it is: {err}");
     }
     namespace.set_threads(n_threads);
+    begun();
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         scope.spawn(|| namespace.forget_names_loop());

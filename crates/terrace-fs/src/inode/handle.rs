@@ -145,6 +145,11 @@ impl<C: PageCache> HandleTable<C> {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Room in the table.
+    pub(crate) fn max(&self) -> usize {
+        self.durable.handles.len()
+    }
+
     /// Bytes on the heap, as those of the inode table.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * (size_of::<Handle<C>>() + 16 + 32)

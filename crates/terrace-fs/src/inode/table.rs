@@ -41,6 +41,9 @@ use terrace_engine::trim::trim;
 /// The node id of the root, and the inode number it reports.
 pub const ROOT: u64 = 1;
 
+/// Bytes on the heap of a shared descriptor.
+const DESCRIPTOR_BYTES: usize = 32;
+
 /// First node id for files on other devices than the source root's.
 const FOREIGN_MIN: u64 = 1 << 62;
 
@@ -88,7 +91,8 @@ pub(crate) struct Life<O> {
 pub(crate) struct Inode<O> {
     pub(crate) nodeid: u64,
     pub(crate) kind: Kind,
-    fd: OwnedFd,
+    /// The object of the page cache has it, too.
+    fd: Arc<OwnedFd>,
     record: &'static InodeRecord,
     /// The record is this inode's until here.
     _slot: Slot,
@@ -139,7 +143,7 @@ impl<O> Inode<O> {
         Self {
             nodeid: record.nodeid.load(Ordering::Relaxed),
             kind: Kind::from_mode(record.mode.load(Ordering::Relaxed)),
-            fd,
+            fd: Arc::new(fd),
             record,
             _slot: slot,
             life: Mutex::new(Life {
@@ -162,8 +166,14 @@ impl<O> Inode<O> {
     }
 
     /// The O_PATH descriptor's number.
+    #[cfg(test)]
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// The same, for whoever may outlive the inode.
+    pub(crate) fn shared_fd(&self) -> Arc<OwnedFd> {
+        self.fd.clone()
     }
 
     /// A path that names this very inode, whatever happened to its names.
@@ -346,7 +356,7 @@ impl<O> InodeTable<O> {
 
     /// Bytes on the heap: an inode, its reference counts, and its place in a hash table that is a little over half full.
     pub(crate) fn bytes(&self) -> usize {
-        self.len() * (size_of::<Inode<O>>() + 16 + 32)
+        self.len() * (size_of::<Inode<O>>() + 16 + 32 + DESCRIPTOR_BYTES)
     }
 
     /// Room in the table.

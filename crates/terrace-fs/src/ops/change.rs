@@ -91,7 +91,7 @@ impl<C: PageCache> Namespace<C> {
         if inode.kind == Kind::Directory {
             return Err(Errno::ISDIR.into());
         }
-        let object = self.object_of(inode, &mut inode.life.lock())?;
+        let object = self.with_room(|| self.object_of(inode, &mut inode.life.lock()))?;
         self.strip_privileges(caller, inode, None)?;
         self.with_room(|| self.cache.truncate(&object, size))?;
         inode.close_writer(&inode.life.lock());

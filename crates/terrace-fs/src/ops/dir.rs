@@ -3,7 +3,9 @@
 //! A listing can go on from any entry, also in a restarted daemon and after entries were made or removed
 //! (`inode/stream`).
 
+use std::cell::Cell;
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{Mode, OFlags};
@@ -54,9 +56,12 @@ impl<C: PageCache> Namespace<C> {
         let inode = self.inode(nodeid)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = inode.directory()?;
-        let fd = self.with_room(|| rustix::fs::openat(dir, ".", flags, Mode::empty()))?;
-        let mut life = inode.life.lock();
-        self.handles.insert(&inode, &mut life, What::Dir(OpenDir::new(fd)), op.unique())
+        self.with_room(|| -> Result<_> {
+            // Nor are the last for directories, which cannot be given up: else no command could be answered any more.
+            let fd = self.pressure.admit(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?;
+            self.pressure.opened(fd.as_raw_fd());
+            self.handles.insert(&inode, &mut inode.life.lock(), What::Dir(OpenDir::new(fd)), op.unique())
+        })
     }
 
     /// Lists from `offset` on, until `emit` says that it has no room for the entry.
@@ -80,14 +85,24 @@ impl<C: PageCache> Namespace<C> {
                 let entry = namespace.entry(nameless(listed));
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
-            let (inode, entry) = match namespace.enter_if(dir, listed.name, |_| entries >= counted) {
+            let counted_before = Cell::new(false);
+            // Not asked of an inode that is new here: its only reference is this one.
+            let counts = |_| {
+                counted_before.set(entries < counted);
+                entries >= counted
+            };
+            let (inode, entry) = match namespace.enter_if(dir, listed.name, counts) {
                 Ok(entered) => entered,
                 Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
                 Err(error) => return Err(error),
             };
             let full = emit(&ListedPlus { listed: *listed, entry });
             if full {
-                namespace.forget(inode.nodeid, 1);
+                // The first try's reference stays: if this is another entry than it listed here, taking one away would drop an inode that the
+                // kernel knows. One too many keeps it longer, no more.
+                if !counted_before.get() {
+                    namespace.forget(inode.nodeid, 1);
+                }
             } else {
                 entries += 1;
                 op.entry_counted(entries);

@@ -68,7 +68,7 @@ impl<C: PageCache> Namespace<C> {
         op: &Op<'_>,
         inode: Arc<Inode<C::Object>>,
         flags: u32,
-        made: Option<OwnedFd>,
+        mut made: Option<OwnedFd>,
     ) -> Result<Opened> {
         if op.is_resent()
             && let Some((fh, handle)) = self.handles.reopened(op.unique())
@@ -77,20 +77,31 @@ impl<C: PageCache> Namespace<C> {
         }
         let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
         let access = if direct { AccessPath::FuseDirect } else { AccessPath::Fuse };
+        self.with_room(|| self.open_at_once(op.unique(), &inode, flags, access, &mut made))
+    }
 
+    /// One try, under the inode's `life`, in which nobody waits for room: who asks for attributes or closes the file would wait as well.
+    fn open_at_once(
+        &self,
+        unique: u64,
+        inode: &Arc<Inode<C::Object>>,
+        flags: u32,
+        access: AccessPath,
+        made: &mut Option<OwnedFd>,
+    ) -> Result<Opened> {
         let mut life = inode.life.lock();
-        let object = self.object_of(&inode, &mut life)?;
-        match made {
+        let object = self.object_of(inode, &mut life)?;
+        match made.take() {
             Some(fd) => object.source().adopt_writer(fd),
             None => self.open_source(&object, flags, life.writers)?,
         }
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
-        let Look { changed, stat, digest } = self.look_behind(&inode, &object)?;
+        let Look { changed, stat, digest } = self.look_behind(inode, &object)?;
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
-        let mut answer = opened(&inode, 0, &file, !changed);
-        answer.fh = self.handles.insert(&inode, &mut life, What::File(file), op.unique())?;
+        let mut answer = opened(inode, 0, &file, !changed);
+        answer.fh = self.handles.insert(inode, &mut life, What::File(file), unique)?;
         if changed {
             // Whoever answers the request if it has to be sent again finds the handle, and tells the kernel to keep nothing either.
             inode.trust(digest);
@@ -102,12 +113,12 @@ impl<C: PageCache> Namespace<C> {
     /// an immutable file). A daemon that modes bind must also have the file open before they change.
     fn open_source(&self, object: &C::Object, flags: u32, writers: u32) -> Result<()> {
         let opened = match (writes(flags), writers) {
-            (true, 0) => self.with_room(|| object.source().writer())?,
-            (false, _) if self.bound_by_modes => self.with_room(|| object.source().reader())?,
+            (true, 0) => object.source().writer()?,
+            (false, _) if self.bound_by_modes => object.source().reader()?,
             _ => return Ok(()),
         };
         if self.pressure.opened(opened.raw()) {
-            self.give_up_data();
+            self.pressure.ask_for_data();
         }
         Ok(())
     }
@@ -188,8 +199,9 @@ impl<C: PageCache> Namespace<C> {
     fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<Written> {
         let inode = self.inode(nodeid)?;
         inode.touch();
-        let object = self.object_of(&inode, &mut inode.life.lock())?;
-        Ok(Written { bytes: self.cache.write(&object, offset, data)?, stale: false })
+        let object = self.with_room(|| self.object_of(&inode, &mut inode.life.lock()))?;
+        let bytes = self.with_room(|| self.cache.write(&object, offset, data))?;
+        Ok(Written { bytes, stale: false })
     }
 
     /// A descriptor is closed: writes back, so that programs beside the mount see the content.

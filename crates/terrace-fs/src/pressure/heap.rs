@@ -2,21 +2,25 @@
 //!
 //! The allocator keeps freed memory between live allocations. It is bounded by the largest number of inodes ever, not by the present one.
 
-/// Decides when freed memory is given back to the kernel: after half of a large number of entries were
-/// removed.
+/// Decides when freed memory is given back to the kernel: after a large number of entries were removed, and
+/// when no more are being removed. Before that, live entries keep most freed pages of the heap in use.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
+    /// The most there were since the last time.
     most: usize,
+    /// How many there were at the last look.
+    last: usize,
 }
 
 impl Freed {
     /// Fewer things are no reason.
-    const MANY: usize = 4096;
+    const MANY: usize = 1024;
 
-    /// So many there are now. Has much been freed since the last time that it was said so?
+    /// So many there are now, some time after the last look. Has much been freed since the last time that it was said so?
     pub(crate) fn is_much(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
-        let much = self.most >= Self::MANY && now <= self.most / 2;
+        let rests = now >= std::mem::replace(&mut self.last, now);
+        let much = rests && self.most - now >= Self::MANY;
         if much {
             self.most = now;
         }
@@ -67,9 +71,10 @@ mod tests {
     #[test]
     fn freed_memory_is_given_back_once_a_burst() {
         let mut freed = Freed::default();
-        assert!(!freed.is_much(100) && !freed.is_much(1), "few things are no reason");
-        assert!(!freed.is_much(10_000) && !freed.is_much(5001));
-        assert!(freed.is_much(5000) && !freed.is_much(4000), "told once");
-        assert!(freed.is_much(2000) && !freed.is_much(10));
+        assert!(!freed.is_much(100) && !freed.is_much(1) && !freed.is_much(1), "few things are no reason");
+        assert!(!freed.is_much(10_000) && !freed.is_much(5001) && !freed.is_much(3900), "they still go");
+        assert!(!freed.is_much(20) && freed.is_much(20), "the rest of a burst, too");
+        assert!(!freed.is_much(20) && !freed.is_much(0) && !freed.is_much(0), "told once");
+        assert!(!freed.is_much(2000) && !freed.is_much(10) && freed.is_much(11));
     }
 }

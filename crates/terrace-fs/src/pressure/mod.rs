@@ -49,11 +49,21 @@ pub(crate) struct Pressure {
     names: Mutex<Vec<(u64, OsString)>>,
     /// Rung when there are some.
     names_bell: Condvar,
+    /// Data descriptors are to be given up, by the shrinker.
+    data_asked_for: AtomicBool,
+    /// There is a shrinker.
+    shrinks: AtomicBool,
     /// When the log was last told that there was no room.
     told: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
     bell: Condvar,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// This thread has swept.
+    pub(crate) static SWEPT_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 thread_local! {
@@ -78,6 +88,8 @@ impl Pressure {
             waiters_max: AtomicUsize::new(0),
             names: Mutex::default(),
             names_bell: Condvar::new(),
+            data_asked_for: AtomicBool::new(false),
+            shrinks: AtomicBool::new(false),
             told: Mutex::new(None),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
@@ -94,12 +106,28 @@ impl Pressure {
         number as u64 >= self.reserve
     }
 
-    /// An inode's descriptor that was just opened, unless it is one of the last, which are for others.
+    /// The descriptor of an inode or an open directory that was just opened, unless it is one of the last, which are for others.
     pub(crate) fn admit(&self, fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
         match fd.as_raw_fd() as u64 >= self.reserve {
             true => Err(Errno::MFILE),
             false => Ok(fd),
         }
+    }
+
+    /// Has the shrinker give up data descriptors.
+    pub(crate) fn ask_for_data(&self) {
+        self.data_asked_for.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    /// There is a shrinker from now on.
+    pub(crate) fn announce_shrinker(&self) {
+        self.shrinks.store(true, Ordering::Release);
+    }
+
+    /// Does this thread answer requests that others wait for, so that it leaves to the shrinker what takes time?
+    fn answers_requests(&self) -> bool {
+        MAY_WAIT.get().is_none() && self.shrinks.load(Ordering::Acquire)
     }
 
     /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
@@ -130,6 +158,11 @@ impl Pressure {
             *told = Some(Instant::now());
         }
         due
+    }
+
+    /// Are descriptors so few that a request may have to wait for one? Each inode is one.
+    fn is_short(&self, inodes: usize) -> bool {
+        self.newest.load(Ordering::Relaxed).max(inodes as u64) >= self.short_mark
     }
 
     /// Is there need to forget?
@@ -186,6 +219,16 @@ mod tests {
         // Whatever number was the last: the inodes below it may have gone.
         pressure.opened(3);
         assert!(pressure.is_crowded(375));
+    }
+
+    #[test]
+    fn requests_are_queued_from_seven_eighths_on() {
+        let pressure = Pressure::new(100_000, 100_000, 1000);
+        assert!(!pressure.is_short(874) && pressure.is_short(875));
+        pressure.opened(874);
+        assert!(!pressure.is_short(750), "the shrinker is at work, and nobody needs to wait");
+        pressure.opened(875);
+        assert!(pressure.is_short(0));
     }
 
     #[test]

@@ -53,13 +53,13 @@ impl<C: PageCache> Namespace<C> {
 
     /// Are descriptors or places in the tables so few that a request that needs one may have to wait?
     pub fn is_short(&self) -> bool {
-        self.pressure.newest.load(Ordering::Relaxed) >= self.pressure.short_mark
-            || self.inodes.len() as u64 >= self.pressure.descriptors_mark
+        self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
+            || self.handles.len() >= self.handles.max() / 8 * 7
     }
 
     /// Runs `open`, or anything that may open something, again while there is no room for it: what can be had again is given up, and then
-    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller may hold the `life` of one inode.
+    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller holds no lock of an inode: whoever makes room may need it.
     pub(crate) fn with_room<T, E: Into<Error>>(
         &self,
         mut open: impl FnMut() -> std::result::Result<T, E>,
@@ -71,8 +71,7 @@ impl<C: PageCache> Namespace<C> {
                 result => return result,
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
-            let given_up = self.give_up_data() > 0 || self.sweep(true);
-            if !given_up && !self.pressure.wait(began) || began.elapsed() > PATIENCE {
+            if !self.find_room(began) || began.elapsed() > PATIENCE {
                 if self.pressure.is_to_be_told() {
                     let (inodes, handles) = (self.inodes.len(), self.handles.len());
                     tracing::warn!(
@@ -82,6 +81,17 @@ impl<C: PageCache> Namespace<C> {
                 }
                 return Err(error);
             }
+        }
+    }
+
+    /// Makes room, or waits a little for it. Sweeping writes back, and looks at every inode: so a thread that answers requests has the shrinker do
+    /// that. Only where it may not wait either does it close what can be closed at once, rather than fail.
+    fn find_room(&self, began: Instant) -> bool {
+        if self.pressure.answers_requests() {
+            self.pressure.ask_for_data();
+            self.pressure.wait(began) || self.give_up_data() > 0
+        } else {
+            self.give_up_data() > 0 || self.sweep(true) || self.pressure.wait(began)
         }
     }
 
@@ -107,13 +117,17 @@ impl<C: PageCache> Namespace<C> {
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         let (mut freed, mut looked) = (Freed::default(), Instant::now());
+        pressure.announce_shrinker();
         while !pressure.ended.load(Ordering::Acquire) {
             if looked.elapsed() >= ROUND {
                 looked = Instant::now();
                 self.forget_deleted();
+                if freed.is_much(self.inodes.len()) {
+                    give_heap_back();
+                }
             }
-            if freed.is_much(self.inodes.len()) {
-                give_heap_back();
+            if pressure.data_asked_for.swap(false, Ordering::AcqRel) {
+                self.give_up_data();
             }
             let high = pressure.is_high(self.inodes.len());
             let crowded = high || pressure.is_crowded(self.inodes.len());
@@ -128,6 +142,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn end_shrinking(&self) {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
+        self.pressure.shrinks.store(false, Ordering::Release);
         self.pressure.bell.notify_all();
         self.pressure.names_bell.notify_all();
     }
@@ -135,6 +150,8 @@ impl<C: PageCache> Namespace<C> {
     /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
     /// table also those that were not used since the last time. Looks at a bounded number. Is there anything to do at once?
     pub(crate) fn sweep(&self, crowded: bool) -> bool {
+        #[cfg(test)]
+        super::SWEPT_HERE.set(true);
         let (mut resting, mut written, mut visits) = (Vec::new(), Vec::new(), 0);
         let closes = self.bound_by_modes && !self.paging.is_blind(coherence::now());
         for _ in 0..self.inodes.shards() {

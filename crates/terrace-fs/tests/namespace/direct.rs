@@ -4,7 +4,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::Stat;
@@ -57,7 +57,7 @@ impl PageCache for Direct {
     type Object = DirectFile;
     type Cursor = ();
 
-    fn object(&self, _: u64, path_fd: RawFd, _: u64) -> io::Result<Self::Object> {
+    fn object(&self, _: u64, path_fd: Arc<OwnedFd>, _: u64) -> io::Result<Self::Object> {
         Ok(DirectFile(Arc::new(SourceFile::through_page_cache(path_fd))))
     }
 
@@ -69,7 +69,7 @@ impl PageCache for Direct {
         usize::MAX
     }
 
-    fn reattach(&self, _: u64, _: RawFd) -> Option<Self::Object> {
+    fn reattach(&self, _: u64, _: Arc<OwnedFd>) -> Option<Self::Object> {
         None
     }
 

@@ -211,7 +211,7 @@ fn keep(fuse: &OwnedFd, root: OwnedFd, parts: &(impl Parts + Sync)) {
 fn serve(fuse: OwnedFd, root: std::os::fd::BorrowedFd<'_>, parts: &impl Parts, recovering: bool) {
     let namespace = parts.namespace(root.try_clone_to_owned().unwrap(), recovering);
     let served = fuse::connect(&namespace, fuse.as_fd(), recovering)
-        .and_then(|fuse| fuse::serve(namespace.clone(), fuse, None, THREADS, recovering));
+        .and_then(|fuse| fuse::serve(namespace.clone(), fuse, None, THREADS, recovering, || ()));
     if let Err(err) = served {
         eprintln!("serve: {err}");
     }

@@ -11,6 +11,7 @@ use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
+use super::reserve;
 use crate::config::{Admit, Codec, Config, IoEngine, Tier};
 use crate::keeper::Shared;
 
@@ -115,10 +116,10 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl MainDoor {
-    /// Answers the kernel until the mount is gone.
-    pub fn run(&self) -> io::Result<()> {
+    /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
+    pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
-        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering)
+        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }
 
     /// In the end, when no terraced follows.
@@ -138,7 +139,7 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         handles_max: config.limits.handles_max,
         ..DurableLayout::default()
     };
-    NamespaceConfig { layout, ..NamespaceConfig::default() }
+    NamespaceConfig { layout, descriptors_spared: reserve::size(), ..NamespaceConfig::default() }
 }
 
 /// The compressed tier likewise.

@@ -33,19 +33,21 @@ pub struct Guard {
     told: Option<Instant>,
     /// In force.
     ceiling: u64,
+    /// What fitted when that could last be read. None: all, or nobody knows.
+    fitting: Option<u64>,
 }
 
 impl Guard {
     /// As this terraced begins.
     pub fn new(shortage: &Shortage) -> Guard {
         let now = Instant::now();
-        let (groups, shortage) = (Groups::own(), shortage.clone());
-        Guard { groups, shortage, began: now, found: now, told: None, ceiling: u64::MAX }
+        let (groups, shortage) = (Groups::own().unwrap_or_default(), shortage.clone());
+        Guard { groups, shortage, began: now, found: now, told: None, ceiling: u64::MAX, fitting: None }
     }
 
     /// Before a terraced that takes over allocates anything: gives back the dead one's cache, if it was
     /// killed for lack of memory or if less memory is left than it had.
-    pub fn make_room(&self, memory: &Memory, limit: u64) {
+    pub fn make_room(&mut self, memory: &Memory, limit: u64) {
         let ceiling = self.target(limit, memory.resident_bytes());
         if self.shortage.is_now() || memory.resident_bytes() > ceiling {
             // Tables and books have their part, too.
@@ -66,8 +68,10 @@ impl Guard {
     }
 
     /// Room for a cache of this limit that has `ours` now.
-    fn target(&self, limit: u64, ours: u64) -> u64 {
-        let fitting = self.groups.fitting(ours).unwrap_or(u64::MAX);
+    fn target(&mut self, limit: u64, ours: u64) -> u64 {
+        // What cannot be read at the moment, for example for lack of a descriptor, is taken to be unchanged.
+        self.fitting = self.groups.fitting(ours).unwrap_or(self.fitting);
+        let fitting = self.fitting.unwrap_or(u64::MAX);
         fitting.min(limit).saturating_sub(self.shortage.penalty(self.began.elapsed()))
     }
 
@@ -86,12 +90,15 @@ impl Guard {
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
         thread("memory", move || {
-            let mut kills = Kills::so_far(&self.groups);
+            let mut kills = Kills::so_far(&self.groups).unwrap_or_default();
             loop {
                 tell_kills(&mut kills, &self.groups, &mut news);
-                std::thread::sleep(if self.groups.limit().is_some() { LOOK_EVERY } else { 4 * LOOK_EVERY });
-                if self.found.elapsed() >= FIND_EVERY {
-                    (self.groups, self.found) = (Groups::own(), Instant::now());
+                let limited = self.groups.limit().map_or(true, |limit| limit.is_some());
+                std::thread::sleep(if limited { LOOK_EVERY } else { 4 * LOOK_EVERY });
+                if self.found.elapsed() >= FIND_EVERY
+                    && let Ok(groups) = Groups::own()
+                {
+                    (self.groups, self.found) = (groups, Instant::now());
                 }
                 self.look(&engine, &memory);
             }
@@ -100,8 +107,32 @@ impl Guard {
 }
 
 fn tell_kills(known: &mut Kills, groups: &Groups, news: &mut Line) {
-    let now = Kills::so_far(groups);
+    let Ok(now) = Kills::so_far(groups) else { return };
     if std::mem::replace(known, now) != now {
         news.say(&format!("kills {} {}", now.group, now.machine));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn ceiling_stays_while_nobody_can_tell_what_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("memory.max", "134217728\n");
+        write("memory.stat", "inactive_file 0\n");
+        write("memory.current", "0\n");
+        let mut guard = Guard { groups: Groups::of(dir.path()), ..Guard::new(&Shortage::default()) };
+        let ceiling = guard.target(1 << 40, 0);
+        assert!(ceiling < 128 * MIB, "{ceiling}");
+        // It cannot be opened any more, and that is not because it is not there.
+        fs::remove_file(dir.path().join("memory.max")).unwrap();
+        fs::create_dir(dir.path().join("memory.max")).unwrap();
+        assert_eq!(guard.target(1 << 40, 0), ceiling);
+        fs::remove_dir(dir.path().join("memory.max")).unwrap();
+        assert_eq!(guard.target(1 << 40, 0), 1 << 40, "there is no limit any more");
     }
 }

@@ -29,22 +29,33 @@ impl Strays {
     pub fn left_by_the_dead(shared: &Shared) -> io::Result<Strays> {
         let named = descriptors_named(shared)?;
         let stray = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
-        Ok(Strays { found: crate::sys::open_descriptors().into_iter().filter(stray).collect() })
+        Ok(Strays { found: crate::sys::open_descriptors()?.into_iter().filter(stray).collect() })
     }
 
     /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach
-    /// the source after newer ones. It waits as long as the source takes, which cannot be shortened.
-    pub fn finish_writes(&self) {
-        let rings: Vec<RawFd> = self.found.iter().copied().filter(|&fd| is_ring(fd)).collect();
+    /// the source after newer ones. It waits as long as the source takes, which cannot be shortened. Then the
+    /// rings are closed, which frees their descriptors.
+    ///
+    /// # Errors
+    /// The state of a ring cannot be read, so its writes are unknown.
+    pub fn finish_writes(&mut self) -> io::Result<()> {
+        let rings: Vec<RawFd> = self.found.extract_if(.., |fd| is_ring(*fd)).collect();
         let began = Instant::now();
         let mut told = false;
-        while rings.iter().any(|&ring| is_busy(ring)) {
-            if !told && began.elapsed() > TELL_AFTER {
-                tracing::warn!("the source is still busy with writes of the dead terraced; waiting for them");
-                told = true;
+        for ring in rings {
+            while is_busy(ring)? {
+                if !told && began.elapsed() > TELL_AFTER {
+                    tracing::warn!(
+                        "the source is still busy with writes of the dead terraced; waiting for them"
+                    );
+                    told = true;
+                }
+                std::thread::sleep(LOOK_EVERY);
             }
-            std::thread::sleep(LOOK_EVERY);
+            // SAFETY: as in `close`.
+            unsafe { rustix::io::close(ring) };
         }
+        Ok(())
     }
 
     /// Closes them.

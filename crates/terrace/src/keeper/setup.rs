@@ -205,8 +205,11 @@ fn start_log(level: Level) {
 /// only when somebody answers, or when the connection is gone.
 pub fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| sys::is_fuse(Path::new("/proc/self"), *fd);
-    let left: Vec<RawFd> =
-        sys::open_descriptors().into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
+    let open = sys::open_descriptors().unwrap_or_else(|err| {
+        tracing::error!("what terraced had open stays open: {err}");
+        Vec::new()
+    });
+    let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
     let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
     for fd in connections.into_iter().chain(others) {
         // SAFETY: whoever opened it is another process, or a dead one; the keeper's own descriptors are all in `kept`.

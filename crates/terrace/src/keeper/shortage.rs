@@ -3,6 +3,7 @@
 //! The kernel counts whom it kills, for each control group and for the machine, and does not say whom. A count that has moved when terraced was
 //! killed names the cause; one that moves while it lives was about somebody else, and terraced tells it.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, Groups};
@@ -21,10 +22,13 @@ pub struct Kills {
 }
 
 impl Kills {
-    /// So far; 0 where it cannot be known.
-    pub fn so_far(groups: &Groups) -> Kills {
-        let machine = cgroup::kills_of_the_machine();
-        Kills { group: groups.kills().unwrap_or(0), machine: machine.unwrap_or(0) }
+    /// So far; 0 where nobody counts.
+    ///
+    /// # Errors
+    /// A count cannot be read just now.
+    pub fn so_far(groups: &Groups) -> io::Result<Kills> {
+        let machine = cgroup::kills_of_the_machine()?;
+        Ok(Kills { group: groups.kills()?.unwrap_or(0), machine: machine.unwrap_or(0) })
     }
 }
 
@@ -44,7 +48,8 @@ pub struct Shortage {
 impl Shortage {
     /// Before the first terraced.
     pub fn new() -> Shortage {
-        Shortage { kills: Kills::so_far(&Groups::own()), ..Shortage::default() }
+        let kills = Groups::own().and_then(|groups| Kills::so_far(&groups));
+        Shortage { kills: kills.unwrap_or_default(), ..Shortage::default() }
     }
 
     /// Others were killed while terraced lives.
@@ -65,9 +70,11 @@ impl Shortage {
     /// After the death of a terraced, by SIGKILL if `killed`, whose limit was `memory`: the cause, if it was this.
     pub fn explain(&mut self, killed: bool, memory: Size) -> Option<String> {
         let groups = Groups::own();
-        let limit = groups.limit().map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
-        let before = std::mem::replace(&mut self.kills, Kills::so_far(&groups));
-        let now = self.kills;
+        let limit = groups.as_ref().ok().and_then(|groups| groups.limit().ok().flatten());
+        let limit = limit.map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
+        let before = self.kills;
+        let now = groups.and_then(|groups| Kills::so_far(&groups)).unwrap_or(before);
+        self.kills = now;
         let where_ = match limit {
             _ if !killed => None,
             Some(limit) if now.group > before.group => {

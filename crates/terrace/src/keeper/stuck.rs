@@ -15,6 +15,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::{DupFlags, Errno};
@@ -32,6 +33,9 @@ const HARMLESS: &[i64] = &[
     libc::SYS_statx,
     libc::SYS_umount2,
 ];
+
+/// Where the kernel waits for the answer to a request (fs/fuse/dev.c), of old.
+const FUSE_WAIT: &str = "request_wait_answer";
 
 /// How often [`Thread::is_ending`] is to be asked.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -101,10 +105,29 @@ fn end_of(thread: Pid) -> Option<OwnedFd> {
     rustix::process::pidfd_open(thread, of_thread).ok()
 }
 
-/// Whether all that is left of a dying process waits for answers from itself, or writes a core.
-pub fn waits_for_itself(pid: Pid) -> bool {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid())) else { return false };
-    let mut waits = false;
+/// What a dying process does that does not end.
+#[derive(Debug)]
+pub enum Rest {
+    /// All that is left of it waits for answers from itself, or writes a core.
+    WaitsForItself,
+    /// Nothing is left, or it does something that must come to its end.
+    Ends,
+    /// Nobody lets us look, for this reason.
+    Unknown(io::Error),
+}
+
+/// What is left of a dying process does.
+pub fn rest_of(pid: Pid) -> Rest {
+    rest_in(format!("/proc/{}/task", pid.as_raw_pid()).as_ref())
+}
+
+/// The same, by the directory of its threads.
+///
+/// `stat` is everybody's to read. `syscall` is for those who could trace the thread: not in all containers, and with Yama's `ptrace_scope` at 2 for
+/// root alone, at 3 for nobody. `wchan` and `fd` ask for less, and where `syscall` cannot be read, `wchan` still tells of a wait for an answer of FUSE.
+fn rest_in(tasks: &Path) -> Rest {
+    let Ok(tasks) = fs::read_dir(tasks) else { return Rest::Ends };
+    let (mut waits, mut unknown) = (false, None);
     for task in tasks.flatten().map(|task| task.path()) {
         // One that has gone meanwhile is not there to be read.
         let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
@@ -112,13 +135,23 @@ pub fn waits_for_itself(pid: Pid) -> bool {
             waits |= sys::is_dumping(&stat);
             continue;
         }
-        let call = fs::read_to_string(task.join("syscall")).unwrap_or_default();
-        if !is_harmless(&call, |fd| sys::is_fuse(&task, fd)) {
-            return false;
+        match fs::read_to_string(task.join("syscall")) {
+            Ok(call) if is_harmless(&call, |fd| sys::is_fuse(&task, fd)) => waits = true,
+            Ok(_) => return Rest::Ends,
+            Err(_) if waits_for_fuse(&task) => waits = true,
+            Err(err) => unknown = Some(err),
         }
-        waits = true;
     }
-    waits
+    match unknown {
+        Some(err) => Rest::Unknown(err),
+        None if waits => Rest::WaitsForItself,
+        None => Rest::Ends,
+    }
+}
+
+/// Whether a thread waits for the answer to a request of FUSE, by the function of the kernel in which it sleeps.
+fn waits_for_fuse(task: &Path) -> bool {
+    fs::read_to_string(task.join("wchan")).is_ok_and(|function| function.trim() == FUSE_WAIT)
 }
 
 /// By which signal a dying process was killed; none if the kernel does not tell.
@@ -186,10 +219,31 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_fuse_is_seen_where_calls_cannot_be_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let thread = |id: &str, state: &str, wchan: &str| {
+            let task = dir.path().join(id);
+            // In the place of a file that may not be read.
+            fs::create_dir_all(task.join("syscall")).unwrap();
+            fs::write(task.join("stat"), format!("{id} (terraced) {state} 1 7 7 0 -1 4194304 28 0")).unwrap();
+            fs::write(task.join("wchan"), wchan).unwrap();
+        };
+        thread("1", "Z", "0");
+        assert!(matches!(rest_in(dir.path()), Rest::Ends), "it is dead");
+        thread("2", "D", "request_wait_answer");
+        assert!(matches!(rest_in(dir.path()), Rest::WaitsForItself));
+        thread("3", "D", "rwsem_down_write_slowpath");
+        assert!(matches!(rest_in(dir.path()), Rest::Unknown(_)), "it may write to the source");
+        fs::remove_dir(dir.path().join("3/syscall")).unwrap();
+        fs::write(dir.path().join("3/syscall"), format!("{} 0x3", libc::SYS_pwrite64)).unwrap();
+        assert!(matches!(rest_in(dir.path()), Rest::Ends), "it does");
+    }
+
+    #[test]
     fn a_process_in_another_call_is_not_stuck() {
         let child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        assert!(!waits_for_itself(pid), "it has no other thread");
+        assert!(matches!(rest_of(pid), Rest::Ends), "it has no other thread");
         sys::send(pid, libc::SIGKILL);
         let mut child = child;
         child.wait().unwrap();

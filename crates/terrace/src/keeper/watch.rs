@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::setup::Heard as Ends;
-use super::stuck::{self, Thread};
+use super::stuck::{self, Rest, Thread};
 use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::daemon;
 use crate::error::Failure;
@@ -23,6 +23,9 @@ pub const SIGNALS: &[SignalNumber] =
 
 /// How long the other threads of a killed terraced may take to end before they are looked at.
 const FOLLOW_WITHIN: Duration = Duration::from_millis(50);
+
+/// After how long it is said that a dying one does not end.
+const UNSEEN_AFTER: Duration = Duration::from_secs(5);
 
 /// How often.
 const FOLLOW_EVERY: Duration = Duration::from_millis(20);
@@ -97,6 +100,8 @@ pub struct Watch {
     restarts: u32,
     /// How the last one died.
     died: Option<String>,
+    /// The log was told that a dying one cannot be looked at.
+    unseen_told: bool,
 }
 
 impl Watch {
@@ -123,8 +128,9 @@ impl Watch {
             crashes: Crashes::default(),
             restarts: 0,
             died: None,
+            unseen_told: false,
         };
-        watch.shared.kept = sys::open_descriptors();
+        watch.shared.kept = sys::open_descriptors().expect("/proc is mounted, and the keeper has just begun");
         if watch.shared.kind == Kind::Mount
             && let Some(starter) = &watch.starter
         {
@@ -306,14 +312,32 @@ impl Watch {
     /// A killed terraced that waits for its own answers.
     fn stuck(&mut self, child: Pid) -> Option<Exit> {
         let since = self.thread_dead?;
-        if since.elapsed() < FOLLOW_WITHIN || !stuck::waits_for_itself(child) {
+        if since.elapsed() < FOLLOW_WITHIN {
             return None;
+        }
+        match stuck::rest_of(child) {
+            Rest::WaitsForItself => {}
+            Rest::Ends => return None,
+            Rest::Unknown(err) => {
+                self.tell_unseen(&err, since.elapsed());
+                return None;
+            }
         }
         self.late.push(child);
         let signal = stuck::killed_by(child);
         let by = signal.map_or(String::new(), |signal| format!(" by signal {signal}"));
         let killed = signal.is_none_or(|signal| signal == libc::SIGKILL);
         Some(Exit::Crashed { how: format!("was killed{by}, and waits for itself"), killed })
+    }
+
+    /// Says once that a terraced does not end and cannot be looked at: then the next one cannot be started beside it.
+    fn tell_unseen(&mut self, err: &std::io::Error, since: Duration) {
+        if since >= UNSEEN_AFTER && !std::mem::replace(&mut self.unseen_told, true) {
+            tracing::error!(
+                "terraced was killed and does not end; what it waits for cannot be seen ({err}), so no other is started beside it; let the keeper \
+                 trace it (kernel.yama.ptrace_scope below 2, CAP_SYS_PTRACE in a container), or `umount --force` the mount"
+            );
+        }
     }
 
     /// All lines that have come.

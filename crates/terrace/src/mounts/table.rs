@@ -1,6 +1,7 @@
 //! /proc/PID/mountinfo: the table of mounts, as proc(5) describes it.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -33,10 +34,22 @@ pub fn table() -> Vec<Entry> {
     table_of(Path::new("/proc/self"))
 }
 
+/// The same.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn own_table() -> io::Result<Vec<Entry>> {
+    read(Path::new("/proc/self"))
+}
+
 /// All mounts that the process of this directory of /proc sees, as [`table`]; none if it may not be looked into.
 pub fn table_of(process: &Path) -> Vec<Entry> {
-    let text = std::fs::read(process.join("mountinfo")).unwrap_or_default();
-    text.split(|b| *b == b'\n').filter_map(parse).collect()
+    read(process).unwrap_or_default()
+}
+
+fn read(process: &Path) -> io::Result<Vec<Entry>> {
+    let text = std::fs::read(process.join("mountinfo"))?;
+    Ok(text.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
 /// The topmost mount whose point is exactly `path`.

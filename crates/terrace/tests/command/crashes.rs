@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::SystemTime;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use terrace_api::instance::{Dirty, Info, Kind, SCHEMA};
@@ -40,6 +43,67 @@ fn terraced_is_started_again_and_nobody_notices() {
     stage.ask("umount", &[]).fine();
     assert!(fs::read(stage.src.join("a")).unwrap() == expected);
     stage.nothing_is_left();
+}
+
+/// Programs hold as many descriptors of terraced's as its limit allows: what is left below the limit is enough for the next one.
+#[test]
+fn a_full_table_of_descriptors_is_recovered() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::create_dir(stage.src.join("d")).unwrap();
+    let mut mount = terrace(["mount", "--memory", "32MiB"]);
+    mount.args([&stage.src, &stage.mnt]);
+    // SAFETY: plain system calls between fork and exec.
+    unsafe { mount.pre_exec(|| limit_descriptors(256)) };
+    told(mount).fine();
+    let mut file = fs::File::create(stage.mnt.join("a")).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+
+    let (enough, held) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed)
+                && let Ok(dir) = fs::File::open(stage.mnt.join("d"))
+            {
+                held.lock().unwrap().push(dir);
+            }
+        });
+        let mut before = 0;
+        wait_until("no more can be opened", || {
+            std::thread::sleep(Duration::from_secs(1));
+            let now = held.lock().unwrap().len();
+            now > 100 && std::mem::replace(&mut before, now) == now
+        });
+        for round in 1..=3 {
+            // Asked by a command, which takes a descriptor as well.
+            kill(stage.processes().1, Signal::KILL);
+            wait_until("the next one serves", || {
+                stage.ask("stat", &["--json"]).code == Some(0) && restarts(&stage) == round
+            });
+            file.write_all(&[7; 1000]).unwrap();
+        }
+        enough.store(true, Ordering::Relaxed);
+        held.lock().unwrap().clear();
+    });
+    held.into_inner().unwrap().clear();
+    stage.ask("check", &[]).fine();
+    drop(file);
+    stage.ask("umount", &[]).fine();
+    assert!(fs::read(stage.src.join("a")).unwrap() == [7; 103_000]);
+    stage.nothing_is_left();
+}
+
+/// Limits this process and those that it starts, which may not raise it.
+fn limit_descriptors(limit: u64) -> std::io::Result<()> {
+    const CAP_SYS_RESOURCE: libc::c_ulong = 24;
+    // SAFETY: takes a capability from what programs started from here on can have.
+    if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let both = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+    Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, both)?)
 }
 
 /// What a kernel before 6.9 can do: requests under way at the crash fail, everything else goes on.

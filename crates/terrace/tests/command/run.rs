@@ -459,3 +459,33 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     stage.nothing_is_left();
     other.nothing_is_left();
 }
+
+/// Nor does `umount` reach what the command of that `run` has mounted over its copy.
+#[test]
+fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
+    if !possible() {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    let script = format!(
+        "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB
+         \"$t\" run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"mount -t tmpfs none '{2}'; echo kept > '{2}/k'; touch '{4}'
+           read end; cat '{2}/k'\" < '{5}' & run=$!
+         exec 9> '{5}'; while [ ! -e '{4}' ]; do sleep 0.05; done
+         \"$t\" umount '{2}'; echo >&9; wait $run",
+        env!("CARGO_BIN_EXE_terrace"),
+        text(&stage.src),
+        text(&stage.mnt),
+        text(&other.src),
+        text(&other.file("begun")),
+        text(&other.file("end")),
+    );
+    let mut private = Command::new("sh");
+    private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
+    private.args([text(&other.file("end")), &script]).env("XDG_CONFIG_HOME", "/nonexistent");
+    let told = told(private);
+    assert_eq!((told.code, told.out.as_str()), (Some(0), "kept\n"), "{}", told.err);
+    assert!(told.err.contains("its daemon ends with the `terrace run` of"), "{}", told.err);
+    stage.nothing_is_left();
+    other.nothing_is_left();
+}

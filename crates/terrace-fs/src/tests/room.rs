@@ -1,0 +1,112 @@
+//! Room in the tables: waiting for it, and descriptors and references that are kept as long as they are used.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::pressure::SWEPT_HERE;
+
+/// The thread that has no descriptor waits, and meanwhile others ask for attributes of the file and release what they have of it.
+#[test]
+fn who_waits_for_room_holds_no_lock_of_the_inode() {
+    let mut world = World::new();
+    std::fs::write(world.path("f"), b"").unwrap();
+    let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+    let open = |ns: &Namespace<Direct>, op: &mut Op<'_>| ns.open(op, f, libc::O_RDWR as u32);
+    let handles: Vec<_> = (0..LAYOUT.handles_max).map(|_| world.ask(open).unwrap().fh).collect();
+    let namespace = &world.namespace;
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            Namespace::<Direct>::may_wait(Instant::now());
+            namespace.open(&namespace.begin(caller(1000)), f, libc::O_RDWR as u32).map(|file| file.fh)
+        });
+        let begun = Instant::now();
+        // It looks for room all the time, so the lock is found free only if it is not held meanwhile.
+        for _ in 0..100 {
+            let inode = namespace.inode(f).unwrap();
+            let life = inode.life.try_lock_for(Duration::from_secs(10)).expect("not held over the wait");
+            assert_eq!(life.handles as usize, handles.len());
+            drop(life);
+            assert!(namespace.getattr(f).is_ok());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!waiting.is_finished() && begun.elapsed() < Duration::from_secs(10));
+        namespace.release(handles[0]);
+        assert!(waiting.join().unwrap().is_ok(), "a place in the table of handles is waited for");
+    });
+}
+
+/// A thread that answers requests leaves sweeping to the shrinker, and gets what that has found.
+#[test]
+fn room_is_made_by_the_shrinker_for_those_who_answer() {
+    let mut world = World::new();
+    for i in 0..LAYOUT.inodes_max {
+        std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
+    }
+    let known: Vec<_> = (1..LAYOUT.inodes_max)
+        .map(|i| world.ask(|ns, op| ns.lookup(op, ROOT, name(&format!("f{i}")))).unwrap().attr.ino)
+        .collect();
+    let namespace = &world.namespace;
+    // Forgotten by the kernel just now, and not noticed: so a sweep finds them.
+    known.iter().for_each(|&nodeid| drop(namespace.inodes.release(nodeid, 1)));
+    std::thread::scope(|scope| {
+        namespace.set_threads(4);
+        // The shrinker comes late, so that the lookup finds no room.
+        namespace.pressure.announce_shrinker();
+        let shrinker = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            namespace.shrink_loop();
+        });
+        let found = namespace.lookup(&mut namespace.begin(caller(1000)), ROOT, name("f0"));
+        namespace.end_shrinking();
+        shrinker.join().unwrap();
+        assert!(found.is_ok(), "{found:?}");
+    });
+    assert!(!SWEPT_HERE.get(), "this thread answers requests");
+}
+
+#[test]
+fn a_resent_listing_that_comes_less_far_takes_no_reference_away() {
+    let mut world = World::new();
+    for i in 0..6 {
+        std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
+    }
+    let dir = world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap();
+    let list = |ns: &Namespace<Direct>, op: &mut Op<'_>, room: usize| {
+        let mut seen = Vec::new();
+        ns.readdirplus(op, dir, 0, |plus| {
+            let dots = plus.listed.name.as_encoded_bytes().starts_with(b".");
+            seen.extend((!dots).then_some(plus.entry.attr.ino));
+            seen.len() > room
+        })
+        .unwrap();
+        seen
+    };
+    world.unique += 2;
+    let mut op = world.namespace.begin(caller(world.unique));
+    let files = list(&world.namespace, &mut op, 5);
+    std::mem::forget(op);
+    world.kill();
+    // Names beside the mount have become longer, say.
+    let mut op = world.namespace.begin(caller(world.unique | RESENT));
+    assert_eq!(list(&world.namespace, &mut op, 3), files[..4]);
+    drop(op);
+    (0..5).for_each(|i| assert_eq!(world.nlookup(files[i]), 1, "file {i}"));
+}
+
+#[test]
+fn an_object_that_outlives_its_inode_names_no_other_file() {
+    let mut world = World::new();
+    ["f", "g"].iter().for_each(|name| std::fs::write(world.path(name), name).unwrap());
+    let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
+    let fh = world.ask(|ns, op| ns.open(op, f, libc::O_RDONLY as u32)).unwrap().fh;
+    let held = world.namespace.inode(f).unwrap().life.lock().object.clone().unwrap();
+    let ino = held.source().stat().unwrap().st_ino;
+    world.namespace.release(fh);
+    world.namespace.forget(f, 1);
+    assert_eq!(world.namespace.inodes_known(), 1);
+    // The lowest number that is free: the inode's own, if it was closed.
+    world.ask(|ns, op| ns.lookup(op, ROOT, name("g"))).unwrap();
+    assert_eq!(held.source().stat().unwrap().st_ino, ino);
+    let mut byte = [0];
+    assert!(rustix::io::pread(&*held.source().reader().unwrap(), &mut byte, 0).is_ok() && byte == *b"f");
+}
