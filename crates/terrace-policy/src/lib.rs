@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boundary;
+pub mod device;
 mod keys;
 pub mod list;
 pub mod minisim;

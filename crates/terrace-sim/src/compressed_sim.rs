@@ -1,4 +1,4 @@
-//! The cache of a simulation with a compressed tier below DRAM, both out of one budget.
+//! The cache of a simulation with a compressed tier below DRAM, both out of one budget, and a device below them.
 //!
 //! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`Boundary`] how much memory the tier has.
 //!
@@ -9,6 +9,7 @@
 //!     │    └────────────────────────────── asked for often enough of late ───┘    the untouched oldest
 //!     └──── fault: used again if it is a recent refault
 //! ```
+//! With a device ([`DeviceTier`]), a page that would become absent is offered to it first, and a fault asks it before the source.
 //! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
 //! what the requests take ([`Prices`]); compressing goes on beside them.
 
@@ -20,6 +21,7 @@ use terrace_policy::boundary::{Boundary, Costs, Window};
 use terrace_policy::list::{List, Slots};
 use terrace_policy::{Evict, Slot, Touches, Victim, Why};
 
+use crate::device_sim::{DeviceOutcome, DeviceSetup, DeviceTier};
 use crate::sim::{Entry, Mode, Pool};
 
 /// Pages of a chunk, the step in which memory changes sides; a small budget has `CHUNKS_MIN` all the same.
@@ -75,6 +77,8 @@ pub struct Setup {
     pub percent: RangeInclusive<u32>,
     /// What the clock goes by, and the boundary.
     pub prices: Prices,
+    /// A device below both.
+    pub device: Option<DeviceSetup>,
 }
 
 /// What a run came to.
@@ -102,14 +106,18 @@ pub struct CompressedOutcome {
     pub turns: u64,
     /// Memory that the tier could have, pages, summed over all requests.
     pub share_sum: u64,
+    /// What the device did, if there is one, and what its hits took, ns.
+    pub device: DeviceOutcome,
+    /// See above.
+    pub device_ns: u64,
 }
 
 impl CompressedOutcome {
     /// What a request takes on average, ns. Compressing goes on beside it.
     pub fn request_ns(&self, prices: &Prices) -> f64 {
         let Prices { hit, costs } = *prices;
-        let hits = self.requests - self.misses - self.tier_hits;
-        let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss();
+        let hits = self.requests - self.misses - self.tier_hits - self.device.hits;
+        let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss() + self.device_ns;
         ns as f64 / self.requests.max(1) as f64
     }
     /// What the tier costs the processor for each request on average, ns: compressing, and decompressing for readers and for DRAM.
@@ -243,6 +251,7 @@ impl Touches for Noting<'_> {
 pub struct CompressedSim<'a> {
     pool: Pool<'a>,
     compressed: CompressedPool,
+    device: Option<DeviceTier>,
     boundary: Boundary,
     setup: Setup,
     content: &'a dyn Fn(u32) -> Content,
@@ -259,6 +268,8 @@ pub struct CompressedSim<'a> {
     judged_ns: u64,
     /// Hits of the tier when its touches were aged.
     aged_at: u64,
+    /// Reads of the device and of the source since the boundary was judged.
+    below: (u64, u64),
     /// Whether the boundary went up or down when it last moved.
     went: i8,
     /// The policy keeps shadows.
@@ -299,6 +310,7 @@ impl<'a> CompressedSim<'a> {
         let mut sim = CompressedSim {
             pool,
             compressed: CompressedPool::new(setup.budget, setup.ratio),
+            device: setup.device.map(|device| DeviceTier::new(device, ids_max)),
             boundary,
             content,
             has_ghost,
@@ -311,6 +323,7 @@ impl<'a> CompressedSim<'a> {
             clock_ns: 0,
             judged_ns: 0,
             aged_at: 0,
+            below: (0, 0),
             went: 0,
             setup,
         };
@@ -320,7 +333,8 @@ impl<'a> CompressedSim<'a> {
 
     /// What has happened so far.
     pub fn outcome(&self) -> CompressedOutcome {
-        self.outcome
+        let device = self.device.as_ref().map(DeviceTier::outcome).unwrap_or_default();
+        CompressedOutcome { device, ..self.outcome }
     }
     /// Memory in use by DRAM and by the tier, pages: never more than the budget.
     pub fn used(&self) -> (usize, usize) {
@@ -355,8 +369,20 @@ impl<'a> CompressedSim<'a> {
                 self.promote(id, node);
             }
             costs.decompress
+        } else if let Some(device) = self.device.as_mut().filter(|device| device.holds(id)) {
+            let (promotes, ns) = (device.hit(id), device.setup().read + costs.work);
+            self.outcome.device_ns += ns;
+            self.window.refaults += 1;
+            self.below.0 += 1;
+            if promotes {
+                self.fault(id, true);
+            }
+            ns
         } else {
-            self.fault(id);
+            self.outcome.misses += 1;
+            self.below.1 += 1;
+            self.window.refaults += u64::from(entry.came_before());
+            self.fault(id, false);
             costs.miss()
         };
         if self.clock_ns - self.judged_ns >= JUDGED_EVERY_NS {
@@ -365,15 +391,13 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    fn fault(&mut self, id: u32) {
-        self.outcome.misses += 1;
+    /// Gives a page a frame, read from the source or the device.
+    fn fault(&mut self, id: u32, from_device: bool) {
         self.make_room();
-        let entry = self.pool.entries[id as usize];
-        let (shadow, came_back) = (entry.shadow(), entry.came_before());
+        let shadow = self.pool.entries[id as usize].shadow();
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
-        self.window.refaults += u64::from(came_back);
-        self.reused[slot as usize].set(recent);
+        self.reused[slot as usize].set(recent || from_device);
     }
 
     fn promote(&mut self, id: u32, node: Slot) {
@@ -407,8 +431,11 @@ impl<'a> CompressedSim<'a> {
         for victim in victims.drain(..) {
             let id = self.pool.ids[victim.slot as usize];
             let node = self.lower(&victim, id);
+            let reused = self.reused[victim.slot as usize].get();
+            let on_device = node.is_none() && self.to_device(id, reused);
             // Also where the policy keeps no shadows, the boundary wants to know what comes back.
-            let absent = if self.has_ghost { Entry::absent(victim.shadow) } else { Entry::was_here() };
+            let has_shadow = self.has_ghost && (!on_device || self.setup.device.is_some_and(|d| d.shadows));
+            let absent = if has_shadow { Entry::absent(victim.shadow) } else { Entry::was_here() };
             self.pool.entries[id as usize] = node.map_or(absent, Entry::compressed);
             self.pool.free.push(victim.slot);
         }
@@ -467,10 +494,18 @@ impl<'a> CompressedSim<'a> {
     fn give_up(&mut self, want: usize) {
         for id in self.compressed.coldest(want) {
             self.pool.entries[id as usize] = Entry::was_here();
+            self.to_device(id, true);
         }
     }
 
+    /// Offers a page that leaves memory to the device, if there is one. What the compressed tier gives up was used again before it came there.
+    fn to_device(&mut self, id: u32, reused: bool) -> bool {
+        let source = self.setup.prices.costs.read;
+        self.device.as_mut().is_some_and(|device| device.demote(id, reused, source))
+    }
+
     fn judge(&mut self) {
+        self.learn_miss_cost();
         let hits = self.outcome.tier_hits;
         self.compressed.age((hits - std::mem::replace(&mut self.aged_at, hits)) as usize);
         let before = self.boundary.chunks();
@@ -491,6 +526,17 @@ impl<'a> CompressedSim<'a> {
             self.outcome.turns += u64::from(self.went == -goes);
             self.went = goes;
             self.fit();
+        }
+    }
+
+    /// A page that memory lacks costs what the device and the source take on average, by their shares of late.
+    fn learn_miss_cost(&mut self) {
+        let Some(device) = &mut self.device else { return };
+        device.pass(JUDGED_EVERY_NS);
+        let (hits, misses) = std::mem::take(&mut self.below);
+        if hits + misses > 0 {
+            let ns = hits * device.setup().read + misses * self.setup.prices.costs.read;
+            self.boundary.costs.read = ns / (hits + misses);
         }
     }
 

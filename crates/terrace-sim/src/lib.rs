@@ -11,6 +11,7 @@
 
 pub mod cells;
 pub mod compressed_sim;
+pub mod device_sim;
 pub mod gates;
 pub mod kernel;
 pub mod opt;

@@ -70,7 +70,7 @@ fn content(page: u32) -> Content {
 }
 
 fn setup(percent_max: u32) -> Setup {
-    Setup { budget: BUDGET, ratio: 1.87, percent: 0..=percent_max, prices: Prices::default() }
+    Setup { budget: BUDGET, ratio: 1.87, percent: 0..=percent_max, prices: Prices::default(), device: None }
 }
 
 /// What a phase came to.
@@ -118,6 +118,7 @@ fn since(now: CompressedOutcome, before: CompressedOutcome) -> CompressedOutcome
         moves: now.moves - before.moves,
         turns: now.turns - before.turns,
         share_sum: now.share_sum - before.share_sum,
+        ..now
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Compress {
 
 /// Bounds of the tier's memory, per cent.
 #[derive(Clone, Debug)]
-pub struct Share(RangeInclusive<u32>);
+pub struct Share(pub RangeInclusive<u32>);
 
 impl FromStr for Share {
     type Err = String;
@@ -123,7 +123,7 @@ fn compute(trace: &Trace, job: &Job, ratio: f64, options: &Compress) -> Cell {
     let percent = if ratio > 1.0 { options.compress_share.0.clone() } else { 0..=0 };
     let prices = Prices::default();
     let content = |id| Content { file: 0, compresses: lot(id) >= options.compress_refused };
-    let setup = Setup { budget, ratio, percent, prices };
+    let setup = Setup { budget, ratio, percent, prices, device: None };
     let mut sim = CompressedSim::new(policy.as_mut(), setup, trace.pages, &content);
     trace.ids.iter().for_each(|&id| sim.request(id));
     let (outcome, share) = (sim.outcome(), sim.share());

@@ -1,6 +1,7 @@
 //! The subcommands, one a file, and the options that they share.
 
 mod compressed;
+mod device;
 pub mod gates;
 pub mod mrc;
 pub mod options;

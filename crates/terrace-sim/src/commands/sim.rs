@@ -14,6 +14,7 @@ use terrace_sim::sim::Mode;
 use terrace_sim::trace::{Trace, names, warn_of_loss};
 
 use super::compressed::{self, Compress};
+use super::device::{self, Device};
 use super::options::{Input, Output};
 
 const CSV_HEAD: [&str; 7] =
@@ -25,7 +26,8 @@ const CSV_HEAD: [&str; 7] =
   terrace-sim sim --trace w106.u64.zst
   terrace-sim sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000 --plot sim.html
   terrace trace MNT -o today.trc; terrace-sim sim --trace today.trc --size 262144 --sampled
-  terrace-sim sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87")]
+  terrace-sim sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87
+  terrace-sim sim --trace w106.u64.zst --policy strata --size 5% --device 10%,40% --source-us 500 --device-us 90")]
 pub struct Sim {
     #[command(flatten)]
     input: Input,
@@ -40,6 +42,8 @@ pub struct Sim {
     sampled: bool,
     #[command(flatten)]
     compress: Compress,
+    #[command(flatten)]
+    device: Device,
     #[command(flatten)]
     output: Output,
 }
@@ -61,6 +65,9 @@ struct Above<'a> {
 
 /// Runs the simulations and prints them.
 pub fn run(options: &Sim) -> io::Result<()> {
+    if !options.device.device.is_empty() {
+        return run_device(options);
+    }
     if !options.compress.compress.is_empty() {
         return run_compressed(options);
     }
@@ -94,25 +101,58 @@ pub fn run(options: &Sim) -> io::Result<()> {
     print(&text(options, &cells)?)
 }
 
-/// The same with compressed tiers.
-fn run_compressed(options: &Sim) -> io::Result<()> {
+/// The policies of a simulation with more than one tier.
+fn with_tiers(options: &Sim) -> io::Result<Vec<String>> {
     let policies = if options.policies.is_empty() {
         vec![NAMES[0].to_owned()]
     } else {
         chosen(&options.policies).map_err(io::Error::other)?
     };
     if policies.iter().any(|policy| policy == OPT) {
-        return Err(io::Error::other("opt has no compressed tier; leave it out of --policy"));
+        return Err(io::Error::other("opt has no tiers below memory; leave it out of --policy"));
     }
+    Ok(policies)
+}
+
+/// The cells of all traces.
+fn of_traces<C>(
+    options: &Sim,
+    mut compute: impl FnMut(&Trace, &[Job], &mut Progress) -> io::Result<Vec<C>>,
+) -> io::Result<Vec<C>> {
+    let jobs = jobs(&with_tiers(options)?, &options.sizes, SAMPLED);
     let mut progress = Progress::default();
     let mut cells = Vec::new();
     for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
         let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
-        let jobs = jobs(&policies, &options.sizes, SAMPLED);
-        cells.extend(compressed::compute_all(&trace, &jobs, &options.compress, &mut progress)?);
+        cells.extend(compute(&trace, &jobs, &mut progress)?);
         progress.clear();
         warn_of_loss(&trace.name, trace.lost, trace.ids.len());
     }
+    Ok(cells)
+}
+
+/// The same with tiers on a device.
+fn run_device(options: &Sim) -> io::Result<()> {
+    let Compress { compress, compress_share, .. } = &options.compress;
+    let share = *compress_share.0.end();
+    let cells = of_traces(options, |trace, jobs, progress| {
+        device::compute_all(trace, jobs, compress, share, &options.device, progress)
+    })?;
+    print(&match (options.output.csv, options.output.json) {
+        (true, _) => device::csv(&cells)?,
+        (_, true) => {
+            let report = serde_json::json!({ "schema": "terrace.sim-device.v1", "cells": cells });
+            serde_json::to_string_pretty(&report)? + "\n"
+        }
+        _ => device::table(&cells),
+    })
+}
+
+/// The same with compressed tiers.
+fn run_compressed(options: &Sim) -> io::Result<()> {
+    let cells = of_traces(options, |trace, jobs, progress| {
+        compressed::compute_all(trace, jobs, &options.compress, progress)
+    })?;
     print(&match (options.output.csv, options.output.json) {
         (true, _) => compressed::csv(&cells)?,
         (_, true) => {

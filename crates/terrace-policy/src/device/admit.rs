@@ -1,0 +1,144 @@
+//! Which pages that leave memory are worth a write to the device.
+//!
+//! Three tests, each of which can refuse: the page was used again ([`Admit::Reused`]); the budget of writes has room
+//! ([`Budget`], a token bucket); and what the tier has saved by its hits is more than its writes have cost ([`Benefit`]), so that
+//! a tier on a device as fast as the source switches itself off.
+
+/// Which pages may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Those that were used again while they were in memory, or came back soon after they had left it.
+    Reused,
+    /// All that leave.
+    All,
+}
+
+/// A token bucket: so many pages a second, of which those of [`Budget::SAVED_S`] seconds may be saved up.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Pages a second; infinite: no limit.
+    rate: f64,
+    saved: f64,
+}
+
+impl Budget {
+    /// Seconds' worth of unspent writes that a burst may spend.
+    const SAVED_S: f64 = 60.0;
+
+    /// `bytes_a_day` of writes in pages of `page_bytes`; none: no limit.
+    pub fn new(bytes_a_day: Option<u64>, page_bytes: u64) -> Budget {
+        let rate = bytes_a_day.map_or(f64::INFINITY, |bytes| bytes as f64 / page_bytes as f64 / 86_400.0);
+        Budget { rate, saved: rate * Budget::SAVED_S }
+    }
+
+    /// Time goes on by `ns`.
+    pub fn pass(&mut self, ns: u64) {
+        if self.rate.is_finite() {
+            self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(self.rate * Budget::SAVED_S);
+        }
+    }
+
+    /// How full the bucket is, 0 to 1.
+    pub fn fullness(&self) -> f64 {
+        if self.rate.is_finite() { (self.saved / (self.rate * Budget::SAVED_S)).max(0.0) } else { 1.0 }
+    }
+
+    /// Takes `pages`; false, and nothing taken, if there are not so many.
+    pub fn spend(&mut self, pages: u32) -> bool {
+        let enough = self.saved >= f64::from(pages);
+        if enough && self.rate.is_finite() {
+            self.saved -= f64::from(pages);
+        }
+        enough
+    }
+}
+
+/// Compares what hits save with what writes cost, over a sliding past.
+#[derive(Clone, Copy, Debug)]
+pub struct Benefit {
+    hits: f64,
+    writes: f64,
+    /// Writes until the first judgement: a tier that is still filling cannot have hits.
+    to_fill: f64,
+    refused: u32,
+}
+
+impl Benefit {
+    /// Writes after which the past counts half.
+    const HALF: f64 = 65_536.0;
+    /// While the tier does not pay, one page in so many is written all the same: things may have changed.
+    const PROBE: u32 = 64;
+
+    /// Of a tier with room for `pages` pages.
+    pub fn new(pages: u64) -> Benefit {
+        Benefit { hits: 0.0, writes: 0.0, to_fill: pages as f64, refused: 0 }
+    }
+
+    /// A hit of the tier.
+    pub fn hit(&mut self) {
+        self.hits += 1.0;
+    }
+
+    /// Whether another write pays, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
+    /// far, against the cost of a write. Counts the write if so.
+    pub fn pays(&mut self, saved_a_hit: i64, write: u64) -> bool {
+        let earned = self.hits * saved_a_hit as f64;
+        let pays = saved_a_hit > 0 && (self.to_fill > 0.0 || earned > self.writes * write as f64);
+        if !pays {
+            self.refused += 1;
+            if !self.refused.is_multiple_of(Benefit::PROBE) {
+                return false;
+            }
+        }
+        self.to_fill -= 1.0;
+        self.writes += 1.0;
+        if self.writes >= 2.0 * Benefit::HALF {
+            (self.hits, self.writes) = (self.hits / 2.0, self.writes / 2.0);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_is_kept_over_any_time() {
+        let mut budget = Budget::new(Some(86_400 * 4096 * 100), 4096);
+        let mut written = 0u64;
+        for _ in 0..1000 {
+            budget.pass(1_000_000_000);
+            while budget.spend(7) {
+                written += 7;
+            }
+        }
+        // 100 a second, and what was saved at the start.
+        assert!((100_000..=106_000).contains(&written), "{written}");
+        assert!(budget.fullness() < 0.01);
+    }
+
+    #[test]
+    fn no_budget_has_no_limit() {
+        let mut budget = Budget::new(None, 4096);
+        assert!((0..1_000_000).all(|_| budget.spend(255)) && budget.fullness() == 1.0);
+    }
+
+    #[test]
+    fn device_as_fast_as_the_source_is_only_probed() {
+        let mut benefit = Benefit::new(1000);
+        let written = (0..64_000).filter(|_| benefit.pays(0, 10)).count();
+        assert_eq!(written, 1000);
+    }
+
+    #[test]
+    fn writes_that_bring_no_hits_end_once_the_tier_is_full() {
+        let mut benefit = Benefit::new(1000);
+        let written = (0..65_000).filter(|_| benefit.pays(90_000, 10_000)).count();
+        assert!((1000..2100).contains(&written), "{written}");
+        for _ in 0..written {
+            benefit.hit();
+        }
+        assert!(benefit.pays(90_000, 10_000));
+    }
+}

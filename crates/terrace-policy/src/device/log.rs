@@ -1,0 +1,179 @@
+//! A log of regions: pages are appended to one region after the other, and the region that was filled first is reclaimed first.
+//!
+//! ```text
+//!   append ─► open region ─full─► filled regions, oldest last ─► reclaim: each live page is dropped or appended again
+//!                ▲                                                                      │
+//!                └───────────── free regions ◄──────────────────────────────────────────┘
+//! ```
+//! First in, first out: a device is written front to back, and what tells on disk that a page is no longer valid always lies in a
+//! later region than the page, so that it may go with its own region. (The layout of CacheLib's BlockCache, Berg et al., OSDI 2020.)
+
+use std::collections::VecDeque;
+
+/// Regions that are kept free ahead of the open one: the next is there while the oldest is still being reclaimed.
+pub const FREE_AHEAD: usize = 2;
+/// Fewest regions of a log: the open one, those free, and one to reclaim.
+pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
+/// Of a reclaimed region, most pages that are appended again: one in so many. More, and a log of live pages writes for ever.
+const REINSERT_ONE_IN: u32 = 2;
+
+/// Where a page lies: region, and page in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Region, from 0.
+    pub region: u32,
+    /// Page of content in the region, from 0.
+    pub page: u32,
+}
+
+/// Which regions are free, open and filled, and how many pages of each are live.
+#[derive(Clone, Debug)]
+pub struct Log {
+    pages: u32,
+    live: Vec<u32>,
+    filled: VecDeque<u32>,
+    free: VecDeque<u32>,
+    open: Option<Place>,
+    appended: u64,
+}
+
+impl Log {
+    /// An empty log of `regions` regions with room for `pages` pages of content each.
+    ///
+    /// # Panics
+    /// With fewer than [`REGIONS_MIN`] regions, or no pages.
+    pub fn new(regions: u32, pages: u32) -> Log {
+        assert!(regions >= REGIONS_MIN && pages > 0, "{regions} regions of {pages} pages");
+        let free = (0..regions).collect();
+        Log { pages, live: vec![0; regions as usize], filled: VecDeque::new(), free, open: None, appended: 0 }
+    }
+
+    /// Takes the next place for a page, which is live from now on. None: a region must be reclaimed first.
+    pub fn append(&mut self) -> Option<Place> {
+        let place = match self.open {
+            Some(open) => open,
+            None => Place { region: self.free.pop_front()?, page: 0 },
+        };
+        let next = Place { page: place.page + 1, ..place };
+        self.open = (next.page < self.pages).then_some(next);
+        if self.open.is_none() {
+            self.filled.push_back(place.region);
+        }
+        self.live[place.region as usize] += 1;
+        self.appended += 1;
+        Some(place)
+    }
+
+    /// The page at `place` is no longer valid.
+    pub fn kill(&mut self, place: Place) {
+        let live = &mut self.live[place.region as usize];
+        *live = live.checked_sub(1).expect("a page dies once");
+    }
+
+    /// The region to reclaim next, if one is due.
+    pub fn due(&self) -> Option<u32> {
+        if self.free.len() >= FREE_AHEAD { None } else { self.filled.front().copied() }
+    }
+
+    /// The region that [`Log::due`] named holds nothing live any more.
+    ///
+    /// # Panics
+    /// If it does, or is not the oldest.
+    pub fn reclaimed(&mut self, region: u32) {
+        assert_eq!(
+            self.filled.pop_front(),
+            Some(region),
+            "regions are reclaimed in the order in which they were filled"
+        );
+        assert_eq!(self.live[region as usize], 0, "region {region}");
+        self.free.push_back(region);
+    }
+
+    /// Most pages of a reclaimed region that may be appended again.
+    pub fn reinserted_max(&self) -> u32 {
+        self.pages / REINSERT_ONE_IN
+    }
+
+    /// Pages that are live.
+    pub fn live(&self) -> u64 {
+        self.live.iter().map(|live| u64::from(*live)).sum()
+    }
+
+    /// Pages appended so far.
+    pub fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// Pages of content that fit into all regions.
+    pub fn capacity(&self) -> u64 {
+        self.live.len() as u64 * u64::from(self.pages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drop_all(log: &mut Log, live: &mut Vec<Place>) {
+        while let Some(region) = log.due() {
+            live.retain(|place| {
+                if place.region == region {
+                    log.kill(*place);
+                }
+                place.region != region
+            });
+            log.reclaimed(region);
+        }
+    }
+
+    #[test]
+    fn regions_are_filled_front_to_back_and_reclaimed_in_that_order() {
+        let mut log = Log::new(4, 2);
+        let places: Vec<_> = (0..4).map(|_| log.append().unwrap()).map(|p| (p.region, p.page)).collect();
+        assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(log.due(), None, "two are free");
+        log.append().unwrap();
+        assert_eq!(log.due(), Some(0));
+        log.kill(Place { region: 0, page: 0 });
+        log.kill(Place { region: 0, page: 1 });
+        log.reclaimed(0);
+        assert_eq!((log.due(), log.live(), log.appended(), log.capacity()), (None, 3, 5, 8));
+    }
+
+    #[test]
+    fn log_without_free_regions_takes_nothing() {
+        let mut log = Log::new(4, 1);
+        let taken = std::iter::from_fn(|| log.append()).count();
+        assert_eq!((taken, log.due()), (4, Some(0)));
+    }
+
+    #[test]
+    #[should_panic = "a page dies once"]
+    fn page_dies_once() {
+        let mut log = Log::new(4, 2);
+        let place = log.append().unwrap();
+        log.kill(place);
+        log.kill(place);
+    }
+
+    proptest! {
+        /// No place is given out twice while live, and the counts agree with a plain list.
+        #[test]
+        fn live_places_are_distinct(regions in 4u32..9, pages in 1u32..6, ops in prop::collection::vec(any::<u8>(), 1..300)) {
+            let mut log = Log::new(regions, pages);
+            let mut live = Vec::new();
+            for op in ops {
+                drop_all(&mut log, &mut live);
+                if op < 200 || live.is_empty() {
+                    let place = log.append().unwrap();
+                    prop_assert!(!live.contains(&place) && place.region < regions && place.page < pages);
+                    live.push(place);
+                } else {
+                    log.kill(live.swap_remove(op as usize % live.len()));
+                }
+                prop_assert_eq!(log.live(), live.len() as u64);
+            }
+        }
+    }
+}

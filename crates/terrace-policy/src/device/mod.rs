@@ -1,0 +1,5 @@
+//! Decisions of a tier on a device: where pages are written and what is overwritten ([`log`]), and which pages are written at
+//! all ([`admit`]). The engine and the simulator run the same objects.
+
+pub mod admit;
+pub mod log;

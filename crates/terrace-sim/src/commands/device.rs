@@ -1,0 +1,241 @@
+//! Cells with a device tier (`sim --device`): hits by tier, bytes written and time, beside the same memory without one.
+
+use std::fmt::Write;
+use std::io;
+
+use serde::Serialize;
+use terrace_policy::device::admit::Admit;
+use terrace_sim::cells::{Job, Size, each_on_all_cores, pages};
+use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
+use terrace_sim::device_sim::DeviceSetup;
+use terrace_sim::output;
+use terrace_sim::progress::Progress;
+use terrace_sim::ranking::percent;
+use terrace_sim::trace::Trace;
+use terrace_sim::yardsticks::build;
+
+/// Options of the tier on a device.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Device {
+    /// Tiers on a device below memory: pages, or shares of the trace's different pages.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with = "plot")]
+    pub device: Vec<Size>,
+    /// Pages that are written to it: those used again in memory (`reused`), or `all`
+    #[arg(long, value_name = "WHICH", requires = "device", default_value = "reused", value_parser = admit)]
+    pub device_admit: Admit,
+    /// Hits since a page was written that have it written again when its region is reclaimed; 0: never
+    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1)]
+    pub reinsert: u8,
+    /// Hits of a page on the device that bring it to DRAM
+    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub promote: u8,
+    /// A page on the device has no shadow: the policy does not know it when it comes back
+    #[arg(long, requires = "device")]
+    pub no_shadows: bool,
+    /// GiB that may be written a day, of the trace's time at these prices; without it, any number
+    #[arg(long, value_name = "GIB", requires = "device")]
+    pub write_budget: Option<f64>,
+    /// Reading a page of the source, us
+    #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0)]
+    pub source_us: f64,
+    /// Reading a page of the device, us
+    #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0)]
+    pub device_us: f64,
+}
+
+fn admit(text: &str) -> Result<Admit, String> {
+    match text {
+        "reused" => Ok(Admit::Reused),
+        "all" => Ok(Admit::All),
+        _ => Err(format!("{text} is neither `reused` nor `all`")),
+    }
+}
+
+/// One result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// The trace's name.
+    pub trace: String,
+    /// The policy's name.
+    pub policy: String,
+    /// Memory as a share of the trace's pages.
+    pub size_frac: f64,
+    /// Memory, pages.
+    pub cache_pages: usize,
+    /// Compressed pages that fit into the memory of one; 1: no compressed tier.
+    pub ratio: f64,
+    /// Pages that the device holds; 0: no device.
+    pub device_pages: u64,
+    /// Requests in the trace.
+    pub requests: u64,
+    /// Requests answered by DRAM.
+    pub dram_hits: u64,
+    /// By the compressed tier.
+    pub compressed_hits: u64,
+    /// By the device.
+    pub device_hits: u64,
+    /// By the source.
+    pub misses: u64,
+    /// Pages written because memory gave them up.
+    pub demoted: u64,
+    /// Pages given up that had a valid copy.
+    pub kept: u64,
+    /// Pages given up that were not worth a write.
+    pub refused: u64,
+    /// Pages written again at reclaim.
+    pub reinserted: u64,
+    /// Pages dropped at reclaim.
+    pub dropped: u64,
+    /// Bytes written to the device.
+    pub bytes_written: u64,
+    /// Bytes written for each that came from memory.
+    pub write_amplification: f64,
+    /// What a request takes, us.
+    pub request_us: f64,
+    /// `request_us` by that of the same memory without a device.
+    pub time_ratio: f64,
+}
+
+/// Computes one cell; its `time_ratio` is still open.
+fn compute(trace: &Trace, job: &Job, ratio: f64, share: u32, size: Option<Size>, options: &Device) -> Cell {
+    let cache_pages = job.size.pages(trace.pages);
+    let budget = cache_pages.min(2 * trace.pages + 64).max(2);
+    let mut policy = build(&job.policy, budget, budget).expect("a known policy");
+    let mut prices = Prices::default();
+    prices.costs.read = (options.source_us * 1000.0) as u64;
+    let device_pages = size.map_or(0, |size| size.pages(trace.pages).max(1) as u64);
+    let device = size.map(|_| DeviceSetup {
+        read: (options.device_us * 1000.0) as u64,
+        admit: options.device_admit,
+        budget: options.write_budget.map(|gib| (gib * (1u64 << 30) as f64) as u64),
+        reinsert_at: options.reinsert,
+        promote_at: options.promote,
+        shadows: !options.no_shadows,
+        ..DeviceSetup::new(device_pages)
+    });
+    let content = |_| Content { file: 0, compresses: true };
+    let percent = if ratio > 1.0 { 0..=share } else { 0..=0 };
+    let setup = Setup { budget, ratio, percent, prices, device };
+    let mut sim = CompressedSim::new(policy.as_mut(), setup, trace.pages, &content);
+    trace.ids.iter().for_each(|&id| sim.request(id));
+    let CompressedOutcome { requests, misses, tier_hits, device, .. } = sim.outcome();
+    Cell {
+        trace: trace.name.clone(),
+        policy: job.policy.clone(),
+        size_frac: job.size.share(trace.pages),
+        cache_pages,
+        ratio,
+        device_pages,
+        requests,
+        dram_hits: requests - misses - tier_hits - device.hits,
+        compressed_hits: tier_hits,
+        device_hits: device.hits,
+        misses,
+        demoted: device.demoted,
+        kept: device.kept,
+        refused: device.refused,
+        reinserted: device.reinserted,
+        dropped: device.dropped,
+        bytes_written: device.bytes_written(),
+        write_amplification: device.write_amplification(),
+        request_us: sim.outcome().request_ns(&prices) / 1000.0,
+        time_ratio: f64::NAN,
+    }
+}
+
+/// Each policy at each size of memory without a device, and with each of `options`; with a compressed tier of the first of `ratios`, if
+/// there is one.
+pub fn compute_all(
+    trace: &Trace,
+    jobs: &[Job],
+    ratios: &[f64],
+    share: u32,
+    options: &Device,
+    progress: &mut Progress,
+) -> io::Result<Vec<Cell>> {
+    for job in jobs {
+        if pages(trace, job.size).map_err(io::Error::other)? < 2 {
+            let why = format!("{}: two tiers need two pages; give a larger --size", trace.name);
+            return Err(io::Error::other(why));
+        }
+    }
+    let ratio = ratios.first().copied().unwrap_or(1.0);
+    let sizes: Vec<_> = [None].into_iter().chain(options.device.iter().copied().map(Some)).collect();
+    let all: Vec<(&Job, Option<Size>)> =
+        jobs.iter().flat_map(|job| sizes.iter().map(move |&size| (job, size))).collect();
+    let compute = |&(job, size): &(&Job, Option<Size>)| compute(trace, job, ratio, share, size, options);
+    let mut cells = each_on_all_cores(&trace.name, &all, progress, compute);
+    for cells in cells.chunks_mut(sizes.len()) {
+        let without = cells[0].request_us;
+        cells.iter_mut().for_each(|cell| cell.time_ratio = cell.request_us / without);
+    }
+    Ok(cells)
+}
+
+/// One row a cell.
+pub fn csv(cells: &[Cell]) -> io::Result<String> {
+    let head = "trace,policy,size_frac,cache_pages,ratio,device_pages,requests,dram_hits,compressed_hits,device_hits,misses,demoted,kept,\
+refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_ratio";
+    let row = |c: &Cell| {
+        let counts = [
+            c.requests,
+            c.dram_hits,
+            c.compressed_hits,
+            c.device_hits,
+            c.misses,
+            c.demoted,
+            c.kept,
+            c.refused,
+            c.reinserted,
+            c.dropped,
+            c.bytes_written,
+        ];
+        let mut row =
+            vec![c.trace.clone(), c.policy.clone(), c.size_frac.to_string(), c.cache_pages.to_string()];
+        row.extend([c.ratio.to_string(), c.device_pages.to_string()]);
+        row.extend(counts.map(|count| count.to_string()));
+        row.extend([c.write_amplification, c.request_us, c.time_ratio].map(|number| format!("{number:.4}")));
+        row
+    };
+    output::csv(head.split(','), cells.iter().map(row))
+}
+
+/// One block a trace; shares of the requests.
+pub fn table(cells: &[Cell]) -> String {
+    let mut out = String::new();
+    for cells in cells.chunk_by(|a, b| a.trace == b.trace) {
+        let _ = writeln!(out, "{}, {} requests", cells[0].trace, cells[0].requests);
+        let head = [
+            "memory", "device", "DRAM", "compr.", "device", "source", "demoted", "again", "MiB", "ampl.",
+            "us", "time",
+        ];
+        let widths = [18, 10, 8, 8, 8, 8, 9, 8, 9, 7, 9, 8];
+        let _ = write!(out, "{:12}", "");
+        head.iter().zip(widths).for_each(|(word, width)| _ = write!(out, "{word:>width$}"));
+        out.push('\n');
+        cells.iter().for_each(|cell| row(cell, &mut out));
+        out.push('\n');
+    }
+    out
+}
+
+fn row(c: &Cell, out: &mut String) {
+    let of_requests = |n: u64| n as f64 / c.requests.max(1) as f64;
+    let _ = writeln!(
+        out,
+        "{:12}{:>18}{:>10}{:>8.4}{:>8.4}{:>8.4}{:>8.4}{:>9.4}{:>8.4}{:>9.1}{:>7.3}{:>9.2}{:>6.1} %",
+        c.policy,
+        format!("{} = {}", percent(c.size_frac), c.cache_pages),
+        c.device_pages,
+        of_requests(c.dram_hits),
+        of_requests(c.compressed_hits),
+        of_requests(c.device_hits),
+        of_requests(c.misses),
+        of_requests(c.demoted),
+        of_requests(c.reinserted),
+        c.bytes_written as f64 / (1 << 20) as f64,
+        c.write_amplification,
+        c.request_us,
+        c.time_ratio * 100.0,
+    );
+}

@@ -1,0 +1,248 @@
+//! The device tier of a simulation: which pages it holds, by the same log and the same admission as the engine's.
+//!
+//! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
+
+use terrace_policy::device::admit::{Admit, Benefit, Budget};
+use terrace_policy::device::log::{Log, Place, REGIONS_MIN};
+
+/// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
+pub const REGION_PAGES: u32 = 16 * BATCH_PAGES;
+/// Pages of content in a full batch.
+pub const BATCH_PAGES: u32 = 255;
+/// Bytes of a page, and of a page of keys.
+const PAGE_BYTES: u64 = 4096;
+/// Touches are counted so far.
+const TOUCHES_MAX: u8 = 3;
+
+/// What a device tier is like, and the decisions that are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceSetup {
+    /// Pages of content that it holds.
+    pub pages: u64,
+    /// Reading one of its pages, ns.
+    pub read: u64,
+    /// Writing one, as part of a batch, ns.
+    pub write: u64,
+    /// Which pages are written.
+    pub admit: Admit,
+    /// Bytes that may be written a day; none: any number.
+    pub budget: Option<u64>,
+    /// Hits of a page since it was written that have it written again when its region is reclaimed; 0: never.
+    pub reinsert_at: u8,
+    /// Hits of a page that bring it to DRAM.
+    pub promote_at: u8,
+    /// A page on the device keeps the policy's shadow, as one that is nowhere does.
+    pub shadows: bool,
+}
+
+impl DeviceSetup {
+    /// `pages` of a virtual or consumer NVMe disk.
+    pub fn new(pages: u64) -> DeviceSetup {
+        DeviceSetup {
+            pages,
+            read: 90_000,
+            write: 4_000,
+            admit: Admit::Reused,
+            budget: None,
+            reinsert_at: 1,
+            promote_at: 1,
+            shadows: true,
+        }
+    }
+}
+
+/// What a device tier has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOutcome {
+    /// Requests that it answered.
+    pub hits: u64,
+    /// Pages that DRAM gave up and that were written.
+    pub demoted: u64,
+    /// Pages that DRAM gave up and that had a valid copy: no write.
+    pub kept: u64,
+    /// Pages that were not worth a write.
+    pub refused: u64,
+    /// Pages written again when their region was reclaimed.
+    pub reinserted: u64,
+    /// Pages whose region was reclaimed under them.
+    pub dropped: u64,
+}
+
+impl DeviceOutcome {
+    /// Bytes written, pages of keys included.
+    pub fn bytes_written(&self) -> u64 {
+        let pages = self.demoted + self.reinserted;
+        (pages + pages.div_ceil(u64::from(BATCH_PAGES))) * PAGE_BYTES
+    }
+    /// Bytes written for each byte that came from DRAM.
+    pub fn write_amplification(&self) -> f64 {
+        self.bytes_written() as f64 / (self.demoted.max(1) * PAGE_BYTES) as f64
+    }
+}
+
+/// The pages of the tier.
+#[derive(Debug)]
+pub struct DeviceTier {
+    setup: DeviceSetup,
+    log: Log,
+    /// Of each page, where it is.
+    places: Vec<Option<Place>>,
+    /// Of each place, which page was written there, and its hits since.
+    written: Vec<(u32, u8)>,
+    region_pages: u32,
+    budget: Budget,
+    benefit: Benefit,
+    outcome: DeviceOutcome,
+}
+
+impl DeviceTier {
+    /// An empty tier for pages below `ids_max`.
+    pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
+        // A small tier has small regions: what the log keeps free should be a small part of it.
+        let region_pages = (setup.pages / 64).clamp(1, u64::from(REGION_PAGES)) as u32;
+        let regions = (setup.pages / u64::from(region_pages)) as u32;
+        let log = Log::new(regions.max(REGIONS_MIN), region_pages);
+        DeviceTier {
+            places: vec![None; ids_max],
+            written: vec![(0, 0); log.capacity() as usize],
+            budget: Budget::new(setup.budget, PAGE_BYTES),
+            benefit: Benefit::new(log.capacity()),
+            log,
+            region_pages,
+            setup,
+            outcome: DeviceOutcome::default(),
+        }
+    }
+
+    /// What has happened so far.
+    pub fn outcome(&self) -> DeviceOutcome {
+        self.outcome
+    }
+
+    /// What the tier is like.
+    pub fn setup(&self) -> &DeviceSetup {
+        &self.setup
+    }
+
+    /// Whether the page is on the device.
+    pub fn holds(&self, id: u32) -> bool {
+        self.places[id as usize].is_some()
+    }
+
+    /// A page of the tier is read; true if that makes it worth a frame.
+    pub fn hit(&mut self, id: u32) -> bool {
+        let place = self.places[id as usize].expect("a hit is of a page that is there");
+        let at = self.index(place);
+        let touches = &mut self.written[at].1;
+        *touches = (*touches + 1).min(TOUCHES_MAX);
+        self.outcome.hits += 1;
+        self.benefit.hit();
+        *touches >= self.setup.promote_at
+    }
+
+    /// Time goes on.
+    pub fn pass(&mut self, ns: u64) {
+        self.budget.pass(ns);
+    }
+
+    /// A page leaves memory. `reused`: it was used again there, or came back soon. `source`: a read of the source, ns. True if the device has
+    /// it from now on.
+    pub fn demote(&mut self, id: u32, reused: bool, source: u64) -> bool {
+        if self.holds(id) {
+            self.outcome.kept += 1;
+            return true;
+        }
+        let saved = source as i64 - self.setup.read as i64;
+        let wanted = reused || self.setup.admit == Admit::All;
+        if !wanted || !self.benefit.pays(saved, self.setup.write) || !self.budget.spend(1) {
+            self.outcome.refused += 1;
+            return false;
+        }
+        self.outcome.demoted += 1;
+        self.append(id);
+        while let Some(region) = self.log.due() {
+            self.reclaim(region);
+        }
+        true
+    }
+
+    fn index(&self, place: Place) -> usize {
+        (place.region * self.region_pages + place.page) as usize
+    }
+
+    fn append(&mut self, id: u32) {
+        let place = self.log.append().expect("regions are kept free");
+        let at = self.index(place);
+        self.written[at] = (id, 0);
+        self.places[id as usize] = Some(place);
+    }
+
+    fn reclaim(&mut self, region: u32) {
+        let mut again = Vec::new();
+        for page in 0..self.region_pages {
+            let place = Place { region, page };
+            let (id, touches) = self.written[self.index(place)];
+            if self.places[id as usize] != Some(place) {
+                continue;
+            }
+            self.places[id as usize] = None;
+            self.log.kill(place);
+            let worth = self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at;
+            if worth && again.len() < self.log.reinserted_max() as usize && self.budget.spend(1) {
+                again.push(id);
+            } else {
+                self.outcome.dropped += 1;
+            }
+        }
+        self.log.reclaimed(region);
+        self.outcome.reinserted += again.len() as u64;
+        again.into_iter().for_each(|id| self.append(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(reinsert_at: u8) -> DeviceTier {
+        DeviceTier::new(DeviceSetup { reinsert_at, admit: Admit::All, ..DeviceSetup::new(64) }, 1000)
+    }
+
+    #[test]
+    fn oldest_pages_are_dropped_first() {
+        let mut tier = tier(0);
+        for id in 0..100 {
+            assert!(tier.demote(id, false, 1_000_000));
+            tier.hit(id);
+        }
+        let held: Vec<u32> = (0..100).filter(|id| tier.holds(*id)).collect();
+        assert!((60..=64).contains(&held.len()) && held.last() == Some(&99), "{held:?}");
+        assert!(held.windows(2).all(|pair| pair[1] == pair[0] + 1), "{held:?}");
+    }
+
+    #[test]
+    fn page_that_is_hit_stays() {
+        let mut tier = tier(1);
+        for id in 0..500 {
+            assert!(tier.demote(id, false, 1_000_000));
+            tier.hit(0);
+        }
+        let outcome = tier.outcome();
+        assert!(tier.holds(0) && (5..=10).contains(&outcome.reinserted), "{outcome:?}");
+        assert!(!tier.holds(1) && outcome.demoted == 500, "{outcome:?}");
+    }
+
+    #[test]
+    fn copy_on_the_device_is_not_written_twice() {
+        let mut tier = tier(0);
+        assert!(tier.demote(7, false, 1_000_000) && tier.demote(7, false, 1_000_000));
+        let outcome = tier.outcome();
+        assert_eq!((outcome.demoted, outcome.kept, outcome.bytes_written()), (1, 1, 2 * PAGE_BYTES));
+    }
+
+    #[test]
+    fn pages_that_nobody_used_again_are_refused() {
+        let mut tier = DeviceTier::new(DeviceSetup::new(64), 10);
+        assert!(!tier.demote(1, false, 1_000_000) && tier.demote(1, true, 1_000_000));
+    }
+}
