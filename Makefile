@@ -65,7 +65,7 @@ bench: packages-bench build
 ## bench-suites: the promised numbers against the kernel's page cache, 100 minutes; wants a quiet machine
 bench-suites: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; failed=; \
-	for name in hits misses doors writes fio; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	for name in hits misses paths writes fio; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine

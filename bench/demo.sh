@@ -31,7 +31,7 @@ trap 'rm -rf --one-file-system "$dir"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# The data are texts, programs and logs of this machine; every run checks pages of them, read by both doors.
+# The data are texts, programs and logs of this machine; every run checks pages of them, read by both paths.
 cat > "$dir/demo.toml" <<END
 name = "demo"
 repetitions = 1

@@ -1,6 +1,6 @@
 # For the scripts beside this one: an unprivileged user, a short directory for sockets and logs, the last words of a server that failed.
 #
-# Servers do not run as root, and terrace serves its fast door to its own user only. So ours run in a user namespace in which root has the
+# Servers do not run as root, and terrace serves its preload path to its own user only. So ours run in a user namespace in which root has the
 # name of the server's user: everybody is the same to the system, and the server is content.
 
 set -euo pipefail

@@ -43,7 +43,7 @@ const LONG: &[(&str, &str)] = &[
         "crates/terrace-tests/src/storm/names.rs",
         "one operation beside the other, each with what it must answer",
     ),
-    ("crates/terrace-tests/tests/doors.rs", "tests over one stage"),
+    ("crates/terrace-tests/tests/paths.rs", "tests over one stage"),
     ("crates/terrace-bench/src/matrix/spec.rs", "being rewritten"),
     ("crates/terrace-bench/src/compare/cells.rs", "being rewritten"),
 ];
@@ -311,7 +311,7 @@ mod tests {
     }
     #[test]
     fn a_test_is_looked_for_in_its_file() {
-        let file = super::root().join("crates/terrace-tests/tests/doors.rs");
+        let file = super::root().join("crates/terrace-tests/tests/paths.rs");
         assert!(super::holds(&file, "doors") && super::holds(&file, "tests/doors"));
         assert!(!super::holds(&file, "crash") && !super::holds(&file, "engine/doors"));
         assert!(super::holds(&super::root().join("crates/terrace/tests/command/run.rs"), "command"));
@@ -344,15 +344,15 @@ mod tests {
     }
     #[test]
     fn promises_without_tests_are_reported() {
-        let sources = [(super::root().join("crates/terrace-tests/tests/doors.rs"), "fn one() {".to_owned())];
+        let sources = [(super::root().join("crates/terrace-tests/tests/paths.rs"), "fn one() {".to_owned())];
         let check = |semantics: &str, table: &str| super::promises_of(semantics, table, &sources).len();
         let semantics = "as [A9]\n## Answers\nIt is [A1]. See [this](that.md).\n";
-        assert_eq!(check(semantics, "| A1 | it is | `doors::one` |\n"), 0);
-        assert_eq!(check(semantics, "| A1 | it is | `doors::two` |\n"), 1);
+        assert_eq!(check(semantics, "| A1 | it is | `paths::one` |\n"), 0);
+        assert_eq!(check(semantics, "| A1 | it is | `paths::two` |\n"), 1);
         assert_eq!(check(semantics, "| A1 | it is | |\n"), 1);
-        assert_eq!(check(semantics, "| A1 | it is | `doors::one` |\n| A2 | no | `doors::one` |\n"), 1);
+        assert_eq!(check(semantics, "| A1 | it is | `paths::one` |\n| A2 | no | `paths::one` |\n"), 1);
         assert_eq!(check(semantics, ""), 1);
-        assert_eq!(check("## Answers\n[A1] [A1]", "| A1 | it is | `doors::one` |\n"), 1);
+        assert_eq!(check("## Answers\n[A1] [A1]", "| A1 | it is | `paths::one` |\n"), 1);
     }
     #[test]
     fn documents_name_functions_and_files_that_exist() {

@@ -53,7 +53,7 @@ macro_rules! commands {
 
         /// A command as it comes over the socket.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(tag = "cmd", rename_all = "lowercase")]
+        #[serde(tag = "cmd", rename_all = "kebab-case")]
         pub enum Request { $( $(#[$doc])* $name($name), )* }
 
         /// The positive answer to a command, under the command's name.
@@ -67,9 +67,9 @@ commands! {
     /// Statistics.
     Stat {} -> StatReply;
     /// Write everything to stable storage.
-    Flush {} -> Done;
+    Sync {} -> Done;
     /// Drop clean pages.
-    Drop {} -> DropReply;
+    DropCaches {} -> DropCachesReply;
     /// Walk all tables.
     Check {} -> CheckReply;
     /// Set the memory limit.
@@ -115,13 +115,13 @@ pub struct Done {}
 pub struct StatReply {
     /// Counters and sizes of the cache.
     pub stat: Box<Stats>,
-    /// Whether the keeper lives.
-    pub keeper_lives: bool,
+    /// Whether the supervisor lives.
+    pub supervisor_lives: bool,
 }
 
-/// The answer to [`Drop`].
+/// The answer to [`DropCaches`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DropReply {
+pub struct DropCachesReply {
     /// Pages dropped.
     pub pages: u64,
 }
@@ -145,8 +145,8 @@ pub struct StopReply {
 /// The answer to [`Pid`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PidReply {
-    /// Process id of the keeper.
-    pub keeper: i32,
+    /// Process id of the supervisor.
+    pub supervisor: i32,
     /// Process id of the daemon.
     pub terraced: u32,
     /// Where it serves.
@@ -288,14 +288,14 @@ mod tests {
     fn answers_survive_the_wire() {
         let wire =
             |answer: Result<Reply, CommandError>| String::from_utf8(write_answer(&answer).unwrap()).unwrap();
-        let done = wire(Ok(Reply::Flush(Done {})));
+        let done = wire(Ok(Reply::Sync(Done {})));
         assert_eq!((done.as_str(), read_answer::<Done>(&done).unwrap()), ("{\"ok\":true}\n", Ok(Done {})));
         let lost = Dirty { bytes: 4096, ..Dirty::default() };
         let stopped = StopReply { in_use: true, lost: Some(lost) };
         let line = wire(Ok(Reply::Stop(stopped.clone())));
         assert!(line.starts_with("{\"ok\":true,\"in_use\":true,\"lost\":{\"bytes\":4096"), "{line}");
         assert_eq!(read_answer(&line).unwrap(), Ok(stopped));
-        let stat = StatReply { stat: Box::default(), keeper_lives: true };
+        let stat = StatReply { stat: Box::default(), supervisor_lives: true };
         let line = wire(Ok(Reply::Stat(stat.clone())));
         assert_eq!(read_answer(&line).unwrap(), Ok(stat));
     }
@@ -312,6 +312,8 @@ mod tests {
         for line in [r#"{"ok":false,"code":"later","error":"x"}"#, r#"{"ok":false,"error":"x"}"#] {
             assert_eq!(read_answer::<Done>(line).unwrap(), Err(CommandError::failed("x")), "{line}");
         }
-        assert!(read_answer::<Done>("{}").is_err() && read_answer::<DropReply>(r#"{"ok":true}"#).is_err());
+        assert!(
+            read_answer::<Done>("{}").is_err() && read_answer::<DropCachesReply>(r#"{"ok":true}"#).is_err()
+        );
     }
 }

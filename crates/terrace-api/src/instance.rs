@@ -28,7 +28,7 @@ impl Kind {
 pub struct Info {
     /// Version of this record: [`SCHEMA`].
     pub schema: String,
-    /// Process id of the keeper.
+    /// Process id of the supervisor.
     pub pid: i32,
     /// Process id of the daemon; changes when it is restarted.
     pub terraced: i32,

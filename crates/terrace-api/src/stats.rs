@@ -14,7 +14,7 @@ use crate::mrc::Mrc;
 pub enum Schema {
     /// This one.
     #[default]
-    #[serde(rename = "terrace.stat.v1")]
+    #[serde(rename = "terrace.stat.v2")]
     V1,
 }
 
@@ -40,7 +40,7 @@ pub struct Instance {
     pub mnt: PathBuf,
     /// A mount for all programs, or the private mount of one command.
     pub kind: Kind,
-    /// Process id of the keeper.
+    /// Process id of the supervisor.
     pub pid: i32,
     /// Process id of the daemon.
     pub terraced: i32,
@@ -51,8 +51,8 @@ pub struct Instance {
     pub last_death: Option<String>,
     /// Version of the terrace that serves.
     pub version: String,
-    /// Whether the keeper lives: without it, a crash of the daemon ends the mount.
-    pub keeper_lives: bool,
+    /// Whether the supervisor lives: without it, a crash of the daemon ends the mount.
+    pub supervisor_lives: bool,
 }
 
 /// The cache's counters and sizes at one time.
@@ -65,9 +65,9 @@ pub struct Stats {
     /// Memory.
     pub memory: Memory,
     /// Reads on the preload path, without a system call.
-    pub fast_door: FastDoor,
+    pub preload: PreloadPath,
     /// Requests through the mount.
-    pub main_door: MainDoor,
+    pub fuse: MountPath,
     /// Eviction.
     pub reclaim: Reclaim,
     /// The compressed tier; none: it is turned off.
@@ -113,7 +113,7 @@ pub struct Memory {
 /// Reads on the preload path. Clients count them without a lock: some counts are lost under load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct FastDoor {
+pub struct PreloadPath {
     /// Processes that are connected now.
     pub clients: usize,
     /// Pages served from the cache, compressed pages included.
@@ -129,21 +129,21 @@ pub struct FastDoor {
     /// Optimistic copies that were repeated because the page changed meanwhile.
     pub retries: u64,
     /// Pages that clients offered to the cache after a miss.
-    pub donations: u64,
+    pub fills: u64,
     /// Pages not offered, because no slot of the ring was free.
-    pub donations_dropped: u64,
+    pub fills_dropped: u64,
     /// Offered pages that were inserted.
-    pub donations_taken: u64,
+    pub fills_taken: u64,
     /// Offered pages that were refused: the page had changed, or the client may not write the file.
-    pub donations_refused: u64,
+    pub fills_refused: u64,
     /// Offered pages that the daemon read from the source again instead.
-    pub donations_read: u64,
+    pub fills_read: u64,
 }
 
 /// Requests through the mount.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MainDoor {
+pub struct MountPath {
     /// Read requests.
     pub reads: u64,
     /// Bytes read.
@@ -153,7 +153,7 @@ pub struct MainDoor {
     /// Pages of those reads that came from the source.
     pub misses: u64,
     /// Part of the misses that was not admitted: pages read for the first time.
-    pub passed_on: u64,
+    pub not_admitted: u64,
     /// Write requests.
     pub writes: u64,
     /// Bytes written.
@@ -183,7 +183,7 @@ pub struct CompressedTier {
     /// Memory that the pool may have now, bytes.
     pub pool_limit_bytes: u64,
     /// Memory of its metadata and codecs, bytes.
-    pub books_bytes: u64,
+    pub metadata_bytes: u64,
     /// Compressed pages with their heads, bytes.
     pub live_bytes: u64,
     /// Pages in the pool.
@@ -201,21 +201,21 @@ pub struct CompressedTier {
     /// Pages that the daemon decompressed to bring them back to DRAM.
     pub loaded_pages: u64,
     /// Pages evicted to make room.
-    pub evicted_pages: u64,
+    pub evicted: u64,
     /// Pages brought back to DRAM (the kernel's stem).
-    pub pgpromote: u64,
+    pub pgpromote_success: u64,
     /// Pages refused because the result was too long.
     pub reject_compress_poor: u64,
     /// Pages not tried because those of their file before were refused.
     pub reject_by_file: u64,
     /// Pages refused because the pool had no room.
-    pub alloc_failures: u64,
+    pub reject_alloc_fail: u64,
     /// Pages that changed while they were compressed.
-    pub changed: u64,
+    pub store_raced: u64,
     /// Stores of pages that were in the pool already (zcache replaced them; here the present content stays).
     /// 0 while one thread compresses: a page is in DRAM or below, and its entry is checked again before it is
     /// stored.
-    pub duplicates: u64,
+    pub duplicate_entry: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
     /// Mean processor time to compress a page and put it away, ns.

@@ -3,7 +3,8 @@
 use std::io::Cursor;
 
 use terrace_api::capture::{
-    Access, At, Column, Door, Error, Event, Format, Header, Options, Reader, RecordReader, Writer, page_key,
+    Access, AccessPath, At, Column, Error, Event, Format, Header, Options, Reader, RecordReader, Writer,
+    page_key,
 };
 
 fn read(name: &str, bytes: &[u8], options: &Options) -> Result<Vec<Access>, Error> {
@@ -104,7 +105,8 @@ fn csv() {
 
 #[test]
 fn captures() {
-    let event = |page| Event { object: 9, page, write: page == 1, door: Door::Fast, time_ms: page * 100 };
+    let event =
+        |page| Event { object: 9, page, write: page == 1, via: AccessPath::Preload, time_ms: page * 100 };
     let mut writer = Writer::new(Vec::new(), &Header::default());
     writer.access(&event(1)).unwrap();
     writer.lost(5).unwrap();

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use proptest::prelude::*;
 use terrace_api::capture::format::MAGIC;
 use terrace_api::capture::{
-    Column, Door, Event, Format, Header, Options, Reader, Record, RecordReader, Writer,
+    AccessPath, Column, Event, Format, Header, Options, Reader, Record, RecordReader, Writer,
 };
 
 /// 256 cases, or PROPTEST_CASES.
@@ -45,8 +45,8 @@ fn events() -> impl Strategy<Value = Vec<Record>> {
     let number = || prop_oneof![0..40u64, any::<u64>(), Just(u64::MAX)];
     let access = (number(), number(), any::<bool>(), any::<bool>(), 0..1000u64).prop_map(
         |(object, page, write, fast, time_ms)| {
-            let door = if fast { Door::Fast } else { Door::Main };
-            Record::Access(Event { object, page, write, door, time_ms })
+            let via = if fast { AccessPath::Preload } else { AccessPath::Fuse };
+            Record::Access(Event { object, page, write, via, time_ms })
         },
     );
     prop::collection::vec(prop_oneof![9 => access, 1 => (1..u64::MAX).prop_map(Record::Lost)], 0..200)
@@ -71,7 +71,7 @@ fn sound(keys: &[u64]) -> Vec<Vec<u8>> {
             object: page % 3,
             page: *page,
             write: false,
-            door: Door::Fast,
+            via: AccessPath::Preload,
             time_ms: *page,
         })
     };

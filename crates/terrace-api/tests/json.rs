@@ -45,7 +45,7 @@ const STAT_MRC: &str = include_str!("data/stat-mrc.json");
 fn stat_json_keeps_its_keys() {
     let off: StatReport = kept(STAT);
     assert!(off.cache.compressed.is_none() && off.mrc.is_none());
-    assert_eq!((off.cache.main_door.reads, off.cache.main_door.hits), (8000, 6260));
+    assert_eq!((off.cache.fuse.reads, off.cache.fuse.hits), (8000, 6260));
     let full: StatReport = kept(STAT_MRC);
     assert!(full.cache.compressed.is_some() && full.mrc.is_some_and(|mrc| mrc.estimates.len() == 4));
     assert_eq!(keys_of(STAT_MRC), include_str!("data/stat.keys"));
@@ -66,10 +66,10 @@ fn stat_json_keeps_optional_fields() {
 
 #[test]
 fn counters_missing_from_an_older_daemon_are_zero() {
-    let older = STAT_MRC.replace("\"duplicates\":0,", "").replace("\"ceiling_bytes\":null,", "");
+    let older = STAT_MRC.replace("\"duplicate_entry\":0,", "").replace("\"ceiling_bytes\":null,", "");
     let stat: StatReport = serde_json::from_str(&older).unwrap();
-    assert_eq!(stat.cache.compressed.unwrap().duplicates, 0);
-    for (from, to) in [("terrace.stat.v1", "terrace.stat.v9"), ("\"schema\":\"terrace.stat.v1\",", "")] {
+    assert_eq!(stat.cache.compressed.unwrap().duplicate_entry, 0);
+    for (from, to) in [("terrace.stat.v2", "terrace.stat.v9"), ("\"schema\":\"terrace.stat.v2\",", "")] {
         assert!(serde_json::from_str::<StatReport>(&STAT.replace(from, to)).is_err(), "{to}");
     }
     assert!(serde_json::from_str::<StatReport>("{}").is_err());
@@ -93,7 +93,7 @@ fn lru_json_keeps_its_keys() {
 #[test]
 fn trace_json_keeps_its_keys() {
     let told: SummaryReport = kept(include_str!("data/trace.json"));
-    assert_eq!((told.summary.accesses, told.summary.main_door.writes), (993, 3));
+    assert_eq!((told.summary.accesses, told.summary.fuse.writes), (993, 3));
 }
 
 #[test]

@@ -70,7 +70,7 @@ const MOVED: [(&str, &str); 12] = [
     ("policies", "terrace-sim gates"),
     ("hits", "terrace-bench matrix bench/hits.toml"),
     ("misses", "terrace-bench matrix bench/misses.toml"),
-    ("doors", "terrace-bench matrix bench/doors.toml"),
+    ("doors", "terrace-bench matrix bench/paths.toml"),
     ("fio", "terrace-bench matrix bench/fio.toml"),
     ("all", "make bench-suites"),
     ("harm", "terrace-bench matrix bench/overhead.toml"),

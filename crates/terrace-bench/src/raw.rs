@@ -292,7 +292,7 @@ mod tests {
             series: BTreeMap::from([("throughput_mib_s".into(), vec![(1.0, 5.5), (2.0, 6.0)])]),
             latency_percentiles_us: vec![(50.0, 3.1), (99.0, 127.1)],
             marks: vec!["disturbed: others used 7 % of the CPUs".into()],
-            stats: Some(serde_json::json!({"schema": "terrace.stat.v1"})),
+            stats: Some(serde_json::json!({"schema": "terrace.stat.v2"})),
             ..Run::default()
         }
     }

@@ -24,7 +24,7 @@ pub struct Step {
     pub name: String,
     /// The command; `{dir}` stands for the directory under test.
     pub argv: Vec<String>,
-    /// The step fills a cache: it is run again until so many bytes of it are hits at the fast door.
+    /// The step fills a cache: it is run again until so many bytes of it are hits at the preload path.
     #[serde(default)]
     pub until_hit_bytes: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl Step {
         Step::new(name, ["sh", "-c", line])
     }
 
-    /// The same, again until so many bytes are hits. Where there is no fast door it runs twice.
+    /// The same, again until so many bytes are hits. Where there is no preload path it runs twice.
     pub fn until_hits(mut self, bytes: u64) -> Step {
         self.until_hit_bytes = Some(bytes);
         self
@@ -61,26 +61,26 @@ pub struct Context {
     pub out: PathBuf,
 }
 
-/// What the fast door did during a step.
+/// What the preload path did during a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Door {
+pub struct PreloadBytes {
     /// Bytes of hits.
     pub hit_bytes: u64,
     /// Bytes of misses that the program itself read from the source.
     pub miss_bytes: u64,
 }
 
-impl Door {
+impl PreloadBytes {
     /// The counters of the instance that serves `dir`.
-    fn read(terrace: &Path, dir: &Path) -> Option<Door> {
+    fn read(terrace: &Path, dir: &Path) -> Option<PreloadBytes> {
         let told = Command::new(terrace).arg("stat").arg(dir).arg("--json").output().ok()?;
         let stat: StatReport = serde_json::from_slice(&told.stdout).ok()?;
-        let door = stat.cache.fast_door;
-        Some(Door { hit_bytes: door.hit_bytes, miss_bytes: door.miss_bytes })
+        let preload = stat.cache.preload;
+        Some(PreloadBytes { hit_bytes: preload.hit_bytes, miss_bytes: preload.miss_bytes })
     }
 
-    fn since(self, before: Door) -> Door {
-        Door {
+    fn since(self, before: PreloadBytes) -> PreloadBytes {
+        PreloadBytes {
             hit_bytes: self.hit_bytes.saturating_sub(before.hit_bytes),
             miss_bytes: self.miss_bytes.saturating_sub(before.miss_bytes),
         }
@@ -108,8 +108,8 @@ pub struct Outcome {
     pub kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
-    /// What the fast door did meanwhile, where terrace serves.
-    pub door: Option<Door>,
+    /// What the preload path did meanwhile, where terrace serves.
+    pub preload: Option<PreloadBytes>,
     /// Standard output.
     pub output: String,
 }
@@ -211,15 +211,15 @@ impl Context {
             command.env(GROUP, serde_json::to_string(group)?);
         }
         let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
-        let door = || self.terrace.as_ref().and_then(|terrace| Door::read(terrace, &self.dir));
+        let preload = || self.terrace.as_ref().and_then(|terrace| PreloadBytes::read(terrace, &self.dir));
         // Outside of the meters: asking costs CPU time too.
-        let door_before = door();
+        let preload_before = preload();
         let before = read();
         let start = Instant::now();
         let status = command.status().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", argv[0])))?;
         let wall_ns = start.elapsed().as_nanos() as u64;
         let after = read();
-        let door_after = door();
+        let preload_after = preload();
 
         let difference = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?));
         Ok(Outcome {
@@ -232,7 +232,7 @@ impl Context {
             machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
             kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
             memory: group.and_then(Group::memory),
-            door: door_after.zip(door_before).map(|(after, before)| after.since(before)),
+            preload: preload_after.zip(preload_before).map(|(after, before)| after.since(before)),
             output: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),
         })
     }
@@ -242,7 +242,7 @@ impl Context {
 fn wants_more(step: &Step, outcome: &Outcome, tries: u32) -> bool {
     const TRIES_MAX: u32 = 8;
     let Some(bytes) = step.until_hit_bytes else { return false };
-    tries < outcome.door.map_or(2, |door| if door.hit_bytes < bytes { TRIES_MAX } else { 2 })
+    tries < outcome.preload.map_or(2, |preload| if preload.hit_bytes < bytes { TRIES_MAX } else { 2 })
 }
 
 /// A shell's view of how a command ended.
@@ -255,7 +255,7 @@ pub fn exit_code(status: std::process::ExitStatus) -> i32 {
 mod tests {
     use super::*;
     use terrace_api::instance::Kind;
-    use terrace_api::stats::{FastDoor, Instance, Stats};
+    use terrace_api::stats::{Instance, PreloadPath, Stats};
 
     fn serve_steps(dir: &Path, terrace: Option<PathBuf>, steps: &[Step]) -> Vec<Outcome> {
         let context = Context { dir: dir.into(), terrace, group: None, out: dir.into() };
@@ -283,7 +283,7 @@ mod tests {
 
     /// What `terrace stat` says of a mount with so many bytes of hits.
     fn stat(hit_bytes: u64) -> StatReport {
-        let fast_door = FastDoor { hit_bytes, ..FastDoor::default() };
+        let preload = PreloadPath { hit_bytes, ..PreloadPath::default() };
         let instance = Instance {
             src: "/data".into(),
             mnt: "/data".into(),
@@ -293,9 +293,9 @@ mod tests {
             restarts: 0,
             last_death: None,
             version: String::new(),
-            keeper_lives: true,
+            supervisor_lives: true,
         };
-        StatReport { cache: Stats { fast_door, ..Stats::default() }, instance, mrc: None }
+        StatReport { cache: Stats { preload, ..Stats::default() }, instance, mrc: None }
     }
 
     /// The stand-in for `terrace stat` counts 100 bytes more of hits each time it is asked.
@@ -314,7 +314,7 @@ mod tests {
             assert_eq!(serve_steps(dir.path(), terrace.cloned(), &[step])[0].status, 0);
             fs::read(&ran).unwrap().len()
         };
-        assert_eq!(tries(None, 1), 2, "no fast door");
+        assert_eq!(tries(None, 1), 2, "no preload path");
         assert_eq!(tries(Some(&terrace), 20), 2);
         assert_eq!(tries(Some(&terrace), 70), 4, "10, 30, 50, 70");
         assert_eq!(tries(Some(&terrace), 1000), 8, "never");

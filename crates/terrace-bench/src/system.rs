@@ -21,8 +21,8 @@ pub enum System {
     Terrace {
         /// `--memory`, in bytes.
         memory: u64,
-        /// Without it, `--no-fast-door`.
-        fast_door: bool,
+        /// Without it, `--no-preload`.
+        preload: bool,
     },
     /// The plain pass-through FUSE of this crate.
     PassThrough {
@@ -186,8 +186,8 @@ impl Standing {
         }
         let context = Context {
             dir,
-            // Where there is a fast door, whose counters are read.
-            terrace: matches!(system, System::Terrace { fast_door: true, .. })
+            // Where there is a preload path, whose counters are read.
+            terrace: matches!(system, System::Terrace { preload: true, .. })
                 .then(|| self.places.terrace.clone()),
             group: self.group.as_deref().cloned(),
             out: self.out.clone(),
@@ -344,7 +344,7 @@ fn wait(child: &mut Child) -> Result<i32, String> {
 /// What to put before the command under test.
 fn command(places: &Places, system: &System, stats: &Path) -> Command {
     let mut argv: Vec<String> = Vec::new();
-    if let System::Terrace { memory, fast_door } = system {
+    if let System::Terrace { memory, preload } = system {
         argv = vec![
             places.terrace.display().to_string(),
             "run".into(),
@@ -352,8 +352,8 @@ fn command(places: &Places, system: &System, stats: &Path) -> Command {
             places.data.display().to_string(),
         ];
         argv.extend(["--memory".into(), memory.to_string(), "--stats".into(), stats.display().to_string()]);
-        if !fast_door {
-            argv.push("--no-fast-door".into());
+        if !preload {
+            argv.push("--no-preload".into());
         }
         argv.extend(places.terrace_args.iter().cloned());
         argv.push("--".into());

@@ -1,5 +1,5 @@
 //! The C-like loops: nothing but `pread` between two readings of the clock. Run as a program of its own, plain or under `terrace run`; the
-//! library's fast door interposes the same symbol that a C program calls.
+//! library's preload path interposes the same symbol that a C program calls.
 
 use crate::buffer::Buffer;
 use crate::cgroup::Group;

@@ -1,7 +1,7 @@
 //! Configuration of an engine.
 
 use std::time::Duration;
-use terrace_shm::compress::Mode;
+use terrace_shm::compress::CompressionMode;
 
 /// Which kind of I/O the engine does on source files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub struct EngineConfig {
     /// Back frames with huge pages where the machine gives them.
     pub huge_pages: bool,
     /// Background writeback starts above this share of the frames, per cent.
-    pub dirty_background_percent: u32,
+    pub dirty_background_ratio: u32,
     /// Writers wait above this share of the frames, per cent.
-    pub dirty_percent: u32,
+    pub dirty_ratio: u32,
     /// Dirty pages older than this are written back.
     pub dirty_expire: Duration,
     /// How often the writeback thread looks for old pages.
@@ -44,13 +44,13 @@ pub struct EngineConfig {
     pub io: IoKind,
     /// The compressed tier.
     pub compressed: CompressedConfig,
-    /// Donation slots of each client process, at most [`RING_SLOTS_MAX`].
+    /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
-    /// Fast-door client processes at the most; others use the main door.
+    /// Fast-via client processes at the most; others use the mount path.
     pub clients_max: usize,
 }
 
-/// Most donation slots a client process can have.
+/// Most fill slots a client process can have.
 pub const RING_SLOTS_MAX: usize = terrace_shm::ring::SLOTS_MAX;
 
 impl Default for EngineConfig {
@@ -61,8 +61,8 @@ impl Default for EngineConfig {
             policy: "strata".into(),
             min_ttl: Duration::ZERO,
             huge_pages: true,
-            dirty_background_percent: 10,
-            dirty_percent: 20,
+            dirty_background_ratio: 10,
+            dirty_ratio: 20,
             dirty_expire: Duration::from_secs(30),
             writeback_interval: Duration::from_secs(5),
             io_max_bytes: 1 << 20,
@@ -88,11 +88,11 @@ pub enum Admit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressedConfig {
     /// Codecs; None: no compressed tier.
-    pub codec: Option<Mode>,
+    pub codec: Option<CompressionMode>,
     /// Share of memory that it has in any case, per cent.
-    pub min_share: u32,
+    pub min_percent: u32,
     /// Share of memory that it may have, per cent.
-    pub max_share: u32,
+    pub max_percent: u32,
     /// Which pages it takes.
     pub admit: Admit,
     /// A page whose result is longer than this share of it stays uncompressed, per cent.
@@ -104,9 +104,9 @@ pub struct CompressedConfig {
 impl Default for CompressedConfig {
     fn default() -> CompressedConfig {
         CompressedConfig {
-            codec: Some(Mode::Mixed),
-            min_share: 0,
-            max_share: 75,
+            codec: Some(CompressionMode::Mixed),
+            min_percent: 0,
+            max_percent: 75,
             admit: Admit::Reused,
             refuse_percent: 75,
             // An NVMe disk.

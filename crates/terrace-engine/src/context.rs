@@ -28,9 +28,9 @@ pub(crate) struct Counters {
     pub write_bytes: AtomicU64,
     pub written_back: AtomicU64,
     pub writeback_errors: AtomicU64,
-    pub donations_taken: AtomicU64,
-    pub donations_refused: AtomicU64,
-    pub donations_read: AtomicU64,
+    pub fills_taken: AtomicU64,
+    pub fills_refused: AtomicU64,
+    pub fills_read: AtomicU64,
     pub throttled: AtomicU64,
     /// Reads of compressed pages; those of clients are counted in their rings.
     pub compressed_hits: AtomicU64,

@@ -291,8 +291,8 @@ impl Engine {
     }
     /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
     /// to it, that is no close by a program.
-    pub fn is_door_thread(&self, tid: u32) -> bool {
-        self.clients.is_door_thread(tid)
+    pub fn is_server_thread(&self, tid: u32) -> bool {
+        self.clients.is_server_thread(tid)
     }
 }
 

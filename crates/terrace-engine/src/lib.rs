@@ -49,4 +49,4 @@ pub use object::{Object, ObjectId, ObjectRef};
 pub use path::read::AccessPath;
 pub use segment::SegmentHandles;
 pub use source::{PathFd, SourceFile};
-pub use terrace_shm::compress::Mode as Codec;
+pub use terrace_shm::compress::CompressionMode;

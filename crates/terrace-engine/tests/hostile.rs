@@ -78,7 +78,7 @@ fn call(socket: &OwnedFd, bytes: &[u8], show: Option<&OwnedFd>) -> Option<(Reply
 }
 
 fn listen(dir: &Path) -> (OwnedFd, std::path::PathBuf) {
-    let path = dir.join("door.sock");
+    let path = dir.join("preload.sock");
     let s = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .unwrap();
     rustix::net::bind(&s, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -100,7 +100,7 @@ fn attacker() {
     let dir = std::env::var("HOSTILE_DIR").unwrap();
     let mut rng = Rng(std::env::var("HOSTILE_SEED").unwrap().parse().unwrap());
     let until = Instant::now() + Duration::from_millis(std::env::var("HOSTILE_MS").unwrap().parse().unwrap());
-    let socket = connect(&Path::new(&dir).join("door.sock"));
+    let socket = connect(&Path::new(&dir).join("preload.sock"));
     let request = |op| Request { op, version: LAYOUT_VERSION };
     let (reply, fds) = call(&socket, request(proto::HELLO).as_bytes(), None).unwrap();
     assert_eq!((reply.errno, fds.len()), (0, 3));
@@ -114,7 +114,7 @@ fn attacker() {
     let raw_ring = Mapping::new(fds[2].as_fd(), Ring::file_bytes(ring.slots()), true, 4096).unwrap();
     let file = OwnedFd::from(std::fs::File::open(Path::new(&dir).join("victim")).unwrap());
     let (source, mut source_fds) = call(&socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap();
-    assert_eq!((source.errno, source.may_write), (0, 0), "a reader must not become a donor of content");
+    assert_eq!((source.errno, source.may_write), (0, 0), "a reader must not become a filler of content");
     let source_fd = source_fds.pop().unwrap();
     assert!(rustix::io::write(&source_fd, b"x").is_err(), "the source descriptor must be read-only");
     let slot = seg.object(seg.find_object(source.object).unwrap());
@@ -124,9 +124,9 @@ fn attacker() {
             // A perfect forgery: all fields right, the content a lie.
             0 | 1 => {
                 let i = rng.below(ring.slots() as u64) as usize;
-                let d = ring.donation(i);
+                let d = ring.fill(i);
                 let page = rng.below(victim_pages);
-                let Some(seen) = terrace_shm::client::observe(&seg, slot, page) else { continue };
+                let Some(seen) = terrace_shm::client::snapshot(&seg, slot, page) else { continue };
                 // SAFETY: the content page is mapped writable.
                 unsafe { ring.content(i).write_bytes(0xee, 4096) };
                 d.object.store(source.object, Ordering::Relaxed);
@@ -151,7 +151,7 @@ fn attacker() {
             }
             // Noise over the socket.
             _ => {
-                let noisy = connect(&Path::new(&dir).join("door.sock"));
+                let noisy = connect(&Path::new(&dir).join("preload.sock"));
                 let mut bytes = [0u8; 48];
                 bytes.iter_mut().for_each(|b| *b = rng.next() as u8);
                 if rng.below(2) == 0 {
@@ -263,14 +263,14 @@ impl Served {
         self.dir.path().join("victim")
     }
     fn connect(&self) -> OwnedFd {
-        connect(&self.dir.path().join("door.sock"))
+        connect(&self.dir.path().join("preload.sock"))
     }
-    /// Donations whose content was taken, and those that were read anew.
+    /// PageFills whose content was taken, and those that were read anew.
     fn taken(&self) -> (u64, u64) {
-        let door = self.engine.stats().fast_door;
-        (door.donations_taken, door.donations_read)
+        let via = self.engine.stats().preload;
+        (via.fills_taken, via.fills_read)
     }
-    /// Waits until `n` donations are done with.
+    /// Waits until `n` fills are done with.
     fn after(&self, n: u64) -> (u64, u64) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -295,35 +295,35 @@ fn request(op: u32) -> Request {
     Request { op, version: LAYOUT_VERSION }
 }
 
-/// A client of the door as the library is one, with a grant for the victim.
-struct Donor {
+/// A client of the preload path as the library is one, with a grant for the victim.
+struct Filler {
     socket: OwnedFd,
     segment: Segment,
     ring: Ring,
     object: u64,
 }
 
-impl Donor {
-    fn new(socket: OwnedFd, victim: &Path) -> Donor {
+impl Filler {
+    fn new(socket: OwnedFd, victim: &Path) -> Filler {
         let (reply, fds) = call(&socket, request(proto::HELLO).as_bytes(), None).unwrap();
         assert_eq!((reply.errno, fds.len()), (0, 3));
         let segment = Segment::attach(&fds[0]).unwrap();
         let ring = Ring::attach(&fds[2], reply.ring_slots as usize).unwrap();
-        let mut donor = Donor { socket, segment, ring, object: 0 };
-        let reply = donor.ask(victim);
+        let mut filler = Filler { socket, segment, ring, object: 0 };
+        let reply = filler.ask(victim);
         assert_eq!((reply.errno, reply.may_write), (0, 1));
-        donor.object = reply.object;
-        donor
+        filler.object = reply.object;
+        filler
     }
     fn ask(&self, victim: &Path) -> Reply {
         let file = OwnedFd::from(std::fs::File::open(victim).unwrap());
         call(&self.socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap().0
     }
     /// Donates `page` with content that shows where it came from.
-    fn donate(&self, slot: usize, page: u64) {
+    fn fill(&self, slot: usize, page: u64) {
         let object = self.segment.object(self.segment.find_object(self.object).unwrap());
-        let seen = terrace_shm::client::observe(&self.segment, object, page).unwrap();
-        let d = self.ring.donation(slot);
+        let seen = terrace_shm::client::snapshot(&self.segment, object, page).unwrap();
+        let d = self.ring.fill(slot);
         // SAFETY: the content page is mapped writable.
         unsafe { self.ring.content(slot).write_bytes(0xee, 4096) };
         d.object.store(self.object, Ordering::Relaxed);
@@ -340,14 +340,14 @@ impl Donor {
 #[ignore = "run by a_right_to_write_ends_with_its_reason"]
 fn fallen() {
     let dir = std::path::PathBuf::from(std::env::var("HOSTILE_DIR").unwrap());
-    let donor = Donor::new(connect(&dir.join("door.sock")), &dir.join("victim"));
+    let filler = Filler::new(connect(&dir.join("preload.sock")), &dir.join("victim"));
     rustix::thread::set_thread_groups(&[]).unwrap();
     // SAFETY: changes this process alone.
     assert_eq!(unsafe { libc::setuid(65534) }, 0);
-    donor.donate(0, 3);
+    filler.fill(0, 3);
     // Until it was drained.
     let end = Instant::now() + Duration::from_secs(10);
-    while donor.ring.donation(0).state.load(Ordering::Acquire) != 0 && Instant::now() < end {
+    while filler.ring.fill(0).state.load(Ordering::Acquire) != 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -358,27 +358,27 @@ fn fallen() {
 fn a_right_to_write_ends_with_its_reason() {
     let served = Served::small();
     let victim = served.victim();
-    let donor = Donor::new(served.connect(), &victim);
-    donor.donate(0, 0);
+    let filler = Filler::new(served.connect(), &victim);
+    filler.fill(0, 0);
     assert_eq!(served.after(1), (1, 0), "the owner's content is taken");
 
     std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o444)).unwrap();
-    donor.donate(0, 1);
+    filler.fill(0, 1);
     assert_eq!(served.after(2), (1, 1), "the mode has changed");
     if rustix::process::getuid().is_root() {
-        assert_eq!(donor.ask(&victim).may_write, 1);
-        donor.donate(0, 2);
+        assert_eq!(filler.ask(&victim).may_write, 1);
+        filler.fill(0, 2);
         assert_eq!(served.after(3), (2, 1), "root may write all the same, and has asked anew");
     } else {
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(donor.ask(&victim).may_write, 1);
-        donor.donate(0, 2);
+        assert_eq!(filler.ask(&victim).may_write, 1);
+        filler.fill(0, 2);
         assert_eq!(served.after(3), (2, 1));
     }
 
     served.engine.forget_object(served.id).unwrap();
     let o = served.engine.object(served.id, served.path_fd.as_raw_fd(), 64 * 4096).unwrap();
-    donor.donate(0, 4);
+    filler.fill(0, 4);
     assert_eq!(served.after(4), (2, 2), "another object under the same number");
 
     if rustix::process::getuid().is_root() {
@@ -398,16 +398,16 @@ fn a_right_to_write_ends_with_its_reason() {
 #[test]
 fn what_a_lane_says_is_checked() {
     let served = Served::small();
-    let donor = Donor::new(served.connect(), &served.victim());
+    let filler = Filler::new(served.connect(), &served.victim());
     let span = |object, page, pages, at_ns| Span { object, page, pages, miss: true, at_ns };
-    let lane = donor.ring.lane(3);
-    lane.push(span(donor.object, 1, 1, u64::MAX));
+    let lane = filler.ring.lane(3);
+    lane.push(span(filler.object, 1, 1, u64::MAX));
     let recorder = served.engine.record().unwrap();
-    lane.push(span(donor.object, 2, 1, 0));
-    lane.push(span(donor.object + 1, 3, 1, u64::MAX));
-    lane.push(span(donor.object, 62, 5, u64::MAX));
-    lane.push(span(donor.object, 1 << 39, u16::MAX, u64::MAX));
-    let forged = donor.ring.lane(4);
+    lane.push(span(filler.object, 2, 1, 0));
+    lane.push(span(filler.object + 1, 3, 1, u64::MAX));
+    lane.push(span(filler.object, 62, 5, u64::MAX));
+    lane.push(span(filler.object, 1 << 39, u16::MAX, u64::MAX));
+    let forged = filler.ring.lane(4);
     forged.ends.head.store(u64::MAX / 2, Ordering::Relaxed);
     let mut got = Vec::new();
     let lost = recorder
@@ -416,7 +416,7 @@ fn what_a_lane_says_is_checked() {
             Ok(())
         })
         .unwrap();
-    assert_eq!(got, [62, 63].map(|page| (donor.object, page, Kind::FastMiss)));
+    assert_eq!(got, [62, 63].map(|page| (filler.object, page, Kind::FastMiss)));
     assert_eq!(lost.unclear, 1 + 3 + u64::from(u16::MAX) + LANE_RECORDS as u64);
     served.end();
 }
@@ -490,9 +490,9 @@ fn rings_of_every_size_can_be_mapped() {
     let config = |ring_slots| EngineConfig { memory_bytes: 20 << 20, ring_slots, ..EngineConfig::default() };
     for slots in [1, terrace_engine::RING_SLOTS_MAX] {
         let served = Served::start(64, config(slots));
-        let donor = Donor::new(served.connect(), &served.victim());
-        assert_eq!(donor.ring.slots(), slots);
-        donor.donate(slots - 1, 5);
+        let filler = Filler::new(served.connect(), &served.victim());
+        assert_eq!(filler.ring.slots(), slots);
+        filler.fill(slots - 1, 5);
         assert_eq!(served.after(1), (1, 0));
         served.end();
     }
@@ -505,7 +505,7 @@ fn rings_of_every_size_can_be_mapped() {
 }
 
 /// A message that is sent the moment the connection is made carries its sender's credentials: set on each socket only after it was
-/// accepted, SO_PASSCRED came too late for a few in a thousand, and their processes stayed without the fast door.
+/// accepted, SO_PASSCRED came too late for a few in a thousand, and their processes stayed without the preload path.
 #[test]
 fn every_quick_hello_is_answered() {
     let dir = tempfile::tempdir().unwrap();

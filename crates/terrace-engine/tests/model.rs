@@ -8,7 +8,8 @@ use std::sync::Arc;
 use terrace_api::stats::Stats;
 use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
 use terrace_engine::{
-    AccessPath, Admit, Codec, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
+    AccessPath, Admit, CompressedConfig, CompressionMode, Engine, EngineConfig, ObjectRef, SegmentHandles,
+    SystemClock,
 };
 
 /// xorshift64*: seeded, printed, reproducible.
@@ -245,9 +246,9 @@ fn agrees_with_the_model_under_every_policy() {
 /// A tier that always has a part of the memory, and takes everything.
 fn compressing() -> EngineConfig {
     let compressed = CompressedConfig {
-        codec: Some(Codec::Mixed),
-        min_share: 25,
-        max_share: 50,
+        codec: Some(CompressionMode::Mixed),
+        min_percent: 25,
+        max_percent: 50,
         admit: Admit::All,
         ..CompressedConfig::default()
     };

@@ -89,7 +89,7 @@ fn decides_as_the_simulator(name: &str) {
             Mode::OnDemand { batch: BATCH },
         );
         let stats = engine.stats();
-        let found = (stats.main_door.misses, stats.reclaim.pgsteal, stats.reclaim.workingset_refault);
+        let found = (stats.fuse.misses, stats.reclaim.pgsteal, stats.reclaim.workingset_refault);
         assert_eq!(found, (outcome.misses, outcome.evictions, simulated.refaults().recent), "after {done}");
         let queues: Vec<_> = stats.generations.iter().map(|row| (row.label.clone(), row.pages)).collect();
         let expected = simulated.generations(0);

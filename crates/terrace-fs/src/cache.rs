@@ -119,6 +119,6 @@ impl PageCache for Engine {
         Engine::is_client(self, tid)
     }
     fn is_own_thread(&self, tid: u32) -> bool {
-        self.is_door_thread(tid)
+        self.is_server_thread(tid)
     }
 }

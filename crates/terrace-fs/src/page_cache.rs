@@ -62,7 +62,7 @@ pub trait PageCache: Send + Sync + 'static {
         range: Range<u64>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T>;
-    /// Is the thread one of a registered fast-door client? Its opens bypass the kernel's page cache, so that its data
+    /// Is the thread one of a registered preload client? Its opens bypass the kernel's page cache, so that its data
     /// are cached once.
     fn is_client(&self, tid: u32) -> bool;
     /// Is the thread one of the cache's own, which closes descriptors that programs showed it?
@@ -84,10 +84,10 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     fn is_changed_behind(&self, stat: &Stat) -> bool;
     /// Puts the cache's size and times over the source's where the cache knows better.
     fn fix_attr(&self, attr: &mut Attr);
-    /// Sends the fast door's readers of this file to the main door, or no longer.
+    /// Sends the preload path's readers of this file to the mount path, or no longer.
     fn set_slow(&self, slow: bool);
-    /// Likewise, because somebody may have mapped it through a descriptor that a client of the fast door opened for writing.
-    /// Set by the door, when the client announces it, and here; taken back here.
+    /// Likewise, because somebody may have mapped it through a descriptor that a client of the preload path opened for writing.
+    /// Set by the preload path, when the client announces it, and here; taken back here.
     fn set_mapped(&self, mapped: bool);
     /// The source's ctime is the newest again (chmod, chown, link ...).
     fn metadata_changed(&self);

@@ -373,7 +373,7 @@ fn a_name_is_found_for_old_kernels_to_forget() {
     assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
 }
 
-/// A file of ten pages behind an engine, read through the fast door's kind of open, and forgotten.
+/// A file of ten pages behind an engine, read through the preload path's kind of open, and forgotten.
 struct Rested {
     world: World<Engine>,
     ino: u64,
@@ -393,7 +393,7 @@ impl Rested {
 
     /// Looks the file up, reads it, and has it forgotten: its content, and how many pages were not in memory.
     fn read(&mut self) -> (Vec<u8>, u64) {
-        let misses = |world: &World<Engine>| world.cache.stats().main_door.misses;
+        let misses = |world: &World<Engine>| world.cache.stats().fuse.misses;
         let before = misses(&self.world);
         self.ino = self.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
         let opened =

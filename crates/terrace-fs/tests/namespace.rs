@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 #[test]
-fn keeper_role() {
+fn supervisor_role() {
     mount::keep_if_told();
 }
 

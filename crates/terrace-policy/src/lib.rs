@@ -16,7 +16,7 @@
 //! All calls come from one thread at a time (the owner wraps the policy in its own lock).
 #![forbid(unsafe_code)]
 
-pub mod boundary;
+pub mod balancer;
 pub mod device;
 mod keys;
 pub mod list;
@@ -48,7 +48,7 @@ pub struct Shadow(pub NonZeroU32);
 
 /// Why a page becomes resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum InsertReason {
     /// A program asked for this page.
     Read,
     /// A program wrote this page.
@@ -70,7 +70,7 @@ pub struct Victim {
 ///
 /// Counts are hints. Clients may write anything at any time, so a policy must stay correct (progress, no page
 /// lost) whatever `peek` returns, even right after `set`.
-pub trait Touches {
+pub trait AccessCounts {
     /// Uses of `slot` since it was last `set`.
     fn peek(&self, slot: Slot) -> u8;
     /// Replaces the count of `slot`.
@@ -86,7 +86,7 @@ pub trait Touches {
 }
 
 /// The plain touch table of simulators and tests.
-impl Touches for Vec<u8> {
+impl AccessCounts for Vec<u8> {
     fn peek(&self, slot: Slot) -> u8 {
         self[slot as usize]
     }
@@ -164,12 +164,18 @@ pub trait Evict: Send + fmt::Debug {
     /// A page becomes resident in `slot`, which was not. Called by the fault path once a frame is filled, or at
     /// a first write. `shadow` is what the index entry held. The slot's touches start at zero: the access that
     /// caused the fault is not counted. Returns true when it was a recent refault. O(1).
-    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why, touches: &mut dyn Touches) -> bool;
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool;
 
     /// Appends up to `want` victims to `out`; they are no longer resident. Called by reclaim when free frames
     /// run low, typically with 64; never before the pool is nearly full, and not necessarily at exact fullness.
     /// May return fewer than `want` (ask again), but at least one while any page is resident and `want > 0`.
-    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>);
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>);
 
     /// A victim could not be evicted (dirty, under writeback, pinned): it is resident again, near the eviction
     /// end but not next. Called by reclaim, after `victims`, before the slot is used for anything else.
@@ -240,7 +246,7 @@ pub trait Evict: Send + fmt::Debug {
     /// join the youngest, and their touches are cleared; then a new generation opens and its number is
     /// returned. So the pages of a generation, when the next opens, are those used while it was the youngest.
     /// O(slots).
-    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+    fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
         let _ = touches;
         None
     }
@@ -248,7 +254,13 @@ pub trait Evict: Send + fmt::Debug {
     /// [`Evict::victims`] out of generations up to `seq` only, as the kernel's `-` command does: none of the two
     /// youngest, no page that is in no generation. Fewer than `want` and more than none: ask again; none: those
     /// generations are used up. Pages touched or protected move to younger generations as usual.
-    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims_until(
+        &mut self,
+        seq: u64,
+        want: usize,
+        touches: &mut dyn AccessCounts,
+        out: &mut Vec<Victim>,
+    ) {
         let _ = (seq, want, touches, out);
     }
 

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use crate::keys::{KeyMap, mix};
-use crate::{Evict, Shadow, Slot, Victim, Why, build};
+use crate::{Evict, InsertReason, Shadow, Slot, Victim, build};
 
 /// Absent keys remembered for each slot. `strata`'s ghost may reach farther; with two, loops over more than the pool differ by more
 /// than sampling does.
@@ -83,7 +83,7 @@ impl Cache {
         self.keys[slot as usize] = key;
         self.index.insert(key, Entry::Resident(slot));
         self.policy.key(slot, key);
-        self.policy.insert(slot, shadow, Why::Read, &mut self.touches);
+        self.policy.insert(slot, shadow, InsertReason::Read, &mut self.touches);
     }
 
     fn evict(&mut self) {

@@ -30,7 +30,7 @@
 use std::fmt;
 
 use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
-use crate::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+use crate::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 const OUT_OF_HELD: u8 = 1;
 const HELD: u8 = 2;
@@ -94,7 +94,7 @@ impl Queues {
 
 /// The uses of a page, as far as one look shows them, and whether they save it.
 pub(crate) struct Uses<'a> {
-    touches: &'a mut dyn Touches,
+    touches: &'a mut dyn AccessCounts,
     patience: &'a mut Patience,
     looks_max: usize,
     told: bool,
@@ -228,7 +228,7 @@ impl<R: Rules> QueuePolicy<R> {
         }
     }
 
-    fn look(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let resident = self.resident();
         let held = self.held.due(self.queues.queued());
         let looks_max = resident * R::LAPS;
@@ -255,7 +255,13 @@ impl<R: Rules> Evict for QueuePolicy<R> {
         R::NAME
     }
 
-    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, _why: Why, touches: &mut dyn Touches) -> bool {
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        _reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
         let recent = self.rules.enter(&mut self.queues, slot, shadow);
@@ -264,7 +270,7 @@ impl<R: Rules> Evict for QueuePolicy<R> {
         recent
     }
 
-    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>) {
         if R::MOVES && !self.told {
             let mut left = (want * SWEEP_RATE).min(self.queues.slots.slots_max());
             while let Some((slot, count)) =

@@ -1,7 +1,7 @@
 //! For tests of policies: a pool for hand-worked sequences. Slots stand for pages, and every step checks the
 //! invariants.
 
-use crate::{Evict, Shadow, Slot, Victim, Why};
+use crate::{Evict, InsertReason, Shadow, Slot, Victim};
 
 /// A policy and its touch table, for 64 slots.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ impl<P: Evict> Pool<P> {
     /// Pages that a program read enter.
     pub fn enter(&mut self, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
-            self.enter_as(slot, None, Why::Read);
+            self.enter_as(slot, None, InsertReason::Read);
         }
     }
 
     /// One page enters; true: a recent refault.
-    pub fn enter_as(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why) -> bool {
-        let recent = self.policy.insert(slot, shadow, why, &mut self.touches);
+    pub fn enter_as(&mut self, slot: Slot, shadow: Option<Shadow>, reason: InsertReason) -> bool {
+        let recent = self.policy.insert(slot, shadow, reason, &mut self.touches);
         self.policy.check().unwrap();
         recent
     }

@@ -1,23 +1,23 @@
-//! The fast door: an LD_PRELOAD library that serves reads of files on a terrace mount out of the shared segment.
+//! The preload path: an LD_PRELOAD library that serves reads of files on a terrace mount out of the shared segment.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
-//! | [`read`], [`miss`], [`buffer`] | hits; own misses and donations; bad addresses |
-//! | [`door`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
+//! | [`read`], [`miss`], [`buffer`] | hits; own misses and fills; bad addresses |
+//! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
 //! | [`next`], [`sys`], [`local`] | the real functions, raw system calls, thread-local state |
 //!
-//! It may only be faster than the main door, never different. So whatever is odd goes to the real call: unusual flags,
+//! It may only be faster than the mount path, never different. So whatever is odd goes to the real call: unusual flags,
 //! arguments that the kernel would refuse, a position that somebody else may move, a daemon that does not answer. It
 //! allocates nothing after its start and waits for no lock on any read, and so may run inside signal handlers and
-//! allocators. Only a bug of ours allocates, on its way to the guard that closes the door.
+//! allocators. Only a bug of ours allocates, on its way to the guard that closes the connection.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-compile_error!("the fast door knows the system calls and the calling convention of Linux on x86-64 only");
+compile_error!("the preload path knows the system calls and the calling convention of Linux on x86-64 only");
 
 mod buffer;
-mod door;
+mod connection;
 mod helper;
 mod hooks;
 mod local;
@@ -35,11 +35,11 @@ extern "C" fn start() {
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
-        // A bug of ours is the door's end and not the program's: no word of it on the program's stderr.
+        // A bug of ours is the connection's end and not the program's: no word of it on the program's stderr.
         std::panic::set_hook(Box::new(|_| ()));
         hooks::resolve();
-        door::configure();
-        if door::mount_dev().is_some() {
+        connection::configure();
+        if connection::mount_dev().is_some() {
             hooks::watch_forks();
         }
         *errno = before;

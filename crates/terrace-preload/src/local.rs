@@ -1,4 +1,4 @@
-//! What the fast door remembers of a thread.
+//! What the preload path remembers of a thread.
 //!
 //! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. The model
 //! that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later dlopen; a hook that runs
@@ -28,9 +28,9 @@ pub struct Local {
     vforked: Cell<u32>,
     /// Counter stripe + 1.
     stripe: Cell<u32>,
-    /// Donation slot where the next search starts.
+    /// PageFill slot where the next search starts.
     pub next_slot: Cell<u32>,
-    /// The thread holds the door's lock: a signal handler that finds this must not wait for it.
+    /// The thread holds the connection's lock: a signal handler that finds this must not wait for it.
     pub holding: Cell<u32>,
     /// Memory that was last found writable, see [`crate::buffer`].
     pub good_from: Cell<usize>,

@@ -1,28 +1,28 @@
-//! An own miss: read the source, give the page to the caller, donate a copy.
+//! An own miss: read the source, give the page to the caller, fill in a copy.
 //!
 //! 1. *observe*: note what the index says of each absent page.
 //! 2. *land*: where the page goes: into a claimed slot of the ring, or straight into the caller's buffer.
 //! 3. *read* all of them with one direct read.
-//! 4. *still?*: a page that something changed since 1 is not what was read; the main door has the right one.
+//! 4. *still?*: a page that something changed since 1 is not what was read; the mount path has the right one.
 //! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
 
-use crate::door;
+use crate::connection;
 use crate::read::{File, FromTier};
 use crate::source::{self, Source};
 use crate::sys::{self, count};
 use libc::iovec;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_shm::client::{self, Outcome, Seen, observe, still};
+use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
 use terrace_shm::protocol::slot;
-use terrace_shm::ring::{Donation, Ring, SLOTS_MAX};
-use terrace_shm::{PAGE_SIZE, RUN_PAGES};
+use terrace_shm::ring::{PageFill, Ring, SLOTS_MAX};
+use terrace_shm::{BLOCK_PAGES, PAGE_SIZE};
 
 /// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
 const BATCH_MAX: usize = 256;
 /// Pieces of memory of one direct read at the most. Adjacent slots and adjacent pages of the buffer are one piece each.
 const VECTORS_MAX: usize = SLOTS_MAX;
 /// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
-const SMALL_FILE: u64 = (RUN_PAGES * PAGE_SIZE) as u64;
+const SMALL_FILE: u64 = (BLOCK_PAGES * PAGE_SIZE) as u64;
 const NO_SLOT: u8 = u8::MAX;
 
 /// How a read ended.
@@ -30,8 +30,8 @@ const NO_SLOT: u8 = u8::MAX;
 pub enum Progress {
     /// Bytes delivered; there is no more.
     Done(usize),
-    /// Bytes delivered; the rest is for the main door.
-    MainDoor(usize),
+    /// Bytes delivered; the rest is for the mount path.
+    MountPath(usize),
 }
 
 /// Goes on with a read whose page at `offset + done` is absent.
@@ -40,13 +40,13 @@ pub enum Progress {
 /// `buf` is the program's buffer of `n` bytes.
 #[cold]
 pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: usize) -> Progress {
-    let Some(source) = source_of(file) else { return Progress::MainDoor(done) };
+    let Some(source) = source_of(file) else { return Progress::MountPath(done) };
     loop {
         let at = offset + done as u64;
         // SAFETY: done < n, so the rest of the buffer is the program's as well.
         let got = unsafe { fetch(file, source, buf.add(done), n - done, at) };
         if got == 0 {
-            return Progress::MainDoor(done);
+            return Progress::MountPath(done);
         }
         done += got;
         if done == n {
@@ -57,13 +57,13 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         // SAFETY: as above.
         let outcome =
             unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut FromTier(file)) };
-        let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MainDoor { done: k }) = outcome;
+        let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MountPath { done: k }) = outcome;
         file.count_hit(at, k);
         done += k;
         match outcome {
             Outcome::Done(_) => return Progress::Done(done),
             Outcome::Miss { .. } => {}
-            Outcome::MainDoor { .. } => return Progress::MainDoor(done),
+            Outcome::MountPath { .. } => return Progress::MountPath(done),
         }
     }
 }
@@ -73,15 +73,15 @@ fn source_of(file: &File) -> Option<Source> {
         return None;
     }
     // A fork finds itself without a ring, and is a client of its own from here on.
-    if !door::is_registered() && !door::register(false) {
+    if !connection::is_registered() && !connection::register(false) {
         return None;
     }
     source::of(file.fd, file.class, file.slot.id.load(Ordering::Relaxed))
 }
 
-/// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the main door has to.
+/// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
 unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
-    let Some(ring) = door::ring() else { return 0 };
+    let Some(ring) = connection::ring() else { return 0 };
     let first = offset / PAGE_SIZE as u64;
     let base = first * PAGE_SIZE as u64;
     let mut batch = Batch {
@@ -98,7 +98,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         len: 0,
         full: false,
     };
-    batch.observe();
+    batch.snapshot();
     // Read after the look at the clock: if the size changed since, `still` will say so.
     let size = file.slot.size.load(Ordering::Acquire);
     batch.land(size);
@@ -158,11 +158,11 @@ impl Batch<'_> {
     }
 
     /// Phase 1.
-    fn observe(&mut self) {
+    fn snapshot(&mut self) {
         let size = self.file.slot.size.load(Ordering::Acquire);
         let end = (self.offset + self.n as u64).min(size);
         while self.len < BATCH_MAX && self.start(self.len) < end {
-            let Some(seen) = observe(&self.file.world.segment, self.file.slot, self.page(self.len)) else {
+            let Some(seen) = snapshot(&self.file.world.segment, self.file.slot, self.page(self.len)) else {
                 return;
             };
             if self.len == 0 {
@@ -182,8 +182,8 @@ impl Batch<'_> {
                 return;
             }
             let direct = self.direct(i, size).is_some();
-            let donate = serving && self.source.may_write && !self.full;
-            let slot = (donate || !direct).then(|| self.claim()).flatten();
+            let fill = serving && self.source.may_write && !self.full;
+            let slot = (fill || !direct).then(|| self.claim()).flatten();
             if slot.is_none() && !direct {
                 return;
             }
@@ -229,14 +229,14 @@ impl Batch<'_> {
             // action): not ours to explain.
             let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             let whole = i * PAGE_SIZE + valid <= read;
-            let seen = Seen { identity: self.seen[i], clock: self.clock };
-            if !whole || !still(&world.segment, self.file.slot, self.page(i), seen) {
+            let seen = PageVersion { identity: self.seen[i], clock: self.clock };
+            if !whole || !is_current(&world.segment, self.file.slot, self.page(i), seen) {
                 break;
             }
             // SAFETY: the page's part of the caller's buffer, inside it; the slot is ours until it is ready.
             delivered += unsafe { self.deliver(i, valid) };
             if serving {
-                self.donate(i, valid);
+                self.fill(i, valid);
             } else {
                 self.give_up(i);
             }
@@ -268,7 +268,7 @@ impl Batch<'_> {
     }
 
     /// Content from a process that may write the file, the key alone from others.
-    fn donate(&mut self, i: usize, valid: usize) {
+    fn fill(&mut self, i: usize, valid: usize) {
         let slot = match self.slots[i] {
             NO_SLOT if self.source.may_write => None,
             NO_SLOT => self.claim(),
@@ -276,13 +276,13 @@ impl Batch<'_> {
         };
         let c = self.ring.counters(self.file.local.stripe());
         let Some(slot) = slot else {
-            count(&c.donations_dropped, 1);
+            count(&c.fills_dropped, 1);
             return;
         };
-        let seen = Seen { identity: self.seen[i], clock: self.clock };
+        let seen = PageVersion { identity: self.seen[i], clock: self.clock };
         let len = if self.source.may_write { valid } else { 0 };
-        offer(self.ring.donation(slot.into()), self.file, self.page(i), seen, len);
-        count(&c.donations, 1);
+        offer(self.ring.fill(slot.into()), self.file, self.page(i), seen, len);
+        count(&c.fills, 1);
     }
 
     fn claim(&mut self) -> Option<u8> {
@@ -293,7 +293,7 @@ impl Batch<'_> {
 
     fn give_up(&self, i: usize) {
         if self.slots[i] != NO_SLOT {
-            slot::free(&self.ring.donation(self.slots[i].into()).state);
+            slot::free(&self.ring.fill(self.slots[i].into()).state);
         }
     }
 
@@ -306,27 +306,27 @@ impl Batch<'_> {
         if !sleeps && !self.full {
             return;
         }
-        let states = || (0..self.ring.slots()).map(|i| self.ring.donation(i).state.load(Ordering::Relaxed));
+        let states = || (0..self.ring.slots()).map(|i| self.ring.fill(i).state.load(Ordering::Relaxed));
         if sleeps && states().filter(|&s| s != slot::FREE).count() * 2 >= self.ring.slots() {
-            door::ring_bell();
+            connection::ring_bell();
         }
         if self.full {
             // Left behind are slots that are held after a read as before it: at one moment others may just have all of them.
             let has_read = self.len > 0 && self.source.may_write;
-            door::check_ring(has_read && states().all(|s| s == slot::CLAIMED));
+            connection::check_ring(has_read && states().all(|s| s == slot::CLAIMED));
         }
     }
 }
 
-/// Asks the daemon for a frame for a page: a donation without content.
+/// Asks the daemon for a frame for a page: a fill without content.
 pub fn ask_for(file: &File, ring: &Ring, page: u64) {
     let Some(slot) = is_serving(file).then(|| claim(ring, file)).flatten() else { return };
     // Of a page that is not absent nothing was seen that the daemon would look at.
-    offer(ring.donation(slot.into()), file, page, Seen { identity: 0, clock: 0 }, 0);
+    offer(ring.fill(slot.into()), file, page, PageVersion { identity: 0, clock: 0 }, 0);
 }
 
 /// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
-fn offer(d: &Donation, file: &File, page: u64, seen: Seen, len: usize) {
+fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
     d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
     d.page.store(page, Ordering::Relaxed);
     d.seen.store(seen.identity, Ordering::Relaxed);
@@ -335,7 +335,7 @@ fn offer(d: &Donation, file: &File, page: u64, seen: Seen, len: usize) {
     slot::ready(&d.state);
 }
 
-/// False while the daemon stops: nobody takes donations then.
+/// False while the daemon stops: nobody takes fills then.
 fn is_serving(file: &File) -> bool {
     file.world.segment.header().serving.load(Ordering::Relaxed) != 0
 }
@@ -350,7 +350,7 @@ fn claim(ring: &Ring, file: &File) -> Option<u8> {
         next.set(1 + START.fetch_add(16, Ordering::Relaxed) as u32 % 1024);
     }
     let start = next.get() as usize;
-    let found = (start..start + slots).find(|&i| slot::claim(&ring.donation(i % slots).state))?;
+    let found = (start..start + slots).find(|&i| slot::claim(&ring.fill(i % slots).state))?;
     next.set((found % slots) as u32 + 1);
     Some((found % slots) as u8)
 }

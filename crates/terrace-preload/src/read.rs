@@ -1,4 +1,4 @@
-//! A read of a classified descriptor: hits here, misses in [`crate::miss`], the rest by the main door.
+//! A read of a classified descriptor: hits here, misses in [`crate::miss`], the rest by the mount path.
 //!
 //! Every function here answers `None` for "nothing was done: make the real call", or what the call returns: bytes, or
 //! -errno.
@@ -6,7 +6,7 @@
 use crate::local::{Local, local};
 use crate::sys::{self, Ret, count};
 use crate::table::{self, Class, UNKNOWN};
-use crate::{buffer, door, miss};
+use crate::{buffer, connection, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub struct File<'a> {
     pub fd: c_int,
     pub class: Class,
     pub slot: &'a ObjectSlot,
-    pub world: &'static door::World,
+    pub world: &'static connection::World,
     pub local: &'a Local,
 }
 
@@ -43,7 +43,7 @@ impl File<'static> {
         if local.vforked() {
             return None;
         }
-        let world = door::world()?;
+        let world = connection::world()?;
         Some(File { fd, class, slot: world.segment.object(class.slot()), world, local })
     }
 }
@@ -59,7 +59,7 @@ impl Unpack for FromTier<'_> {
     }
     #[cold]
     fn served(&mut self, page: u64, before: u8) {
-        let Some(ring) = door::ring() else { return };
+        let Some(ring) = connection::ring() else { return };
         count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
         // Once, when it gets there: asking is not free, and promoting takes a while.
         if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
@@ -72,7 +72,7 @@ impl File<'_> {
     #[inline]
     pub fn count_hit(&self, offset: u64, n: usize) {
         if n > 0
-            && let Some(ring) = door::ring()
+            && let Some(ring) = connection::ring()
         {
             let c = ring.counters(self.local.stripe());
             count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
@@ -102,12 +102,12 @@ impl File<'_> {
     }
     #[cold]
     fn count_fallback(&self) {
-        if let Some(ring) = door::ring() {
+        if let Some(ring) = connection::ring() {
             count(&ring.counters(self.local.stripe()).fallbacks, 1);
         }
     }
 
-    /// Reads at `offset`, as far as the fast door gets. None: not at all.
+    /// Reads at `offset`, as far as the preload path gets. None: not at all.
     #[inline]
     unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
         let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
@@ -132,15 +132,15 @@ impl File<'_> {
                 let done = match streak < SCAN_STREAK {
                     // SAFETY: as above; `done` bytes of it are filled.
                     true => unsafe { miss::go_on(self, buf, wanted, offset, done) },
-                    false => miss::Progress::MainDoor(done),
+                    false => miss::Progress::MountPath(done),
                 };
                 match done {
                     miss::Progress::Done(k) => Some(k),
                     // SAFETY: as above.
-                    miss::Progress::MainDoor(k) => unsafe { self.rest(buf, n, offset, k) },
+                    miss::Progress::MountPath(k) => unsafe { self.rest(buf, n, offset, k) },
                 }
             }
-            Outcome::MainDoor { done } => {
+            Outcome::MountPath { done } => {
                 self.count_hit(offset, done);
                 // SAFETY: as above.
                 unsafe { self.rest(buf, n, offset, done) }
@@ -148,7 +148,7 @@ impl File<'_> {
         }
     }
 
-    /// The main door finishes what the fast door began.
+    /// The mount path finishes what the preload path began.
     #[cold]
     unsafe fn rest(&self, buf: *mut u8, n: usize, offset: u64, done: usize) -> Option<usize> {
         self.count_fallback();
@@ -161,7 +161,7 @@ impl File<'_> {
         Some(done + usize::try_from(more).unwrap_or(0))
     }
 
-    /// [`File::try_at`], finished by the main door in any case.
+    /// [`File::try_at`], finished by the mount path in any case.
     unsafe fn at(&self, buf: *mut u8, n: usize, offset: u64) -> Ret {
         // SAFETY: the caller's promise.
         unsafe {

@@ -1,10 +1,10 @@
 //! Source files of objects that this process missed: opened by the daemon, kept for the life of the process.
 //!
-//! Kept, because closing any descriptor of an inode drops the process's POSIX locks on it. Written under the door's lock,
+//! Kept, because closing any descriptor of an inode drops the process's POSIX locks on it. Written under the connection's lock,
 //! read without; an entry never changes its object.
 
 use crate::table::{self, Class};
-use crate::{door, helper};
+use crate::{connection, helper};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ pub struct Source {
     pub fd: c_int,
     /// What the address of a direct read must be a multiple of, bytes.
     pub align: usize,
-    /// Content that we donate is taken.
+    /// Content that we fill in is taken.
     pub may_write: bool,
 }
 
@@ -70,7 +70,7 @@ fn find(object: u64) -> Option<usize> {
 /// Asks the daemon, once for each object: an answer is kept, also a no.
 fn fetch(fd: c_int, object: u64) -> Option<usize> {
     let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
-    let (reply, received) = door::source(fd)?;
+    let (reply, received) = connection::source(fd)?;
     let usable =
         reply.errno == 0 && reply.object == object && (reply.direct_align as usize) <= terrace_shm::PAGE_SIZE;
     let source = received.and_then(helper::raise);

@@ -1,6 +1,6 @@
 //! System calls as they are: no errno, no cancellation point, no other library in between.
 //!
-//! What the fast door does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
+//! What the preload path does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
 //! pending pthread_cancel, or come back to our own hooks.
 
 use std::ffi::{c_char, c_int, c_void};

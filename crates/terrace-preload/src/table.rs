@@ -10,7 +10,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Descriptors looked at; all above take the main door.
+/// Descriptors looked at; all above take the mount path.
 pub const FDS_MAX: usize = 1 << 16;
 
 const CLASSIFIED: u64 = 1 << 63;
@@ -61,7 +61,7 @@ fn entry(fd: c_int) -> Option<&'static Fd> {
     TABLE.get(fd as u32 as usize)
 }
 
-/// The class of a descriptor that the fast door may serve.
+/// The class of a descriptor that the preload path may serve.
 #[inline]
 pub fn get(fd: c_int) -> Option<Class> {
     let word = entry(fd)?.word.load(Ordering::Acquire);

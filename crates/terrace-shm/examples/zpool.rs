@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrace_shm::codec::{Codec, Coded};
-use terrace_shm::compress::{Compressor, Mode, Refusal, Unzstd};
+use terrace_shm::codec::{Coded, Encoding};
+use terrace_shm::compress::{CompressionMode, Compressor, Refusal, Unzstd};
 use terrace_shm::index::Place;
 use terrace_shm::map::memfd;
 use terrace_shm::zobject::{HEAD_BYTES, Handle};
@@ -39,7 +39,7 @@ fn gather(path: &Path, out: &mut Vec<Page>, max: usize) {
 }
 
 struct Owned {
-    codec: Codec,
+    codec: Encoding,
     bytes: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ fn ns(time: Duration, n: usize) -> f64 {
 }
 
 /// Compresses all pages, and takes the time of it and of the way back.
-fn codecs(mode: Mode, pages: &[Page]) -> io::Result<Vec<Owned>> {
+fn codecs(mode: CompressionMode, pages: &[Page]) -> io::Result<Vec<Owned>> {
     let mut compressor = Compressor::new(mode, PERCENT_MAX)?;
     let mut unzstd = Unzstd::new()?;
     let (mut kept, mut originals, mut poor, mut random) = (Vec::new(), Vec::new(), 0, 0);
@@ -119,7 +119,7 @@ fn density(pool: &ZPool, what: &str) {
         pool.bytes() as f64 / f64::from(1 << 20),
         100.0 * (pool.live_bytes() - heads) as f64 / pool.bytes() as f64,
         (pool.stored_pages() * PAGE_SIZE as u64) as f64 / pool.bytes() as f64,
-        pool.books_bytes() as f64 / pool.stored_pages() as f64,
+        pool.metadata_bytes() as f64 / pool.stored_pages() as f64,
     );
 }
 
@@ -217,7 +217,7 @@ fn main() -> io::Result<()> {
         gather(Path::new(path), &mut pages, max);
     }
     println!("{} pages of {}", pages.len(), paths.join(" "));
-    for mode in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
+    for mode in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
         let kept = codecs(mode, &pages)?;
         fill(&kept)?;
         churn(&kept)?;

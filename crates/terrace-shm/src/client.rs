@@ -4,10 +4,10 @@ use crate::codec::Unpack;
 use crate::copy;
 use crate::entry::{Entry, State};
 use crate::index::Place;
-use crate::layout::{ObjectSlot, PAGE_SIZE, RUN_PAGES};
+use crate::layout::{BLOCK_PAGES, ObjectSlot, PAGE_SIZE};
 use crate::map::{Segment, TouchTable};
-pub use crate::protocol::Seen;
-use crate::protocol::{NO_LEAF, look, not_written, same_epoch, unaltered, unchanged};
+pub use crate::protocol::PageVersion;
+use crate::protocol::{NO_LEAF, look, same_epoch, same_version, unchanged, unwritten_since};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tier::{Found, Look};
 
@@ -22,7 +22,7 @@ pub enum Outcome {
         done: usize,
     },
     /// `done` bytes delivered; the rest needs the mount path.
-    MainDoor {
+    MountPath {
         /// Bytes delivered before.
         done: usize,
     },
@@ -49,13 +49,13 @@ pub unsafe fn read(
     unpack: &mut dyn Unpack,
 ) -> Outcome {
     if slot.flags.load(Ordering::Acquire) != 0 {
-        return Outcome::MainDoor { done: 0 };
+        return Outcome::MountPath { done: 0 };
     }
     // SAFETY: the caller's promise.
     let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len, unpack) };
     // A mapping of the file may have become writable while we copied.
     if slot.flags.load(Ordering::Relaxed) != 0 {
-        return Outcome::MainDoor { done: 0 };
+        return Outcome::MountPath { done: 0 };
     }
     outcome
 }
@@ -85,7 +85,7 @@ pub unsafe fn read_resident(
         match step {
             Step::Copied(n) => done += n,
             Step::Absent => return Outcome::Miss { done },
-            Step::Unstable => return Outcome::MainDoor { done },
+            Step::Unstable => return Outcome::MountPath { done },
         }
     }
     Outcome::Done(done)
@@ -113,11 +113,11 @@ unsafe fn copy_run(
 ) -> Step {
     let page = offset / PAGE_SIZE as u64;
     let in_page = offset as usize % PAGE_SIZE;
-    let at = (page % RUN_PAGES as u64) as usize;
-    let pages = (in_page + len).div_ceil(PAGE_SIZE).min(RUN_PAGES - at);
+    let at = (page % BLOCK_PAGES as u64) as usize;
+    let pages = (in_page + len).div_ceil(PAGE_SIZE).min(BLOCK_PAGES - at);
     for _ in 0..TRIES_MAX {
         let epoch = seg.header().epoch.load(Ordering::Acquire);
-        let Some(leaf) = seg.find_leaf(slot, page / RUN_PAGES as u64) else { return Step::Absent };
+        let Some(leaf) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return Step::Absent };
         let entries = &seg.leaf(leaf).0;
         let first = look(&entries[at]);
         match first.state() {
@@ -198,7 +198,7 @@ unsafe fn copy_pages(
     out: *mut u8,
     bytes: usize,
 ) -> Option<usize> {
-    let mut seen = [first; RUN_PAGES];
+    let mut seen = [first; BLOCK_PAGES];
     let mut n = 1;
     while n < entries.len() {
         let e = look(&entries[n]);
@@ -221,34 +221,34 @@ unsafe fn copy_pages(
     Some(bytes)
 }
 
-/// The version of an absent page, for [`still`] and for a page fill. None if the page is not absent:
-/// try the hit again. [`still`] also checks whether the client must use the mount path.
-pub fn observe(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<Seen> {
+/// The version of an absent page, for [`is_current`] and for a page fill. None if the page is not absent:
+/// try the hit again. [`is_current`] also checks whether the client must use the mount path.
+pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersion> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
-    let identity = match seg.find_leaf(slot, page / RUN_PAGES as u64) {
+    let identity = match seg.find_leaf(slot, page / BLOCK_PAGES as u64) {
         None => NO_LEAF,
         Some(leaf) => {
-            let e = look(&seg.leaf(leaf).0[(page % RUN_PAGES as u64) as usize]);
+            let e = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
             if e.state() != State::Absent || !same_epoch(&seg.header().epoch, epoch) {
                 return None;
             }
             e.identity()
         }
     };
-    Some(Seen { identity, clock })
+    Some(PageVersion { identity, clock })
 }
 
-/// After the client read the page from the source: true if nothing changed it since [`observe`], so that the
+/// After the client read the page from the source: true if nothing changed it since [`snapshot`], so that the
 /// client has read the page's content.
-pub fn still(seg: &Segment, slot: &ObjectSlot, page: u64, seen: Seen) -> bool {
+pub fn is_current(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     if slot.flags.load(Ordering::Acquire) != 0 {
         return false;
     }
     // The object was not written since: the common case, also if the page was cached meanwhile. The daemon,
     // which would publish the page for all clients, requires the very entry that was seen.
-    if not_written(seen, &slot.write_clock) {
+    if unwritten_since(seen, &slot.write_clock) {
         return true;
     }
-    observe(seg, slot, page).is_some_and(|now| unaltered(seen, now.identity, &slot.write_clock))
+    snapshot(seg, slot, page).is_some_and(|now| same_version(seen, now.identity, &slot.write_clock))
 }

@@ -14,7 +14,7 @@ pub type Page = [u8; PAGE_SIZE];
 /// How a compressed page is coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Codec {
+pub enum Encoding {
     /// One word of 8 bytes fills the page.
     Same = 1,
     /// An LZ4 block.
@@ -27,7 +27,7 @@ pub enum Codec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coded<'a> {
     /// The codec of the bytes.
-    pub codec: Codec,
+    pub codec: Encoding,
     /// The compressed bytes; at most [`crate::zobject::STORED_MAX`] if the pool is to take them.
     pub bytes: &'a [u8],
 }
@@ -53,17 +53,17 @@ impl Coded<'_> {
     /// The page. False: the bytes are not a whole page's, or zstd's and `unpack` has none; `out` holds anything then.
     pub fn decode(self, out: &mut Page, unpack: &mut dyn Unpack) -> bool {
         match self.codec {
-            Codec::Same => match self.bytes.try_into() {
+            Encoding::Same => match self.bytes.try_into() {
                 Ok(word) => {
                     fill(out, u64::from_le_bytes(word));
                     true
                 }
                 Err(_) => false,
             },
-            Codec::Lz4 => {
+            Encoding::Lz4 => {
                 lz4_flex::block::decompress_into(self.bytes, out).is_ok_and(|bytes| bytes == PAGE_SIZE)
             }
-            Codec::Zstd => unpack.zstd(self.bytes, out),
+            Encoding::Zstd => unpack.zstd(self.bytes, out),
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! In dense mode zstd comes first, for twice the time and a third more pages in the same memory.
 
-use crate::codec::{Codec, Coded, Page, Unpack, same_word};
+use crate::codec::{Coded, Encoding, Page, Unpack, same_word};
 use crate::layout::PAGE_SIZE;
 use crate::zobject::{HEAD_BYTES, STORED_MAX};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
@@ -18,7 +18,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
 /// Which codecs pages get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum CompressionMode {
     /// LZ4 or nothing.
     Lz4,
     /// LZ4, and zstd level 1 for pages that LZ4 cannot bring under the limit.
@@ -39,7 +39,7 @@ pub enum Refusal {
 
 /// Compresses pages: one for each thread that does, for it holds the tables of its codecs.
 pub struct Compressor {
-    mode: Mode,
+    mode: CompressionMode,
     stored_max: usize,
     out: Box<[u8]>,
     table: CompressTable,
@@ -61,7 +61,7 @@ impl Compressor {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn new(mode: Mode, percent_max: u32) -> io::Result<Compressor> {
+    pub fn new(mode: CompressionMode, percent_max: u32) -> io::Result<Compressor> {
         let mut zstd = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
         for parameter in [
             CParameter::CompressionLevel(ZSTD_LEVEL),
@@ -98,29 +98,29 @@ impl Compressor {
     /// # Errors
     /// It is not worth keeping.
     pub fn compress_beyond_lz4(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
-        let mode = if self.mode == Mode::Mixed { Mode::Dense } else { self.mode };
+        let mode = if self.mode == CompressionMode::Mixed { CompressionMode::Dense } else { self.mode };
         self.compress_as(mode, page)
     }
 
-    fn compress_as(&mut self, mode: Mode, page: &Page) -> Result<Coded<'_>, Refusal> {
+    fn compress_as(&mut self, mode: CompressionMode, page: &Page) -> Result<Coded<'_>, Refusal> {
         if let Some(word) = same_word(page) {
             let len = self.put(word);
-            return self.coded(Codec::Same, len);
+            return self.coded(Encoding::Same, len);
         }
-        if mode != Mode::Dense {
+        if mode != CompressionMode::Dense {
             let len = self.lz4(page);
-            if len <= self.stored_max || mode == Mode::Lz4 {
-                return self.coded(Codec::Lz4, len);
+            if len <= self.stored_max || mode == CompressionMode::Lz4 {
+                return self.coded(Encoding::Lz4, len);
             }
         }
         if looks_random(page) {
             return Err(Refusal::Random);
         }
         let len = self.zstd(page);
-        self.coded(Codec::Zstd, len)
+        self.coded(Encoding::Zstd, len)
     }
 
-    fn coded(&self, codec: Codec, len: usize) -> Result<Coded<'_>, Refusal> {
+    fn coded(&self, codec: Encoding, len: usize) -> Result<Coded<'_>, Refusal> {
         if len > self.stored_max {
             return Err(Refusal::Poor);
         }
@@ -209,16 +209,16 @@ mod tests {
     fn letters(kinds: u8) -> Page {
         page(1, 1).map(|b| b'a'.wrapping_add(b % kinds))
     }
-    fn compressor(mode: Mode) -> Compressor {
+    fn compressor(mode: CompressionMode) -> Compressor {
         Compressor::new(mode, 75).unwrap()
     }
-    fn codec(mode: Mode, page: &Page) -> Result<Codec, Refusal> {
+    fn codec(mode: CompressionMode, page: &Page) -> Result<Encoding, Refusal> {
         compressor(mode).compress(page).map(|c| c.codec)
     }
 
     #[test]
     fn every_page_gets_the_codec_that_is_due() {
-        use Codec::{Lz4, Same, Zstd};
+        use Encoding::{Lz4, Same, Zstd};
         let (words, text, noise) = ([7; PAGE_SIZE], page(10, 64), page(1, 1));
         for (page, wanted) in [
             (words, [Ok(Same), Ok(Same), Ok(Same)]),
@@ -227,9 +227,10 @@ mod tests {
             (letters(90), [Err(Refusal::Poor); 3]),
             (noise, [Err(Refusal::Poor), Err(Refusal::Random), Err(Refusal::Random)]),
         ] {
-            let found = [Mode::Lz4, Mode::Mixed, Mode::Dense].map(|mode| codec(mode, &page));
+            let found = [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense]
+                .map(|mode| codec(mode, &page));
             assert_eq!(found, wanted);
-            let beyond = [Mode::Lz4, Mode::Mixed, Mode::Dense]
+            let beyond = [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense]
                 .map(|mode| compressor(mode).compress_beyond_lz4(&page).map(|c| c.codec));
             assert_eq!(beyond, [wanted[0], wanted[2], wanted[2]]);
         }
@@ -238,12 +239,18 @@ mod tests {
     #[test]
     fn the_limit_is_the_callers() {
         let page = letters(16);
-        let len = compressor(Mode::Dense).compress(&page).unwrap().bytes.len();
+        let len = compressor(CompressionMode::Dense).compress(&page).unwrap().bytes.len();
         let percent = ((len + HEAD_BYTES) * 100).div_ceil(PAGE_SIZE) as u32;
-        assert!(Compressor::new(Mode::Dense, percent).unwrap().compress(&page).is_ok());
-        assert_eq!(Compressor::new(Mode::Dense, percent - 1).unwrap().compress(&page), Err(Refusal::Poor));
-        assert_eq!(Compressor::new(Mode::Mixed, 0).unwrap().compress(&[0; PAGE_SIZE]), Err(Refusal::Poor));
-        let most = Compressor::new(Mode::Lz4, 100).unwrap().stored_max;
+        assert!(Compressor::new(CompressionMode::Dense, percent).unwrap().compress(&page).is_ok());
+        assert_eq!(
+            Compressor::new(CompressionMode::Dense, percent - 1).unwrap().compress(&page),
+            Err(Refusal::Poor)
+        );
+        assert_eq!(
+            Compressor::new(CompressionMode::Mixed, 0).unwrap().compress(&[0; PAGE_SIZE]),
+            Err(Refusal::Poor)
+        );
+        let most = Compressor::new(CompressionMode::Lz4, 100).unwrap().stored_max;
         assert_eq!(most, STORED_MAX);
     }
 
@@ -268,7 +275,7 @@ mod tests {
         fn what_is_kept_comes_back(noisy in 0_usize..400, of in 1_usize..400, kinds in 1_u8..=255) {
             let mut unzstd = Unzstd::new().unwrap();
             for page in [page(noisy, of), letters(kinds)] {
-                for mode in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
+                for mode in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
                     let mut compressor = compressor(mode);
                     // Twice: nothing of one page may be left for the next.
                     for page in [&page, &[3; PAGE_SIZE], &page] {
@@ -277,7 +284,7 @@ mod tests {
                         let mut out = [0; PAGE_SIZE];
                         prop_assert!(coded.decode(&mut out, &mut unzstd));
                         prop_assert!(out == *page);
-                        prop_assert_eq!(coded.decode(&mut out, &mut Plain), coded.codec != Codec::Zstd);
+                        prop_assert_eq!(coded.decode(&mut out, &mut Plain), coded.codec != Encoding::Zstd);
                     }
                 }
             }
@@ -289,7 +296,7 @@ mod tests {
             flip in 1_u8..,
         ) {
             let mut unzstd = Unzstd::new().unwrap();
-            let mut compressor = compressor(Mode::Dense);
+            let mut compressor = compressor(CompressionMode::Dense);
             let page = letters(16);
             let mut bad = compressor.compress(&page).unwrap().bytes.to_vec();
             let mut room = vec![0xa5; PAGE_SIZE + 512];

@@ -5,8 +5,8 @@
 
 use crate::entry::{Entry, State};
 use crate::layout::{
-    Branch, FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, RUN_PAGES, TWIG,
-    TWIG_FANOUT, Twig,
+    BLOCK_PAGES, Branch, FANOUT, FANOUT_BITS, HEIGHT_MAX, Inner, Leaf, OBJECTS_MAX, ObjectSlot, SMALL_NODE,
+    SMALL_NODE_FANOUT, SmallNode,
 };
 use crate::map::Segment;
 use crate::nodes::{Nodes, STICKY, USED};
@@ -51,7 +51,7 @@ impl LeafInfo {
 }
 
 const _: () = assert!(OBJECTS_MAX as u64 <= 1 << (PRESENT_SHIFT - OBJECT_SHIFT));
-const _: () = assert!(RUN_PAGES < 1 << (61 - PRESENT_SHIFT));
+const _: () = assert!(BLOCK_PAGES < 1 << (61 - PRESENT_SHIFT));
 
 /// Bytes of a leaf and its word.
 const LEAF_BYTES: usize = size_of::<Leaf>() + size_of::<u64>();
@@ -68,13 +68,13 @@ pub struct Place(pub u32);
 
 impl Place {
     pub(crate) fn new(leaf: u32, at: usize) -> Place {
-        Place(leaf * RUN_PAGES as u32 + at as u32)
+        Place(leaf * BLOCK_PAGES as u32 + at as u32)
     }
     pub(crate) fn leaf(self) -> u32 {
-        self.0 / RUN_PAGES as u32
+        self.0 / BLOCK_PAGES as u32
     }
     pub(crate) fn at(self) -> usize {
-        self.0 as usize % RUN_PAGES
+        self.0 as usize % BLOCK_PAGES
     }
 }
 
@@ -83,7 +83,7 @@ impl Place {
 pub struct IndexBytes {
     /// Leaves, in the segment.
     pub leaves: usize,
-    /// Inner nodes and twigs, in the segment.
+    /// Inner nodes and small nodes, in the segment.
     pub inners: usize,
     /// The daemon's data about each node.
     pub books: usize,
@@ -103,9 +103,9 @@ impl IndexBytes {
 pub struct Index {
     seg: Arc<Segment>,
     leaves: Nodes,
-    /// Their words count children, as those of twigs do.
+    /// Their words count children, as those of small nodes do.
     inners: Nodes,
-    twigs: Nodes,
+    small_nodes: Nodes,
     /// Leaves without a present page, in the order in which they lost the last; some have one again, or are free.
     shadow_only: VecDeque<u32>,
     /// How many are none of these.
@@ -120,7 +120,7 @@ impl Index {
         Index {
             leaves: Nodes::new(g.leaves_max),
             inners: Nodes::new(g.inners_max),
-            twigs: Nodes::new(g.twigs_max()),
+            small_nodes: Nodes::new(g.twigs_max()),
             shadow_only: VecDeque::new(),
             hollow: 0,
             bytes_max: usize::MAX,
@@ -144,18 +144,18 @@ impl Index {
     /// Object slot and page of a place.
     pub fn whose(&self, place: Place) -> (u32, u64) {
         let i = self.info(place.leaf());
-        (i.object, u64::from(i.run) * RUN_PAGES as u64 + place.at() as u64)
+        (i.object, u64::from(i.run) * BLOCK_PAGES as u64 + place.at() as u64)
     }
     /// The place of `page` of the object in slot `object`, if its leaf exists.
     pub fn find(&self, object: u32, page: u64) -> Option<Place> {
-        let run = page / RUN_PAGES as u64;
+        let run = page / BLOCK_PAGES as u64;
         let leaf =
             self.seg.walk(self.seg.object(object), run).expect("a tree of the index names its nodes")?;
-        Some(Place::new(leaf, (page % RUN_PAGES as u64) as usize))
+        Some(Place::new(leaf, (page % BLOCK_PAGES as u64) as usize))
     }
     /// Like [`Index::find`], but grows the tree. None if the index is full or the page lies beyond its range.
     pub fn ensure(&mut self, object: u32, page: u64) -> Option<Place> {
-        let run = u32::try_from(page / RUN_PAGES as u64).ok()?;
+        let run = u32::try_from(page / BLOCK_PAGES as u64).ok()?;
         if let Some(p) = self.find(object, page) {
             return Some(p);
         }
@@ -167,7 +167,7 @@ impl Index {
             self.unuse_leaf(leaf);
             return None;
         }
-        Some(Place::new(leaf, (page % RUN_PAGES as u64) as usize))
+        Some(Place::new(leaf, (page % BLOCK_PAGES as u64) as usize))
     }
 
     /// Counts a page of the leaf as present, in a frame or compressed (+1), or no longer (-1). A leaf without present pages is
@@ -175,7 +175,7 @@ impl Index {
     pub fn count_present(&mut self, place: Place, delta: i32) {
         let leaf = place.leaf();
         let was = self.info(leaf);
-        let present = was.present.checked_add_signed(delta as isize).filter(|&n| n <= RUN_PAGES);
+        let present = was.present.checked_add_signed(delta as isize).filter(|&n| n <= BLOCK_PAGES);
         let present = present.expect("pages of a leaf are counted in and out");
         let word = self.leaves.word_mut(leaf);
         *word = *word & (USED | QUEUED) | LeafInfo { present, ..was }.word();
@@ -239,10 +239,10 @@ impl Index {
     pub fn for_range(&self, object: u32, first: u64, last: u64, mut f: impl FnMut(u64, Place)) {
         let mut leaves = Vec::new();
         let Some(root) = self.root(object) else { return };
-        self.collect(root, 0, first / RUN_PAGES as u64, last / RUN_PAGES as u64, &mut leaves);
+        self.collect(root, 0, first / BLOCK_PAGES as u64, last / BLOCK_PAGES as u64, &mut leaves);
         for (run, leaf) in leaves {
-            for at in 0..RUN_PAGES {
-                let page = run * RUN_PAGES as u64 + at as u64;
+            for at in 0..BLOCK_PAGES {
+                let page = run * BLOCK_PAGES as u64 + at as u64;
                 if (first..=last).contains(&page) {
                     f(page, Place::new(leaf, at));
                 }
@@ -280,12 +280,12 @@ impl Index {
 
     /// Children of a node that is no leaf: number + 1, 0 = none.
     fn children(&self, of: Branch) -> &[AtomicU32] {
-        if of.height == TWIG { &self.seg.twig(of.node).0 } else { &self.seg.inner(of.node).0 }
+        if of.height == SMALL_NODE { &self.seg.small_node(of.node).0 } else { &self.seg.inner(of.node).0 }
     }
 
     /// The nodes of the kind of one that is no leaf.
     fn kin(&mut self, of: Branch) -> &mut Nodes {
-        if of.height == TWIG { &mut self.twigs } else { &mut self.inners }
+        if of.height == SMALL_NODE { &mut self.small_nodes } else { &mut self.inners }
     }
 
     /// Frees the whole tree of an object. No page of it may be present.
@@ -306,14 +306,15 @@ impl Index {
     pub fn live_bytes(&self) -> usize {
         self.leaves.in_use() * LEAF_BYTES
             + self.inners.in_use() * size_of::<Inner>()
-            + self.twigs.in_use() * size_of::<Twig>()
+            + self.small_nodes.in_use() * size_of::<SmallNode>()
     }
     /// Memory that the index has ever touched (freed nodes are reused, not given back).
     pub fn resident_bytes(&self) -> IndexBytes {
         IndexBytes {
             leaves: self.leaves.touched() * size_of::<Leaf>(),
-            inners: self.inners.touched() * size_of::<Inner>() + self.twigs.touched() * size_of::<Twig>(),
-            books: self.leaves.words_bytes() + self.inners.words_bytes() + self.twigs.words_bytes(),
+            inners: self.inners.touched() * size_of::<Inner>()
+                + self.small_nodes.touched() * size_of::<SmallNode>(),
+            books: self.leaves.words_bytes() + self.inners.words_bytes() + self.small_nodes.words_bytes(),
             queue: self.shadow_only.capacity() * size_of::<u32>(),
         }
     }
@@ -385,7 +386,7 @@ impl Index {
     /// Makes a tree hold `run` that may be too low for it: its root then.
     fn grow(&mut self, slot: &ObjectSlot, root: Branch, needed: u32, run: u32) -> Option<Branch> {
         let mut top = root;
-        if top.height == TWIG && run as usize >= TWIG_FANOUT {
+        if top.height == SMALL_NODE && run as usize >= SMALL_NODE_FANOUT {
             top = self.widen(slot, top)?;
         }
         while levels(top) < needed {
@@ -395,23 +396,24 @@ impl Index {
         Some(top)
     }
 
-    /// Replaces a small node (twig) by an inner node. A reader that still walks through the twig meets the
+    /// Replaces a small node (small node) by an inner node. A reader that still walks through the small node meets the
     /// same leaves.
-    fn widen(&mut self, slot: &ObjectSlot, twig: Branch) -> Option<Branch> {
+    fn widen(&mut self, slot: &ObjectSlot, small_node: Branch) -> Option<Branch> {
         let inner = self.new_branch(1)?;
-        for (from, to) in self.children(twig).iter().zip(self.children(inner)) {
+        for (from, to) in self.children(small_node).iter().zip(self.children(inner)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        *self.inners.word_mut(inner.node) = self.twigs.word(twig.node);
+        *self.inners.word_mut(inner.node) = self.small_nodes.word(small_node.node);
         slot.root.store(inner.word(), Ordering::Release);
-        self.twigs.put(twig.node);
+        self.small_nodes.put(small_node.node);
         Some(inner)
     }
 
-    /// A new node above `child`, which holds `key`; a twig if it will do for `run` too.
+    /// A new node above `child`, which holds `key`; a small node if it will do for `run` too.
     fn parent_of(&mut self, child: Branch, key: u32, run: u32) -> Option<Branch> {
-        let twig = child.height == 0 && (run as usize) < TWIG_FANOUT && self.twigs.left() > 0;
-        let parent = self.new_branch(if twig { TWIG } else { levels(child) + 1 })?;
+        let small_node =
+            child.height == 0 && (run as usize) < SMALL_NODE_FANOUT && self.small_nodes.left() > 0;
+        let parent = self.new_branch(if small_node { SMALL_NODE } else { levels(child) + 1 })?;
         self.adopt(parent, (key >> (levels(child) * FANOUT_BITS)) as usize % FANOUT, child);
         Some(parent)
     }
@@ -473,9 +475,9 @@ impl Index {
         self.leaves.recover(leaves_seen.iter().map(|&(leaf, object, run)| {
             (leaf, LeafInfo { object, run, present: present_in(seg.leaf(leaf)) }.word())
         }));
-        let (twigs, inners): (Vec<Branch>, _) =
-            branches_seen.into_iter().partition(|branch| branch.height == TWIG);
-        for branches in [twigs, inners] {
+        let (small_nodes, inners): (Vec<Branch>, _) =
+            branches_seen.into_iter().partition(|branch| branch.height == SMALL_NODE);
+        for branches in [small_nodes, inners] {
             let Some(&like) = branches.first() else { continue };
             let words = branches.iter().map(|&branch| {
                 let children = self.children(branch).iter().filter(|c| c.load(Ordering::Relaxed) != 0);
@@ -543,11 +545,11 @@ impl Index {
         if (hollow, hollow) != (self.hollow, queued) {
             bad.push(format!("{hollow} leaves without pages, {} counted, {queued} queued", self.hollow));
         }
-        let twigs = branches.iter().filter(|branch| branch.height == TWIG).count();
-        let reachable = [leaves.len(), twigs, branches.len() - twigs];
-        let in_use = [self.leaves.in_use(), self.twigs.in_use(), self.inners.in_use()];
+        let small_nodes = branches.iter().filter(|branch| branch.height == SMALL_NODE).count();
+        let reachable = [leaves.len(), small_nodes, branches.len() - small_nodes];
+        let in_use = [self.leaves.in_use(), self.small_nodes.in_use(), self.inners.in_use()];
         if reachable != in_use {
-            bad.push(format!("leaves, twigs, inner nodes: {reachable:?} reachable, {in_use:?} in use"));
+            bad.push(format!("leaves, small_nodes, inner nodes: {reachable:?} reachable, {in_use:?} in use"));
         }
         bad
     }
@@ -555,7 +557,7 @@ impl Index {
 
 /// Levels of nodes below.
 fn levels(of: Branch) -> u32 {
-    if of.height == TWIG { 1 } else { of.height }
+    if of.height == SMALL_NODE { 1 } else { of.height }
 }
 
 /// A leaf that is used and has no present page, by its word.
@@ -589,7 +591,7 @@ mod tests {
         index.entry(kept).store(Entry::present(0, 1).0, Ordering::Relaxed);
         index.count_present(kept, 1);
         for run in 1..400 {
-            index.ensure(1, run * RUN_PAGES as u64).unwrap();
+            index.ensure(1, run * BLOCK_PAGES as u64).unwrap();
             assert!(index.live_bytes() <= 30_000 + 144, "{} bytes after {run}", index.live_bytes());
         }
         assert_eq!(index.find(1, 0), Some(kept), "a leaf with a page stays");
@@ -598,18 +600,18 @@ mod tests {
         assert_eq!(index.check(&[1]), Vec::<String>::new());
     }
 
-    /// From a leaf to a twig to higher trees and back to nothing, with a restart at each step.
+    /// From a leaf to a small node to higher trees and back to nothing, with a restart at each step.
     #[test]
-    fn a_tree_grows_through_a_twig() {
+    fn a_tree_grows_through_a_small_node() {
         let seg = segment(64);
         let mut index = Index::new(seg.clone());
         let runs = [0, 31, 7, 32, 255, 256, 70_000, 5];
         let kinds = [(0, 0), (1, 0), (1, 0), (0, 1), (0, 1), (0, 3), (0, 6), (0, 6)];
         let mut places = Vec::new();
         for (i, (&run, kinds)) in runs.iter().zip(kinds).enumerate() {
-            let page = run * RUN_PAGES as u64 + 3;
+            let page = run * BLOCK_PAGES as u64 + 3;
             places.push((page, index.ensure(1, page).unwrap()));
-            assert_eq!((index.twigs.in_use(), index.inners.in_use()), kinds, "with run {run}");
+            assert_eq!((index.small_nodes.in_use(), index.inners.in_use()), kinds, "with run {run}");
             index.count_present(places[i].1, 1);
             index.entry(places[i].1).store(Entry::present(i as u32, 1).0, Ordering::Relaxed);
             let mut successor = Index::new(seg.clone());
@@ -643,22 +645,22 @@ mod tests {
         index.ensure(1, 20).unwrap();
         index.ensure(1, 40).unwrap();
         index.ensure(2, 40).unwrap();
-        assert_eq!((index.twigs.in_use(), index.inners.in_use()), (2, 0));
+        assert_eq!((index.small_nodes.in_use(), index.inners.in_use()), (2, 0));
         index.set_limit(0);
-        assert_eq!((index.twigs.in_use(), index.seg.object(1).root.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((index.small_nodes.in_use(), index.seg.object(1).root.load(Ordering::Relaxed)), (0, 0));
         let before = epoch(&index);
         index.set_limit(usize::MAX);
         index.ensure(3, 40).unwrap();
-        assert!(epoch(&index) > before, "who stands in the twig must notice");
+        assert!(epoch(&index) > before, "who stands in the small_node must notice");
         index.clear_object(3);
-        assert_eq!((index.twigs.in_use(), index.check(&[1, 2, 3])), (0, Vec::new()));
+        assert_eq!((index.small_nodes.in_use(), index.check(&[1, 2, 3])), (0, Vec::new()));
     }
 
     #[test]
     fn leaves_that_got_pages_leave_the_queue() {
         let mut index = Index::new(segment(64));
         let mut place = |run: u64| {
-            let place = index.ensure(1, run * RUN_PAGES as u64).unwrap();
+            let place = index.ensure(1, run * BLOCK_PAGES as u64).unwrap();
             index.count_present(place, 1);
             assert!(index.shadow_only.len() <= STALE_MAX + 2, "{} queued", index.shadow_only.len());
             place
@@ -721,13 +723,13 @@ mod tests {
         slot.root.store(1 << 32 | 1, Ordering::Relaxed);
         seg.inner(0).0[3].store(5000, Ordering::Relaxed);
         assert_eq!(seg.find_leaf(slot, 3), None);
-        // Or the twig, or a leaf that a twig names.
-        slot.root.store(Branch { height: TWIG, node: 256 }.word(), Ordering::Relaxed);
+        // Or the small node, or a leaf that a small node names.
+        slot.root.store(Branch { height: SMALL_NODE, node: 256 }.word(), Ordering::Relaxed);
         assert_eq!((seg.walk(slot, 3), seg.find_leaf(slot, 3)), (Err(Astray(256)), None));
-        slot.root.store(Branch { height: TWIG, node: 0 }.word(), Ordering::Relaxed);
-        seg.twig(0).0[3].store(5000, Ordering::Relaxed);
+        slot.root.store(Branch { height: SMALL_NODE, node: 0 }.word(), Ordering::Relaxed);
+        seg.small_node(0).0[3].store(5000, Ordering::Relaxed);
         assert_eq!((seg.walk(slot, 3), seg.walk(slot, 32)), (Err(Astray(4999)), Ok(None)));
-        let seen = crate::client::observe(&seg, slot, 3 * RUN_PAGES as u64).unwrap();
+        let seen = crate::client::snapshot(&seg, slot, 3 * BLOCK_PAGES as u64).unwrap();
         assert_eq!(seen.identity, crate::protocol::NO_LEAF);
     }
 }

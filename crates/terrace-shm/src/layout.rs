@@ -4,7 +4,7 @@
 //! 0        header (1 page)
 //! objects  ObjectSlot x objects_max      hashed by object id, level by level
 //! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
-//! twigs    [u32; 32] x twigs_max         a small inner node: the root of a file of 2 to 32 runs
+//! small nodes    [u32; 32] x twigs_max         a small inner node: the root of a file of 2 to 32 runs
 //! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
 //! classes  u8 x zspages_max              size class of each zspage, 0 = unused
 //! frames   4 KiB x frames_max            2 MiB aligned
@@ -17,11 +17,11 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// Bytes of a page and of a frame.
 pub const PAGE_SIZE: usize = 4096;
 /// Pages of a block (64 KiB; run in names): covered by one leaf, and filled into adjacent frames.
-pub const RUN_PAGES: usize = 16;
+pub const BLOCK_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
-/// Children of a twig.
-pub const TWIG_FANOUT: usize = 32;
+/// Children of a small node.
+pub const SMALL_NODE_FANOUT: usize = 32;
 /// Maximum number of object slots.
 pub const OBJECTS_MAX: u32 = 1 << 24;
 /// Maximum number of leaves: a place (leaf and entry in it), and that plus one, fits 32 bits.
@@ -142,7 +142,7 @@ pub const FLAG_MAPPED: u32 = 2;
 /// Index entries of one run.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Leaf(pub [AtomicU64; RUN_PAGES]);
+pub struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
 
 /// A radix node: child number + 1, 0 = none.
 #[repr(C, align(1024))]
@@ -153,20 +153,20 @@ pub struct Inner(pub [AtomicU32; FANOUT]);
 /// all its leaves.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Twig(pub [AtomicU32; TWIG_FANOUT]);
+pub struct SmallNode(pub [AtomicU32; SMALL_NODE_FANOUT]);
 
 /// A node of a tree, and how to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
-    /// Levels of nodes below: a leaf has none. Of a twig: [`TWIG`].
+    /// Levels of nodes below: a leaf has none. Of a small node: [`SMALL_NODE`].
     pub height: u32,
-    /// Its number among the leaves, twigs or inner nodes.
+    /// Its number among the leaves, small nodes or inner nodes.
     pub node: u32,
 }
 
-/// Takes the place of the height for a small node (twig), whose height is 1, and distinguishes it from an
+/// Takes the place of the height for a small node (small node), whose height is 1, and distinguishes it from an
 /// inner node.
-pub const TWIG: u32 = HEIGHT_MAX + 1;
+pub const SMALL_NODE: u32 = HEIGHT_MAX + 1;
 
 impl Branch {
     /// The content of a root word, if there is a root.
@@ -184,7 +184,7 @@ const _: () = assert!(size_of::<Header>() == PAGE_SIZE);
 const _: () = assert!(size_of::<ObjectSlot>() == 64);
 const _: () = assert!(size_of::<Leaf>() == 128);
 const _: () = assert!(size_of::<Inner>() == 1024);
-const _: () = assert!(size_of::<Twig>() == 128);
+const _: () = assert!(size_of::<SmallNode>() == 128);
 const _: () = assert!(std::mem::offset_of!(Header, epoch) % 64 == 0);
 const _: () = assert!(std::mem::offset_of!(Header, tracing) < std::mem::offset_of!(Header, epoch) + 64);
 const _: () = assert!(std::mem::offset_of!(Header, clock) == std::mem::offset_of!(Header, epoch) + 64);
@@ -192,7 +192,7 @@ const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
 const _: () = assert!(FRAMES_MAX.is_multiple_of(CHUNK_FRAMES as u32));
 const _: () = assert!(ZSPAGE_SIZE.is_multiple_of(PAGE_SIZE) && HUGE.is_multiple_of(ZSPAGE_SIZE));
 const _: () = assert!(std::mem::offset_of!(Header, epoch) == 64);
-const _: () = assert!(LEAVES_MAX as u64 * RUN_PAGES as u64 <= u32::MAX as u64);
+const _: () = assert!(LEAVES_MAX as u64 * BLOCK_PAGES as u64 <= u32::MAX as u64);
 
 impl Geometry {
     /// A geometry that can cache `frames_max` pages however thinly they are spread.
@@ -238,13 +238,13 @@ impl Geometry {
     pub fn twigs_max(&self) -> u32 {
         self.leaves_max / 2
     }
-    /// Byte offset of the twigs.
+    /// Byte offset of the small nodes.
     pub fn twigs_at(&self) -> usize {
         self.inners_at() + self.inners_max as usize * size_of::<Inner>()
     }
     /// Byte offset of the leaves.
     pub fn leaves_at(&self) -> usize {
-        self.twigs_at() + self.twigs_max() as usize * size_of::<Twig>()
+        self.twigs_at() + self.twigs_max() as usize * size_of::<SmallNode>()
     }
     /// Byte offset of the size classes of zspages; whole pages are theirs alone.
     pub fn zclasses_at(&self) -> usize {

@@ -52,6 +52,6 @@ mod zspages;
 
 pub use entry::{Below, DeviceSlot, Entry, State};
 #[cfg(not(loom))]
-pub use layout::{Geometry, Header, ObjectSlot, PAGE_SIZE, RUN_PAGES};
+pub use layout::{BLOCK_PAGES, Geometry, Header, ObjectSlot, PAGE_SIZE};
 #[cfg(not(loom))]
 pub use map::{Mapping, Segment, TouchTable};

@@ -2,7 +2,7 @@
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
-    MAGIC, ObjectSlot, PAGE_SIZE, TWIG, Twig, ZSPAGE_SIZE, ZSPAGE_TOUCHES,
+    MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE, ZSPAGE_TOUCHES,
 };
 use crate::sync::{AtomicU8, Ordering};
 use crate::zobject::Handle;
@@ -119,7 +119,7 @@ pub struct Segment {
     // Resolved once: the hot path adds an index to a base.
     objects: *const ObjectSlot,
     inners: *const Inner,
-    twigs: *const Twig,
+    small_nodes: *const SmallNode,
     leaves: *const Leaf,
     frames: *mut u8,
     zclasses: *mut u8,
@@ -175,7 +175,7 @@ impl Segment {
             Segment {
                 objects: base.add(geometry.objects_at()).cast(),
                 inners: base.add(geometry.inners_at()).cast(),
-                twigs: base.add(geometry.twigs_at()).cast(),
+                small_nodes: base.add(geometry.twigs_at()).cast(),
                 leaves: base.add(geometry.leaves_at()).cast(),
                 frames: base.add(geometry.frames_at()),
                 zclasses: base.add(geometry.zclasses_at()),
@@ -210,12 +210,12 @@ impl Segment {
         // SAFETY: in bounds; all fields are atomics.
         unsafe { &*self.inners.add(i as usize) }
     }
-    /// Twig `i`.
+    /// SmallNode `i`.
     #[inline]
-    pub fn twig(&self, i: u32) -> &Twig {
+    pub fn small_node(&self, i: u32) -> &SmallNode {
         assert!(i < self.geometry.twigs_max());
         // SAFETY: in bounds; all fields are atomics.
-        unsafe { &*self.twigs.add(i as usize) }
+        unsafe { &*self.small_nodes.add(i as usize) }
     }
     /// Leaf `i`.
     #[inline]
@@ -318,8 +318,8 @@ impl Segment {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
             return Ok(None);
         };
-        if height == TWIG {
-            return self.walk_twig(node, run);
+        if height == SMALL_NODE {
+            return self.walk_small_node(node, run);
         }
         if height > HEIGHT_MAX || run >> (height * FANOUT_BITS) != 0 {
             return Ok(None);
@@ -337,11 +337,11 @@ impl Segment {
         }
         self.a_leaf(node)
     }
-    fn walk_twig(&self, twig: u32, run: u64) -> Result<Option<u32>, Astray> {
-        if twig >= self.geometry.twigs_max() {
-            return Err(Astray(twig));
+    fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<u32>, Astray> {
+        if small_node >= self.geometry.twigs_max() {
+            return Err(Astray(small_node));
         }
-        let child = usize::try_from(run).ok().and_then(|run| self.twig(twig).0.get(run));
+        let child = usize::try_from(run).ok().and_then(|run| self.small_node(small_node).0.get(run));
         match child.and_then(|child| child.load(Ordering::Acquire).checked_sub(1)) {
             None => Ok(None),
             Some(node) => self.a_leaf(node),

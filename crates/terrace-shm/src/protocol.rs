@@ -59,14 +59,14 @@ pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
 
 /// The version of an absent page before its content was read from the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct PageVersion {
     /// `Entry::identity` or [`NO_LEAF`].
     pub identity: u64,
     /// Event clock before the look.
     pub clock: u64,
 }
 
-/// `Seen::identity` when the run had no leaf.
+/// `PageVersion::identity` when the run had no leaf.
 pub const NO_LEAF: u64 = u64::MAX;
 
 /// Moves the event clock and returns the new time. Writer only.
@@ -92,13 +92,13 @@ pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
 /// with the identity `now`. An entry is enough; without one, any change of the object counts as a change of
 /// the page.
 #[inline]
-pub fn unaltered(seen: Seen, now: u64, write_clock: &AtomicU64) -> bool {
-    if seen.identity == NO_LEAF { not_written(seen, write_clock) } else { now == seen.identity }
+pub fn same_version(seen: PageVersion, now: u64, write_clock: &AtomicU64) -> bool {
+    if seen.identity == NO_LEAF { unwritten_since(seen, write_clock) } else { now == seen.identity }
 }
 
 /// True if nothing at all was written to the object since `seen`.
 #[inline]
-pub fn not_written(seen: Seen, write_clock: &AtomicU64) -> bool {
+pub fn unwritten_since(seen: PageVersion, write_clock: &AtomicU64) -> bool {
     write_clock.load(Ordering::Acquire) <= seen.clock
 }
 
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn reuse_of_a_parent_is_seen() {
-        // The tree of page A outgrows its root, a twig, which becomes the root above page B.
+        // The tree of page A outgrows its root, a small node, which becomes the root above page B.
         loom::model(|| {
             let (a, b) = (world(), world());
             b.frame.write(9);
@@ -443,8 +443,8 @@ mod tests {
                 })
             };
             let epoch = a.epoch.load(Ordering::Acquire);
-            let through_twig = root.load(Ordering::Acquire) == 0;
-            let leaf = if through_twig && child.load(Ordering::Acquire) == 1 { &b } else { &a };
+            let through_small_node = root.load(Ordering::Acquire) == 0;
+            let leaf = if through_small_node && child.load(Ordering::Acquire) == 1 { &b } else { &a };
             if let Some(x) = read(leaf, &leaf.entry) {
                 if same_epoch(&a.epoch, epoch) {
                     assert_eq!(x, 1, "page B's content believed for page A");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn donation_against_write() {
+    fn fill_against_write() {
         // A client looked at the absent entry, read the source (content 1), and sends a page fill. A write
         // makes the page present (content 2), and may evict it again. The daemon accepts only if the entry's
         // identity is the one that the client saw.
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn donation_without_a_leaf_against_write() {
+    fn fill_without_a_leaf_against_write() {
         // As above, but the client finds no leaf, so that only the clocks decide. The write makes leaf and
         // entry, goes to the source and is evicted before the ring is drained.
         loom::model(|| {
@@ -497,12 +497,12 @@ mod tests {
                 let (clock, write_clock, leaf, source) =
                     (clock.clone(), write_clock.clone(), leaf.clone(), source.clone());
                 thread::spawn(move || {
-                    let seen = Seen { identity: NO_LEAF, clock: clock.load(Ordering::Acquire) };
+                    let seen = PageVersion { identity: NO_LEAF, clock: clock.load(Ordering::Acquire) };
                     if leaf.load(Ordering::Acquire) != 0 {
                         return None;
                     }
                     let content = source.load(Ordering::Acquire);
-                    not_written(seen, &write_clock).then_some((seen, content))
+                    unwritten_since(seen, &write_clock).then_some((seen, content))
                 })
             };
             publish(&entry, Entry::absent(0, tick(&clock)));
@@ -514,7 +514,7 @@ mod tests {
             withdraw(&entry, Entry::absent(5, tick(&clock)));
             if let Some((seen, content)) = client.join().unwrap() {
                 let now = Entry(entry.load(Ordering::Relaxed)).identity();
-                if unaltered(seen, now, &write_clock) {
+                if same_version(seen, now, &write_clock) {
                     assert_eq!(content, 1, "content from before the write accepted");
                 }
             }

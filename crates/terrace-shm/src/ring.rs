@@ -1,4 +1,4 @@
-//! The ring of one client process: counters, and slots for page fills (donations): pages that the client read
+//! The ring of one client process: counters, and slots for page fills (fills): pages that the client read
 //! itself.
 //!
 //! ```text
@@ -39,9 +39,9 @@ pub struct Counters {
     /// Reads that took the mount path.
     pub fallbacks: AtomicU64,
     /// Pages put into the ring.
-    pub donations: AtomicU64,
+    pub fills: AtomicU64,
     /// Page fills given up because no slot was free.
-    pub donations_dropped: AtomicU64,
+    pub fills_dropped: AtomicU64,
     /// Optimistic copies that had to be repeated.
     pub retries: AtomicU64,
     /// Pages decoded from the compressed pool; they count as hits, too.
@@ -55,7 +55,7 @@ pub struct Counters {
 /// One page fill.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Donation {
+pub struct PageFill {
     /// See [`crate::protocol::slot`].
     pub state: AtomicU64,
     /// Object id.
@@ -73,7 +73,7 @@ pub struct Donation {
 
 const _: () = assert!(size_of::<Counters>() == 128 && size_of::<Ends>() == 128);
 const _: () = assert!((STRIPES + LANES) * 128 <= PAGE_SIZE);
-const _: () = assert!(size_of::<Donation>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
+const _: () = assert!(size_of::<PageFill>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
 
 /// A mapped ring.
 #[derive(Debug)]
@@ -114,10 +114,10 @@ impl Ring {
     }
     /// Descriptor `i`.
     #[inline]
-    pub fn donation(&self, i: usize) -> &Donation {
+    pub fn fill(&self, i: usize) -> &PageFill {
         assert!(i < self.slots);
         // SAFETY: within page 1; all atomics.
-        unsafe { &*self.map.as_ptr().add(PAGE_SIZE).cast::<Donation>().add(i) }
+        unsafe { &*self.map.as_ptr().add(PAGE_SIZE).cast::<PageFill>().add(i) }
     }
     /// Content page of slot `i`.
     #[inline]

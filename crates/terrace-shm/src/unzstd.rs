@@ -83,8 +83,8 @@ unsafe fn decode(memory: *mut u8, bytes: &[u8], out: &mut Page) -> bool {
 #[cfg(all(test, feature = "compress"))]
 mod tests {
     use super::*;
-    use crate::codec::Codec;
-    use crate::compress::{Compressor, Mode};
+    use crate::codec::Encoding;
+    use crate::compress::{CompressionMode, Compressor};
     use zstd_safe::zstd_sys::ZSTD_estimateDCtxSize;
 
     /// Letters that LZ4 would make nothing of.
@@ -93,11 +93,11 @@ mod tests {
     }
 
     fn by_many_threads(thread: u32) {
-        let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+        let mut compressor = Compressor::new(CompressionMode::Dense, 75).unwrap();
         for i in 0..200 {
             let page = page(1000 * thread + i);
             let coded = compressor.compress(&page).unwrap();
-            assert_eq!(coded.codec, Codec::Zstd);
+            assert_eq!(coded.codec, Encoding::Zstd);
             let mut out = [0; PAGE_SIZE];
             assert!(unzstd(coded.bytes, &mut out, thread as usize) && out == page);
             let mut bad = coded.bytes.to_vec();
@@ -115,7 +115,7 @@ mod tests {
         let needed = unsafe { ZSTD_estimateDCtxSize() };
         assert!(needed <= BYTES, "{needed}");
         std::thread::scope(|s| (0..4).for_each(|t| drop(s.spawn(move || by_many_threads(t)))));
-        let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+        let mut compressor = Compressor::new(CompressionMode::Dense, 75).unwrap();
         let (page, mut out) = (page(7), [0; PAGE_SIZE]);
         let bytes = compressor.compress(&page).unwrap().bytes;
         ALL.iter().for_each(|d| d.state.store(TAKEN, Ordering::Relaxed));

@@ -7,7 +7,7 @@
 //! Place is the page's in the index: the daemon finds the entry by it, a reader checks by it that it got its
 //! page.
 
-use crate::codec::Codec;
+use crate::codec::Encoding;
 pub use crate::entry::Handle;
 use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
 
@@ -99,7 +99,7 @@ const _: () = assert!(STORED_MAX < 1 << LEN_BITS);
 
 impl Head {
     /// The head of an object with these bytes, at most [`STORED_MAX`].
-    pub fn new(codec: Codec, place: u32, bytes: &[u8]) -> Head {
+    pub fn new(codec: Encoding, place: u32, bytes: &[u8]) -> Head {
         assert!(bytes.len() <= STORED_MAX);
         let told = u64::from(place) | (bytes.len() as u64) << LEN_SHIFT | (codec as u64) << CODEC_SHIFT;
         Head(told | check(told, bytes) << CHECK_SHIFT)
@@ -114,11 +114,11 @@ impl Head {
         (self.0 >> LEN_SHIFT) as usize & ((1 << LEN_BITS) - 1)
     }
     /// The codec. None: nothing was ever stored here.
-    pub fn codec(self) -> Option<Codec> {
+    pub fn codec(self) -> Option<Encoding> {
         match self.0 >> CODEC_SHIFT & 3 {
-            1 => Some(Codec::Same),
-            2 => Some(Codec::Lz4),
-            3 => Some(Codec::Zstd),
+            1 => Some(Encoding::Same),
+            2 => Some(Encoding::Lz4),
+            3 => Some(Encoding::Zstd),
             _ => None,
         }
     }
@@ -185,8 +185,8 @@ mod tests {
         let mut missed = 0;
         for n in [0, 1, 7, 8, 31, 32, 33, 100, STORED_MAX] {
             let mut bytes = bytes[..n].to_vec();
-            let head = Head::new(Codec::Lz4, 77, &bytes);
-            assert_eq!((head.place(), head.len(), head.codec()), (77, n, Some(Codec::Lz4)));
+            let head = Head::new(Encoding::Lz4, 77, &bytes);
+            assert_eq!((head.place(), head.len(), head.codec()), (77, n, Some(Encoding::Lz4)));
             assert!(head.fits(&bytes));
             assert!(n == 0 || !head.fits(&bytes[1..]));
             for bit in 0..8 * n {

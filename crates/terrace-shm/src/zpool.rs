@@ -38,9 +38,9 @@ pub struct Counts {
     /// Pages that [`ZPool::load`] decoded; readers without the lock are not counted here.
     pub loaded_pages: u64,
     /// Pages that went to make room.
-    pub evicted_pages: u64,
+    pub evicted: u64,
     /// Pages refused because the pool was full.
-    pub alloc_failures: u64,
+    pub reject_alloc_fail: u64,
     /// Pages that compaction has moved.
     pub moved_pages: u64,
     /// Their bytes, with heads.
@@ -112,7 +112,7 @@ impl ZPool {
         self.slot_bytes
     }
     /// Memory of the books beside the segment, bytes: 8 a slot, live or free, and 32 a zspage.
-    pub fn books_bytes(&self) -> u64 {
+    pub fn metadata_bytes(&self) -> u64 {
         self.books.bytes() as u64
     }
     /// Pages in the pool.
@@ -131,7 +131,7 @@ impl ZPool {
     pub fn store(&mut self, page: Coded<'_>, place: Place) -> Option<Handle> {
         let class = class_for(page.bytes.len()).expect("the codec refuses what is larger");
         let Some(handle) = self.slot(class) else {
-            self.counts.alloc_failures += 1;
+            self.counts.reject_alloc_fail += 1;
             return None;
         };
         let head = Head::new(page.codec, place.0, page.bytes);
@@ -222,7 +222,7 @@ impl ZPool {
     /// [`ZPool::remove`] of a page that has to make room.
     pub fn evict(&mut self, handle: Handle) {
         self.remove(handle);
-        self.counts.evicted_pages += 1;
+        self.counts.evicted += 1;
     }
     fn close_if_empty(&self, zspage: u32) {
         if self.books.class(zspage) == 0 {

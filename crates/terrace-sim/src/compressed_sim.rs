@@ -1,6 +1,6 @@
 //! The cache of a simulation with a compressed tier below DRAM, both out of one budget, and a device below them.
 //!
-//! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`Boundary`] how much memory the tier has.
+//! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`TierBalancer`] how much memory the tier has.
 //!
 //! ```text
 //!                 victims                            neither ────────────────► absent, shadow
@@ -10,16 +10,16 @@
 //!     └──── fault: used again if it is a recent refault
 //! ```
 //! With a device ([`DeviceTier`]), a page that would become absent is offered to it first, and a fault asks it before the source.
-//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
+//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the balancer is judged is the sum of
 //! what the requests take ([`Prices`]); compressing goes on beside them.
 
 use std::cell::Cell;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use terrace_policy::boundary::{Boundary, Costs, Window};
+use terrace_policy::balancer::{Costs, TierBalancer, Window};
 use terrace_policy::list::{List, Slots};
-use terrace_policy::{Evict, Slot, Touches, Victim, Why};
+use terrace_policy::{AccessCounts, Evict, InsertReason, Slot, Victim};
 
 use crate::device_sim::{DeviceOutcome, DeviceSetup, DeviceTier};
 use crate::sim::{Entry, Mode, Pool};
@@ -27,7 +27,7 @@ use crate::sim::{Entry, Mode, Pool};
 /// Pages of a chunk, the step in which memory changes sides; a small budget has `CHUNKS_MIN` all the same.
 const CHUNK_PAGES: usize = 512;
 const CHUNKS_MIN: usize = 64;
-/// How often the boundary is looked at, ns.
+/// How often the balancer is looked at, ns.
 const JUDGED_EVERY_NS: u64 = 50_000_000;
 /// Pages that leave DRAM at once, and that the tier gives up at once to make room.
 const BATCH: usize = 64;
@@ -73,9 +73,9 @@ pub struct Setup {
     pub budget: usize,
     /// Compressed pages that fit into the memory of one, at least 1.
     pub ratio: f64,
-    /// What of the budget the tier may have, per cent; if that is one share only, the boundary stands still.
+    /// What of the budget the tier may have, per cent; if that is one share only, the balancer stands still.
     pub percent: RangeInclusive<u32>,
-    /// What the clock goes by, and the boundary.
+    /// What the clock goes by, and the balancer.
     pub prices: Prices,
     /// A device below both.
     pub device: Option<DeviceSetup>,
@@ -100,7 +100,7 @@ pub struct CompressedOutcome {
     pub promoted: u64,
     /// Windows judged.
     pub windows: u64,
-    /// Windows in which the boundary moved.
+    /// Windows in which the balancer moved.
     pub moves: u64,
     /// Windows in which it moved the other way than the last time.
     pub turns: u64,
@@ -234,7 +234,7 @@ struct Noting<'a> {
     reused: &'a [Cell<bool>],
 }
 
-impl Touches for Noting<'_> {
+impl AccessCounts for Noting<'_> {
     fn peek(&self, slot: Slot) -> u8 {
         let count = self.counts[slot as usize];
         if count != 0 {
@@ -252,7 +252,7 @@ pub struct CompressedSim<'a> {
     pool: Pool<'a>,
     compressed: CompressedPool,
     device: Option<DeviceTier>,
-    boundary: Boundary,
+    balancer: TierBalancer,
     setup: Setup,
     content: &'a dyn Fn(u32) -> Content,
     /// Slots whose page was used again, or came back soon.
@@ -268,9 +268,9 @@ pub struct CompressedSim<'a> {
     judged_ns: u64,
     /// Hits of the tier when its touches were aged.
     aged_at: u64,
-    /// Reads of the device and of the source since the boundary was judged.
+    /// Reads of the device and of the source since the balancer was judged.
     below: (u64, u64),
-    /// Whether the boundary went up or down when it last moved.
+    /// Whether the balancer went up or down when it last moved.
     went: i8,
     /// The policy keeps shadows.
     has_ghost: bool,
@@ -278,9 +278,9 @@ pub struct CompressedSim<'a> {
 
 impl fmt::Debug for CompressedSim<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CompressedSim { boundary, outcome, .. } = self;
+        let CompressedSim { balancer, outcome, .. } = self;
         f.debug_struct("CompressedSim")
-            .field("boundary", boundary)
+            .field("balancer", balancer)
             .field("outcome", outcome)
             .finish_non_exhaustive()
     }
@@ -303,15 +303,15 @@ impl<'a> CompressedSim<'a> {
         let chunks = (setup.budget / chunk_pages) as u32;
         let share = |percent: u32| (u64::from(chunks) * u64::from(percent) / 100) as u32;
         let has_ghost = policy.shadow().is_some();
-        let mut boundary = Boundary::new(setup.prices.costs);
-        boundary.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
+        let mut balancer = TierBalancer::new(setup.prices.costs);
+        balancer.set_limits(share(*setup.percent.start())..=share(*setup.percent.end()), chunks);
         let mut pool = Pool::new(policy, setup.budget, Mode::Sampled { batch: BATCH });
         pool.make_known(ids_max);
         let mut sim = CompressedSim {
             pool,
             compressed: CompressedPool::new(setup.budget, setup.ratio),
             device: setup.device.map(|device| DeviceTier::new(device, ids_max)),
-            boundary,
+            balancer,
             content,
             has_ghost,
             reused: vec![Cell::new(false); setup.budget],
@@ -346,7 +346,7 @@ impl<'a> CompressedSim<'a> {
     }
     /// Whether pages are compressed at all.
     pub fn compresses(&self) -> bool {
-        self.boundary.compresses()
+        self.balancer.compresses()
     }
     fn resident(&self) -> usize {
         self.setup.budget - self.pool.free.len()
@@ -387,7 +387,7 @@ impl<'a> CompressedSim<'a> {
         };
         if self.clock_ns - self.judged_ns >= JUDGED_EVERY_NS {
             self.judged_ns = self.clock_ns;
-            self.judge();
+            self.rebalance();
         }
     }
 
@@ -396,7 +396,7 @@ impl<'a> CompressedSim<'a> {
         self.make_room();
         let shadow = self.pool.entries[id as usize].shadow();
         let slot = self.pool.claim(id);
-        let recent = self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
+        let recent = self.pool.policy.insert(slot, shadow, InsertReason::Read, &mut self.pool.touches);
         self.reused[slot as usize].set(recent || from_device);
     }
 
@@ -409,7 +409,7 @@ impl<'a> CompressedSim<'a> {
         self.compressed.remove(node);
         let slot = self.pool.claim(id);
         let shadow = self.pool.policy.shadow();
-        self.pool.policy.insert(slot, shadow, Why::Read, &mut self.pool.touches);
+        self.pool.policy.insert(slot, shadow, InsertReason::Read, &mut self.pool.touches);
         self.reused[slot as usize].set(true);
         self.outcome.promoted += 1;
         self.window.promoted += 1;
@@ -432,8 +432,8 @@ impl<'a> CompressedSim<'a> {
             let id = self.pool.ids[victim.slot as usize];
             let node = self.lower(&victim, id);
             let reused = self.reused[victim.slot as usize].get();
-            let on_device = node.is_none() && self.to_device(id, reused);
-            // Also where the policy keeps no shadows, the boundary wants to know what comes back.
+            let on_device = node.is_none() && self.offer_to_device(id, reused);
+            // Also where the policy keeps no shadows, the balancer wants to know what comes back.
             let has_shadow = self.has_ghost && (!on_device || self.setup.device.is_some_and(|d| d.shadows));
             let absent = if has_shadow { Entry::absent(victim.shadow) } else { Entry::was_here() };
             self.pool.entries[id as usize] = node.map_or(absent, Entry::compressed);
@@ -448,8 +448,8 @@ impl<'a> CompressedSim<'a> {
         if filling && self.compressed.is_full() {
             return None;
         }
-        if !self.boundary.compresses() {
-            self.boundary.passed();
+        if !self.balancer.compresses() {
+            self.balancer.passed();
             return None;
         }
         let Content { file, compresses } = (self.content)(id);
@@ -494,33 +494,33 @@ impl<'a> CompressedSim<'a> {
     fn give_up(&mut self, want: usize) {
         for id in self.compressed.coldest(want) {
             self.pool.entries[id as usize] = Entry::was_here();
-            self.to_device(id, true);
+            self.offer_to_device(id, true);
         }
     }
 
     /// Offers a page that leaves memory to the device, if there is one. What the compressed tier gives up was used again before it came there.
-    fn to_device(&mut self, id: u32, reused: bool) -> bool {
+    fn offer_to_device(&mut self, id: u32, reused: bool) -> bool {
         let source = self.setup.prices.costs.read;
         self.device.as_mut().is_some_and(|device| device.demote(id, reused, source))
     }
 
-    fn judge(&mut self) {
+    fn rebalance(&mut self) {
         self.learn_miss_cost();
         let hits = self.outcome.tier_hits;
         self.compressed.age((hits - std::mem::replace(&mut self.aged_at, hits)) as usize);
-        let before = self.boundary.chunks();
+        let before = self.balancer.chunks();
         let window = Window {
             tier_pages: self.compressed.len() as u64,
             tier_frames: self.compressed.pages() as u64,
             full: self.compressed.is_full(),
             ..self.window
         };
-        if !self.boundary.judge(window) {
+        if !self.balancer.rebalance(window) {
             return;
         }
         self.window = Window::default();
         self.outcome.windows += 1;
-        let goes = (i64::from(self.boundary.chunks()) - i64::from(before)).signum() as i8;
+        let goes = (i64::from(self.balancer.chunks()) - i64::from(before)).signum() as i8;
         if goes != 0 {
             self.outcome.moves += 1;
             self.outcome.turns += u64::from(self.went == -goes);
@@ -534,16 +534,16 @@ impl<'a> CompressedSim<'a> {
         let Some(device) = &mut self.device else { return };
         device.pass(JUDGED_EVERY_NS);
         let (hits, misses) = std::mem::take(&mut self.below);
-        if hits + misses > 0 {
-            let ns = hits * device.setup().read + misses * self.setup.prices.costs.read;
-            self.boundary.costs.read = ns / (hits + misses);
+        let ns = hits * device.setup().read + misses * self.setup.prices.costs.read;
+        if let Some(mean) = ns.checked_div(hits + misses) {
+            self.balancer.costs.read = mean;
         }
     }
 
-    /// Lets both tiers have what the boundary says: first whoever has to give memory up. What leaves DRAM for it goes below, where
+    /// Lets both tiers have what the balancer says: first whoever has to give memory up. What leaves DRAM for it goes below, where
     /// the oldest make room.
     fn fit(&mut self) {
-        let share = (self.boundary.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
+        let share = (self.balancer.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
         if share < self.share() {
             self.limit_compressed(share);
         }

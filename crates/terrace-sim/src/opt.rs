@@ -12,7 +12,7 @@
 //! (log n moves at every *hit*).
 
 use terrace_policy::list::{ABSENT, List, Slots};
-use terrace_policy::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 /// The time of the next use of a page that has none.
 pub const NEVER: u32 = u32::MAX;
@@ -146,7 +146,13 @@ impl Evict for Opt {
         "opt"
     }
 
-    fn insert(&mut self, slot: Slot, _shadow: Option<Shadow>, _why: Why, touches: &mut dyn Touches) -> bool {
+    fn insert(
+        &mut self,
+        slot: Slot,
+        _shadow: Option<Shadow>,
+        _reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
         self.used(slot);
@@ -154,7 +160,7 @@ impl Evict for Opt {
         false
     }
 
-    fn victims(&mut self, want: usize, _touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims(&mut self, want: usize, _touches: &mut dyn AccessCounts, out: &mut Vec<Victim>) {
         let slots = std::iter::from_fn(|| self.take_next()).take(want);
         out.extend(slots.map(|slot| Victim { slot, shadow: None }));
     }

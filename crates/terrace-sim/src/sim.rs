@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU32;
 
-use terrace_policy::{Evict, Shadow, Slot, Victim, Why};
+use terrace_policy::{Evict, InsertReason, Shadow, Slot, Victim};
 
 /// How hits reach the policy and when victims are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,7 +262,7 @@ impl<'a> Pool<'a> {
             self.reclaim();
         }
         let slot = self.claim(id);
-        self.policy.insert(slot, shadow, Why::Read, &mut self.touches);
+        self.policy.insert(slot, shadow, InsertReason::Read, &mut self.touches);
     }
 
     /// A free slot, from now on that of `id`; the policy is told of it next.

@@ -206,12 +206,12 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
 /// What a capture lost is said, and the rest is used.
 #[test]
 fn captures_are_replayed_and_their_losses_told() {
-    use terrace_api::capture::{Door, Event, Header, Writer};
+    use terrace_api::capture::{AccessPath, Event, Header, Writer};
     let dir = TempDir::new().unwrap();
     let mut writer = Writer::new(Vec::new(), &Header::default());
     for page in keys(2) {
         writer
-            .access(&Event { object: page % 5, page, write: false, door: Door::Fast, time_ms: page })
+            .access(&Event { object: page % 5, page, write: false, via: AccessPath::Preload, time_ms: page })
             .unwrap();
     }
     writer.lost(5000).unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use common::{opt_misses, policy_opt_misses};
 use proptest::prelude::*;
-use terrace_policy::{Evict, NAMES, Shadow, Slot, Touches, Victim, Why};
+use terrace_policy::{AccessCounts, Evict, InsertReason, NAMES, Shadow, Slot, Victim};
 use terrace_sim::sim::{Mode, run};
 use terrace_sim::yardsticks::{build, names};
 
@@ -14,7 +14,7 @@ const SLOTS: u32 = 48;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert { slot: Slot, why: Why, shadow: bool },
+    Insert { slot: Slot, reason: InsertReason, shadow: bool },
     Touch { slot: Slot, times: u8 },
     Victims { want: usize, restore: u32 },
     Remove(Slot),
@@ -28,9 +28,10 @@ enum Op {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let why = prop_oneof![Just(Why::Read), Just(Why::Write), Just(Why::Readahead)];
+    let reason =
+        prop_oneof![Just(InsertReason::Read), Just(InsertReason::Write), Just(InsertReason::Readahead)];
     let op = prop_oneof![
-        8 => (0..SLOTS, why, any::<bool>()).prop_map(|(slot, why, shadow)| Op::Insert { slot, why, shadow }),
+        8 => (0..SLOTS, reason, any::<bool>()).prop_map(|(slot, reason, shadow)| Op::Insert { slot, reason, shadow }),
         6 => (0..SLOTS, 1..10u8).prop_map(|(slot, times)| Op::Touch { slot, times }),
         4 => (0..9usize, any::<u32>()).prop_map(|(want, mask)| Op::Victims { want, restore: mask & mask >> 7 }),
         2 => (0..SLOTS).prop_map(Op::Remove),
@@ -63,10 +64,10 @@ impl Pair {
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Insert { slot, why, shadow } => {
+            Op::Insert { slot, reason, shadow } => {
                 if self.resident.insert(slot) {
                     let shadow = if shadow { self.shadows.pop() } else { None };
-                    let recent = self.policy.insert(slot, shadow, why, &mut self.touches);
+                    let recent = self.policy.insert(slot, shadow, reason, &mut self.touches);
                     assert!(shadow.is_some() || !recent, "a refault without a shadow");
                     assert_eq!(self.touches[slot as usize], 0);
                 }
@@ -178,7 +179,7 @@ impl Pair {
 /// A client that scribbles: every slot always looks touched, also right after it was cleared.
 struct Hostile;
 
-impl Touches for Hostile {
+impl AccessCounts for Hostile {
     fn peek(&self, _slot: Slot) -> u8 {
         255
     }
@@ -260,7 +261,7 @@ fn a_pool_that_cannot_evict_is_offered_fairly() {
     for name in names() {
         let mut pair = Pair::new(name);
         for slot in 0..SLOTS {
-            pair.apply(&Op::Insert { slot, why: Why::Write, shadow: false });
+            pair.apply(&Op::Insert { slot, reason: InsertReason::Write, shadow: false });
         }
         let mut offered = BTreeSet::new();
         for _ in 0..4 * SLOTS / 8 {
@@ -280,7 +281,7 @@ fn dirty_pages_do_not_stand_in_the_way_of_clean_ones() {
     for name in names() {
         let mut pair = Pair::new(name);
         for slot in 0..SLOTS {
-            pair.apply(&Op::Insert { slot, why: Why::Read, shadow: false });
+            pair.apply(&Op::Insert { slot, reason: InsertReason::Read, shadow: false });
         }
         let (mut calls, mut freed) = (0, 0);
         while freed < SLOTS / 2 {

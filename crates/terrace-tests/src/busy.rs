@@ -59,8 +59,8 @@ impl Work {
         Work {
             hits: tier.hits,
             stored: tier.stored_pages,
-            evicted: tier.evicted_pages,
-            duplicates: tier.duplicates,
+            evicted: tier.evicted,
+            duplicates: tier.duplicate_entry,
         }
     }
 
@@ -101,7 +101,7 @@ impl Pressure {
     pub fn start(rig: &Rig) -> Pressure {
         let mut command = Command::new(helper("presser"));
         if rig.side() == Side::Fast {
-            rig.through_fast_door(&mut command);
+            rig.through_preload(&mut command);
         }
         command.arg(file(rig.at())).stdin(Stdio::null());
         let process = Background::new(&mut command);

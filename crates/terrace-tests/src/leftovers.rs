@@ -57,7 +57,7 @@ fn look(dir: &Path) -> Vec<String> {
     found
 }
 
-/// Keepers and daemons of mounts below `dir` that live, also one that was started a moment ago and that no instance's record names.
+/// Supervisors and daemons of mounts below `dir` that live, also one that was started a moment ago and that no instance's record names.
 pub fn daemons(dir: &Path) -> Vec<i32> {
     let name = dir.to_str().expect("a UTF-8 path");
     let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The harness of terrace's black-box tests. It knows the product only from outside: the binary, the preload library and
 //! what they promise. One test drives the same work on up to three sides: a plain directory (the reference), a terrace
-//! mount, and a terrace mount with the fast door.
+//! mount, and a terrace mount with the preload path.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long
 //! (`TERRACE_SOAK_MINUTES` says how long all of them may take, 75 by default), `TERRACE_KEEP=1` keeps the

@@ -24,7 +24,9 @@ impl Memory {
     pub fn of(rig: &Rig) -> Memory {
         let mut seen = BTreeSet::new();
         let mut shared = 0;
-        for entry in fs::read_dir(format!("/proc/{}/fd", rig.keeper())).expect("descriptors of the keeper") {
+        for entry in
+            fs::read_dir(format!("/proc/{}/fd", rig.supervisor())).expect("descriptors of the supervisor")
+        {
             // Descriptors come and go meanwhile; those of memory files that stay are found.
             let Ok(entry) = entry else { continue };
             let path = entry.path();
@@ -36,7 +38,7 @@ impl Memory {
             }
         }
         assert!(seen.len() >= 3, "segment, touch table and durable tables are memory files");
-        Memory { shared, own: own(rig.keeper()) + own(rig.terraced()) }
+        Memory { shared, own: own(rig.supervisor()) + own(rig.terraced()) }
     }
 
     /// Within the limit.

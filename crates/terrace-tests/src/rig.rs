@@ -13,7 +13,7 @@ use terrace_api::stats::StatReport;
 /// Where, in a test's directory, commands under `terrace run` leave their statistics.
 const STATS: &str = "stats";
 
-/// Through which door the programs of a test reach their files.
+/// Through which path the programs of a test reach their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The bare directory: the reference.
@@ -22,7 +22,7 @@ pub enum Side {
     Mount,
     /// A terrace mount, programs with the preload library.
     Fast,
-    /// The bare directory, each program under a `terrace run` of its own: the door that users open.
+    /// The bare directory, each program under a `terrace run` of its own: the way in that users take.
     Run,
 }
 
@@ -247,7 +247,7 @@ impl Rig {
         rig
     }
 
-    /// Through which door this rig leads.
+    /// Through which path this rig leads.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -307,7 +307,7 @@ impl Rig {
         process::run(Command::new(product("terrace")).arg(cmd).arg(&self.at).args(args), 120)
     }
 
-    /// A program in this rig's directory, behind this rig's door.
+    /// A program in this rig's directory, on this rig's path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
             Side::Run => {
@@ -330,7 +330,7 @@ impl Rig {
         };
         command.current_dir(&self.at);
         if self.side == Side::Fast {
-            self.through_fast_door(&mut command);
+            self.through_preload(&mut command);
         }
         command
     }
@@ -350,15 +350,15 @@ impl Rig {
     }
 
     /// Gives a program the environment that `terrace run` would give it.
-    pub fn through_fast_door(&self, command: &mut Command) {
+    pub fn through_preload(&self, command: &mut Command) {
         let (place, _) = self.instance();
         let device =
             std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
         command.env("LD_PRELOAD", product("libterrace_preload.so"));
-        command.env("TERRACE_SOCKET", place.join("door.sock")).env("TERRACE_DEV", device.to_string());
+        command.env("TERRACE_SOCKET", place.join("preload.sock")).env("TERRACE_DEV", device.to_string());
     }
 
-    /// Runs a shell script in this rig's directory, behind its door; it must succeed.
+    /// Runs a shell script in this rig's directory, on its path; it must succeed.
     #[track_caller]
     pub fn shell(&self, script: &str, seconds: u64) -> String {
         process::run(self.command("/bin/bash").arg("-euc").arg(script), seconds).expect_success()
@@ -372,13 +372,13 @@ impl Rig {
         mine.cloned().unwrap_or_else(|| panic!("no instance serves {}: {all:?}", self.at.display()))
     }
 
-    /// The process number of the keeper.
+    /// The process number of the supervisor.
     #[track_caller]
-    pub fn keeper(&self) -> i32 {
+    pub fn supervisor(&self) -> i32 {
         self.instance().1.pid
     }
 
-    /// The process number of the terraced that serves, which changes when the keeper has started a new one.
+    /// The process number of the terraced that serves, which changes when the supervisor has started a new one.
     #[track_caller]
     pub fn terraced(&self) -> i32 {
         self.instance().1.terraced
@@ -388,16 +388,17 @@ impl Rig {
     /// recover: info.json names it only when it serves, and [`Rig::terraced`] is told by info.json.
     #[track_caller]
     pub fn next_terraced(&self, last: i32) -> i32 {
-        let keeper = self.keeper();
-        next_child(keeper, last).unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
+        let supervisor = self.supervisor();
+        next_child(supervisor, last)
+            .unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
     }
 
-    /// Kills keeper and terraced, in one order or the other, and waits until nothing of the instance lives: not a terraced either that
-    /// the keeper was just starting.
+    /// Kills supervisor and terraced, in one order or the other, and waits until nothing of the instance lives: not a terraced either that
+    /// the supervisor was just starting.
     #[track_caller]
     pub fn kill_everything(&self, rng: &mut rng::Rng) {
-        let (keeper, terraced) = (self.keeper(), self.terraced());
-        let order = if rng.chance(50) { [keeper, terraced] } else { [terraced, keeper] };
+        let (supervisor, terraced) = (self.supervisor(), self.terraced());
+        let order = if rng.chance(50) { [supervisor, terraced] } else { [terraced, supervisor] };
         order.iter().for_each(|pid| {
             process::kill(*pid, libc::SIGKILL);
         });
@@ -431,7 +432,7 @@ impl Rig {
     #[track_caller]
     pub fn drop_cache(&self) {
         if self.side.has_mount() {
-            self.terrace("drop", &[]).expect_success();
+            self.terrace("drop-caches", &[]).expect_success();
         }
     }
 
@@ -526,7 +527,7 @@ pub struct Chaos {
 /// What [`Chaos`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// `terrace drop`, `flush` and `resize`.
+    /// `terrace drop-caches`, `sync` and `resize`.
     Commands,
     /// kill -9 of terraced, and at times of the next one while it recovers.
     Kill,
@@ -579,8 +580,8 @@ fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut r
     }
     let mut command = Command::new(product("terrace"));
     match rng.below(5) {
-        0..=1 => command.arg("drop").arg(at),
-        2 => command.arg("flush").arg(at),
+        0..=1 => command.arg("drop-caches").arg(at),
+        2 => command.arg("sync").arg(at),
         3 => command.arg("resize").arg(at).arg("16MiB"),
         _ => command.arg("resize").arg(at).arg("24MiB"),
     };
@@ -588,7 +589,7 @@ fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut r
     true
 }
 
-/// The keeper and the terraced that serve there, as far as info.json tells.
+/// The supervisor and the terraced that serve there, as far as info.json tells.
 fn processes(at: &Path) -> Option<(i32, i32)> {
     let mine = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
     mine.map(|(_, info)| (info.pid, info.terraced))
@@ -600,11 +601,11 @@ fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: 
         Trouble::Signals => signals.pick(rng),
         _ => libc::SIGKILL,
     };
-    let Some((keeper, first)) = processes(at) else { return false };
+    let Some((supervisor, first)) = processes(at) else { return false };
     let killed = process::kill(first, signal(rng));
     if killed
         && rng.chance(20)
-        && let Some(second) = next_child(keeper, first)
+        && let Some(second) = next_child(supervisor, first)
     {
         std::thread::sleep(std::time::Duration::from_micros(rng.below(6000)));
         process::kill(second, signal(rng));
@@ -612,12 +613,12 @@ fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: 
     killed
 }
 
-/// The living child of a keeper that is not `last`; waits up to 20 s for it. (Before the keeper starts a new one it has seen the
+/// The living child of a supervisor that is not `last`; waits up to 20 s for it. (Before the supervisor starts a new one it has seen the
 /// end of the last.)
-fn next_child(keeper: i32, last: i32) -> Option<i32> {
+fn next_child(supervisor: i32, last: i32) -> Option<i32> {
     let mut found = None;
     process::wait_closely(20, || {
-        found = process::children(keeper).into_iter().find(|pid| *pid != last);
+        found = process::children(supervisor).into_iter().find(|pid| *pid != last);
         found.is_some()
     });
     found

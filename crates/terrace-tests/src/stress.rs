@@ -48,7 +48,7 @@ impl<'a> Stress<'a> {
     fn command(&self, role: &str, fast: bool) -> Command {
         let mut command = Command::new(helper("verifier"));
         if fast {
-            self.rig.through_fast_door(&mut command);
+            self.rig.through_preload(&mut command);
         }
         command.arg(role).arg(format!("dir={}", self.rig.at().display()));
         command.arg(format!("ledger={}", self.ledger_path.display()));
@@ -134,24 +134,24 @@ impl<'a> Stress<'a> {
         println!("{}", self.ledger.summary());
     }
 
-    /// Reads every page once through a door, or (`None`) from the source, and compares it with the ledger.
+    /// Reads every page once through a preload, or (`None`) from the source, and compares it with the ledger.
     #[track_caller]
-    pub fn verify(&self, door: Option<bool>, require: &str) {
-        let mut command = self.command("check", door == Some(true));
-        if door.is_none() {
+    pub fn verify(&self, preload: Option<bool>, require: &str) {
+        let mut command = self.command("check", preload == Some(true));
+        if preload.is_none() {
             command.arg(format!("dir={}", self.rig.src().display()));
         }
         command.args([format!("require={require}"), format!("writers={}", self.writers)]);
         command.args(self.killed.map(|id| format!("killed={id}")));
         let outcome = crate::process::run(&mut command, 120);
-        assert!(outcome.status.success(), "door {door:?}, seed {}: {outcome}", self.seed);
+        assert!(outcome.status.success(), "preload {preload:?}, seed {}: {outcome}", self.seed);
     }
 }
 
 impl Worker {
     fn tell(&self, what: &str, seed: u64) -> String {
-        let door = if self.fast { "fast door" } else { "main door" };
+        let preload = if self.fast { "preload path" } else { "mount path" };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        format!("{} {} ({door}): {what} (seed {seed})\n{log}", self.role, self.id)
+        format!("{} {} ({preload}): {what} (seed {seed})\n{log}", self.role, self.id)
     }
 }

@@ -1,5 +1,5 @@
 //! C programs that do with descriptors what programs do (`tests/c/behaviour.c`): each case on a plain directory, through
-//! the mount and through the fast door, compiled with and without fortified calls.
+//! the mount and through the preload path, compiled with and without fortified calls.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,8 +44,8 @@ fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut
     }
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
     if side == Side::Fast && wants_hits {
-        let hits = rig.stat().cache.fast_door.hits;
-        assert!(hits > 1000, "the cases went another way: {hits} hits at the fast door");
+        let hits = rig.stat().cache.preload.hits;
+        assert!(hits > 1000, "the cases went another way: {hits} hits at the preload path");
     }
     rig.finish();
 }
@@ -62,12 +62,12 @@ fn through_the_mount() {
 }
 
 #[test]
-fn through_the_fast_door() {
+fn through_preload() {
     all_cases(Side::Fast, false, true, |_, _| ());
 }
 
 #[test]
-fn through_the_fast_door_fortified() {
+fn through_preload_fortified() {
     all_cases(Side::Fast, true, true, |_, _| ());
 }
 
@@ -103,12 +103,12 @@ fn with_another_interposer_beside() {
     }
 }
 
-/// With a door that is not there, or leads nowhere, programs go through the mount.
+/// With a server that is not there, or leads nowhere, programs go through the mount.
 #[test]
-fn with_a_dead_door() {
-    for socket in ["/nonexistent/door.sock", "/dev/null", ""] {
+fn with_a_dead_connection() {
+    for socket in ["/nonexistent/preload.sock", "/dev/null", ""] {
         all_cases(Side::Fast, false, false, |command, _| {
-            command.env("TERRACE_SOCKET", socket).env("BEHAVIOUR_DEAD_DOOR", "1");
+            command.env("TERRACE_SOCKET", socket).env("BEHAVIOUR_DEAD_CONNECTION", "1");
         });
     }
 }
@@ -122,7 +122,7 @@ fn nothing_observable_elsewhere() {
     let run = |fast: bool| {
         let mut command = Command::new("/bin/bash");
         if fast {
-            rig.through_fast_door(&mut command);
+            rig.through_preload(&mut command);
         }
         process::run(command.arg("-c").arg(script).current_dir("/"), 30).expect_success()
     };

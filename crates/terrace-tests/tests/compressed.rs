@@ -40,7 +40,7 @@ for _ in range(6 * pages):
 #[test]
 fn programs_read_compressed_pages_without_the_daemon() {
     let config = std::env::temp_dir().join(format!("terrace-compressed-{}.toml", std::process::id()));
-    let share = "min_share = 60\nmax_share = 60\n";
+    let share = "min_percent = 60\nmax_share = 60\n";
     fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
     let named = config.to_str().unwrap();
     let rig = Rig::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);
@@ -56,8 +56,8 @@ fn programs_read_compressed_pages_without_the_daemon() {
     let hits = stat.compressed.as_ref().map_or(0, |tier| tier.hits);
     assert!(hits > PAGES, "{stat:?}");
     assert!(stat.memory.used_bytes <= stat.memory.limit_bytes, "{stat:?}");
-    // What the fast door cannot decode is read through the main door.
-    assert!(stat.main_door.reads < hits / 20, "{stat:?}");
+    // What the preload path cannot decode is read through the mount path.
+    assert!(stat.fuse.reads < hits / 20, "{stat:?}");
     rig.finish();
 }
 

@@ -28,7 +28,7 @@ fn settle(mut stress: Stress, rig: &Rig) {
 /// What a panic, a bad address and a fault of mapped memory end in.
 const CRASHES: [i32; 3] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
 
-/// The keeper gives up after five crashes in ten seconds: not more often than this may terraced have one.
+/// The supervisor gives up after five crashes in ten seconds: not more often than this may terraced have one.
 const CRASH_EVERY: Duration = Duration::from_secs(3);
 
 /// No acknowledged write is lost and no program sees an error.
@@ -80,7 +80,7 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
     settle(stress, &rig);
 }
 
-/// Killed again while it is still recovering: the next terraced is found by its parent, the keeper, as soon as it lives, and
+/// Killed again while it is still recovering: the next terraced is found by its parent, the supervisor, as soon as it lives, and
 /// killed some microseconds later, mostly before info.json tells that it serves.
 #[test]
 fn terraced_killed_in_recovery() {
@@ -139,7 +139,7 @@ fn clients_killed() {
     settle(stress, &rig);
 }
 
-/// Keeper and terraced both: what fsync acknowledged is in the source, one command mounts again.
+/// Supervisor and terraced both: what fsync acknowledged is in the source, one command mounts again.
 #[test]
 fn everything_killed() {
     let seed = seed("crash-all");
@@ -151,13 +151,13 @@ fn everything_killed() {
         stress.start("write", 1, false, &["sync=1", "torn=ok"]);
         stress.start("read", 0, true, &["torn=ok"]);
         stress.work(pause(&mut rng, 600));
-        let (keeper, terraced) = (rig.keeper(), rig.terraced());
-        // In both orders: the keeper must not start a new terraced that nobody keeps.
-        let order = if rng.chance(50) { [keeper, terraced] } else { [terraced, keeper] };
+        let (supervisor, terraced) = (rig.supervisor(), rig.terraced());
+        // In both orders: the supervisor must not start a new terraced that nobody keeps.
+        let order = if rng.chance(50) { [supervisor, terraced] } else { [terraced, supervisor] };
         order.iter().for_each(|pid| {
             process::kill(*pid, libc::SIGKILL);
         });
-        // The keeper may have started a new terraced between the two: all means that one too.
+        // The supervisor may have started a new terraced between the two: all means that one too.
         let gone = process::wait_until(10, || {
             let all = leftovers::instances();
             let Some((_, info)) = all.iter().find(|(_, info)| info.mnt == rig.at()) else { return true };

@@ -1,4 +1,4 @@
-//! Hostile clients of the door beside a verifying stress: nobody may get a byte that was not written, and nothing may fall.
+//! Hostile clients of the preload server beside a verifying stress: nobody may get a byte that was not written, and nothing may fall.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -22,10 +22,10 @@ fn attacked(test: &str, user: Option<&str>) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own directory");
     }
     let (place, info) = rig.instance();
-    // The door is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
+    // The preload is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
     // (The attacker starts inside it, for the directory above stays closed.)
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
-    open(&place, 0o755).and_then(|()| open(&place.join("door.sock"), 0o666)).expect("our own directory");
+    open(&place, 0o755).and_then(|()| open(&place.join("preload.sock"), 0o666)).expect("our own directory");
     let seconds = amount("TERRACE_SECONDS", 6, 60);
     let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
@@ -47,7 +47,7 @@ fn attacked(test: &str, user: Option<&str>) {
                 }
                 None => Command::new(&attacker),
             };
-            command.current_dir(&place).arg("door.sock").arg(rig.at().join(format!("f{n}")));
+            command.current_dir(&place).arg("preload.sock").arg(rig.at().join(format!("f{n}")));
             command.args([seconds.to_string(), (seed + n).to_string()]).stdin(Stdio::null());
             if user.is_none() {
                 command.arg("noise");
@@ -65,7 +65,7 @@ fn attacked(test: &str, user: Option<&str>) {
     stress.verify(Some(true), "acked");
     stress.verify(Some(false), "acked");
     assert_eq!(info.terraced, rig.terraced(), "terraced fell and was started again");
-    assert!(process::alive(rig.keeper()));
+    assert!(process::alive(rig.supervisor()));
     rig.check();
     rig.umount();
     stress.verify(None, "acked");

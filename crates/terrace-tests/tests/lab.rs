@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use terrace_api::capture::{Door, Options, Reader, Summary, SummaryReport, page_key};
+use terrace_api::capture::{AccessPath, Options, Reader, Summary, SummaryReport, page_key};
 use terrace_api::lru::LruReport;
 use terrace_api::stats::StatReport;
 use terrace_tests::process;
@@ -30,7 +30,7 @@ fn dram_alone(test: &str) -> (Rig, TestDir) {
     (rig, aside)
 }
 
-/// A program behind the fast door that reads these pages one by one.
+/// A program behind the preload path that reads these pages one by one.
 fn reader(rig: &Rig, pages: &[u64]) -> Command {
     let list = rig.aside().join("pages");
     let lines: Vec<String> = pages.iter().map(u64::to_string).collect();
@@ -63,10 +63,10 @@ fn ended(child: Child) -> Summary {
     serde_json::from_slice::<SummaryReport>(&output.stdout).unwrap().summary
 }
 
-/// Hits of the fast door make no system call; the recording has them all the same, each page of one thread in its order, and the rest
+/// Hits of the preload path make no system call; the recording has them all the same, each page of one thread in its order, and the rest
 /// is counted as lost.
 #[test]
-fn a_trace_holds_the_hits_of_the_fast_door() {
+fn a_trace_holds_the_hits_of_the_preload_path() {
     let rig = Rig::new("lab-trace", Side::Fast, "64MiB");
     let ino = data(&rig);
     let all: Vec<u64> = (0..PAGES).collect();
@@ -84,18 +84,18 @@ fn a_trace_holds_the_hits_of_the_fast_door() {
     let ours: std::collections::HashSet<u64> = (0..PAGES).map(|page| page_key(ino, page)).collect();
     let got: Vec<u64> = accesses
         .iter()
-        .filter(|a| a.door == Some(Door::Fast) && ours.contains(&a.key))
+        .filter(|a| a.via == Some(AccessPath::Preload) && ours.contains(&a.key))
         .map(|a| a.key)
         .collect();
-    let (lost, hits) = (told.lost.total(), told.fast_door.hits);
+    let (lost, hits) = (told.lost.total(), told.preload.hits);
     assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64 && lost < 10_000, "{told:?}");
     // In order: what is there is the sequence with gaps.
     let mut rest = wanted.iter();
     for (at, key) in got.iter().enumerate() {
         assert!(rest.any(|k| k == key), "access {at} of {} is out of order: {told:?}", got.len());
     }
-    let door = rig.stat().cache.fast_door;
-    assert!(door.hits >= hits, "{door:?}");
+    let preload = rig.stat().cache.preload;
+    assert!(preload.hits >= hits, "{preload:?}");
     rig.finish();
 }
 
@@ -107,7 +107,7 @@ fn a_trace_under_load_tells_what_it_lost() {
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
     process::run(&mut reader(&rig, &all), 60).expect_success();
-    let hits = || rig.stat().cache.fast_door.hits;
+    let hits = || rig.stat().cache.preload.hits;
     let file = rig.aside().join("load.trace");
     let child = recording(&rig, &file);
     let before = hits();
@@ -117,13 +117,16 @@ fn a_trace_under_load_tells_what_it_lost() {
     process::run(rig.command("python3").args(["-c", script]), 120).expect_success();
     let read = hits() - before;
     let told = ended(child);
-    let recorded = told.fast_door.hits;
+    let recorded = told.preload.hits;
     // A thread that is kept from running between the two halves of a record is late for the recorder.
-    let lost = told.lost.fast_door + told.lost.unclear;
+    let lost = told.lost.preload + told.lost.unclear;
     assert!(read >= 400_000, "{read}");
     assert_eq!(recorded + lost, read, "{told:?}");
     let in_file = Reader::open(&file, &Options::default()).unwrap();
-    assert_eq!(in_file.filter(|a| a.as_ref().unwrap().door == Some(Door::Fast)).count() as u64, recorded);
+    assert_eq!(
+        in_file.filter(|a| a.as_ref().unwrap().via == Some(AccessPath::Preload)).count() as u64,
+        recorded
+    );
     // The memory of the lanes went back.
     let tables = rig.stat().cache.memory.tables_bytes;
     assert!(tables < 16 << 20, "{tables}");
@@ -143,7 +146,7 @@ fn processor_time(rig: &Rig, thread: &str) -> f64 {
     mine.map(run).sum()
 }
 
-/// Hits of the fast door are in the estimate, which meets what was measured, and takes less than 1 % of a processor.
+/// Hits of the preload path are in the estimate, which meets what was measured, and takes less than 1 % of a processor.
 #[test]
 fn the_sample_is_cheap_and_right() {
     let (rig, _config) = dram_alone("lab-mrc");
@@ -181,7 +184,7 @@ fn a_trace_replayed_does_what_the_mount_did() {
     let child = recording(&rig, &file);
     process::run(&mut reader(&rig, &list), 60).expect_success();
     let told = ended(child);
-    let misses = told.fast_door.misses + told.main_door.misses;
+    let misses = told.preload.misses + told.fuse.misses;
     let live = misses as f64 / told.accesses as f64;
     let frames = rig.stat().cache.memory.frames_max_bytes / 4096;
     let mut sim = Command::new(product("terrace-sim"));
@@ -222,8 +225,8 @@ fn the_young_are_not_evicted_under_pressure() {
     assert_eq!(lru.pgsteal, 0, "{lru:?}");
     let stat = rig.stat().cache;
     assert!(stat.memory.pages >= kept && kept > 3000, "{kept}: {stat:?}");
-    assert!(stat.fast_door.hits > 3000, "what stays is served: {stat:?}");
-    let dropped = rig.terrace("drop", &[]).expect_success();
+    assert!(stat.preload.hits > 3000, "what stays is served: {stat:?}");
+    let dropped = rig.terrace("drop-caches", &[]).expect_success();
     assert!(dropped.ends_with("clean pages dropped\n") && !dropped.starts_with("0 "), "{dropped}");
     rig.finish();
 }

@@ -4,12 +4,12 @@
 mod behaviour;
 mod compressed;
 mod crash;
-mod doors;
 mod fuzz;
 mod harness;
 mod hostile;
 mod lab;
 mod model;
+mod paths;
 mod policies;
 mod programs;
 mod storm;

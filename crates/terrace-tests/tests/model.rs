@@ -1,5 +1,5 @@
 //! The model test: random operation sequences answer the same on a plain directory, through the mount, through the fast
-//! door and under `terrace run`; also while the cache is disturbed, and while terraced is killed.
+//! preload and under `terrace run`; also while the cache is disturbed, and while terraced is killed.
 
 use std::time::{Duration, Instant};
 use terrace_tests::compare::{Driver, Pair, prepare};
@@ -45,7 +45,7 @@ fn the_mount_answers_as_a_plain_directory() {
 }
 
 #[test]
-fn the_fast_door_answers_as_a_plain_directory() {
+fn preload_answers_as_a_plain_directory() {
     model("model-fast", Side::Fast, amount("TERRACE_SEQUENCES", 600, 30_000), None);
 }
 
@@ -62,7 +62,7 @@ fn killing_terraced_changes_no_answer_through_the_mount() {
 }
 
 #[test]
-fn killing_terraced_changes_no_answer_through_the_fast_door() {
+fn killing_terraced_changes_no_preload_answer() {
     let n = amount("TERRACE_SEQUENCES", 200, 10_000);
     model("model-killed-fast", Side::Fast, n, Some((Trouble::Kill, 150)));
 }

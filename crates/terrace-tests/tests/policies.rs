@@ -1,4 +1,4 @@
-//! Every eviction policy at work: files of twice the memory, written and read through both doors.
+//! Every eviction policy at work: files of twice the memory, written and read through both paths.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Real programs and outside suites, through the mount and through the fast door. Quick here, long with TERRACE_SOAK=1.
+//! Real programs and outside suites, through the mount and through the preload path. Quick here, long with TERRACE_SOAK=1.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,7 @@ fn fsx_through_the_mount() {
 }
 
 #[test]
-fn fsx_through_the_fast_door() {
+fn fsx_through_preload() {
     fsx(Side::Fast, None);
 }
 
@@ -154,7 +154,7 @@ fn fsx_through_the_mount_while_terraced_is_killed() {
 }
 
 #[test]
-fn fsx_through_the_fast_door_while_terraced_is_killed() {
+fn fsx_through_preload_while_terraced_is_killed() {
     fsx(Side::Fast, Some(Trouble::Kill));
 }
 
@@ -587,15 +587,15 @@ fn postgres_through_the_mount() {
 
 /// What becomes of a server under one `terrace run`. Its statistics are taken while only the server reads.
 const POSTGRES_UNDER_RUN: &str = r#"
-door() {
+preload() {
     "$TERRACE" stat --json "$(dirname "$data")" | python3 -c 'import json, sys
 stat = json.load(sys.stdin)
-print(stat["instance"]["terraced"], stat["fast_door"]["hits"])'
+print(stat["instance"]["terraced"], stat["preload"]["hits"])'
 }
 fill
 pgbench -n -c 4 -j 2 -T "$SECONDS_OF_WRITES" bench & bench=$!
 while sleep 1.5; kill -0 $bench 2> /dev/null; do
-    if read -r pid hits < <(door) && kill -9 "$pid"; then echo "killed after hits: $hits"; fi
+    if read -r pid hits < <(preload) && kill -9 "$pid"; then echo "killed after hits: $hits"; fi
 done
 wait $bench
 sums
@@ -604,17 +604,17 @@ stop -m immediate
 start
 sums
 verify
-read -r _ before < <(door)
+read -r _ before < <(preload)
 pgbench -n -S -c 4 -j 2 -T 2 bench
-read -r _ after < <(door)
+read -r _ after < <(preload)
 echo "reads with hits: $((after - before))"
 stop
 pg_checksums --check -D "$data"
 "#;
 
-/// The fast door is open to the user of the instance alone, and a server does not run as root: here both are user postgres.
+/// The preload path is open to the user of the instance alone, and a server does not run as root: here both are user postgres.
 #[test]
-fn postgres_through_the_fast_door() {
+fn postgres_through_preload() {
     if !is_root() {
         return;
     }

@@ -13,7 +13,7 @@ fn seconds() -> u64 {
     amount("TERRACE_STORM_SECONDS", 4, 120)
 }
 
-/// The program `storm` in a role, behind a rig's door.
+/// The program `storm` in a role, behind a rig's preload.
 fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
     let mut command = rig.command(helper("storm"));
     command.arg(role).arg(format!("dir={}", rig.at().display()));
@@ -98,7 +98,7 @@ fn killed_terraced_changes_no_name_under_run() {
     names_under("storm-run", Side::Run, Some(Trouble::Signals));
 }
 
-/// What was acknowledged, in any way that can be, is in the source when keeper and terraced are dead; the storm itself looks.
+/// What was acknowledged, in any way that can be, is in the source when supervisor and terraced are dead; the storm itself looks.
 #[test]
 fn everything_killed_loses_nothing_acknowledged() {
     let seed = seed("storm-acked");
@@ -109,7 +109,7 @@ fn everything_killed_loses_nothing_acknowledged() {
         std::fs::create_dir(rig.at().join(&place)).expect("a directory on the mount");
         let mut command = Command::new(helper("storm"));
         if rng.chance(50) {
-            rig.through_fast_door(&mut command);
+            rig.through_preload(&mut command);
         }
         command.arg("acked").arg(format!("dir={}", rig.at().join(&place).display()));
         command.arg(format!("src={}", rig.src().join(&place).display()));
@@ -170,7 +170,7 @@ fn full_source_loses_no_answered_write_under_kills() {
     rig.finish();
 }
 
-/// Daemon and keeper are stopped for a while, and killed while they are: programs wait, and go on.
+/// Daemon and supervisor are stopped for a while, and killed while they are: programs wait, and go on.
 #[test]
 fn stopped_daemon_delays_programs_and_loses_nothing() {
     let test = "storm-stopped";
@@ -181,7 +181,7 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
     let mut storm = Background::new(&mut names(&rig, 4 * rounds + 2, seed));
     let mut pause = |most: u64| std::thread::sleep(Duration::from_millis(100 + rng.below(most)));
     for _ in 0..rounds {
-        let (keeper, first) = (rig.keeper(), rig.terraced());
+        let (supervisor, first) = (rig.supervisor(), rig.terraced());
         process::kill(first, libc::SIGSTOP);
         pause(1500);
         process::kill(first, libc::SIGCONT);
@@ -191,16 +191,16 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
         process::kill(first, libc::SIGKILL);
         let second = rig.next_terraced(first);
         pause(500);
-        process::kill(keeper, libc::SIGSTOP);
+        process::kill(supervisor, libc::SIGSTOP);
         process::kill(second, libc::SIGKILL);
         pause(1000);
-        process::kill(keeper, libc::SIGCONT);
+        process::kill(supervisor, libc::SIGCONT);
         let third = rig.next_terraced(second);
         assert!(process::wait_until(60, || rig.terraced() == third), "terraced {third} does not serve");
     }
-    // Without its keeper, a terraced serves on.
-    let keeper = rig.keeper();
-    process::kill(keeper, libc::SIGKILL);
+    // Without its supervisor, a terraced serves on.
+    let supervisor = rig.supervisor();
+    process::kill(supervisor, libc::SIGKILL);
     let status = storm.wait(Duration::from_secs(4 * rounds + PATIENCE)).expect("the storm ends");
     assert!(status.success(), "TERRACE_SEED={seed}: the storm says why above");
     same_tree(&rig, rig.at());

@@ -1,4 +1,4 @@
-//! Many processes read and write the same files through both doors at once; every page read is judged.
+//! Many processes read and write the same files through both paths at once; every page read is judged.
 
 use std::time::Duration;
 use terrace_tests::amount;
@@ -15,7 +15,7 @@ fn stress<'a>(rig: &'a Rig, seed: u64) -> Stress<'a> {
     Stress::new(rig, 6, 4096, 3, seed)
 }
 
-/// At the end of each: all that was acknowledged is there through both doors, and in the source after umount.
+/// At the end of each: all that was acknowledged is there through both paths, and in the source after umount.
 #[track_caller]
 fn settle(mut stress: Stress, rig: &Rig) {
     stress.stop();
@@ -55,9 +55,9 @@ fn a_lost_write_is_found() {
 }
 
 #[test]
-fn both_doors_at_once() {
-    let seed = seed("stress-doors");
-    let rig = Rig::new("stress-doors", Side::Mount, "16MiB");
+fn both_paths_at_once() {
+    let seed = seed("stress-paths");
+    let rig = Rig::new("stress-paths", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
@@ -69,7 +69,7 @@ fn both_doors_at_once() {
 }
 
 #[test]
-fn readers_of_the_fast_door_see_no_torn_page() {
+fn preload_readers_see_no_torn_page() {
     let seed = seed("stress-whole");
     let rig = Rig::new("stress-whole", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);
@@ -82,7 +82,7 @@ fn readers_of_the_fast_door_see_no_torn_page() {
 }
 
 #[test]
-fn shared_mappings_beside_both_doors() {
+fn shared_mappings_beside_both_paths() {
     let seed = seed("stress-maps");
     let rig = Rig::new("stress-maps", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);

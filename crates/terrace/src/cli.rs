@@ -42,9 +42,9 @@ pub enum Command {
     /// Record which pages are accessed, for `terrace-sim sim`
     Trace(Trace),
     /// Write everything unwritten to stable storage of the source
-    Flush(Place),
+    Sync(Place),
     /// Drop clean pages from the cache
-    Drop(Place),
+    DropCaches(Place),
     /// Walk index, frames and policy, and say what does not agree
     Check(Place),
     /// Change the memory limit of a live mount
@@ -122,7 +122,7 @@ pub struct Run {
     pub tuning: Tuning,
     /// Do not set the preload library: every access takes the mount
     #[arg(long)]
-    pub no_fast_door: bool,
+    pub no_preload: bool,
     /// Write the final statistics here, as JSON
     #[arg(long, value_name = "FILE.json")]
     pub stats: Option<PathBuf>,
@@ -215,7 +215,7 @@ pub struct Trace {
 }
 
 const TRACE_HELP: &str = "\
-Recorded is each page that a read or write reaches terrace for: by the mount, or by the fast door, whose clients leave word of their
+Recorded is each page that a read or write reaches terrace for: by the mount, or by the preload path, whose clients leave word of their
 hits. What the kernel's own page cache serves is not seen. No program waits for the recorder: under load accesses are lost, and
 counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
 

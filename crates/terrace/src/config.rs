@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
+use crate::renamed;
 use crate::size::{GIB, KIB, Size, Span};
 
 pub use limits::parse_memory;
@@ -37,7 +38,7 @@ pub struct Config {
     /// How the source is read and written.
     pub io: Io,
     /// The preload path.
-    pub door: Door,
+    pub preload: Preload,
     /// The mount path.
     pub fuse: Fuse,
     /// Where pages go that leave DRAM.
@@ -53,13 +54,13 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Dirty {
     /// Share of the memory at which writing back starts.
-    pub background_percent: u8,
+    pub background_ratio: u8,
     /// Share of the memory at which writers wait.
-    pub percent: u8,
+    pub ratio: u8,
     /// Age at which a dirty page is written back.
     pub expire: Span,
     /// How often ages are looked at.
-    pub interval: Span,
+    pub writeback_interval: Span,
 }
 
 /// `[io]`
@@ -82,10 +83,10 @@ pub enum IoEngine {
     Blocking,
 }
 
-/// `[door]`
+/// `[preload]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Door {
+pub struct Preload {
     /// Page fills of a client that terrace has not taken yet, at most.
     pub ring_slots: u32,
     /// Maximum number of processes that use the preload path at one time.
@@ -118,11 +119,11 @@ pub struct Tier {
 #[serde(default, deny_unknown_fields)]
 pub struct Compressed {
     /// How pages are compressed, if at all.
-    pub codec: Codec,
+    pub codec: CompressionMode,
     /// Share of the memory that compressed pages have in any case.
-    pub min_share: u8,
+    pub min_percent: u8,
     /// Share of the memory that compressed pages may take.
-    pub max_share: u8,
+    pub max_percent: u8,
     /// Which pages are compressed.
     pub admit: Admit,
 }
@@ -130,7 +131,7 @@ pub struct Compressed {
 /// How pages are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Codec {
+pub enum CompressionMode {
     /// Not at all.
     None,
     /// LZ4.
@@ -194,7 +195,7 @@ impl Default for Config {
             huge_pages: true,
             dirty: Dirty::default(),
             io: Io::default(),
-            door: Door::default(),
+            preload: Preload::default(),
             fuse: Fuse::default(),
             tier: Tier::default(),
             limits: Limits::default(),
@@ -206,7 +207,7 @@ impl Default for Config {
 impl Default for Dirty {
     fn default() -> Dirty {
         let seconds = |s| Span(std::time::Duration::from_secs(s));
-        Dirty { background_percent: 10, percent: 20, expire: seconds(30), interval: seconds(5) }
+        Dirty { background_ratio: 10, ratio: 20, expire: seconds(30), writeback_interval: seconds(5) }
     }
 }
 
@@ -216,9 +217,9 @@ impl Default for Io {
     }
 }
 
-impl Default for Door {
-    fn default() -> Door {
-        Door { ring_slots: 64, clients_max: 256 }
+impl Default for Preload {
+    fn default() -> Preload {
+        Preload { ring_slots: 64, clients_max: 256 }
     }
 }
 
@@ -230,7 +231,7 @@ impl Default for Fuse {
 
 impl Default for Compressed {
     fn default() -> Compressed {
-        Compressed { codec: Codec::Mixed, min_share: 0, max_share: 75, admit: Admit::Reused }
+        Compressed { codec: CompressionMode::Mixed, min_percent: 0, max_percent: 75, admit: Admit::Reused }
     }
 }
 
@@ -292,7 +293,7 @@ impl Config {
             return Ok(());
         }
         self.tier.miss = measured::miss(&self.tier.probe, src)?;
-        if self.tier.miss.is_none() && self.tier.compressed.codec != Codec::None {
+        if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
             eprintln!("{}", measured::unknown(&self.tier.probe, src));
         }
         Ok(())
@@ -302,7 +303,11 @@ impl Config {
     fn parse(text: &str) -> std::result::Result<Config, (usize, String, String)> {
         let config = toml::from_str::<Config>(text).map_err(|err| {
             let line = locate::line_of_offset(text, err.span().map_or(0, |span| span.start));
-            (line, err.message().to_owned(), "correct the line, docs/terrace.toml lists every key".to_owned())
+            let cure = match renamed::key(err.message()) {
+                Some(new) => format!("it is `{new}` now"),
+                None => "correct the line, docs/terrace.toml lists every key".to_owned(),
+            };
+            (line, err.message().to_owned(), cure)
         })?;
         match limits::check(&config) {
             Ok(()) => Ok(config),

@@ -1,24 +1,24 @@
-//! terraced: the body of the daemon. It inherits everything from the keeper, serves until the mount is gone, and ends.
+//! terraced: the body of the daemon. It inherits everything from the supervisor, serves until the mount is gone, and ends.
 //!
 //! | thread | does |
 //! |---|---|
 //! | `terraced` | starts the others, serves the mount path, ends the process |
 //! | `fuse-N` | answer the kernel |
-//! | `reclaim`, `writeback`, `sample`, `door`, `drain` | the engine's |
+//! | `reclaim`, `writeback`, `sample`, `preload`, `drain` | the engine's |
 //! | `control` | commands |
 //! | `signals` | SIGTERM: an orderly stop |
-//! | `ready` | closes what a predecessor left open, then reports to the keeper |
+//! | `ready` | closes what a predecessor left open, then reports to the supervisor |
 //! | `memory` | keeps the cache within its control group |
 //! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
 mod engine;
 mod memory;
+mod orphan_fds;
 mod record;
 mod recording;
 mod reserve;
 mod stop;
-mod strays;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -27,18 +27,18 @@ use std::time::Duration;
 use terrace_engine::Engine;
 
 use crate::control::Server;
+use crate::data_loss;
 use crate::error::{Failure, Result, reason};
-use crate::keeper::{EXIT_LOST, EXIT_REFUSED, Shared};
-use crate::lost;
+use crate::supervisor::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
 
 pub use engine::Memory;
 
 use memory::Guard;
+use orphan_fds::OrphanFds;
 use stop::Stopper;
-use strays::Strays;
 
-/// Exit status after an error while serving: the keeper starts another terraced.
+/// Exit status after an error while serving: the supervisor starts another terraced.
 const EXIT_FAILED: i32 = 1;
 
 /// How an instance ended after its unmount.
@@ -55,17 +55,17 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// For tests: terraced panics when a file of this name is there, and removes it.
 const PANIC_AT: &str = "TERRACE_TEST_PANIC_AT";
 
-/// The life of the process, on a fresh thread: glibc's main thread is the keeper's.
+/// The life of the process, on a fresh thread: glibc's main thread is the supervisor's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
     sys::set_oom_score_adj(shared.oom_score_adj);
     abort_on_panic();
-    // If the keeper dies before it lets us go, we would wait for ever.
+    // If the supervisor dies before it lets us go, we would wait for ever.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    if rustix::process::getppid() != Some(shared.keeper) {
+    if rustix::process::getppid() != Some(shared.supervisor) {
         sys::exit_now(EXIT_FAILED) // It died just now, before the signal was asked for.
     }
-    // Never dropped: closing its descriptors here would close them for the keeper too.
+    // Never dropped: closing its descriptors here would close them for the supervisor too.
     let shared: &'static mut Shared = Box::leak(Box::new(shared));
     let (began, begin) = std::sync::mpsc::channel();
     let life = std::thread::Builder::new().name("terraced".to_owned()).spawn(move || {
@@ -78,7 +78,7 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
 }
 
-/// Waits for the keeper, which opens a descriptor to watch this thread: none may be opened during a recovery.
+/// Waits for the supervisor, which opens a descriptor to watch this thread: none may be opened during a recovery.
 fn wait_for_go(shared: &mut Shared) {
     shared.news.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
     let _ = rustix::io::retry_on_intr(|| rustix::io::read(&shared.go, &mut [0u8; 1]));
@@ -96,7 +96,7 @@ fn abort_on_panic() {
 fn live(shared: &mut Shared, recovering: bool) -> i32 {
     match serve(shared, recovering) {
         Ok(Served::Written) => {
-            clean_up_for_dead_keeper(shared);
+            clean_up_for_dead_supervisor(shared);
             0
         }
         Ok(Served::Lost(line)) => {
@@ -116,8 +116,8 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 /// From start to unmount.
 fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let mut strays = match recovering {
-        true => Strays::left_by_the_dead(shared).map_err(|err| cannot("tables", err))?,
-        false => Strays::default(),
+        true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
+        false => OrphanFds::default(),
     };
     strays.finish_writes().map_err(|err| cannot("rings", err))?;
     let mut guard = Guard::new(&shared.shortage);
@@ -127,7 +127,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     // 1. The engine and the namespace over the inherited memory and descriptors.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
-    let door = engine::main_door(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
+    let preload = engine::fuse(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
@@ -138,7 +138,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
     //    data.
-    if let Err(err) = door.run(|| begun.send(()).unwrap_or_default()) {
+    if let Err(err) = preload.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
@@ -150,14 +150,14 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         Err(err) => {
             let why = reason(err);
             let unwritten = record::now(&engine, &record::root(shared));
-            lost::note_refusal(&shared.instance, &why);
-            Served::Lost(format!("{}: lost: {why}", lost::described(&unwritten)))
+            data_loss::note_refusal(&shared.instance, &why);
+            Served::Lost(format!("{}: lost: {why}", data_loss::described(&unwritten)))
         }
     };
     control.finish(ANSWER_WITHIN);
     // The record of lost data names files by their descriptors, to the last moment.
     if matches!(served, Served::Written) {
-        door.close();
+        preload.close();
     }
     Ok(served)
 }
@@ -167,16 +167,16 @@ fn start_threads(
     engine: &Arc<Engine>,
     control: &Arc<Server>,
     stopper: &Arc<Stopper>,
-    strays: Strays,
+    strays: OrphanFds,
     serves: Receiver<()>,
 ) -> std::io::Result<()> {
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     thread("control", move || control.serve(&listener, answers))?;
-    let (door, door_engine) = (shared.door.try_clone()?, engine.clone());
-    thread("door", move || {
-        if let Err(err) = door_engine.serve_preload(&door) {
-            tracing::error!("fast door: {err}; programs go on by the main door");
+    let (preload, preload_engine) = (shared.preload.try_clone()?, engine.clone());
+    thread("preload", move || {
+        if let Err(err) = preload_engine.serve_preload(&preload) {
+            tracing::error!("preload path: {err}; programs go on by the mount path");
         }
     })?;
     let signalled = stopper.clone();
@@ -192,7 +192,7 @@ fn start_threads(
         // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
         // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
         strays.close();
-        // Descriptors with numbers above the lower limit cannot be replaced any more, as the main door does at its start.
+        // Descriptors with numbers above the lower limit cannot be replaced any more, as the mount path does at its start.
         if serves.recv().is_err() {
             return; // It failed.
         }
@@ -214,9 +214,9 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<(
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// The keeper's work, done here if the keeper is dead.
-fn clean_up_for_dead_keeper(shared: &Shared) {
-    if rustix::process::getppid() != Some(shared.keeper) {
+/// The supervisor's work, done here if the supervisor is dead.
+fn clean_up_for_dead_supervisor(shared: &Shared) {
+    if rustix::process::getppid() != Some(shared.supervisor) {
         shared.instance.remove();
     }
 }

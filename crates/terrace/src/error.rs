@@ -27,7 +27,7 @@ impl Failure {
         Failure { text: one_line(&format!("{what}: {why}; {cure}")), code: EXIT_FAILED }
     }
 
-    /// A failure whose line was made elsewhere (by the keeper, for the command that started it).
+    /// A failure whose line was made elsewhere (by the supervisor, for the command that started it).
     pub fn from_line(line: &str) -> Failure {
         let text = line.strip_prefix("terrace: ").unwrap_or(line);
         Failure { text: one_line(text), code: EXIT_FAILED }

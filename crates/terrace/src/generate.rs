@@ -8,8 +8,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::cli::{Cli, What};
+use crate::commands;
 use crate::error::{Failure, Result, reason};
-use crate::running;
 
 /// Prints it.
 pub fn generate(what: What) -> Result<ExitCode> {
@@ -22,7 +22,7 @@ pub fn generate(what: What) -> Result<ExitCode> {
         What::CompleteZsh => completion(Shell::Zsh, &mut text),
         What::CompleteFish => completion(Shell::Fish, &mut text),
     }
-    running::print(&String::from_utf8_lossy(&text));
+    commands::print(&String::from_utf8_lossy(&text));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,9 +88,11 @@ mod tests {
         man(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         for sub in Cli::command().get_subcommands() {
-            assert!(text.contains(&format!(".SH TERRACE {}", sub.get_name().to_uppercase())));
+            assert!(
+                text.contains(&format!(".SH TERRACE {}", sub.get_name().to_uppercase().replace('-', "\\-")))
+            );
         }
-        assert!(text.contains("no\\-fast\\-door"));
+        assert!(text.contains("no\\-fast\\-preload"));
     }
 
     #[test]
@@ -98,7 +100,7 @@ mod tests {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut text = Vec::new();
             completion(shell, &mut text);
-            assert!(String::from_utf8(text).unwrap().contains("no-fast-door"), "{shell}");
+            assert!(String::from_utf8(text).unwrap().contains("no-preload"), "{shell}");
         }
     }
 }

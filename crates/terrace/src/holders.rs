@@ -69,7 +69,7 @@ pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     seen.iter().filter(under).cloned().collect()
 }
 
-/// True if a process is `terrace run`, or its keeper, which has the same arguments.
+/// True if a process is `terrace run`, or its supervisor, which has the same arguments.
 fn is_run(dir: &Path) -> bool {
     let line = fs::read(dir.join("cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);

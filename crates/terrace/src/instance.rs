@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! /run/terrace/            root; $XDG_RUNTIME_DIR/terrace, /tmp/terrace-UID, /dev/shm/terrace-UID for others
-//!   4711.18c2f3a9/         process id of the keeper, and its start time: no name comes twice
+//!   4711.18c2f3a9/         process id of the supervisor, and its start time: no name comes twice
 //!     info.json            source, mount point, processes
-//!     lock                 locked while keeper or terraced live
+//!     lock                 locked while supervisor or terraced live
 //!     control.sock         commands
-//!     door.sock            the preload path
+//!     preload.sock            the preload path
 //!     dirty.json           data unwritten a moment ago
 //!     stopping             there while everything is written back, before the unmount
 //!     terraced.log
@@ -23,8 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::data_loss;
 use crate::error::{Failure, Result, reason};
-use crate::lost;
 use crate::mounts;
 use crate::sys;
 
@@ -58,7 +58,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(60);
 pub struct Lock(#[allow(dead_code)] File);
 
 impl Instance {
-    /// A new directory for the calling keeper; not below `avoid`, which terrace is about to cover.
+    /// A new directory for the calling supervisor; not below `avoid`, which terrace is about to cover.
     pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
         let parent = writable_parent(avoid)?;
         let fail = |err: io::Error| {
@@ -87,9 +87,9 @@ impl Instance {
         self.path("control.sock")
     }
 
-    /// The socket of the fast door.
-    pub fn door_socket(&self) -> PathBuf {
-        self.path("door.sock")
+    /// The socket of the preload path.
+    pub fn preload_socket(&self) -> PathBuf {
+        self.path("preload.sock")
     }
 
     /// Where messages go.
@@ -144,7 +144,7 @@ impl Instance {
             return false;
         }
         match self.info() {
-            Some(info) if info.kind == Kind::Run => lost::by(self).is_none() || self.age() > TOLD_WITHIN,
+            Some(info) if info.kind == Kind::Run => data_loss::by(self).is_none() || self.age() > TOLD_WITHIN,
             Some(info) => is_gone(&info.mnt),
             None => self.age() > STARTED_WITHIN,
         }
@@ -396,7 +396,7 @@ mod tests {
         drop(lock);
         assert!(instance.is_swept());
         let dirty = Dirty { bytes: 4096, files_total: 1, ..Dirty::default() };
-        lost::record(&instance, &dirty).unwrap();
+        data_loss::record(&instance, &dirty).unwrap();
         assert!(!instance.is_swept());
         let long_ago = SystemTime::now() - 2 * TOLD_WITHIN;
         File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();

@@ -9,21 +9,21 @@ use terrace_api::control::{Age, Command, CommandError, ErrorCode, Evict, Lru};
 use terrace_api::lru::{Evicted, LruReport};
 
 use crate::cli;
+use crate::commands;
 use crate::error::{Failure, Result};
 use crate::instance::Instance;
-use crate::running;
 
 /// Shows the lists, after aging or evicting if that is asked for.
 pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
-    let (instance, info) = running::find(&args.mnt)?;
+    let (instance, info) = commands::find(&args.mnt)?;
     let (opened, evicted) = act(args, &instance)?;
     let lru = *ask(&args.mnt, &instance, Lru {})?.lru;
     let report = LruReport { lru, mnt: info.mnt, opened, evicted };
     let text = match args.json {
-        true => running::json(&report),
+        true => commands::json(&report),
         false => told(&report) + &table::of(&report.lru),
     };
-    running::print(&text);
+    commands::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -47,7 +47,7 @@ fn told(report: &LruReport) -> String {
 }
 
 fn ask<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::Reply> {
-    running::ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(&no)))
+    commands::ask(instance, command).map_err(|no| Failure::new(mnt.display(), &no, cure(&no)))
 }
 
 fn cure(no: &CommandError) -> &'static str {

@@ -4,40 +4,40 @@
 //! |---|---|
 //! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
-//! | [`running`] | `umount`, `flush`, `drop`, `check`, `resize`: sent to a running instance |
+//! | [`running`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
 //! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
 //! | [`generate`] | man page, completions |
 //!
 //! | parts | |
 //! |---|---|
-//! | [`cli`], [`config`], [`size`], [`error`] | command line, configuration, messages |
+//! | [`cli`], [`config`], [`renamed`], [`size`], [`error`] | command line, configuration, messages |
 //! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
-//! | [`keeper`], [`report`], [`lost`] | the process that outlives crashes, and reports of lost data |
+//! | [`supervisor`], [`report`], [`lost`] | the process that outlives crashes, and reports of lost data |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
 
 mod cgroup;
 mod cli;
+mod commands;
 mod config;
 mod control;
 mod daemon;
+mod data_loss;
 mod error;
 mod generate;
 mod holders;
 mod instance;
-mod keeper;
-mod lost;
 mod lru;
 mod mount;
+mod mountpoint;
 mod mounts;
-mod place;
 mod prefault;
-mod report;
+mod renamed;
 mod run;
-mod running;
 mod size;
 mod stat;
+mod supervisor;
 mod sys;
 mod top;
 mod trace;
@@ -45,7 +45,7 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
 use error::{Failure, Result};
@@ -67,16 +67,16 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Mount(args) => mount::mount(args),
-        Command::Umount(args) => running::umount(&args),
+        Command::Umount(args) => commands::umount(&args),
         Command::Run(args) => run::run(args),
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Lru(args) => lru::lru(&args),
         Command::Trace(args) => trace::trace(&args),
-        Command::Flush(args) => running::flush(&args.mnt),
-        Command::Drop(args) => running::drop(&args.mnt),
-        Command::Check(args) => running::check(&args.mnt),
-        Command::Resize(args) => running::resize(&args.mnt, args.size),
+        Command::Sync(args) => commands::sync(&args.mnt),
+        Command::DropCaches(args) => commands::drop_caches(&args.mnt),
+        Command::Check(args) => commands::check(&args.mnt),
+        Command::Resize(args) => commands::resize(&args.mnt, args.size),
         Command::Generate(args) => generate::generate(args.what),
     }
 }
@@ -96,7 +96,15 @@ fn parse() -> std::result::Result<Command, ExitCode> {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command is given",
             _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
         };
-        let failure = Failure::new("usage", why, "see `terrace --help`");
+        let old = err.context().find_map(|(_, value)| match value {
+            ContextValue::String(word) => renamed::word(word),
+            _ => None,
+        });
+        let cure = match old {
+            Some(new) => format!("it is `{new}` now"),
+            None => "see `terrace --help`".to_owned(),
+        };
+        let failure = Failure::new("usage", why, cure);
         eprintln!("{failure}");
         failure.exit_code()
     })

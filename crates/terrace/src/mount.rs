@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use crate::cgroup;
 use crate::cli;
+use crate::commands;
 use crate::config::Config;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Kind};
-use crate::keeper::{self, Task};
+use crate::mountpoint::{self, Place};
 use crate::mounts;
-use crate::place::{self, Place};
-use crate::running;
+use crate::supervisor::{self, Task};
 
 use options::Options;
 
@@ -42,8 +42,8 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     }
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {
-        true => keeper::keep(task).map(|()| ExitCode::SUCCESS),
-        false => keeper::start(task).map(|_| ExitCode::SUCCESS),
+        true => supervisor::keep(task).map(|()| ExitCode::SUCCESS),
+        false => supervisor::start(task).map(|_| ExitCode::SUCCESS),
     }
 }
 
@@ -53,13 +53,13 @@ fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
     let fail =
         |err: std::io::Error| Failure::new(&name, reason(err), "remount as root, what terrace has mounted");
-    let path = place::absolute(mnt).map_err(fail)?;
+    let path = mountpoint::absolute(mnt).map_err(fail)?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return Err(Failure::new(name, "terrace serves nothing here", "mount it first, without `remount`"));
     }
     mounts::remount(&path, options.flags).map_err(fail)?;
     match &options.memory {
-        Some(size) => running::resize(&path, size.clone()),
+        Some(size) => commands::resize(&path, size.clone()),
         None => Ok(ExitCode::SUCCESS),
     }
 }

@@ -1,10 +1,10 @@
 //! `terrace run`: a command for which a directory is served by terrace at its own path.
 //!
 //! ```text
-//! terrace run ── private mount namespace ──┬── keeper ── terraced     (own session: ^C does not reach them)
+//! terrace run ── private mount namespace ──┬── supervisor ── terraced     (own session: ^C does not reach them)
 //!    waits, forwards TERM and HUP          └── CMD                    (our process group and terminal)
 //! ```
-//! The keeper holds a socket to us: if we are killed, it ends when the command does.
+//! The supervisor holds a socket to us: if we are killed, it ends when the command does.
 
 mod command;
 mod preload;
@@ -14,21 +14,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
-use terrace_api::control::{CommandError, Done, ErrorCode, Flush, Stop};
+use terrace_api::control::{CommandError, Done, ErrorCode, Stop, Sync};
 use terrace_api::stats::StatReport;
 
 use crate::cgroup;
 use crate::cli;
+use crate::commands;
 use crate::config::Config;
+use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
-use crate::keeper::{self, Task};
-use crate::lost;
+use crate::mountpoint::Place;
 use crate::mounts::userns;
-use crate::place::Place;
-use crate::report::{self, Heard, Line, News};
-use crate::running;
 use crate::stat;
+use crate::supervisor::channel::{self, Channel, Event, Poll};
+use crate::supervisor::{self, Task};
 use crate::sys;
 
 use command::Outcome;
@@ -42,7 +42,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 /// Runs the command; the exit code, or the signal, is its own.
 pub fn run(args: cli::Run) -> Result<ExitCode> {
     let mut config = Config::load(&args.tuning)?;
-    let library = if args.no_fast_door { None } else { Some(preload::find()?) };
+    let library = if args.no_preload { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
     instance::sweep();
     let place = Place::for_run(&args.on)?;
@@ -53,34 +53,39 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
 
     userns::private_mounts()
         .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
-    let started =
-        keeper::start(Task { place, config, kind: Kind::Run, flags: MountFlags::empty(), starter: None })?;
+    let started = supervisor::start(Task {
+        place,
+        config,
+        kind: Kind::Run,
+        flags: MountFlags::empty(),
+        starter: None,
+    })?;
     let (instance, info) = served_by(started.pid, &dir)?;
-    let mut keeper = Keeper { line: started.line, done: false };
+    let mut supervisor = Supervisor { line: started.line, done: false };
 
     let environment =
         library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
-    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut keeper);
-    let finished = finish(&instance, &info, stats.as_deref(), &mut keeper);
+    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor);
+    let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
 }
 
-/// The keeper's state, as known here.
-struct Keeper {
-    line: Line,
+/// The supervisor's state, as known here.
+struct Supervisor {
+    line: Channel,
     /// It said that the instance ended in order.
     done: bool,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Its next word, waited for; false when there is nothing more to come.
     fn hear(&mut self) -> bool {
         match self.line.hear() {
-            Heard::End => return false,
-            Heard::Nothing => {}
-            Heard::Line(line) => match report::parse(&line) {
-                Some(News::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
-                Some(News::Done) => self.done = true,
+            Poll::End => return false,
+            Poll::Nothing => {}
+            Poll::Line(line) => match channel::parse(&line) {
+                Some(Event::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
+                Some(Event::Done) => self.done = true,
                 _ => {}
             },
         }
@@ -88,14 +93,14 @@ impl Keeper {
     }
 }
 
-fn served_by(keeper: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
+fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
     let ours = |(_, info): &(Instance, Info)| {
-        info.pid == keeper.as_raw_pid() && instance::in_our_pid_namespace(info)
+        info.pid == supervisor.as_raw_pid() && instance::in_our_pid_namespace(info)
     };
     instance::living().into_iter().find(ours).ok_or_else(|| {
         Failure::new(
             dir.display(),
-            "the keeper left no record of itself",
+            "the supervisor left no record of itself",
             "make the runtime directory writable",
         )
     })
@@ -111,10 +116,10 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
 }
 
 /// Ends the instance and its directory: everything written back, unmounted.
-fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
+fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
     let finished = match instance.is_alive() {
-        true => stop(instance, info, stats, keeper),
-        false => ended_before(instance, info, stats, keeper),
+        true => stop(instance, info, stats, supervisor),
+        false => ended_before(instance, info, stats, supervisor),
     };
     if instance.has_ended() {
         instance.remove();
@@ -123,10 +128,15 @@ fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut K
 }
 
 /// The instance ended before its command: it was stopped in order, or it died.
-fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
-    while !keeper.done && keeper.hear() {}
-    if !keeper.done {
-        let lost = lost::by(instance).unwrap_or_else(|| "what it had not written is lost".to_owned());
+fn ended_before(
+    instance: &Instance,
+    info: &Info,
+    stats: Option<&Path>,
+    supervisor: &mut Supervisor,
+) -> Result<()> {
+    while !supervisor.done && supervisor.hear() {}
+    if !supervisor.done {
+        let lost = data_loss::by(instance).unwrap_or_else(|| "what it had not written is lost".to_owned());
         return Err(Failure::new(
             info.src.display(),
             format!("terrace's daemon died before the command ended: {lost}"),
@@ -144,20 +154,20 @@ fn ended_before(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: 
 }
 
 /// Stops an instance that lives. Statistics are taken when all is written.
-fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Keeper) -> Result<()> {
+fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
     let flushed = flush(instance);
     // Its daemon may be another by now than the one that it began with.
     let now = instance.info();
     let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
-    let stopped = running::ask(instance, Stop { lazy: true, lose: true });
+    let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
     // It may have died when it was about to be asked.
-    if stopped.is_err() && running::has_died(instance) {
-        return ended_before(instance, info, stats, keeper);
+    if stopped.is_err() && commands::has_died(instance) {
+        return ended_before(instance, info, stats, supervisor);
     }
     // If it is in use, the daemon stays until its users close their files.
     let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);
     if !in_use {
-        running::wait_for_end(instance, END_WITHIN);
+        commands::wait_for_end(instance, END_WITHIN);
     }
     if let Some((path, stat)) = final_stats {
         write_stats(path, &stat?)?;
@@ -169,13 +179,13 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
     match (flushed, stopped) {
         (_, Ok(stopped)) => match stopped.lost {
             Some(lost) => {
-                Err(failed(format!("{}: lost, the source does not take it", lost::described(&lost))))
+                Err(failed(format!("{}: lost, the source does not take it", data_loss::described(&lost))))
             }
             // Data after the answer: the last writes of mappings, for example.
             _ if in_use => Ok(()),
             _ => {
-                let lost = lost::by(instance).map(|lost| format!("{lost}: lost"));
-                lost.or_else(|| lost::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
+                let lost = data_loss::by(instance).map(|lost| format!("{lost}: lost"));
+                lost.or_else(|| data_loss::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
             }
         },
         (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {no}"))),
@@ -186,7 +196,7 @@ fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, keeper: &mut Kee
 fn flush(instance: &Instance) -> std::result::Result<Done, CommandError> {
     let start = Instant::now();
     loop {
-        match running::ask(instance, Flush {}) {
+        match commands::ask(instance, Sync {}) {
             Err(no) if no.code == ErrorCode::Failed && start.elapsed() < FLUSH_WITHIN => {
                 std::thread::sleep(Duration::from_millis(250));
             }

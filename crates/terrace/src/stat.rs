@@ -9,19 +9,19 @@ use terrace_api::control::{Command, Mrc, Stat};
 use terrace_api::stats::{self, StatReport};
 
 use crate::cli;
+use crate::commands;
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::instance::{self, Info, Instance};
-use crate::running;
 
 /// Once, or for ever with `--watch`.
 pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
     let every = args.watch.map(interval).transpose()?;
     loop {
         let text = match &args.mnt {
-            Some(mnt) => one(&running::find(mnt)?, args)?,
+            Some(mnt) => one(&commands::find(mnt)?, args)?,
             None => all(args)?,
         };
-        if !running::print(&text) {
+        if !commands::print(&text) {
             return Ok(ExitCode::SUCCESS);
         }
         match every {
@@ -58,7 +58,7 @@ fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<String> 
         stat.mrc = Some(ask(instance, info, Mrc {})?.mrc);
     }
     match args.json {
-        true => Ok(running::json(&stat)),
+        true => Ok(commands::json(&stat)),
         false => Ok(table::of(&stat)),
     }
 }
@@ -75,12 +75,12 @@ pub fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
         restarts: info.restarts,
         last_death: info.last_death.clone(),
         version: info.version.clone(),
-        keeper_lives: answer.keeper_lives,
+        supervisor_lives: answer.supervisor_lives,
     };
     Ok(StatReport { cache: *answer.stat, instance, mrc: None })
 }
 
 fn ask<C: Command>(instance: &Instance, info: &Info, command: C) -> Result<C::Reply> {
-    running::ask(instance, command)
+    commands::ask(instance, command)
         .map_err(|no| Failure::new(info.mnt.display(), no, "see its log in the runtime directory"))
 }

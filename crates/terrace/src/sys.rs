@@ -1,6 +1,6 @@
 //! The few system calls that no safe crate has: fork and clone, the signal mask, signalfd.
 //!
-//! Everything here is for single-threaded moments of a process (the command before it does anything, the keeper always).
+//! Everything here is for single-threaded moments of a process (the command before it does anything, the supervisor always).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

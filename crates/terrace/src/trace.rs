@@ -13,9 +13,9 @@ use terrace_api::capture::{Summary, SummaryReport};
 use terrace_api::control::ErrorCode;
 
 use crate::cli;
+use crate::commands;
 use crate::control::{Client, Frame, Frames};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
-use crate::running;
 use crate::size::{Size, human};
 use crate::sys::{self, SignalNumber};
 
@@ -37,7 +37,7 @@ struct Limits {
 /// Records until the time is over, the file is full, or a signal ends it.
 pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
     let limits = limits(args)?;
-    let (instance, info) = running::find(&args.mnt)?;
+    let (instance, info) = commands::find(&args.mnt)?;
     let mut out = Output::create(&args.output, &info.mnt)?;
     // Before the recording begins, so that none is lost.
     sys::block(SIGNALS);
@@ -55,10 +55,10 @@ pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
     })?;
     let summary = receive(&mut frames, &signals, &limits, &mut out)?;
     let text = match args.json {
-        true => running::json(&SummaryReport { schema: Schema::V1, file: args.output.clone(), summary }),
+        true => commands::json(&SummaryReport { schema: Schema::V1, file: args.output.clone(), summary }),
         false => told(&summary, &args.output),
     };
-    running::print(&text);
+    commands::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -158,21 +158,21 @@ fn readable(frames: &Frames, signals: &impl std::os::fd::AsFd, end: Option<Insta
 }
 
 fn told(summary: &Summary, file: &Path) -> String {
-    let Summary { seconds, accesses, bytes, fast_door, main_door, lost } = summary;
+    let Summary { seconds, accesses, bytes, preload, fuse, lost } = summary;
     format!(
         "{accesses} page accesses in {seconds:.1} s written to {} ({})\n\
-         \x20 fast door   {} hits, {} misses\n\
-         \x20 main door   {} hits, {} misses, {} written\n\
-         \x20 lost        {} of the fast door, {} of the main door, {} unclear\n",
+         \x20 preload path   {} hits, {} misses\n\
+         \x20 mount path   {} hits, {} misses, {} written\n\
+         \x20 lost        {} of the preload path, {} of the mount path, {} unclear\n",
         file.display(),
         human(*bytes),
-        fast_door.hits,
-        fast_door.misses,
-        main_door.hits,
-        main_door.misses,
-        main_door.writes,
-        lost.fast_door,
-        lost.main_door,
+        preload.hits,
+        preload.misses,
+        fuse.hits,
+        fuse.misses,
+        fuse.writes,
+        lost.preload,
+        lost.fuse,
         lost.unclear,
     )
 }
@@ -181,7 +181,7 @@ fn told(summary: &Summary, file: &Path) -> String {
 mod tests {
     use super::*;
     use terrace_api::capture::Lost;
-    use terrace_api::capture::summary::{FastDoor, MainDoor};
+    use terrace_api::capture::summary::{MountPath, PreloadPath};
 
     #[test]
     fn what_was_lost_is_told() {
@@ -189,14 +189,14 @@ mod tests {
             seconds: 1.5,
             accesses: 7,
             bytes: 2048,
-            fast_door: FastDoor { hits: 5, misses: 2 },
-            main_door: MainDoor { writes: 1, ..MainDoor::default() },
-            lost: Lost { fast_door: 3, ..Lost::default() },
+            preload: PreloadPath { hits: 5, misses: 2 },
+            fuse: MountPath { writes: 1, ..MountPath::default() },
+            lost: Lost { preload: 3, ..Lost::default() },
         };
         assert_eq!(
             told(&summary, Path::new("/tmp/t")),
-            "7 page accesses in 1.5 s written to /tmp/t (2.00 KiB)\n  fast door   5 hits, 2 misses\n  main door   0 hits, \
-             0 misses, 1 written\n  lost        3 of the fast door, 0 of the main door, 0 unclear\n"
+            "7 page accesses in 1.5 s written to /tmp/t (2.00 KiB)\n  preload path   5 hits, 2 misses\n  mount path   0 hits, \
+             0 misses, 1 written\n  lost        3 of the preload path, 0 of the mount path, 0 unclear\n"
         );
     }
 }

@@ -8,22 +8,22 @@ pub struct Access {
     /// A write; false also where the format does not say.
     pub write: bool,
     /// The way it came, where the format says so.
-    pub door: Option<Door>,
+    pub via: Option<AccessPath>,
     /// Milliseconds on the trace's own clock, 0 where there is none.
     pub time_ms: u64,
 }
 
 impl Access {
     pub(super) fn of(key: u64) -> Access {
-        Access { key, write: false, door: None, time_ms: 0 }
+        Access { key, write: false, via: None, time_ms: 0 }
     }
 }
 
 /// The way by which an access came into terrace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum AccessPath {
     /// Through the mount.
-    Main,
+    Fuse,
     /// Through the preload library, without a system call.
-    Fast,
+    Preload,
 }

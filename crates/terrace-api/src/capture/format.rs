@@ -18,7 +18,7 @@
 //!
 //! | low bits | record | the other bits, and what follows |
 //! |---|---|---|
-//! | 0 | access | bit 2: write; bit 3: fast door; bits 4-7: step |
+//! | 0 | access | bit 2: write; bit 3: preload path; bits 4-7: step |
 //! | 1 | loss | 0; varint: accesses that were not recorded, between the records before and after |
 //! | 2 | time | 0; varint: ticks since the last time record, or since the start |
 //!
@@ -29,7 +29,7 @@
 //! Records are written whole, in batches; a capture that was killed ends between two of them, and one cut by other
 //! means is read up to the cut, where the error says how to repair it.
 
-use super::access::{Access, Door};
+use super::access::{Access, AccessPath};
 
 /// The first bytes of a capture. The first is not text, the last tells a file mangled as text.
 pub const MAGIC: [u8; 8] = *b"\x89TRACE\r\n";
@@ -76,7 +76,7 @@ pub struct Event {
     /// A write.
     pub write: bool,
     /// The way it came.
-    pub door: Door,
+    pub via: AccessPath,
     /// Milliseconds since the start of the capture. Recorded in whole ticks; a time before the last one's counts as
     /// the last one's.
     pub time_ms: u64,
@@ -86,7 +86,7 @@ impl Event {
     /// As all formats have it.
     pub fn access(&self) -> Access {
         let key = page_key(self.object, self.page);
-        Access { key, write: self.write, door: Some(self.door), time_ms: self.time_ms }
+        Access { key, write: self.write, via: Some(self.via), time_ms: self.time_ms }
     }
 }
 

@@ -27,7 +27,7 @@ mod reader;
 pub mod summary;
 mod writer;
 
-pub use access::{Access, Door};
+pub use access::{Access, AccessPath};
 pub use error::{At, Error};
 pub use format::{Event, Header, Record, page_key};
 pub use importers::{Column, Format, Options, Reader};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::access::Door;
+use super::access::AccessPath;
 use super::error::Error;
 use super::format::{
     ACCESS, Broken, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, OBJECT, RECORD_MAX, Record, TIME,
@@ -102,9 +102,9 @@ impl Decoder {
             step => (self.last.object, self.last.page.wrapping_add(u64::from(step))),
         };
         (self.last.object, self.last.page) = (object, page);
-        let door = if first & FAST != 0 { Door::Fast } else { Door::Main };
+        let via = if first & FAST != 0 { AccessPath::Preload } else { AccessPath::Fuse };
         let time_ms = self.last.tick.saturating_mul(u64::from(self.header.tick_ms));
-        Ok(Event { object, page, write: first & WRITE != 0, door, time_ms })
+        Ok(Event { object, page, write: first & WRITE != 0, via, time_ms })
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn event(object: u64, page: u64) -> Event {
-        Event { object, page, write: false, door: Door::Main, time_ms: 0 }
+        Event { object, page, write: false, via: AccessPath::Fuse, time_ms: 0 }
     }
 
     fn read(bytes: Vec<u8>) -> Vec<Result<Record, Error>> {

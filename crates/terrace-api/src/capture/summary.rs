@@ -34,16 +34,16 @@ pub struct Summary {
     /// Size of the capture, bytes.
     pub bytes: u64,
     /// Accesses on the preload path.
-    pub fast_door: FastDoor,
+    pub preload: PreloadPath,
     /// Accesses on the mount path.
-    pub main_door: MainDoor,
+    pub fuse: MountPath,
     /// Accesses that are missing.
     pub lost: Lost,
 }
 
 /// Recorded page accesses on the preload path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FastDoor {
+pub struct PreloadPath {
     /// Pages read from the cache.
     pub hits: u64,
     /// Pages read from the source.
@@ -52,7 +52,7 @@ pub struct FastDoor {
 
 /// Recorded page accesses on the mount path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MainDoor {
+pub struct MountPath {
     /// Pages read from the cache.
     pub hits: u64,
     /// Pages read from the source.
@@ -65,9 +65,9 @@ pub struct MainDoor {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// On the mount path: the list was full.
-    pub main_door: u64,
+    pub fuse: u64,
     /// On the preload path: a lane was full.
-    pub fast_door: u64,
+    pub preload: u64,
     /// Read, but not reported in time or not credibly: threads that died, files that were forgotten meanwhile.
     pub unclear: u64,
 }
@@ -75,6 +75,6 @@ pub struct Lost {
 impl Lost {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.main_door.saturating_add(self.fast_door).saturating_add(self.unclear)
+        self.fuse.saturating_add(self.preload).saturating_add(self.unclear)
     }
 }

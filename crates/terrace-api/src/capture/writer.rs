@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::access::Door;
+use super::access::AccessPath;
 use super::format::{
     ACCESS, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, OBJECT, RECORD_MAX, STEP_MAX, TIME,
     VERSION, WRITE, varint, zigzag,
@@ -48,7 +48,8 @@ impl<W: Write> Writer<W> {
             varint(&mut self.batch, tick - self.last.tick);
             self.last.tick = tick;
         }
-        let flags = if event.write { WRITE } else { 0 } | if event.door == Door::Fast { FAST } else { 0 };
+        let flags =
+            if event.write { WRITE } else { 0 } | if event.via == AccessPath::Preload { FAST } else { 0 };
         let step = event.page.wrapping_sub(self.last.page);
         if event.object != self.last.object {
             self.batch.push(ACCESS | flags | OBJECT << 4);
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     fn event(object: u64, page: u64) -> Event {
-        Event { object, page, write: false, door: Door::Main, time_ms: 0 }
+        Event { object, page, write: false, via: AccessPath::Fuse, time_ms: 0 }
     }
 
     /// The bytes are the format: a change of them needs a new version.
@@ -116,7 +117,7 @@ mod tests {
         let header = Header { page_bytes: 4096, start_ms: 0x0102_0304, tick_ms: 10 };
         let mut writer = Writer::new(Vec::new(), &header);
         writer.access(&event(7, 0)).unwrap();
-        writer.access(&Event { write: true, door: Door::Fast, time_ms: 29, ..event(7, 1) }).unwrap();
+        writer.access(&Event { write: true, via: AccessPath::Preload, time_ms: 29, ..event(7, 1) }).unwrap();
         writer.access(&event(7, 0)).unwrap();
         writer.lost(300).unwrap();
         writer.lost(0).unwrap();

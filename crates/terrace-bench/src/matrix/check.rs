@@ -143,7 +143,7 @@ impl Spec {
         }
         for (i, s) in self.system.iter().enumerate() {
             let key = |name: &str| format!("system.{i}.{name}");
-            let terrace = matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMainDoor);
+            let terrace = matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMount);
             let command = s.kind == SystemKind::Command;
             check_name(&key("name"), &s.name, self.system[..i].iter().map(|o| &o.name))?;
             let given = [

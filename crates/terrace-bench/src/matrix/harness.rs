@@ -201,8 +201,8 @@ impl<'a> Harness<'a> {
     }
 
     fn setting<'b>(&'b self, setup: &'b systems::Setup, planned: &Planned<'_>) -> Setting<'b> {
-        let two_doors = planned.system.kind == SystemKind::Terrace;
-        self.systems.setting(&setup.places, planned.seed, setup.direct, two_doors)
+        let two_paths = planned.system.kind == SystemKind::Terrace;
+        self.systems.setting(&setup.places, planned.seed, setup.direct, two_paths)
     }
 
     /// The load's own check on the plain directory, when the system is gone.

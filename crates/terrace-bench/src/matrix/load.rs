@@ -41,8 +41,8 @@ pub struct Setting<'a> {
     pub seed: u64,
     /// Past the page cache.
     pub direct: bool,
-    /// terrace serves by both doors.
-    pub two_doors: bool,
+    /// terrace serves by both paths.
+    pub two_paths: bool,
 }
 
 /// The step whose meters count.
@@ -147,7 +147,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// What comes after it: by both doors, where there are two.
+    /// What comes after it: by both paths, where there are two.
     pub fn verify_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps: Vec<Step> =
             self.spec.verify.iter().map(|line| self.shell(VERIFY, line, setting, 0)).collect();
@@ -163,7 +163,7 @@ impl<'a> Load<'a> {
                     ("content", self.content.name().to_string()),
                 ];
                 let verify = worker_step(setting.places, VERIFY, "verify", &options);
-                if setting.two_doors {
+                if setting.two_paths {
                     let without = ["env", "-u", "LD_PRELOAD"].map(String::from).into_iter();
                     steps.push(Step::new(VERIFY, without.chain(verify.argv.clone())));
                 }

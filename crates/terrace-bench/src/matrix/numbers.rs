@@ -34,9 +34,9 @@ impl Numbers {
             LoadKind::Command => of_command(load, outcome)?,
         };
         numbers.metrics.insert("foreign_cpu_percent".into(), outcome.foreign_cpu() * 100.0);
-        if let Some(door) = outcome.door {
-            numbers.metrics.insert("preload_hit_mib".into(), door.hit_bytes as f64 / MIB as f64);
-            numbers.metrics.insert("preload_miss_mib".into(), door.miss_bytes as f64 / MIB as f64);
+        if let Some(preload) = outcome.preload {
+            numbers.metrics.insert("preload_hit_mib".into(), preload.hit_bytes as f64 / MIB as f64);
+            numbers.metrics.insert("preload_miss_mib".into(), preload.miss_bytes as f64 / MIB as f64);
         }
         Ok(numbers)
     }
@@ -133,11 +133,11 @@ const MISSES_MIN: f64 = 0.001;
 /// Why a run of terrace measured another path than was meant.
 pub fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) -> Option<String> {
     let wanted = load.spec.preload?;
-    let Some(door) = outcome.door else {
+    let Some(preload) = outcome.preload else {
         return Some("terrace stat did not answer: nobody knows which path was used".into());
     };
     let hits_only = load.spec.expect == Some(Expect::Hits);
-    let served = door.hit_bytes + if hits_only { 0 } else { door.miss_bytes };
+    let served = preload.hit_bytes + if hits_only { 0 } else { preload.miss_bytes };
     let block = super::spec::block_bytes(&load.spec.bs).unwrap_or(0) as f64;
     let read = metrics.get("bytes").copied().or_else(|| Some(metrics.get("ops")? * block)).unwrap_or(0.0);
     let share = served as f64 / read.max(1.0);
@@ -192,7 +192,7 @@ fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Sta
     let told = format!("the memory limit did not bind: {used:.0} of {} MiB used", limit / MIB);
     match system {
         SystemKind::Direct => None,
-        SystemKind::Terrace | SystemKind::TerraceMainDoor => {
+        SystemKind::Terrace | SystemKind::TerraceMount => {
             let evicted = stats.map_or(0, |stats| stats.reclaim.pgsteal);
             (evicted == 0).then(|| format!("{told}, and terrace evicted nothing"))
         }
@@ -208,7 +208,7 @@ fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Sta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::Door;
+    use crate::steps::PreloadBytes;
     use terrace_api::stats::Reclaim;
 
     fn metrics(pairs: &[(&str, f64)]) -> Metrics {
@@ -271,11 +271,11 @@ mod tests {
         };
         let (hits, any) = (spec("expect = \"hits\""), spec(""));
         let read = metrics(&[("ops", 10.0)]);
-        let judge = |spec: &crate::matrix::spec::Spec, door| {
-            let outcome = Outcome { door, ..Outcome::default() };
+        let judge = |spec: &crate::matrix::spec::Spec, preload| {
+            let outcome = Outcome { preload, ..Outcome::default() };
             other_path(&Load::new(spec, &spec.load[0], "random", 1), &outcome, &read)
         };
-        let mixed = Some(Door { hit_bytes: 20_480, miss_bytes: 20_400 });
+        let mixed = Some(PreloadBytes { hit_bytes: 20_480, miss_bytes: 20_400 });
         assert_eq!(judge(&any, mixed), None);
         assert!(judge(&hits, mixed).unwrap().contains("50.0 %"));
         assert!(judge(&any, None).is_some());

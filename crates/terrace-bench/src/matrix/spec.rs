@@ -157,8 +157,8 @@ pub enum SystemKind {
     KernelMglru,
     /// `terrace run`.
     Terrace,
-    /// `terrace run --no-fast-door`.
-    TerraceMainDoor,
+    /// `terrace run --no-preload`.
+    TerraceMount,
     /// The file system with O_DIRECT.
     Direct,
     /// A file system on a compressed RAM disk.
@@ -417,7 +417,7 @@ impl SystemKind {
             SystemKind::Kernel => "kernel",
             SystemKind::KernelMglru => "kernel-mglru",
             SystemKind::Terrace => "terrace",
-            SystemKind::TerraceMainDoor => "terrace-main-door",
+            SystemKind::TerraceMount => "terrace-mount",
             SystemKind::Direct => "direct",
             SystemKind::Zram => "zram",
             SystemKind::PassThrough => "pass-through",

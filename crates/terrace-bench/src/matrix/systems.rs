@@ -84,9 +84,9 @@ impl<'a> Systems<'a> {
         places: &'b Places,
         seed: u64,
         direct: bool,
-        two_doors: bool,
+        two_paths: bool,
     ) -> Setting<'b> {
-        Setting { places, here: &self.here, seed, direct, two_doors }
+        Setting { places, here: &self.here, seed, direct, two_paths }
     }
 
     /// The data that a run of this load changes; gone when dropped.
@@ -113,7 +113,7 @@ impl<'a> Systems<'a> {
             self.trees.prepare(load, &self.places, &step, cleanup)?;
         }
         match system.kind {
-            SystemKind::Terrace | SystemKind::TerraceMainDoor => self.prepare_terrace(system, load),
+            SystemKind::Terrace | SystemKind::TerraceMount => self.prepare_terrace(system, load),
             SystemKind::Zram if self.zram.is_none() => {
                 let file = load.file().ok_or("zram wants a load with a data set")?;
                 let mib = load.file_mib.unwrap_or(0) + load.written_mib();
@@ -184,9 +184,9 @@ impl<'a> Systems<'a> {
             SystemKind::PassThrough => setup.system = System::PassThrough { threads: PASS_THROUGH_THREADS },
             SystemKind::KernelMglru => set_mglru("y", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?,
             SystemKind::Direct => setup.direct = true,
-            SystemKind::Terrace | SystemKind::TerraceMainDoor => {
+            SystemKind::Terrace | SystemKind::TerraceMount => {
                 let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
-                setup.system = System::Terrace { memory, fast_door: preload };
+                setup.system = System::Terrace { memory, preload };
                 cleanup.note(Made::Fuse(setup.places.data.clone())).map_err(|e| e.to_string())?;
             }
             SystemKind::Zram => {
@@ -230,7 +230,7 @@ fn largest_memory(
     probe: u64,
     steps: &[Step],
 ) -> Result<u64, String> {
-    let system = System::Terrace { memory: probe, fast_door: true };
+    let system = System::Terrace { memory: probe, preload: true };
     let end = system::run(places, &system, Some(limit), steps)?.end;
     // A load that is small or short leaves some of the probe unused.
     let used = end.stats.as_ref().map_or(probe, |stats| stats.cache.memory.used_bytes);

@@ -101,11 +101,11 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
-    /// Sends the fast door's readers of this file to the main door, or no longer: somebody has it open for writing behind the kernel's page cache.
+    /// Sends the preload path's readers of this file to the mount path, or no longer: somebody has it open for writing behind the kernel's page cache.
     pub fn set_slow(&self, slow: bool) {
         self.set_flag(FLAG_SLOW, slow);
     }
-    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The door sets it, too, when the
+    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The via sets it, too, when the
     /// client announces it; who counts the writers takes it back.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);

@@ -1,6 +1,6 @@
 //! How far a sequential reader past the kernel's page cache is read ahead.
 
-use terrace_shm::RUN_PAGES;
+use terrace_shm::BLOCK_PAGES;
 
 /// Sequential reads that miss: where the last one ended, and how far it read ahead.
 ///
@@ -17,9 +17,9 @@ impl Readahead {
     pub(crate) fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
         let sequential = first == self.next && first > 0;
         let window = match (sequential, self.window) {
-            (false, _) if first == 0 => RUN_PAGES as u64,
+            (false, _) if first == 0 => BLOCK_PAGES as u64,
             (false, _) => 0,
-            (true, 0) => RUN_PAGES as u64,
+            (true, 0) => BLOCK_PAGES as u64,
             (true, w) => w * 2,
         };
         self.window = window.min(window_max);

@@ -1,9 +1,42 @@
 //! Walks index, frames, policy and dirty sets, and reports inconsistencies.
 
 use crate::context::Context;
+use crate::file::dirty_pages::DirtyPages;
+use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
+use crate::state::State as CacheState;
 use std::sync::atomic::Ordering;
 use terrace_shm::State;
+use terrace_shm::index::Place;
+
+/// A resident page as the index has it.
+struct Found {
+    page: u64,
+    place: Place,
+    frame: u32,
+    flags: u8,
+}
+
+/// What does not agree about one resident page.
+fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: Found) -> Vec<String> {
+    let Found { page, place, frame, flags } = found;
+    let mut bad = Vec::new();
+    let mut expect = |holds: bool, why: &dyn Fn() -> String| {
+        if !holds {
+            bad.push(why());
+        }
+    };
+    expect(state.pages.place_of(frame) == Some(place), &|| "the frame's owner is another".into());
+    expect(!state.frames.is_free(frame), &|| "the frame is free".into());
+    let agree = dirty_pages.dirty.contains(&page) == (flags & DIRTY != 0)
+        && dirty_pages.unstable.contains_key(&page) == (flags & UNSTABLE != 0);
+    expect(agree, &|| format!("dirty set and flags ({flags}) disagree"));
+    let known = state.pages.index.get(place).state() != State::Present || state.lru.policy.contains(frame);
+    expect(known, &|| "unknown to the policy".into());
+    let within = page * (terrace_shm::PAGE_SIZE as u64) < o.size() || flags & HELD != 0;
+    expect(within, &|| format!("beyond the end of the file ({})", o.size()));
+    bad
+}
 
 /// Disagreements; empty = all is well. Holds the state lock all the while.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
@@ -24,28 +57,13 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
             }
             let Some(frame) = e.frame() else { return };
             named += 1;
-            let what = format!("object {} page {page} frame {frame}", o.id());
             let flags = cx.handles.frame_flags(frame).load(Ordering::Relaxed);
             for (count, flag) in flagged.iter_mut().zip([DIRTY, WRITEBACK, UNSTABLE]) {
                 *count += u64::from(flags & flag != 0);
             }
-            if state.pages.place_of(frame) != Some(place) {
-                bad.push(format!("{what}: the frame's owner is another"));
-            }
-            if state.frames.is_free(frame) {
-                bad.push(format!("{what}: the frame is free"));
-            }
-            if dirty_pages.dirty.contains(&page) != (flags & DIRTY != 0)
-                || dirty_pages.unstable.contains_key(&page) != (flags & UNSTABLE != 0)
-            {
-                bad.push(format!("{what}: dirty set and flags ({flags}) disagree"));
-            }
-            if e.state() == State::Present && !state.lru.policy.contains(frame) {
-                bad.push(format!("{what}: unknown to the policy"));
-            }
-            if page * terrace_shm::PAGE_SIZE as u64 >= o.size() && flags & HELD == 0 {
-                bad.push(format!("{what}: beyond the end of the file ({})", o.size()));
-            }
+            let what = format!("object {} page {page} frame {frame}", o.id());
+            let page_bad = check_page(&state, o, &dirty_pages, Found { page, place, frame, flags });
+            bad.extend(page_bad.into_iter().map(|why| format!("{what}: {why}")));
         });
     }
     match &state.compressed {

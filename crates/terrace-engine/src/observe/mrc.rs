@@ -234,14 +234,14 @@ impl Sampling {
     fn counted(&self, written: u64) -> Counted {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, clients) = (&self.cx.counters, self.cx.read_totals());
-        let (main_misses, donated) = (get(&c.miss_pages), get(&c.donations_taken) + get(&c.donations_read));
+        let (main_misses, filled) = (get(&c.miss_pages), get(&c.fills_taken) + get(&c.fills_read));
         // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
         let below = self.cx.compressed_hits(&clients);
         let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);
         Counted {
             hits: (get(&c.hit_pages) + clients.hits).saturating_sub(below),
             misses: main_misses + clients.misses + below,
-            known_misses: main_misses + donated + promoted,
+            known_misses: main_misses + filled + promoted,
             written,
         }
     }

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_api::stats::{FastDoor, GenerationRow, MainDoor, Memory, Reclaim, Schema, Stats, Writeback};
+use terrace_api::stats::{GenerationRow, Memory, MountPath, PreloadPath, Reclaim, Schema, Stats, Writeback};
 use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
@@ -14,7 +14,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let fast = rings.totals();
     let tier_hits = cx.compressed_hits(&rings.read_totals());
     let state = cx.state.lock();
-    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.books_bytes());
+    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes());
     let (books, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
     let metadata = books.total();
     let pages = u64::from(state.frames.in_use());
@@ -37,26 +37,26 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
             huge_bytes: (state.huge_chunks.len() * terrace_shm::layout::HUGE) as u64,
             index_bytes: books.index.total() as u64,
         },
-        fast_door: FastDoor {
+        preload: PreloadPath {
             clients: rings.count(),
             hits: fast.hits,
             hit_bytes: fast.hit_bytes,
             misses: fast.misses,
             miss_bytes: fast.miss_bytes,
             fallbacks: fast.fallbacks,
-            donations: fast.donations,
-            donations_dropped: fast.donations_dropped,
+            fills: fast.fills,
+            fills_dropped: fast.fills_dropped,
             retries: fast.retries,
-            donations_taken: get(&d.donations_taken),
-            donations_refused: get(&d.donations_refused),
-            donations_read: get(&d.donations_read),
+            fills_taken: get(&d.fills_taken),
+            fills_refused: get(&d.fills_refused),
+            fills_read: get(&d.fills_read),
         },
-        main_door: MainDoor {
+        fuse: MountPath {
             reads: get(&d.reads),
             read_bytes: get(&d.read_bytes),
             hits: get(&d.hit_pages),
             misses: get(&d.miss_pages),
-            passed_on: c.passed_on,
+            not_admitted: c.not_admitted,
             writes: get(&d.writes),
             write_bytes: get(&d.write_bytes),
         },

@@ -97,7 +97,7 @@ impl Cursors {
         for (i, c) in self.0.iter_mut().enumerate() {
             let lane = ring.lane(i);
             let lost_by_now = lane.ends.lost.load(Ordering::Relaxed);
-            lost.fast_door = lost.fast_door.saturating_add(lost_by_now.wrapping_sub(c.lost));
+            lost.preload = lost.preload.saturating_add(lost_by_now.wrapping_sub(c.lost));
             c.lost = lost_by_now;
             let head = lane.ends.head.load(Ordering::Acquire);
             if head == c.next {
@@ -193,7 +193,7 @@ impl Recorder {
     /// Takes the records of both paths.
     fn gather(&mut self, now_ns: u64) {
         let (main, lost) = self.cx.access_log.take();
-        self.lost.main_door = self.lost.main_door.saturating_add(lost);
+        self.lost.fuse = self.lost.fuse.saturating_add(lost);
         let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
         // Within one path the order is known even where its clock is too coarse.
@@ -202,9 +202,9 @@ impl Recorder {
             if self.pending.len() < PENDING_MAX {
                 self.pending.push(n);
             } else if matches!(n.kind, Kind::FastHit | Kind::FastMiss) {
-                self.lost.fast_door = self.lost.fast_door.saturating_add(n.pages);
+                self.lost.preload = self.lost.preload.saturating_add(n.pages);
             } else {
-                self.lost.main_door = self.lost.main_door.saturating_add(n.pages);
+                self.lost.fuse = self.lost.fuse.saturating_add(n.pages);
             }
         }
         self.pending.sort_by_key(|n| n.at_ns);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_door_tells_hits_misses_and_writes_in_order() {
+    fn mount_reads_and_writes_are_recorded_in_order() {
         let engine = engine();
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
@@ -349,7 +349,7 @@ mod tests {
             engine.cx.note_access(&o, 4096, 8192, Kind::MainHit);
         }
         let (got, lost) = all(recorder);
-        assert_eq!((got.len(), lost.main_door), (2 * NOTED_MAX, 10));
+        assert_eq!((got.len(), lost.fuse), (2 * NOTED_MAX, 10));
         assert_eq!(engine.recording.bytes(), 0);
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     use crate::{AccessPath, Engine, ObjectRef};
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
-    use terrace_shm::compress::Mode;
+    use terrace_shm::compress::CompressionMode;
     use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
     type Interruption = Box<dyn FnOnce()>;
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn promotion_decompresses_without_the_state_lock() {
-        let s = Squeezed::new(Mode::Mixed);
+        let s = Squeezed::new(CompressionMode::Mixed);
         DECOMPRESSED.set(0);
         for page in 0..PAGES / 2 {
             assert_eq!(promote_page(&s.engine.cx, &s.o, page), Ok(()));
@@ -99,13 +99,13 @@ mod tests {
             assert_eq!(s.read(page), expected);
         }
         assert_eq!(DECOMPRESSED.get(), PAGES, "each page once, by read or by write");
-        assert_eq!((s.stats().pgpromote, s.stats().pages), (PAGES, 0));
+        assert_eq!((s.stats().pgpromote_success, s.stats().pages), (PAGES, 0));
         s.agrees();
     }
 
     /// Promotes page 3 while `happens` changes it; the page then reads as `expected`, if it is there.
     fn promoted_while(what: &str, expected: Option<Vec<u8>>, happens: fn(&Arc<Engine>, &ObjectRef)) {
-        for codec in [Mode::Lz4, Mode::Dense] {
+        for codec in [CompressionMode::Lz4, CompressionMode::Dense] {
             let s = Squeezed::new(codec);
             let (engine, o) = (s.engine.clone(), s.o.clone());
             INTERRUPTION.set(Some(Box::new(move || happens(&engine, &o))));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn promotion_follows_a_page_that_compaction_moves() {
-        let s = Squeezed::new(Mode::Lz4);
+        let s = Squeezed::new(CompressionMode::Lz4);
         let (engine, o) = (s.engine.clone(), s.o.clone());
         INTERRUPTION.set(Some(Box::new(move || {
             // As compaction does: the page's entry says something else, and so does not agree any more.
@@ -175,7 +175,7 @@ mod tests {
         })));
         assert_eq!(promote_page(&s.engine.cx, &s.o, 3), Ok(()));
         assert!(INTERRUPTION.take().is_none());
-        assert_eq!((s.state(3), s.stats().pgpromote), (EntryState::Present, 1));
+        assert_eq!((s.state(3), s.stats().pgpromote_success), (EntryState::Present, 1));
         assert!(s.read(3) == content(3));
         s.agrees();
     }
@@ -183,7 +183,7 @@ mod tests {
     /// No device is served yet: what an entry says to be on one is read from the source, and written as any other.
     #[test]
     fn page_on_a_device_that_nobody_serves_is_read_from_the_source() {
-        let s = Squeezed::new(Mode::Lz4);
+        let s = Squeezed::new(CompressionMode::Lz4);
         for page in [3, 4, 5] {
             let mut state = s.engine.cx.state.lock();
             let place = state.pages.index.find(s.o.slot_index(), page).unwrap();
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn damaged_page_is_dropped_not_promoted() {
-        let s = Squeezed::new(Mode::Mixed);
+        let s = Squeezed::new(CompressionMode::Mixed);
         s.damage();
         let gone = (0..PAGES).filter(|&page| promote_page(&s.engine.cx, &s.o, page).is_err());
         let gone: Vec<u64> = gone.collect();

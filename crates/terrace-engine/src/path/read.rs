@@ -16,9 +16,9 @@ use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
-use terrace_policy::Why;
+use terrace_policy::InsertReason;
 use terrace_shm::client::{Outcome, read_resident};
-use terrace_shm::{PAGE_SIZE, RUN_PAGES};
+use terrace_shm::{BLOCK_PAGES, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Failed tries of a page before a read excludes writers: the page changes faster than the source can be
@@ -91,7 +91,7 @@ pub(crate) fn read(
             read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
         };
         if traced {
-            let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MainDoor { done: n }) = step;
+            let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MountPath { done: n }) = step;
             cx.note_access(o, at, n, Kind::MainHit);
         }
         match step {
@@ -110,7 +110,7 @@ pub(crate) fn read(
                 vain = if n + n2 == 0 { vain + 1 } else { 0 };
             }
             // A write is under way, or the page moves faster than we copy: wait for the writer.
-            Outcome::MainDoor { done: n } => {
+            Outcome::MountPath { done: n } => {
                 done += n;
                 if calm.is_none() {
                     drop(o.content.read());
@@ -127,11 +127,16 @@ pub(crate) fn read(
         }
     }
     promote::finish_read(cx, o, reader);
+    count_read(cx, done, missed);
+    Ok(done)
+}
+
+/// Counts a read of `done` bytes, of which `missed` pages were not resident.
+fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
     cx.counters.miss_pages.fetch_add(missed as u64, Ordering::Relaxed);
     let pages = done.div_ceil(PAGE_SIZE);
     cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
-    Ok(done)
 }
 
 /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
@@ -166,7 +171,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     // Only an entry distinguishes a change of its page from a change of its neighbours: without leaves, every
     // write to the file would invalidate reads that are under way.
     if state.objects.is_known(o) {
-        for page in (first..first + pages).step_by(RUN_PAGES).chain([first + pages - 1]) {
+        for page in (first..first + pages).step_by(BLOCK_PAGES).chain([first + pages - 1]) {
             state.pages.index.ensure(slot, page);
         }
     }
@@ -227,7 +232,11 @@ fn fill(
         match place {
             Some(place) => {
                 let asked_for = p.page * PAGE < end;
-                state.insert(place, p.frame, if asked_for { Why::Read } else { Why::Readahead });
+                state.insert(
+                    place,
+                    p.frame,
+                    if asked_for { InsertReason::Read } else { InsertReason::Readahead },
+                );
             }
             None => state.unclaim(p.frame),
         }
@@ -306,7 +315,7 @@ fn pass_on(
         }
         good += 1;
     }
-    state.counts.passed_on += good;
+    state.counts.not_admitted += good;
     Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
 }
 
@@ -326,7 +335,7 @@ fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
     while i < absent.len() {
-        let left_in_run = RUN_PAGES - (absent[i].0 % RUN_PAGES as u64) as usize;
+        let left_in_run = BLOCK_PAGES - (absent[i].0 % BLOCK_PAGES as u64) as usize;
         let n = left_in_run.min(absent.len() - i);
         let run = if n > 1 { state.claim_run(n) } else { None };
         for (k, &(page, before)) in absent[i..i + n].iter().enumerate() {

@@ -15,6 +15,8 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
 use crate::path::resize;
 use crate::segment::flag::{HELD, UNSTABLE};
+use crate::state::State as CacheState;
+use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{Entry, State};
@@ -53,70 +55,20 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
 
 /// Takes over all pages of the reattached objects, and empties the slots of all others.
 pub(crate) fn recover_pages(cx: &Context) -> Recovered {
-    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
-    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
-    let handles = &cx.handles;
-    let mut found = Recovered::default();
     let mut state = cx.state.lock();
-    let seg = cx.handles.segment.clone();
-    for i in 0..seg.slots_used() {
-        let slot = seg.object(i);
-        if slot.id.load(Ordering::Relaxed) != 0 && state.objects.in_slot(i).is_none() {
-            slot.root.store(0, Ordering::Release);
-            slot.id.store(0, Ordering::Release);
-        }
-    }
+    empty_unclaimed_slots(cx, &state);
     let objects: Vec<ObjectRef> = state.objects.values().cloned().collect();
     let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
     state.pages.index.recover(&slots);
-    let (mut pages, mut compressed) = (Vec::<(ObjectRef, u64, Place, Entry)>::new(), Vec::new());
-    for o in &objects {
-        state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
-            let e = state.pages.index.get(place);
-            if e.frame().is_some() {
-                pages.push((o.clone(), page, place, e));
-            } else if e.state() == State::Below {
-                compressed.push(place);
-            }
-        });
-    }
-    // They were clean, and the pool of this daemon is empty.
-    for place in compressed {
-        state.pages.make_absent(place, 0);
-    }
-    found.objects = objects.len();
+    let mut found = Recovered { objects: objects.len(), ..Recovered::default() };
     let mut kept = Vec::new();
-    // Pages of one object follow each other.
-    let mut asked = None;
-    let mut is_changed_behind = |o: &ObjectRef| {
-        let ask = || o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat));
-        match asked {
-            Some((id, changed)) if id == o.id() => changed,
-            _ => asked.insert((o.id(), ask())).1,
-        }
-    };
-    for (o, page, place, e) in pages {
-        let frame = e.frame().expect("filtered above");
-        let flags = handles.frame_flags(frame);
-        let held = flags.load(Ordering::Acquire) & HELD;
-        let busy = e.state() != State::Present;
-        if (busy && held == 0) || !state.pages.adopt_rmap(place, frame) {
-            state.pages.make_absent(place, 0);
-            found.dropped += 1;
-            continue;
-        }
-        match held {
-            0 => flags.store(0, Ordering::Release),
-            UNSTABLE if !busy && is_changed_behind(&o) => state.dirty.adopt_unstable(flags, &o, page, since),
-            _ => {
-                state.dirty.adopt(flags, &o, page, since);
-                found.dirty += 1;
+    for (o, pages) in resident_pages(&mut state, &objects) {
+        let changed = LazyCell::new(|| o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat)));
+        for page in pages {
+            if take_over(cx, &mut state, &o, &page, &changed, &mut found) {
+                kept.push(page.frame);
             }
         }
-        if busy {
-            state.pages.publish_present(place, frame);
-        }
-        kept.push(frame);
     }
     found.pages = kept.len();
     state.recover_frames(&kept);
@@ -135,6 +87,80 @@ pub(crate) fn recover_pages(cx: &Context) -> Recovered {
     }
     resize::adjust_pool(cx);
     found
+}
+
+fn empty_unclaimed_slots(cx: &Context, state: &CacheState) {
+    let seg = &cx.handles.segment;
+    for i in 0..seg.slots_used() {
+        let slot = seg.object(i);
+        if slot.id.load(Ordering::Relaxed) != 0 && state.objects.in_slot(i).is_none() {
+            slot.root.store(0, Ordering::Release);
+            slot.id.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A page that the index names with its frame.
+struct Resident {
+    page: u64,
+    place: Place,
+    frame: u32,
+    entry: Entry,
+}
+
+/// The resident pages of each object. What lies below DRAM becomes absent: it was clean, and the pool of this daemon is empty.
+fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
+    let mut below = Vec::new();
+    let of_object = |o: &ObjectRef| {
+        let mut pages = Vec::new();
+        state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
+            let entry = state.pages.index.get(place);
+            if let Some(frame) = entry.frame() {
+                pages.push(Resident { page, place, frame, entry });
+            } else if entry.state() == State::Below {
+                below.push(place);
+            }
+        });
+        (o.clone(), pages)
+    };
+    let found = objects.iter().map(of_object).collect();
+    for place in below {
+        state.pages.make_absent(place, 0);
+    }
+    found
+}
+
+/// Takes over one page; false if it is dropped. `changed`: another program has changed the file since.
+fn take_over(
+    cx: &Context,
+    state: &mut CacheState,
+    o: &ObjectRef,
+    at: &Resident,
+    changed: &LazyCell<bool, impl FnOnce() -> bool>,
+    found: &mut Recovered,
+) -> bool {
+    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
+    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
+    let flags = cx.handles.frame_flags(at.frame);
+    let held = flags.load(Ordering::Acquire) & HELD;
+    let busy = at.entry.state() != State::Present;
+    if (busy && held == 0) || !state.pages.adopt_rmap(at.place, at.frame) {
+        state.pages.make_absent(at.place, 0);
+        found.dropped += 1;
+        return false;
+    }
+    match held {
+        0 => flags.store(0, Ordering::Release),
+        UNSTABLE if !busy && **changed => state.dirty.adopt_unstable(flags, o, at.page, since),
+        _ => {
+            state.dirty.adopt(flags, o, at.page, since);
+            found.dirty += 1;
+        }
+    }
+    if busy {
+        state.pages.publish_present(at.place, at.frame);
+    }
+    true
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
         // so that metadata may grow, and a client may come, between two calls.
         let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
-        let tier = state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.books_bytes());
+        let tier =
+            state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.metadata_bytes());
         let metadata = state.metadata().total().max(full) + tables_bytes(cx, &state) + reserve + tier;
         let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
         let chunks = chunks.min(u64::from(cx.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
@@ -140,11 +141,11 @@ pub(crate) fn fit_compressed(cx: &Context) {
     // The pool has no room for more: a target beyond it would take memory from DRAM and leave it unused.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
     let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
-    let CompressedConfig { min_share, max_share, .. } = cx.config.compressed;
+    let CompressedConfig { min_percent, max_percent, .. } = cx.config.compressed;
     {
         let mut state = cx.state.lock();
         let Some(tier) = &mut state.compressed else { return };
-        tier.boundary.set_limits(share(min_share)..=share(max_share), all);
+        tier.balancer.set_limits(share(min_percent)..=share(max_percent), all);
         tier.pool.set_limit(tier.target().min(tier.pool.limit()));
     }
     shrink_compressed(cx);

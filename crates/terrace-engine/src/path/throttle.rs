@@ -33,12 +33,12 @@ impl WritebackWait {
 
 /// Pages above which writers wait.
 pub(crate) fn dirty_limit(cx: &Context) -> u64 {
-    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_percent) / 100
+    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_ratio) / 100
 }
 
 /// Pages above which background writeback starts.
 pub(crate) fn dirty_background(cx: &Context) -> u64 {
-    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_percent) / 100
+    u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_ratio) / 100
 }
 
 /// Waits until `pages` more of the object may become dirty.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use terrace_policy::Why;
+use terrace_policy::InsertReason;
 use terrace_shm::entry::Below;
 use terrace_shm::index::Place;
 use terrace_shm::protocol::withdraw;
@@ -245,7 +245,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
         state.pages.publish_present(c.place, c.frame);
         state.sampler.write(c.frame, c.resident);
         if !c.resident {
-            state.lru_add(c.frame, c.shadow, Why::Write);
+            state.lru_add(c.frame, c.shadow, InsertReason::Write);
         }
     }
     if state.dirty.totals.reclaimable() > throttle::dirty_background(cx) {

@@ -93,7 +93,7 @@ impl Clients {
     }
     /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
     /// to it, that is no close by a program.
-    pub(crate) fn is_door_thread(&self, tid: u32) -> bool {
+    pub(crate) fn is_server_thread(&self, tid: u32) -> bool {
         self.server_tid.load(Ordering::Relaxed) == tid
     }
 }

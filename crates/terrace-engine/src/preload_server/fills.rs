@@ -1,4 +1,4 @@
-//! Page fills (donations): pages that clients have read from the source, with their content or only by name.
+//! Page fills (fills): pages that clients have read from the source, with their content or only by name.
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use terrace_policy::Why;
+use terrace_policy::InsertReason;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::Ring;
@@ -59,7 +59,7 @@ struct Offer {
 
 impl Offer {
     fn read(ring: &Ring, slot: usize) -> Offer {
-        let d = ring.donation(slot);
+        let d = ring.fill(slot);
         Offer {
             slot,
             id: d.object.load(Ordering::Relaxed),
@@ -87,7 +87,7 @@ struct Fill {
 /// Takes the page fills of one client; returns the number of slots emptied.
 fn drain(cx: &Context, client: &Client) -> usize {
     let ring = &client.ring;
-    let ready: Vec<usize> = (0..ring.slots()).filter(|&i| slot::is_ready(&ring.donation(i).state)).collect();
+    let ready: Vec<usize> = (0..ring.slots()).filter(|&i| slot::is_ready(&ring.fill(i).state)).collect();
     if ready.is_empty() {
         return 0;
     }
@@ -104,20 +104,19 @@ fn drain(cx: &Context, client: &Client) -> usize {
         let place = if valid { state.pages.index.ensure(d.object.slot_index(), d.page) } else { None };
         match place {
             Some(place) => {
-                state.insert(place, d.frame, Why::Read);
-                let count =
-                    if d.len.is_some() { &cx.counters.donations_taken } else { &cx.counters.donations_read };
+                state.insert(place, d.frame, InsertReason::Read);
+                let count = if d.len.is_some() { &cx.counters.fills_taken } else { &cx.counters.fills_read };
                 count.fetch_add(1, Ordering::Relaxed);
             }
             None => {
                 state.unclaim(d.frame);
-                cx.counters.donations_refused.fetch_add(1, Ordering::Relaxed);
+                cx.counters.fills_refused.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
     drop(state);
     for &i in &ready {
-        slot::free(&ring.donation(i).state);
+        slot::free(&ring.fill(i).state);
     }
     ready.len()
 }

@@ -49,7 +49,7 @@ fn reply_to(
 ) -> io::Result<()> {
     let (reply, fds) = handle(cx, clients, c, request, cred, fd).unwrap_or_else(|e| {
         if request.op == proto::HELLO && !clients.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!("fast door: a process goes by the mount instead: {e} (said once)");
+            tracing::warn!("preload path: a process goes by the mount instead: {e} (said once)");
         }
         (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new())
     });

@@ -6,11 +6,11 @@ use crate::reclaim::cpu_headroom::CpuHeadroom;
 use crate::reclaim::evict;
 use std::num::NonZero;
 use std::time::Duration;
-use terrace_policy::boundary::Boundary;
+use terrace_policy::balancer::TierBalancer;
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// How often the boundary is looked at.
+/// How often the balancer is looked at.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
 /// When the reclaim thread last rebalanced, and its other state for that.
@@ -34,11 +34,11 @@ pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     let own = cx.state.lock().compressed.as_ref().map_or(0, |compressed| compressed.counts.compress_ns);
     let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
     if let Some(compressed) = &mut cx.state.lock().compressed {
-        (compressed.boundary.idle, compressed.boundary.given) = (free.idle, free.given);
+        (compressed.balancer.idle, compressed.balancer.cpu_share) = (free.idle, free.cpu_share);
     }
 }
 
-/// Judges the last window, and moves the boundary if need be. Returns the number of chunks.
+/// Judges the last window, and moves the balancer if need be. Returns the number of chunks.
 pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let now = cx.clock.now_ns();
     let past = now.saturating_sub(clock.at_ns);
@@ -52,20 +52,20 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let read = [clients.misses, clients.reads, clients.read_ns];
     let mut state = cx.state.lock();
     let Some(compressed) = &mut state.compressed else { return 0 };
-    let compressing = compressed.boundary.compresses();
+    let compressing = compressed.balancer.compresses();
     let moved = compressed.rebalance(hits, read, past, clock.processors);
-    let rests = compressing && !compressed.boundary.compresses();
-    let Boundary { costs, idle, given, .. } = compressed.boundary;
+    let rests = compressing && !compressed.balancer.compresses();
+    let TierBalancer { costs, idle, cpu_share, .. } = compressed.balancer;
     drop(state);
     if rests {
         tracing::info!(
-            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {given:.2} given"
+            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {cpu_share:.2} cpu_share"
         );
     }
     moved
 }
 
-/// Adjusts memory after the boundary has moved by so many chunks. Pages that leave DRAM for it are
+/// Adjusts memory after the balancer has moved by so many chunks. Pages that leave DRAM for it are
 /// compressed, as under pressure.
 pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;

@@ -18,7 +18,7 @@ pub(crate) struct CpuShare {
     /// The idle share of it, 0 to 1.
     pub idle: f64,
     /// The share of the time for which the hypervisor lets them run, 0 to 1.
-    pub given: f64,
+    pub cpu_share: f64,
 }
 
 /// Looks at the kernel's account from time to time.
@@ -51,7 +51,7 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     let [idle, all, stolen, own, waited] = std::array::from_fn(|i| now[i].saturating_sub(last[i]));
     let unused = idle + own.saturating_sub(waited);
     let of = |part: u64, whole: u64| (part as f64 / whole as f64).min(1.0);
-    (all > 0).then(|| CpuShare { idle: of(unused, all), given: of(all, all + stolen) })
+    (all > 0).then(|| CpuShare { idle: of(unused, all), cpu_share: of(all, all + stolen) })
 }
 
 /// Idle time, all time, and stolen time (in neither), ns. The first line of /proc/stat: user, nice, system,
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
         let before = [100, 1000, 7, 50, 9000];
-        let free = |idle, given| Some(CpuShare { idle, given });
+        let free = |idle, cpu_share| Some(CpuShare { idle, cpu_share });
         assert_eq!(share(before, [150, 1200, 7, 100, 9000]), free(0.5, 1.0));
         assert_eq!(share(before, [150, 1200, 207, 100, 9020]), free(0.4, 0.5));
         assert_eq!(share(before, [150, 1200, 7, 100, 9999]), free(0.25, 1.0), "however long it waited");
@@ -110,6 +110,6 @@ mod tests {
         std::thread::sleep(Duration::from_millis(300));
         let free = idle.sample((start + 10_000) * 1_000_000, 0);
         let sound = |share: f64| (0.0..=1.0).contains(&share);
-        assert!(free.is_some_and(|free| sound(free.idle) && sound(free.given)), "{free:?}");
+        assert!(free.is_some_and(|free| sound(free.idle) && sound(free.cpu_share)), "{free:?}");
     }
 }

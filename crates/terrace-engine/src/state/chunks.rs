@@ -3,7 +3,7 @@
 use crate::segment::flag::{HELD, REUSED};
 use crate::state::State;
 use std::sync::atomic::Ordering;
-use terrace_policy::{Touches, Why};
+use terrace_policy::{AccessCounts, InsertReason};
 use terrace_shm::index::Place;
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_shm::{PAGE_SIZE, State as EntryState};
@@ -92,7 +92,7 @@ impl State {
         self.free_mapped(from);
         let shadow = self.lru.policy.shadow();
         self.lru.policy.remove(from);
-        self.lru_insert(to, shadow, Why::Read, false);
+        self.lru_insert(to, shadow, InsertReason::Read, false);
         touches.set(to, count);
     }
 

@@ -13,7 +13,7 @@
 //!    [`State::shrink_compressed`](super::State::shrink_compressed).
 //!
 //! Only clean pages are compressed, so that a crash loses nothing: the next daemon begins with an empty pool.
-//! The tier's share of memory follows its benefit (`terrace-policy/src/boundary.rs`).
+//! The tier's share of memory follows its benefit (`terrace-policy/src/balancer.rs`).
 
 use crate::config::{Admit, CompressedConfig};
 use crate::file::object::Object;
@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_api::stats::CompressedTier;
 use terrace_policy::Shadow;
-use terrace_policy::boundary::{Boundary, Costs, Window};
-use terrace_shm::codec::{Codec, Coded};
+use terrace_policy::balancer::{Costs, TierBalancer, Window};
+use terrace_shm::codec::{Coded, Encoding};
 use terrace_shm::compress::Refusal;
 use terrace_shm::index::{Index, Place};
 use terrace_shm::layout::HUGE;
@@ -77,9 +77,9 @@ pub(crate) struct TierCounts {
     /// Pages that came back to DRAM.
     pub promoted: u64,
     /// Pages whose content or state changed while they were compressed.
-    pub changed: u64,
+    pub store_raced: u64,
     /// Pages that the pool had already when they came.
-    pub duplicates: u64,
+    pub duplicate_entry: u64,
     /// Pages compressed that were taken for no reason but that there was room.
     pub filling: u64,
     /// Pages compressed, whatever came of it, and the processor time that it took, putting away included, ns.
@@ -91,7 +91,7 @@ pub(crate) struct TierCounts {
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub pool: ZPool,
-    pub boundary: Boundary,
+    pub balancer: TierBalancer,
     pub counts: TierCounts,
     admit: Admit,
     /// The policy keeps shadows: those it wants.
@@ -135,7 +135,7 @@ impl Compressed {
         handles: &SegmentHandles,
     ) -> io::Result<Option<Compressed>> {
         let pool = ZPool::new(handles.segment.clone(), handles.touches.clone())?;
-        if config.codec.is_none() || config.max_share == 0 {
+        if config.codec.is_none() || config.max_percent == 0 {
             return Ok(None);
         }
         let (read, work) = (config.miss_ns, READ_WORK_NS + PAGE_WORK_NS);
@@ -143,7 +143,7 @@ impl Compressed {
         handles.segment.header().promote_at.store(PROMOTE_AT, Ordering::Relaxed);
         Ok(Some(Compressed {
             pool,
-            boundary: Boundary::new(costs),
+            balancer: TierBalancer::new(costs),
             counts: TierCounts::default(),
             admit: config.admit,
             has_ghost,
@@ -159,11 +159,11 @@ impl Compressed {
 
     /// Memory that it should have, bytes.
     pub(crate) fn target(&self) -> u64 {
-        u64::from(self.boundary.chunks()) * HUGE as u64
+        u64::from(self.balancer.chunks()) * HUGE as u64
     }
     /// Memory of its books and of the compressor, bytes.
-    pub(crate) fn books_bytes(&self) -> u64 {
-        self.pool.books_bytes() + self.compressor_bytes as u64
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        self.pool.metadata_bytes() + self.compressor_bytes as u64
     }
     /// Whether more pages fit in without others leaving.
     pub(crate) fn has_room(&self) -> bool {
@@ -178,12 +178,12 @@ impl Compressed {
     /// the last `past` ns of so many processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
-        let slowly = self.boundary.is_busy() && !self.boundary.is_least();
-        self.fill_budget = if slowly { ns as u64 / self.boundary.costs.compress.max(1) } else { u64::MAX };
+        let slowly = self.balancer.is_busy() && !self.balancer.is_least();
+        self.fill_budget = if slowly { ns as u64 / self.balancer.costs.compress.max(1) } else { u64::MAX };
     }
     /// True if it has not filled its memory since the last step, and may not fill it now.
     fn is_fill_limited(&self) -> bool {
-        self.fill_budget == 0 && !self.fills(u64::from(self.boundary.chunks_before()) * HUGE as u64)
+        self.fill_budget == 0 && !self.fills(u64::from(self.balancer.chunks_before()) * HUGE as u64)
     }
 
     /// Updates the cost of a missing page from reads of the source, `clients` being those of clients: the
@@ -197,7 +197,7 @@ impl Compressed {
         self.read_at = now;
         // Clients count, and may count nonsense.
         let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
-        let costs = &mut self.boundary.costs;
+        let costs = &mut self.balancer.costs;
         learn::<9>(&mut costs.read, ns);
         learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
     }
@@ -207,7 +207,7 @@ impl Compressed {
     /// time. A single page of 5 ms would make the tier give up all its memory; as it then compresses nothing,
     /// it would never measure a lower cost.
     fn note_unpacking(&mut self, ns: u64) {
-        let known = &mut self.boundary.costs.decompress;
+        let known = &mut self.balancer.costs.decompress;
         learn::<65>(known, (HIT_NS + ns).min(4 * *known));
     }
 
@@ -232,11 +232,11 @@ impl Compressed {
         if filling && (self.fill_budget == 0 || !self.has_room()) {
             return None;
         }
-        if !self.boundary.compresses() {
-            self.boundary.passed();
+        if !self.balancer.compresses() {
+            self.balancer.passed();
             return None;
         }
-        // Also without memory: the boundary needs to know how many pages it would serve.
+        // Also without memory: the balancer needs to know how many pages it would serve.
         if object.is_some_and(|o| o.compressing.should_skip()) {
             self.counts.reject_by_file += 1;
             return None;
@@ -252,7 +252,7 @@ impl Compressed {
     /// stays: it is not older than the compressed one.
     pub(crate) fn note_race(&mut self, now: EntryState) {
         let counts = &mut self.counts;
-        *(if now == EntryState::Below { &mut counts.duplicates } else { &mut counts.changed }) += 1;
+        *(if now == EntryState::Below { &mut counts.duplicate_entry } else { &mut counts.store_raced }) += 1;
     }
     /// How compressing a page of `object` ended.
     pub(crate) fn note_result(
@@ -266,8 +266,8 @@ impl Compressed {
         let codec = coded.as_ref().ok().map(|coded| coded.codec);
         let Some(o) = object else { return };
         o.compressing.note(codec.is_some(), REFUSALS_OUTWEIGHED);
-        if !page.beyond_lz4 && codec != Some(Codec::Same) {
-            o.lz4.note(codec == Some(Codec::Lz4), LZ4_OUTWEIGHS);
+        if !page.beyond_lz4 && codec != Some(Encoding::Same) {
+            o.lz4.note(codec == Some(Encoding::Lz4), LZ4_OUTWEIGHS);
         }
     }
     /// Processor time of compressing `pages` pages, and of decompressing one of them, ns.
@@ -295,7 +295,7 @@ impl Compressed {
         self.counts.promoted += 1;
     }
 
-    /// Moves the boundary by the events of the last `past` ns, on so many processors. Returns the number of
+    /// Moves the balancer by the events of the last `past` ns, on so many processors. Returns the number of
     /// chunks. `hits` of compressed pages, and `reads` of clients (pages, reads, ns), are counted since the
     /// start.
     pub(crate) fn rebalance(
@@ -306,7 +306,7 @@ impl Compressed {
         processors: usize,
     ) -> i64 {
         self.note_reads(clients_read);
-        let starved = self.is_fill_limited();
+        let fill_limited = self.is_fill_limited();
         let (c, pool) = (self.counts, &self.pool);
         let stored = pool.counts().stored_pages;
         let ends = [stored, c.reject_compress_poor, c.reject_by_file, c.promoted, hits, c.filling];
@@ -323,18 +323,18 @@ impl Compressed {
             tier_pages: pool.stored_pages(),
             tier_frames: pool.slot_bytes() / PAGE_SIZE as u64,
             full: self.fills(self.target()),
-            starved,
+            fill_limited,
         };
         self.pool.age(hits.saturating_sub(std::mem::replace(&mut self.aged_at, hits)) as usize);
-        let before = self.boundary.chunks();
+        let before = self.balancer.chunks();
         if let Some(each) = c.compress_ns.checked_div(c.compressed) {
-            self.boundary.costs.compress = each;
+            self.balancer.costs.compress = each;
         }
         self.set_fill_budget(past.min(FILLING_PAST_MAX.as_nanos() as u64), processors);
-        if self.boundary.judge(window) {
+        if self.balancer.rebalance(window) {
             (self.refaults, self.began) = (0, ends);
         }
-        i64::from(self.boundary.chunks()) - i64::from(before)
+        i64::from(self.balancer.chunks()) - i64::from(before)
     }
 
     /// Reports inconsistencies between the pool and the entries that name its objects, of which there are
@@ -359,25 +359,25 @@ impl Compressed {
         CompressedTier {
             pool_bytes: pool.bytes(),
             pool_limit_bytes: pool.limit(),
-            books_bytes: self.books_bytes(),
+            metadata_bytes: self.metadata_bytes(),
             live_bytes: pool.live_bytes(),
             pages: pool.stored_pages(),
             density: share(pool.stored_pages() * PAGE_SIZE as u64, pool.bytes()),
-            bypassed: !self.boundary.compresses(),
+            bypassed: !self.balancer.compresses(),
             hits,
             hits_per_compression: share(hits, compressed),
             stored_pages: counts.stored_pages,
             loaded_pages: c.promoted,
-            evicted_pages: counts.evicted_pages,
-            pgpromote: c.promoted,
+            evicted: counts.evicted,
+            pgpromote_success: c.promoted,
             reject_compress_poor: c.reject_compress_poor,
             reject_by_file: c.reject_by_file,
-            alloc_failures: counts.alloc_failures,
-            changed: c.changed,
-            duplicates: c.duplicates,
+            reject_alloc_fail: counts.reject_alloc_fail,
+            store_raced: c.store_raced,
+            duplicate_entry: c.duplicate_entry,
             moved_bytes: counts.moved_bytes,
             compress_ns: c.compress_ns / c.compressed.max(1),
-            miss_ns: self.boundary.costs.read,
+            miss_ns: self.balancer.costs.read,
         }
     }
 }

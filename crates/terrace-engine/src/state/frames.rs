@@ -4,7 +4,7 @@
 //! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
 
 use crate::state::bits::BitSet;
-use terrace_shm::RUN_PAGES;
+use terrace_shm::BLOCK_PAGES;
 use terrace_shm::layout::CHUNK_FRAMES;
 
 /// The free frames of the pool.
@@ -28,7 +28,7 @@ pub(crate) struct Frames {
 impl Frames {
     /// Room for `frames_max` frames, none of which is in use yet.
     pub(crate) fn new(frames_max: u32) -> Frames {
-        let groups_max = (frames_max as usize).div_ceil(RUN_PAGES);
+        let groups_max = (frames_max as usize).div_ceil(BLOCK_PAGES);
         Frames {
             groups: Vec::with_capacity(groups_max),
             whole: BitSet::new(groups_max),
@@ -67,7 +67,7 @@ impl Frames {
         size_of_val(&*self.groups) + 2 * self.groups.len().div_ceil(8)
     }
     pub(crate) fn is_free(&self, frame: u32) -> bool {
-        let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
+        let (g, b) = (frame as usize / BLOCK_PAGES, frame as usize % BLOCK_PAGES);
         self.groups.get(g).is_some_and(|w| w >> b & 1 == 1)
     }
     /// The next chunk may come into use.
@@ -78,9 +78,9 @@ impl Frames {
     pub(crate) fn grow(&mut self) -> u32 {
         let first = self.populated;
         self.populated += CHUNK_FRAMES as u32;
-        for frame in (first..self.populated).step_by(RUN_PAGES) {
+        for frame in (first..self.populated).step_by(BLOCK_PAGES) {
             self.groups.push(u16::MAX);
-            self.whole.insert(frame as usize / RUN_PAGES);
+            self.whole.insert(frame as usize / BLOCK_PAGES);
         }
         self.free += CHUNK_FRAMES as u32;
         first
@@ -95,7 +95,7 @@ impl Frames {
     pub(crate) fn drop_top_chunk(&mut self) -> u32 {
         let first = self.populated - CHUNK_FRAMES as u32;
         assert!((first..self.populated).all(|f| self.is_free(f)), "chunk dropped with frames in use");
-        let groups = first as usize / RUN_PAGES;
+        let groups = first as usize / BLOCK_PAGES;
         (groups..self.groups.len()).for_each(|g| self.whole.remove(g));
         self.groups.truncate(groups);
         if first >= self.limit {
@@ -111,7 +111,7 @@ impl Frames {
             self.grow();
         }
         for f in in_use {
-            let (g, b) = (f as usize / RUN_PAGES, f as usize % RUN_PAGES);
+            let (g, b) = (f as usize / BLOCK_PAGES, f as usize % BLOCK_PAGES);
             assert!(self.groups[g] >> b & 1 == 1, "frame {f} has two owners");
             self.groups[g] &= !(1 << b);
             self.free -= 1;
@@ -121,7 +121,7 @@ impl Frames {
     fn file_all(&mut self) {
         self.whole.clear();
         self.partial.clear();
-        let below = self.groups.len().min(self.limit as usize / RUN_PAGES);
+        let below = self.groups.len().min(self.limit as usize / BLOCK_PAGES);
         (0..below).for_each(|g| self.file(g));
         self.hidden = self.groups[below..].iter().map(|w| w.count_ones()).sum();
     }
@@ -152,17 +152,17 @@ impl Frames {
         let g = self.partial.first().or_else(|| self.whole.first())?;
         let b = self.groups[g].trailing_zeros();
         self.take(g, 1 << b);
-        Some((g * RUN_PAGES) as u32 + b)
+        Some((g * BLOCK_PAGES) as u32 + b)
     }
     /// `n` adjacent frames (at most a run), if a whole group is free.
     pub(crate) fn alloc_run(&mut self, n: usize) -> Option<u32> {
-        debug_assert!((1..=RUN_PAGES).contains(&n));
+        debug_assert!((1..=BLOCK_PAGES).contains(&n));
         let g = self.whole.first()?;
-        self.take(g, u16::MAX >> (RUN_PAGES - n));
-        Some((g * RUN_PAGES) as u32)
+        self.take(g, u16::MAX >> (BLOCK_PAGES - n));
+        Some((g * BLOCK_PAGES) as u32)
     }
     pub(crate) fn free(&mut self, frame: u32) {
-        let (g, b) = (frame as usize / RUN_PAGES, frame as usize % RUN_PAGES);
+        let (g, b) = (frame as usize / BLOCK_PAGES, frame as usize % BLOCK_PAGES);
         assert!(self.groups[g] >> b & 1 == 0, "frame {frame} freed twice");
         self.groups[g] |= 1 << b;
         self.free += 1;

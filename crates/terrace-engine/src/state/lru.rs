@@ -7,7 +7,7 @@ use crate::state::sampler::Watch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use terrace_policy::{Evict, Generation, Shadow, Slot, Touches, Why};
+use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Shadow, Slot};
 
 /// The policy's lists.
 #[derive(Debug)]
@@ -43,10 +43,16 @@ impl Lru {
         }
     }
     /// Lists the page `key` in a frame, untouched. True if it was a recent refault.
-    pub(crate) fn insert(&mut self, frame: u32, key: u64, shadow: Option<Shadow>, why: Why) -> bool {
+    pub(crate) fn insert(
+        &mut self,
+        frame: u32,
+        key: u64,
+        shadow: Option<Shadow>,
+        reason: InsertReason,
+    ) -> bool {
         let mut touches = self.touches();
         self.tell_key(frame, key);
-        self.policy.insert(frame, shadow, why, &mut touches)
+        self.policy.insert(frame, shadow, reason, &mut touches)
     }
 }
 
@@ -58,7 +64,7 @@ pub(crate) struct TouchView {
     handles: Arc<SegmentHandles>,
 }
 
-impl Touches for TouchView {
+impl AccessCounts for TouchView {
     fn peek(&self, slot: Slot) -> u8 {
         let count = self.watch.peek(slot);
         if count != 0 {

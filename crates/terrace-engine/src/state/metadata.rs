@@ -67,7 +67,7 @@ mod tests {
         let config = EngineConfig {
             memory_bytes: 40 << 20,
             memory_max_bytes: Some(40 << 20),
-            // The metadata of compressed pages is counted separately (`books_bytes`).
+            // The metadata of compressed pages is counted separately (`metadata_bytes`).
             compressed: CompressedConfig { codec: None, ..CompressedConfig::default() },
             ..EngineConfig::default()
         };

@@ -33,7 +33,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use terrace_policy::{Evict, Shadow, Touches, Victim, Why};
+use terrace_policy::{AccessCounts, Evict, InsertReason, Shadow, Victim};
 use terrace_shm::codec::Coded;
 use terrace_shm::compress::Refusal;
 use terrace_shm::entry::Below;
@@ -52,7 +52,7 @@ pub(crate) struct Counts {
     pub pgsteal: u64,
     pub refaults: u64,
     pub inserted: u64,
-    pub passed_on: u64,
+    pub not_admitted: u64,
 }
 
 /// A compressed page on its way back to DRAM.
@@ -236,11 +236,11 @@ impl State {
     // ---- pages come ----------------------------------------------------------------------------------------------
 
     /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
-    pub(crate) fn insert(&mut self, place: Place, frame: u32, why: Why) -> bool {
+    pub(crate) fn insert(&mut self, place: Place, frame: u32, reason: InsertReason) -> bool {
         let shadow = self.pages.index.get(place).shadow();
         self.map_frame(place, frame);
         self.pages.publish_present(place, frame);
-        self.lru_add(frame, shadow, why)
+        self.lru_add(frame, shadow, reason)
     }
     /// Makes a claimed frame the one of an absent page.
     pub(crate) fn map_frame(&mut self, place: Place, frame: u32) {
@@ -254,12 +254,12 @@ impl State {
     }
     /// Adds a page that has become resident to the policy's lists; `shadow` was its entry's. True if it was a
     /// recent refault.
-    pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, why: Why) -> bool {
+    pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, reason: InsertReason) -> bool {
         self.counts.inserted += 1;
         let came_back = shadow != 0;
         let shadow = NonZeroU32::new(shadow).filter(|_| shadow != WAS_HERE).map(Shadow);
-        let refault = self.lru_insert(frame, shadow, why, why != Why::Readahead);
-        if why == Why::Read && came_back {
+        let refault = self.lru_insert(frame, shadow, reason, reason != InsertReason::Readahead);
+        if reason == InsertReason::Read && came_back {
             self.compressed.iter_mut().for_each(Compressed::note_refault);
         }
         // Of the page before, which may have gone while it was being compressed.
@@ -273,18 +273,18 @@ impl State {
     }
     /// Puts a mapped frame, untouched, into the policy's lists. `used`: a program asks for the page now. True if it was a
     /// recent refault.
-    fn lru_insert(&mut self, frame: u32, shadow: Option<Shadow>, why: Why, used: bool) -> bool {
+    fn lru_insert(&mut self, frame: u32, shadow: Option<Shadow>, reason: InsertReason, used: bool) -> bool {
         self.lru.touches().set(frame, 0);
         let key = self.pages.key_in(frame).expect("a listed frame is mapped");
         self.sampler.enter(frame, key, used);
-        self.lru.insert(frame, key, shadow, why)
+        self.lru.insert(frame, key, shadow, reason)
     }
     /// After a restart: lists a page that was taken over, with the touches that its frame has.
     pub(crate) fn lru_adopt(&mut self, frame: u32) {
         let mut touches = self.lru.touches();
         let count = touches.take(frame);
         let key = self.pages.key_in(frame).expect("a page was taken over with its frame");
-        self.lru.insert(frame, key, None, Why::Read);
+        self.lru.insert(frame, key, None, InsertReason::Read);
         touches.set(frame, count.min(terrace_shm::map::TOUCH_MAX));
         self.sampler.enter(frame, key, false);
     }
@@ -542,7 +542,7 @@ impl State {
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
         // A page that was read that often below is a page for DRAM.
         let shadow = self.lru.policy.shadow();
-        self.lru_insert(frame, shadow, Why::Read, true);
+        self.lru_insert(frame, shadow, InsertReason::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);
         Ok(())
     }

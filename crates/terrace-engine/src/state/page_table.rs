@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_shm::index::{Index, Place};
 /// The version of a page before a read of the source; see [`PageTable::is_unaltered`].
-pub(crate) use terrace_shm::protocol::Seen as PageVersion;
-use terrace_shm::protocol::{NO_LEAF, publish, stamp, unaltered, withdraw};
+pub(crate) use terrace_shm::protocol::PageVersion;
+use terrace_shm::protocol::{NO_LEAF, publish, same_version, stamp, withdraw};
 use terrace_shm::{Entry, State as EntryState};
 
 /// The key of a page for policies and samples: the same for the same page, also after a restart, and hardly ever that of another.
@@ -98,6 +98,7 @@ impl PageTable {
     }
     /// True if the page of an object that is known is absent and its content in the source has not changed since `before`.
     pub(crate) fn is_unaltered(&self, o: &Object, page: u64, before: PageVersion) -> bool {
-        self.snapshot(o, page).is_some_and(|(now, _)| unaltered(before, now.identity, &o.slot().write_clock))
+        self.snapshot(o, page)
+            .is_some_and(|(now, _)| same_version(before, now.identity, &o.slot().write_clock))
     }
 }

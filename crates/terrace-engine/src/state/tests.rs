@@ -58,7 +58,7 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
 }
 
 /// A client loads the clock while a large write is being prepared, finds the last page of it without a leaf, reads the old
-/// source, and donates long after the write has come and gone.
+/// source, and fills in long after the write has come and gone.
 #[test]
 fn who_looked_while_a_write_was_prepared_looked_before_it() {
     let (engine, ..) = engine(16 << 20);
@@ -139,9 +139,9 @@ fn a_pool_that_shrinks_keeps_what_is_used() {
         used_again += usize::from(reused && frame != before);
     }
     assert!(used_again > 100, "pages that were used again have moved as such: {used_again}");
-    let misses = engine.stats().main_door.misses;
+    let misses = engine.stats().fuse.misses;
     (36..40).for_each(&mut read);
-    assert_eq!(engine.stats().main_door.misses, misses);
+    assert_eq!(engine.stats().fuse.misses, misses);
     assert_eq!(engine.check(), Vec::<String>::new());
 }
 

@@ -1,4 +1,4 @@
-//! The main door: FUSE requests of the kernel, answered by the namespace.
+//! The mount path: FUSE requests of the kernel, answered by the namespace.
 //!
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on

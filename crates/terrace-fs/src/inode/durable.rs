@@ -1,6 +1,6 @@
 //! The tables that outlive a crash of the daemon.
 //!
-//! The picture: the keeper owns a sparse region of shared memory and the descriptor table; a daemon that is
+//! The picture: the supervisor owns a sparse region of shared memory and the descriptor table; a daemon that is
 //! killed leaves both behind, and the next one reads here which descriptor is which inode, which handles are open
 //! and which requests were half done. Every field is an atomic, every record has one word that makes it
 //! valid, and the order of stores is always: fields first, that word last (Release). A kill between any two

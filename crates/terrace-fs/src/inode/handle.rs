@@ -34,7 +34,7 @@ impl<C: PageCache> OpenFile<C> {
     pub(crate) fn writes(&self) -> bool {
         writes(self.flags)
     }
-    /// May the opener map it without announcing that? Clients of the fast door do announce it; what they open with
+    /// May the opener map it without announcing that? Clients of the preload path do announce it; what they open with
     /// O_DIRECT counts as a stranger's, for strangers do that as well.
     pub(crate) fn may_map_unseen(&self) -> bool {
         self.access == AccessPath::Fuse || self.flags & libc::O_DIRECT as u32 != 0
@@ -233,7 +233,7 @@ fn file_handle(slot: &Slot, generation: u32) -> u64 {
 }
 
 /// Counts a handle in at its inode, by one who holds its `life`. While a writer goes through the kernel's page cache, dirty
-/// pages of shared mappings may be there unknown to us: the fast door steps aside.
+/// pages of shared mappings may be there unknown to us: the preload path steps aside.
 fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
     let What::File(file) = what else { return };
@@ -280,7 +280,7 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
 /// Pages of the file go into the kernel's page cache, or were changed there. A mapping through a client's descriptor, by
 /// whoever was handed that, finds them there and changes them without our hearing of it; and it finds no others, for the
 /// kernel empties its page cache when such a mapping is made. So from the first such page on, while a client has
-/// the file open for writing, the fast door steps aside.
+/// the file open for writing, the preload path steps aside.
 pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
     if inode.announcing_writers.load(Ordering::Acquire) > 0 {
         let life = inode.life.lock();

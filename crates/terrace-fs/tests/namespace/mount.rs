@@ -1,6 +1,6 @@
-//! A mount of a temporary directory, served by a keeper and a daemon in processes of their own, as in the product.
+//! A mount of a temporary directory, served by a supervisor and a daemon in processes of their own, as in the product.
 //!
-//! The test binary starts itself again as the keeper (see `keeper_role`); the keeper starts the daemon by
+//! The test binary starts itself again as the supervisor (see `supervisor_role`); the supervisor starts the daemon by
 //! `clone(CLONE_FILES)` and starts it anew, recovering, when it is killed.
 
 use std::fs::{self, File};
@@ -46,7 +46,7 @@ pub fn possible() -> bool {
 pub struct Mount {
     pub src: PathBuf,
     pub mnt: PathBuf,
-    keeper: Child,
+    supervisor: Child,
     news: BufReader<ChildStdout>,
     daemon: i32,
     _dir: tempfile::TempDir,
@@ -75,17 +75,17 @@ impl Mount {
         rustix::fs::chmod(dir.path(), Mode::from_raw_mode(0o755)).unwrap();
         rustix::fs::chmod(&src, Mode::from_raw_mode(0o777)).unwrap();
         std::os::unix::fs::chown(&src, Some(uid), Some(uid)).unwrap();
-        let mut keeper = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "keeper_role", "--nocapture", "--test-threads=1"])
+        let mut supervisor = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "supervisor_role", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{cache:?}:{}:{}:{descriptors_max}:{uid}", src.display(), mnt.display()))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut news = BufReader::new(keeper.stdout.take().unwrap());
+        let mut news = BufReader::new(supervisor.stdout.take().unwrap());
         let daemon = next_daemon(&mut news);
         // Answered only when the connection is initialised.
         fs::metadata(&mnt).unwrap();
-        Self { src, mnt, keeper, news, daemon, _dir: dir }
+        Self { src, mnt, supervisor, news, daemon, _dir: dir }
     }
 
     /// A path in the mount.
@@ -122,7 +122,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.mnt, UnmountFlags::DETACH);
-        let _ = self.keeper.wait();
+        let _ = self.supervisor.wait();
     }
 }
 
@@ -135,10 +135,10 @@ fn next_daemon(news: &mut impl BufRead) -> i32 {
         }
         line.clear();
     }
-    panic!("the keeper ended");
+    panic!("the supervisor ended");
 }
 
-/// The keeper: mounts, and keeps a daemon running until the mount is gone.
+/// The supervisor: mounts, and keeps a daemon running until the mount is gone.
 pub fn keep_if_told() {
     let Ok(task) = std::env::var(ROLE) else { return };
     let [cache, src, mnt, descriptors_max, uid] =

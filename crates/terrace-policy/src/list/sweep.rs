@@ -2,7 +2,7 @@
 //! finds touched pages.
 
 use super::slots::{List, Slots};
-use crate::{Slot, Touches, Victim};
+use crate::{AccessCounts, Slot, Victim};
 
 /// Pages that were victims and could not go: dirty, under writeback, pinned.
 ///
@@ -127,7 +127,7 @@ impl Sweep {
         left: &mut usize,
         slots: &Slots,
         resident: impl Fn(u8) -> bool,
-        touches: &mut dyn Touches,
+        touches: &mut dyn AccessCounts,
     ) -> Option<(Slot, u8)> {
         while *left > 0 {
             *left -= 1;

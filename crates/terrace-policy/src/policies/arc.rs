@@ -165,7 +165,7 @@ impl Rules for Arc {
 mod tests {
     use super::*;
     use crate::testing::Pool;
-    use crate::{Evict, Why};
+    use crate::{Evict, InsertReason};
 
     fn pool() -> Pool<QueuePolicy<Arc>> {
         let mut pool = Pool::new(Arc::build(64, 4));
@@ -177,7 +177,7 @@ mod tests {
     fn fault(pool: &mut Pool<QueuePolicy<Arc>>, slot: Slot, shadow: Option<Shadow>) -> Victim {
         shadow.into_iter().for_each(|shadow| pool.policy.faulting(shadow));
         let victim = pool.evict_shadows(1)[0];
-        pool.enter_as(slot, shadow, Why::Read);
+        pool.enter_as(slot, shadow, InsertReason::Read);
         victim
     }
 

@@ -198,7 +198,7 @@ impl Rules for Lirs {
 mod tests {
     use super::*;
     use crate::testing::Pool;
-    use crate::{Evict, Why};
+    use crate::{Evict, InsertReason};
 
     const A: Slot = 0;
     const B: Slot = 1;
@@ -224,7 +224,7 @@ mod tests {
         pool.policy.accessed(B);
         pool.is("lir: 1 0 | q: 4 | held:  | gone: "); // D lay below A, the new bottom
         pool.evict(1);
-        assert!(!pool.enter_as(D, d, Why::Read));
+        assert!(!pool.enter_as(D, d, InsertReason::Read));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
     fn a_page_that_is_gone_but_in_the_stack_is_used() {
         let (mut pool, d) = example();
         assert_eq!(pool.evict(1), [E]);
-        assert!(pool.enter_as(D, d, Why::Read));
+        assert!(pool.enter_as(D, d, InsertReason::Read));
         pool.is("lir: 3 0 | q: 1 | held:  | gone: 2");
     }
 
@@ -261,7 +261,7 @@ mod tests {
         }
         pool.is("lir: 0 1 | q: 7 | held:  | gone: 4 3 2");
         pool.evict(1);
-        assert!(!pool.enter_as(D, d, Why::Read));
+        assert!(!pool.enter_as(D, d, InsertReason::Read));
     }
 
     #[test]

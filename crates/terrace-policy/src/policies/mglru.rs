@@ -38,7 +38,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep};
-use crate::{Evict, Generation, Position, Refaults, Shadow, Slot, Tier, Touches, Victim, Why};
+use crate::{AccessCounts, Evict, Generation, InsertReason, Position, Refaults, Shadow, Slot, Tier, Victim};
 
 /// Generations that stay open.
 pub const MIN_NR_GENS: u64 = 2;
@@ -355,7 +355,7 @@ impl<R: Rules> Mglru<R> {
         self.place(slot, from, to)
     }
 
-    fn take_touches(&self, slot: Slot, touches: &mut dyn Touches) -> u8 {
+    fn take_touches(&self, slot: Slot, touches: &mut dyn AccessCounts) -> u8 {
         if self.exact { 0 } else { touches.take(slot) }
     }
 
@@ -422,7 +422,7 @@ impl<R: Rules> Mglru<R> {
 
     /// Looks at the tail of the oldest generation, which is not empty. The slot, in no list any more, if the page
     /// is to go.
-    fn look(&mut self, threshold: usize, touches: &mut dyn Touches) -> Option<Slot> {
+    fn look(&mut self, threshold: usize, touches: &mut dyn AccessCounts) -> Option<Slot> {
         let slot = self.slots.tail(self.oldest()).expect("the oldest generation is not empty");
         let force = self.patience.touched(self.evictable());
         let touched = self.take_touches(slot, touches);
@@ -447,7 +447,7 @@ impl<R: Rules> Mglru<R> {
     }
 
     /// One pass over the oldest generation, at most `looks_max` pages of it. Pages looked at.
-    fn pass(&mut self, looks_max: usize, touches: &mut dyn Touches) -> usize {
+    fn pass(&mut self, looks_max: usize, touches: &mut dyn AccessCounts) -> usize {
         if self.generations_open() == MIN_NR_GENS {
             return 0;
         }
@@ -471,7 +471,7 @@ impl<R: Rules> Mglru<R> {
     }
 
     /// Passes of falling priority until a cluster is isolated; or one page, after a lock was held for long enough.
-    fn isolate(&mut self, touches: &mut dyn Touches) {
+    fn isolate(&mut self, touches: &mut dyn AccessCounts) {
         let cluster = self.batch().min(SWAP_CLUSTER_MAX);
         let mut looks = 0;
         for priority in (0..=DEF_PRIORITY).rev() {
@@ -492,7 +492,7 @@ impl<R: Rules> Mglru<R> {
     }
 
     /// Ages as the rules demand, then makes a pass, unless the rules forbid it. Returns the pages looked at.
-    fn age_or_pass(&mut self, priority: u32, budget: usize, touches: &mut dyn Touches) -> usize {
+    fn age_or_pass(&mut self, priority: u32, budget: usize, touches: &mut dyn AccessCounts) -> usize {
         self.advance_min_seq();
         let aging = R::aging(self.sizes(), priority);
         if aging != Aging::No {
@@ -524,7 +524,7 @@ impl<R: Rules> Mglru<R> {
     }
 
     /// Looks at the page held longest: used since, it goes back; never into the oldest generation.
-    fn look_held(&mut self, touches: &mut dyn Touches) -> Option<Victim> {
+    fn look_held(&mut self, touches: &mut dyn AccessCounts) -> Option<Victim> {
         let slot = self.slots.tail(&self.held.list).expect("held is due");
         let (before, touched) = (state_of(self.slots.tag(slot)), self.take_touches(slot, touches));
         let state = (0..touched.min(TOUCHES_MAX)).fold(before, |state, _| R::used(state));
@@ -545,12 +545,18 @@ impl<R: Rules> Evict for Mglru<R> {
         R::NAME
     }
 
-    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why, touches: &mut dyn Touches) -> bool {
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
-        let known = shadow.filter(|_| why != Why::Write).and_then(|shadow| self.refault(shadow));
+        let known = shadow.filter(|_| reason != InsertReason::Write).and_then(|shadow| self.refault(shadow));
         let mut state = known.unwrap_or(0);
-        if why == Why::Read {
+        if reason == InsertReason::Read {
             state = R::used(state);
             self.last_used = Some(slot);
         }
@@ -558,7 +564,7 @@ impl<R: Rules> Evict for Mglru<R> {
         known.is_some()
     }
 
-    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>) {
         let mut left = if self.exact { 0 } else { (want * SWEEP_RATE).min(self.slots.slots_max()) };
         let is_listed = |tag| tag >= LISTED;
         while let Some((slot, touched)) = self.sweep.next(&mut left, &self.slots, is_listed, touches) {
@@ -655,7 +661,7 @@ impl<R: Rules> Evict for Mglru<R> {
         rows
     }
 
-    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+    fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
         for slot in 0..self.slots.slots_max() as Slot {
             if self.slots.tag(slot) >= LISTED && touches.take(slot) != 0 {
                 let from = self.at(slot);
@@ -669,7 +675,13 @@ impl<R: Rules> Evict for Mglru<R> {
         Some(self.span.max)
     }
 
-    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims_until(
+        &mut self,
+        seq: u64,
+        want: usize,
+        touches: &mut dyn AccessCounts,
+        out: &mut Vec<Victim>,
+    ) {
         let goal = out.len() + want;
         let threshold = self.threshold();
         while out.len() < goal {
@@ -801,7 +813,7 @@ mod tests {
     fn aging_by_command_lifts_what_was_used_and_drains_the_oldest() {
         let mut pool = pool();
         pool.enter(0..4);
-        pool.enter_as(4, None, Why::Readahead);
+        pool.enter_as(4, None, InsertReason::Readahead);
         pool.touch([1, 4]);
         pool.policy.set_time(5);
         assert_eq!(pool.policy.age(&mut pool.touches), Some(4));

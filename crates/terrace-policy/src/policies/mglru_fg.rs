@@ -118,7 +118,7 @@ impl Rules for FineGrained {
 mod tests {
     use super::*;
     use crate::testing::Pool;
-    use crate::{Evict, Refaults, Why};
+    use crate::{Evict, InsertReason, Refaults};
 
     /// A pool whose batch is one page.
     fn pool() -> Pool<MglruFg> {
@@ -129,8 +129,8 @@ mod tests {
     fn new_pages_enter_the_oldest_and_a_second_reference_lifts_them() {
         let mut pool = pool();
         pool.enter(20..23);
-        pool.enter_as(23, None, Why::Readahead);
-        pool.enter_as(24, None, Why::Write);
+        pool.enter_as(23, None, InsertReason::Readahead);
+        pool.enter_as(24, None, InsertReason::Write);
         pool.is("gen 3:  | gen 2:  | gen 1:  | gen 0: 24/0 23/0 22/1 21/1 20/1 | isolated:  | held: ");
         pool.touch([20, 23, 21, 21]);
         assert_eq!(pool.evict(1), [22]); // 20 and 21 climbed
@@ -166,11 +166,14 @@ mod tests {
         pool.enter(0..2);
         let victims = pool.evict_shadows(1);
         assert_eq!(victims[0].slot, 0);
-        assert!(pool.enter_as(0, victims[0].shadow, Why::Read)); // 1 + the read's own
+        assert!(pool.enter_as(0, victims[0].shadow, InsertReason::Read)); // 1 + the read's own
         pool.is("gen 3:  | gen 2:  | gen 1: 0/2 | gen 0: 1/1 | isolated:  | held: ");
         pool.policy.age(&mut pool.touches);
-        assert!(!pool.enter_as(2, victims[0].shadow, Why::Read), "four generations later it is forgotten");
-        assert!(!pool.enter_as(3, victims[0].shadow, Why::Write), "a write proves nothing");
+        assert!(
+            !pool.enter_as(2, victims[0].shadow, InsertReason::Read),
+            "four generations later it is forgotten"
+        );
+        assert!(!pool.enter_as(3, victims[0].shadow, InsertReason::Write), "a write proves nothing");
         assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
     }
 

@@ -135,7 +135,7 @@ impl Rules for S3Fifo {
 mod tests {
     use super::*;
     use crate::testing::Pool;
-    use crate::{Evict, Why};
+    use crate::{Evict, InsertReason};
 
     /// 20 pages: 2 in small, 18 in main and in the ghost.
     fn pool() -> Pool<QueuePolicy<S3Fifo>> {
@@ -180,12 +180,12 @@ mod tests {
         let mut pool = pool();
         pool.enter(0..4);
         let left = pool.evict_shadows(2);
-        assert!(pool.enter_as(0, left[0].shadow, Why::Read));
+        assert!(pool.enter_as(0, left[0].shadow, InsertReason::Read));
         pool.is("small:  | main: 0 3 2 | held:  | ghost: 2");
         for _ in 0..18 {
             pool.policy.shadow();
         }
-        assert!(!pool.enter_as(1, left[1].shadow, Why::Read), "18 pages later");
+        assert!(!pool.enter_as(1, left[1].shadow, InsertReason::Read), "18 pages later");
         pool.is("small: 1 | main: 0 3 2 | held:  | ghost: 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3");
     }
 }

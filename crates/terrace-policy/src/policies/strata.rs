@@ -55,7 +55,7 @@ use std::ops::RangeInclusive;
 use crate::list::queue_age::QueueAge;
 use crate::list::segmented::SegmentedList;
 use crate::list::{ABSENT, Held, Patience, Slots, Step, collect};
-use crate::{Evict, Generation, Position, Refaults, Shadow, Slot, Touches, Victim, Why};
+use crate::{AccessCounts, Evict, Generation, InsertReason, Position, Refaults, Shadow, Slot, Victim};
 
 /// Share of the pool that probation starts with: 1/10.
 const PROBATION_DIVISOR: usize = 10;
@@ -256,7 +256,7 @@ impl Strata {
 
     /// Lets main's oldest pages join the edge, until it is as large as the margin; at most two, while at most
     /// one leaves.
-    fn feed_edge(&mut self, touches: &dyn Touches) {
+    fn feed_edge(&mut self, touches: &dyn AccessCounts) {
         for _ in 0..2 {
             let Some(slot) = self.main.border() else { return };
             if self.main.older_len() >= self.margin() {
@@ -279,7 +279,7 @@ impl Strata {
     }
 
     /// Ages pages of probation, and while filling moves what exceeds it; at most `moves` of each.
-    fn balance(&mut self, moves: usize, touches: &mut dyn Touches) {
+    fn balance(&mut self, moves: usize, touches: &mut dyn AccessCounts) {
         for _ in 0..moves {
             if self.probation.newer_len() <= self.correlated_target() {
                 break;
@@ -301,7 +301,7 @@ impl Strata {
     }
 
     /// One look at the page that is next to go.
-    fn look(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let others = self.probation.len() + self.main.len();
         if self.held.due(others) {
             return self.look_held(touches);
@@ -321,14 +321,14 @@ impl Strata {
         step
     }
 
-    fn look_probation(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look_probation(&mut self, touches: &mut dyn AccessCounts) -> Step {
         self.balance(1, touches);
         let (slot, counts) = self.pop_probation().expect("probation is not empty");
         let touched = touches.take(slot) != 0 && counts;
         self.promote_or_evict(slot, touched)
     }
 
-    fn look_held(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look_held(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let slot = self.slots.pop(&mut self.held.list, OUT_OF_HELD).expect("held is due");
         let touched = touches.take(slot) != 0;
         self.promote_or_evict(slot, touched)
@@ -345,7 +345,7 @@ impl Strata {
         Step::Take(Victim { slot, shadow: Some(self.tick(WAS_ADMITTED)) })
     }
 
-    fn look_main(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look_main(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let slot = self.slots.tail(&self.main.list).expect("main is not empty");
         let was_idle = self.slots.tag(slot) == EDGE_IDLE;
         self.take_out_of_main(slot);
@@ -370,7 +370,13 @@ impl Evict for Strata {
         "strata"
     }
 
-    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, _why: Why, touches: &mut dyn Touches) -> bool {
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        _reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
         shadow.into_iter().for_each(|shadow| self.learn_from_fault(shadow));
@@ -386,7 +392,7 @@ impl Evict for Strata {
         recent
     }
 
-    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>) {
         self.filling = false;
         collect(want, out, || self.look(touches));
     }
@@ -448,7 +454,7 @@ impl Evict for Strata {
         (tag >= EDGE_IDLE).then(|| Position { seq: self.seq_of(tag), tier: 0 })
     }
 
-    fn age(&mut self, touches: &mut dyn Touches) -> Option<u64> {
+    fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
         let touched = |slot: &Slot| touches.peek(*slot) != 0;
         let used: Vec<Slot> = self.slots.iter_back(&self.main.list).filter(touched).collect();
         for slot in used {
@@ -460,7 +466,13 @@ impl Evict for Strata {
         Some(self.max_seq)
     }
 
-    fn victims_until(&mut self, seq: u64, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims_until(
+        &mut self,
+        seq: u64,
+        want: usize,
+        touches: &mut dyn AccessCounts,
+        out: &mut Vec<Victim>,
+    ) {
         let seq = seq.min(self.max_seq.saturating_sub(2));
         self.filling = false;
         collect(want, out, || match self.slots.tail(&self.main.list) {
@@ -596,13 +608,16 @@ mod tests {
         for _ in 0..30 {
             pool.policy.shadow(); // pages read and passed on
         }
-        assert!(pool.enter_as(4, victims[0].shadow, Why::Read), "1.5 pools later: 2 has been there longer");
+        assert!(
+            pool.enter_as(4, victims[0].shadow, InsertReason::Read),
+            "1.5 pools later: 2 has been there longer"
+        );
         pool.is("young: 8 | old: 7 6 5 | gen 0: 4 3 | edge: 2 | held: ");
         pool.policy.remove(2);
         pool.policy.remove(3);
         let late = pool.policy.shadow();
-        assert!(!pool.enter_as(9, victims[0].shadow, Why::Read), "4 came later");
-        assert!(pool.enter_as(10, late, Why::Read), "4 was there already");
+        assert!(!pool.enter_as(9, victims[0].shadow, InsertReason::Read), "4 came later");
+        assert!(pool.enter_as(10, late, InsertReason::Read), "4 was there already");
         assert_eq!(pool.policy.refaults(), Refaults { total: 3, recent: 2 });
     }
 
@@ -621,16 +636,16 @@ mod tests {
         for _ in 0..8 {
             pool.policy.shadow();
         }
-        pool.enter_as(first.slot, first.shadow, Why::Read);
+        pool.enter_as(first.slot, first.shadow, InsertReason::Read);
         assert_eq!(pool.policy.probation_target, 22, "eight evictions later");
         let second = pool.evict_shadows(1)[0];
         for _ in 0..10 {
             pool.policy.shadow();
         }
-        pool.enter_as(second.slot, second.shadow, Why::Read);
+        pool.enter_as(second.slot, second.shadow, InsertReason::Read);
         assert_eq!(pool.policy.probation_target, 22, "beyond the margin");
         let passed = pool.policy.shadow();
-        pool.enter_as(60, passed, Why::Read);
+        pool.enter_as(60, passed, InsertReason::Read);
         assert_eq!(pool.policy.probation_target, 22, "one that was never admitted");
         pool.policy.set_probation_target(500);
         assert_eq!(pool.policy.probation_target, 120);
@@ -640,7 +655,7 @@ mod tests {
     fn probation_shrinks_when_the_edge_of_main_is_used() {
         let mut pool = wide_pool();
         for slot in 0..30 {
-            pool.enter_as(slot, shadow(1), Why::Read);
+            pool.enter_as(slot, shadow(1), InsertReason::Read);
         }
         pool.policy.set_probation_target(20); // the shadows let it grow
         pool.touch([0, 1]);
@@ -677,7 +692,7 @@ mod tests {
         let mut pool = pool();
         for slot in 0..32 {
             pool.policy.set_time(u64::from(slot));
-            assert!(pool.enter_as(slot, shadow(1), Why::Read));
+            assert!(pool.enter_as(slot, shadow(1), InsertReason::Read));
         }
         pool.is("young:  | old:  | gen 5: 31 30 | gen 4: 29 28 27 26 25 24 | gen 3: 23 22 21 20 19 18 \
              | gen 2: 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0 | edge:  | held: ");
@@ -690,7 +705,7 @@ mod tests {
     fn aging_lifts_used_pages_and_eviction_stops_at_a_generation() {
         let mut pool = pool();
         for slot in 0..9 {
-            pool.enter_as(slot, shadow(1), Why::Read);
+            pool.enter_as(slot, shadow(1), InsertReason::Read);
         }
         pool.is("young:  | old:  | gen 1: 8 7 6 | gen 0: 5 4 3 2 1 0 | edge:  | held: ");
         pool.touch([0, 3]);
@@ -708,10 +723,10 @@ mod tests {
     #[test]
     fn tags_stay_unambiguous_for_pages_that_nothing_ever_evicts() {
         let mut pool = pool();
-        pool.enter_as(0, shadow(1), Why::Read);
+        pool.enter_as(0, shadow(1), InsertReason::Read);
         for _ in 0..3 * TAG_SPAN {
             for slot in 1..8 {
-                pool.enter_as(slot, shadow(1), Why::Read);
+                pool.enter_as(slot, shadow(1), InsertReason::Read);
             }
             for slot in 1..8 {
                 pool.policy.remove(slot);

@@ -112,7 +112,7 @@ impl Rules for TwoQ {
 mod tests {
     use super::*;
     use crate::testing::Pool;
-    use crate::{Evict, Why};
+    use crate::{Evict, InsertReason};
 
     /// 8 pages: 2 for `in`, 4 remembered.
     fn pool() -> Pool<QueuePolicy<TwoQ>> {
@@ -128,14 +128,14 @@ mod tests {
         let left = pool.evict_shadows(3); // uses in `in` do not count
         assert_eq!(left.iter().map(|v| v.slot).collect::<Vec<_>>(), [0, 1, 2]);
         pool.is("in: 7 6 5 4 3 | main:  | held:  | out: 3 2 1");
-        assert!(pool.enter_as(0, left[0].shadow, Why::Read));
-        assert!(pool.enter_as(1, left[1].shadow, Why::Read));
+        assert!(pool.enter_as(0, left[0].shadow, InsertReason::Read));
+        assert!(pool.enter_as(1, left[1].shadow, InsertReason::Read));
         pool.is("in: 7 6 5 4 3 | main: 1 0 | held:  | out: 3");
         assert_eq!(pool.evict(3), [3, 4, 5]);
         pool.touch([0]);
         assert_eq!(pool.evict(1), [1], "`in` is within its share; 0 was used");
         pool.is("in: 7 6 | main: 0 | held:  | out: 6 5 4 3");
-        assert!(!pool.enter_as(1, None, Why::Read), "main's victims are forgotten");
+        assert!(!pool.enter_as(1, None, InsertReason::Read), "main's victims are forgotten");
     }
 
     #[test]
@@ -147,9 +147,9 @@ mod tests {
         pool.policy.faulting(left[0].shadow.unwrap());
         pool.evict(1);
         pool.is("in: 7 6 5 | main:  | held:  | out: 5 4 3 2");
-        assert!(pool.enter_as(0, left[0].shadow, Why::Read));
+        assert!(pool.enter_as(0, left[0].shadow, InsertReason::Read));
         pool.evict(1);
-        assert!(!pool.enter_as(1, left[1].shadow, Why::Read), "four have left since");
+        assert!(!pool.enter_as(1, left[1].shadow, InsertReason::Read), "four have left since");
         assert_eq!(pool.policy.refaults().recent, 1);
     }
 
@@ -159,7 +159,7 @@ mod tests {
         pool.enter(0..8);
         let left = pool.evict_shadows(3);
         for (slot, victim) in left.iter().enumerate() {
-            pool.enter_as(slot as Slot, victim.shadow, Why::Read);
+            pool.enter_as(slot as Slot, victim.shadow, InsertReason::Read);
         }
         pool.policy.accessed(0);
         pool.policy.accessed(7);

@@ -4,7 +4,7 @@
 
 use super::guard;
 use crate::local::local;
-use crate::{door, next, sys, table};
+use crate::{connection, next, sys, table};
 use libc::{FILE, c_char, c_int, c_uint};
 
 /// The table belongs to the parent while a vfork child runs.
@@ -226,7 +226,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     let whole = guard(|| {
         if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
             // From here on this thread's numbers mean something of their own.
-            door::turn_off();
+            connection::turn_off();
         }
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;

@@ -3,7 +3,7 @@
 
 use super::guard;
 use crate::local::local;
-use crate::{door, next, table};
+use crate::{connection, next, table};
 use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::ffi::c_char;
 
@@ -126,7 +126,7 @@ macro_rules! ring_hook {
         /// As the function of that name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            guard(|| (!local().vforked()).then(door::turn_off));
+            guard(|| (!local().vforked()).then(connection::turn_off));
             // SAFETY: the program's own arguments.
             unsafe { next::$name($($arg),*) }
         }

@@ -10,11 +10,11 @@ mod process;
 mod read;
 mod write_back;
 
-use crate::{door, next};
+use crate::{connection, next};
 pub use process::watch_forks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a decision of ours. A bug in it closes the fast door for the process instead of ending the program.
+/// Runs a decision of ours. A bug in it closes the preload path for the process instead of ending the program.
 #[inline]
 fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(decide)) {
@@ -22,7 +22,7 @@ fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
         Err(panic) => {
             // Dropping the payload could panic again; it is small, and this happens once.
             std::mem::forget(panic);
-            door::turn_off();
+            connection::turn_off();
             T::default()
         }
     }

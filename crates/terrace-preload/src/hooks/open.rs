@@ -2,7 +2,7 @@
 
 use super::guard;
 use crate::local::local;
-use crate::{door, next, sys, table};
+use crate::{connection, next, sys, table};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
 
@@ -15,7 +15,7 @@ fn opened(fd: c_int, flags: c_int) {
         return;
     }
     table::forget(fd);
-    let Some(dev) = door::mount_dev() else { return };
+    let Some(dev) = connection::mount_dev() else { return };
     if !is_ours(flags) {
         return;
     }
@@ -24,8 +24,8 @@ fn opened(fd: c_int, flags: c_int) {
         return;
     }
     // What `opening` could not foresee. The kernel caches this one, as for any program; the next ones are a client's.
-    if !door::is_registered() {
-        door::register(true);
+    if !connection::is_registered() {
+        connection::register(true);
     }
     classify(fd, id.ino);
 }
@@ -37,8 +37,8 @@ fn opened(fd: c_int, flags: c_int) {
 /// # Safety
 /// The program's path.
 unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
-    let Some(dev) = door::mount_dev() else { return };
-    if door::is_registered() || !is_ours(flags) || local().vforked() {
+    let Some(dev) = connection::mount_dev() else { return };
+    if connection::is_registered() || !is_ours(flags) || local().vforked() {
         return;
     }
     let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
@@ -52,7 +52,7 @@ unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
         Err(_) => false,
     };
     if there {
-        door::register(true);
+        connection::register(true);
     }
 }
 
@@ -81,7 +81,7 @@ fn is_ours(flags: c_int) -> bool {
 }
 
 fn classify(fd: c_int, ino: u64) {
-    if let Some(slot) = door::world().and_then(|w| w.segment.find_object(ino)) {
+    if let Some(slot) = connection::world().and_then(|w| w.segment.find_object(ino)) {
         table::classify(fd, slot);
     }
 }

@@ -5,12 +5,12 @@
 //! | fork, clone without CLONE_VM | copied | copied | all positions count as shared; the child is no client yet |
 //! | vfork | shared | copied | the thread's hooks do nothing until the child is gone |
 //! | posix_spawn | shared | copied | nothing: the child runs inside libc until it execs |
-//! | clone, CLONE_VM without CLONE_FILES; unshare(CLONE_FILES) | shared | differs | the fast door closes |
+//! | clone, CLONE_VM without CLONE_FILES; unshare(CLONE_FILES) | shared | differs | the preload path closes |
 //! | clone, CLONE_VM and CLONE_FILES (threads) | shared | shared | nothing |
 
 use super::guard;
 use crate::local::local;
-use crate::{door, next, table};
+use crate::{connection, next, table};
 use libc::{c_int, c_long};
 
 /// Around every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -24,7 +24,7 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn in_child() {
-    guard(door::forked);
+    guard(connection::forked);
 }
 
 /// See _Fork(3): fork without handlers.
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
     // SAFETY: no arguments.
     let pid = unsafe { next::_Fork() };
     if pid == 0 {
-        guard(door::forked);
+        guard(connection::forked);
     }
     pid
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
         // The table of a vfork child is its own already.
-        guard(|| (!local().vforked()).then(door::turn_off));
+        guard(|| (!local().vforked()).then(connection::turn_off));
     }
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
@@ -60,7 +60,7 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 fn cloning(flags: usize) {
     let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
     if vm != files {
-        door::turn_off();
+        connection::turn_off();
     } else if !vm {
         table::share_all();
     }
@@ -112,15 +112,15 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
     guard(|| match n {
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
-        libc::SYS_io_uring_setup => door::turn_off(),
+        libc::SYS_io_uring_setup => connection::turn_off(),
         // Modes strict and filter; without a filter it is a question.
-        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => door::fall_silent(),
+        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
         _ => {}
     });
     // SAFETY: the program's own arguments.
     let ret = unsafe { crate::sys::raw(n, args) };
     if n == libc::SYS_fork && ret == 0 {
-        guard(door::forked);
+        guard(connection::forked);
     }
     crate::sys::libc_ret(ret) as c_long
 }
@@ -132,7 +132,7 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if op == libc::PR_SET_SECCOMP {
-        guard(door::fall_silent);
+        guard(connection::fall_silent);
     }
     // SAFETY: the program's own arguments.
     unsafe { next::prctl(op, a, b, c, d) }

@@ -11,7 +11,7 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// The fast door's answer for a classified descriptor.
+/// the preload path's answer for a classified descriptor.
 ///
 /// # Safety
 /// `serve` gets the program's arguments.
@@ -23,7 +23,7 @@ unsafe fn fast(fd: c_int, serve: impl FnOnce(Class) -> Option<Ret>) -> Option<ss
     guard(|| serve(class)).map(sys::libc_ret)
 }
 
-/// Defines a hook: name, arguments, what the fast door does with them, the real call.
+/// Defines a hook: name, arguments, what the preload path does with them, the real call.
 macro_rules! hook {
     ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) if $when:expr => $serve:expr) => {
         /// See read(2).
@@ -54,7 +54,7 @@ hook!(__pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: 
     => |c| read::pread(fd, c, buf.cast(), n, offset));
 hook!(preadv(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
 hook!(preadv64(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
-// Flags change how a read may wait or fail, and offset -1 means the position: not the fast door's matter.
+// Flags change how a read may wait or fail, and offset -1 means the position: not the preload path's matter.
 hook!(preadv2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0
     => |c| read::preadv(fd, c, v, n, offset));
 hook!(preadv64v2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0

@@ -2,7 +2,7 @@
 
 use super::guard;
 use crate::local::local;
-use crate::{door, next, sys};
+use crate::{connection, next, sys};
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Where io_uring's submission entries are mapped.
@@ -11,19 +11,19 @@ const IORING_OFF_SQES: off_t = 0x1000_0000;
 /// Before a file is mapped shared: stores to the mapping reach the daemon late, so it must tell all readers to come to it.
 /// Zero, or the errno of a mapping that nobody would hear of: its stores would not be seen by others, for good.
 ///
-/// Also after the fast door has closed for us, for descriptors that we did not see opened, and for mappings for reading,
+/// Also after the preload path has closed for us, for descriptors that we did not see opened, and for mappings for reading,
 /// which can be made writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
-    if door::told_dev().is_none() {
+    if connection::told_dev().is_none() {
         return 0;
     }
     if offset == IORING_OFF_SQES && !local().vforked() && sys::identity(fd).is_some_and(|(_, kind)| kind == 0)
     {
         // A ring can close descriptors unseen.
-        door::turn_off();
+        connection::turn_off();
         return 0;
     }
-    if door::is_mappable(fd) && !door::mapped(fd) { libc::ENODEV } else { 0 }
+    if connection::is_mappable(fd) && !connection::mapped(fd) { libc::ENODEV } else { 0 }
 }
 
 fn is_shared(flags: c_int) -> bool {
@@ -70,8 +70,8 @@ hook!(mmap64);
 /// As syncfs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
-    let errno = guard(|| match door::told_dev() {
-        Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => door::flush(),
+    let errno = guard(|| match connection::told_dev() {
+        Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => connection::flush(),
         _ => 0,
     });
     // SAFETY: the program's own argument.
@@ -86,8 +86,8 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     guard(|| {
-        if door::told_dev().is_some() {
-            door::flush();
+        if connection::told_dev().is_some() {
+            connection::flush();
         }
     });
     // SAFETY: no arguments.

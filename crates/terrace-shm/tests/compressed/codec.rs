@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use terrace_shm::PAGE_SIZE;
-use terrace_shm::codec::{Codec, Coded, Page, Plain, same_word};
+use terrace_shm::codec::{Coded, Encoding, Page, Plain, same_word};
 use terrace_shm::zobject::{Head, STORED_MAX};
 
 /// Decodes into a page with guards on both sides.
-fn decode_guarded(codec: Codec, bytes: &[u8]) -> Option<Box<Page>> {
+fn decode_guarded(codec: Encoding, bytes: &[u8]) -> Option<Box<Page>> {
     const GUARD: usize = 256;
     let mut room = vec![0xa5_u8; GUARD + PAGE_SIZE + GUARD];
     let page: &mut Page = (&mut room[GUARD..GUARD + PAGE_SIZE]).try_into().unwrap();
@@ -50,9 +50,9 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_decode_to_a_page_or_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..STORED_MAX)) {
-        decode_guarded(Codec::Lz4, &bytes);
-        prop_assert_eq!(decode_guarded(Codec::Same, &bytes).is_some(), bytes.len() == 8);
-        prop_assert!(decode_guarded(Codec::Zstd, &bytes).is_none(), "this reader has no zstd");
+        decode_guarded(Encoding::Lz4, &bytes);
+        prop_assert_eq!(decode_guarded(Encoding::Same, &bytes).is_some(), bytes.len() == 8);
+        prop_assert!(decode_guarded(Encoding::Zstd, &bytes).is_none(), "this reader has no zstd");
     }
 
     #[test]
@@ -62,15 +62,15 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let good = lz4(&page);
-        let decoded = decode_guarded(Codec::Lz4, &good);
+        let decoded = decode_guarded(Encoding::Lz4, &good);
         prop_assert_eq!(decoded.as_deref(), Some(&*page));
-        prop_assert!(decode_guarded(Codec::Lz4, &good[..cut.index(good.len())]).is_none(), "half a page");
+        prop_assert!(decode_guarded(Encoding::Lz4, &good[..cut.index(good.len())]).is_none(), "half a page");
         let mut bad = good.clone();
         damage.iter().for_each(|(at, b)| bad[at.index(good.len())] ^= b);
-        decode_guarded(Codec::Lz4, &bad);
+        decode_guarded(Encoding::Lz4, &bad);
         if good.len() <= STORED_MAX && bad != good {
             // One in 260,000 passes: three in 2000 cases are no chance.
-            let unnoticed = Head::new(Codec::Lz4, 3, &good).fits(&bad);
+            let unnoticed = Head::new(Encoding::Lz4, 3, &good).fits(&bad);
             prop_assert!(!unnoticed || UNNOTICED.fetch_add(1, Ordering::Relaxed) < 2);
         }
     }
@@ -82,9 +82,9 @@ fn lengths_that_run_off_are_refused() {
     for start in [&[0xf0][..], &[0x1f, 7, 1, 0], &[0x1f, 7, 0, 0], &[0x1f, 7, 0xff, 0xff], &[0xff]] {
         let mut bytes = start.to_vec();
         bytes.resize(STORED_MAX, 0xff);
-        assert!(decode_guarded(Codec::Lz4, &bytes).is_none());
+        assert!(decode_guarded(Encoding::Lz4, &bytes).is_none());
     }
-    assert!(decode_guarded(Codec::Lz4, &[]).is_none());
+    assert!(decode_guarded(Encoding::Lz4, &[]).is_none());
 }
 
 #[test]
@@ -97,5 +97,5 @@ fn one_word_is_told_from_almost_one() {
         assert_eq!(same_word(&page), None, "byte {at}");
         page[at] ^= 1;
     }
-    assert_eq!(decode_guarded(Codec::Same, b"terrace!").as_deref(), Some(&page));
+    assert_eq!(decode_guarded(Encoding::Same, b"terrace!").as_deref(), Some(&page));
 }

@@ -10,8 +10,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_shm::client::{Outcome, read};
-use terrace_shm::codec::{Codec, Page, Unpack};
-use terrace_shm::compress::{Compressor, Mode, Unzstd};
+use terrace_shm::codec::{Encoding, Page, Unpack};
+use terrace_shm::compress::{CompressionMode, Compressor, Unzstd};
 use terrace_shm::unzstd::unzstd;
 use terrace_shm::zobject::{HEAD_BYTES, Head, OBJECT_MAX, STORED_MAX};
 use terrace_shm::{PAGE_SIZE, Segment};
@@ -76,7 +76,7 @@ fn frame(rng: &mut Rng, compressor: &mut Compressor) -> (Page, Vec<u8>) {
     loop {
         let page = page(rng);
         if let Ok(coded) = compressor.compress(&page)
-            && coded.codec == Codec::Zstd
+            && coded.codec == Encoding::Zstd
         {
             return (page, coded.bytes.to_vec());
         }
@@ -116,7 +116,7 @@ fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
     let mut rng = Rng::new(seed);
     let (mut input, mut ours, mut theirs) = (Fenced::new(), Fenced::new(), Fenced::new());
     let mut daemon = Unzstd::new().unwrap();
-    let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+    let mut compressor = Compressor::new(CompressionMode::Dense, 75).unwrap();
     let (mut decoded, mut refused) = (0, 0);
     let (mut wanted, mut sound) = frame(&mut rng, &mut compressor);
     let mut other = Vec::new();
@@ -174,7 +174,7 @@ fn object(seg: &Segment) -> *mut u8 {
 fn mangled_objects_are_no_pages() {
     let seed = seed("mangled_objects_are_no_pages");
     let mut rng = Rng::new(seed);
-    let mut compressor = Compressor::new(Mode::Dense, 75).unwrap();
+    let mut compressor = Compressor::new(CompressionMode::Dense, 75).unwrap();
     let mut out = Fenced::new();
     let (mut damaged, mut passed, mut forged) = (0_u64, 0, 0);
     let (mut wanted, mut sound) = frame(&mut rng, &mut compressor);
@@ -183,7 +183,7 @@ fn mangled_objects_are_no_pages() {
             (wanted, sound) = frame(&mut rng, &mut compressor);
         }
         let mut w = Writer::new(2, 2);
-        w.put(0, Codec::Zstd, &sound).unwrap();
+        w.put(0, Encoding::Zstd, &sound).unwrap();
         assert_eq!(w.read(0, &mut out.page()[..], &mut Library), Outcome::Done(PAGE_SIZE));
         assert!(*out.page() == wanted, "round {round}, TERRACE_SEED={seed}");
         let at = object(&w.rig.seg);
@@ -197,7 +197,7 @@ fn mangled_objects_are_no_pages() {
         if is_forged {
             let mut bytes = mangled(&sound, &[], &mut rng);
             bytes.resize(sound.len(), 0);
-            let codec = [Codec::Same, Codec::Lz4, Codec::Zstd, Codec::Zstd][rng.index(4)];
+            let codec = [Encoding::Same, Encoding::Lz4, Encoding::Zstd, Encoding::Zstd][rng.index(4)];
             slot[..HEAD_BYTES].copy_from_slice(&Head::new(codec, head.place(), &bytes).0.to_le_bytes());
             slot[HEAD_BYTES..].copy_from_slice(&bytes);
         } else {
@@ -210,7 +210,7 @@ fn mangled_objects_are_no_pages() {
         let outcome = w.read(from as u64, &mut out.page()[from..from + n], &mut Library);
         let same = out.page()[from..from + n] == wanted[from..from + n];
         match outcome {
-            Outcome::MainDoor { done: 0 } => damaged += 1,
+            Outcome::MountPath { done: 0 } => damaged += 1,
             Outcome::Done(k) if k == n && is_forged => forged += 1,
             // Changes that undid each other; else 1 in 260,000 passes the check, and then zstd has to like it.
             Outcome::Done(k) if k == n && same => {}
@@ -230,7 +230,7 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
         let bytes = if rng.index(3) == 0 { sound.to_vec() } else { mangled(sound, &[], &mut rng) };
         let head = match rng.index(4) {
             0 => Head(rng.next_u64()),
-            _ => Head::new([Codec::Lz4, Codec::Zstd][rng.index(2)], place, &bytes),
+            _ => Head::new([Encoding::Lz4, Encoding::Zstd][rng.index(2)], place, &bytes),
         };
         let object = [&head.0.to_le_bytes()[..], &bytes].concat();
         for (i, byte) in object.iter().enumerate().take(OBJECT_MAX) {
@@ -248,9 +248,9 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
 fn objects_that_change_while_they_are_read_do_no_harm() {
     let seed = seed("objects_that_change_while_they_are_read_do_no_harm");
     let mut rng = Rng::new(seed);
-    let (page, sound) = frame(&mut rng, &mut Compressor::new(Mode::Dense, 75).unwrap());
+    let (page, sound) = frame(&mut rng, &mut Compressor::new(CompressionMode::Dense, 75).unwrap());
     let mut w = Writer::new(2, 2);
-    let handle = w.put(0, Codec::Zstd, &sound).unwrap();
+    let handle = w.put(0, Encoding::Zstd, &sound).unwrap();
     let place = w.rig.pool.place(handle).0;
     let class = w.rig.seg.zclass(0).load(Ordering::Relaxed);
     let (seg, touches, stop) = (w.rig.seg.clone(), w.rig.touches.clone(), AtomicBool::new(false));
@@ -268,7 +268,7 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
             match outcome {
                 Outcome::Done(PAGE_SIZE) if *out.page() == page => whole += 1,
                 Outcome::Done(PAGE_SIZE) => other += 1,
-                Outcome::MainDoor { done: 0 } => refused += 1,
+                Outcome::MountPath { done: 0 } => refused += 1,
                 odd => panic!("TERRACE_SEED={seed}: {odd:?}"),
             }
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
-use terrace_shm::codec::{Codec, Coded, Plain};
+use terrace_shm::codec::{Coded, Encoding, Plain};
 use terrace_shm::index::Place;
 use terrace_shm::layout::ZSPAGE_SIZE;
 use terrace_shm::map::ZTOUCH_MAX;
@@ -115,7 +115,7 @@ impl Model {
         self.life += 1;
         let (held, life) = (rig.pool.bytes(), self.life);
         let bytes = bytes_of(place, life, len);
-        let stored = rig.pool.store(Coded { codec: Codec::Lz4, bytes: &bytes }, Place(place));
+        let stored = rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place));
         assert!(rig.pool.bytes() <= rig.pool.limit().max(held), "over the limit");
         match stored {
             Some(handle) => {
@@ -197,12 +197,12 @@ fn memory_goes_back_and_a_new_pool_is_empty() {
     let mut rig = rig(32, 32);
     let bytes = bytes_of(1, 1, 2000);
     let mut handles = Vec::new();
-    while let Some(handle) = rig.pool.store(Coded { codec: Codec::Lz4, bytes: &bytes }, Place(1)) {
+    while let Some(handle) = rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(1)) {
         handles.push(handle);
     }
     assert_eq!((rig.pool.bytes(), rig.pool.limit()), (32 << 16, 32 << 16));
     assert!(resident(&rig) >= 31 << 16);
-    assert_eq!(rig.pool.books_bytes(), 32 * 32 + 32 * 32 * 8);
+    assert_eq!(rig.pool.metadata_bytes(), 32 * 32 + 32 * 32 * 8);
     // Three of four go; what is left fits a quarter of the zspages.
     for (i, &handle) in handles.iter().enumerate() {
         if i % 4 != 0 {
@@ -227,7 +227,7 @@ fn memory_goes_back_and_a_new_pool_is_empty() {
 fn damage_is_noticed_and_harmless() {
     let mut rig = rig(2, 2);
     let bytes = [0, 0, 0, 0, 0, 0, 0, 0];
-    let same = Coded { codec: Codec::Same, bytes: &bytes };
+    let same = Coded { codec: Encoding::Same, bytes: &bytes };
     let handle = rig.pool.store(same, Place(5)).unwrap();
     let mut out = [1; PAGE_SIZE];
     assert_eq!(rig.pool.load(handle, &mut Plain, &mut out), Ok(()));
@@ -248,7 +248,7 @@ fn damage_is_noticed_and_harmless() {
 fn coldest_looks_at_a_bounded_number() {
     let mut rig = rig(64, 64);
     let handles: Vec<Handle> = (0..2000)
-        .map(|i| rig.pool.store(Coded { codec: Codec::Lz4, bytes: &[7; 900] }, Place(i)).unwrap())
+        .map(|i| rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &[7; 900] }, Place(i)).unwrap())
         .collect();
     handles.iter().for_each(|&h| {
         rig.touches.ztouch(h);
@@ -265,7 +265,7 @@ fn coldest_looks_at_a_bounded_number() {
 #[test]
 fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
     let mut rig = rig(64, 64);
-    let page = Coded { codec: Codec::Lz4, bytes: &[7; 900] };
+    let page = Coded { codec: Encoding::Lz4, bytes: &[7; 900] };
     let handles: Vec<Handle> = (0..2000).map(|i| rig.pool.store(page, Place(i)).unwrap()).collect();
     for (i, &h) in handles.iter().enumerate() {
         (0..i % 101).for_each(|_| assert!(rig.touches.ztouch(h) <= ZTOUCH_MAX));
@@ -304,12 +304,12 @@ fn little_is_lost_between_objects() {
     for place in 0..30_000 {
         let bytes = vec![1; sizes.next().unwrap()];
         stored += bytes.len();
-        handles.push(rig.pool.store(Coded { codec: Codec::Lz4, bytes: &bytes }, Place(place)).unwrap());
+        handles.push(rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place)).unwrap());
     }
     let density = |pool: &ZPool, stored: usize| stored as f64 / pool.bytes() as f64;
     let filled = density(&rig.pool, stored);
     assert!(filled > 0.935, "{filled} of ideal");
-    let books = rig.pool.books_bytes() as f64 / rig.pool.stored_pages() as f64;
+    let books = rig.pool.metadata_bytes() as f64 / rig.pool.stored_pages() as f64;
     assert!(books < 10.0, "{books} bytes of books a page");
     for (place, &handle) in handles.iter().enumerate() {
         if place % 2 == 1 {

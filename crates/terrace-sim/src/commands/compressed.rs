@@ -94,7 +94,7 @@ pub struct Cell {
     pub tier_share_mean: f64,
     /// See above.
     pub tier_share_end: f64,
-    /// Windows in which the boundary was judged.
+    /// Windows in which the balancer was judged.
     pub windows: u64,
     /// Those in which it moved.
     pub moves: u64,

@@ -34,7 +34,7 @@
 use std::num::NonZeroU32;
 
 use terrace_policy::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
-use terrace_policy::{Evict, Generation, Refaults, Shadow, Slot, Touches, Victim, Why};
+use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 const DEF_PRIORITY: u32 = 12;
 /// Pages a round frees, and pages of one list scanned in turn.
@@ -137,7 +137,7 @@ impl Classic {
         (0..touched.min(TOUCHES_MAX)).fold(false, |activated, _| self.used(slot) || activated)
     }
 
-    fn take_touches(&self, slot: Slot, touches: &mut dyn Touches) -> u8 {
+    fn take_touches(&self, slot: Slot, touches: &mut dyn AccessCounts) -> u8 {
         if self.exact { 0 } else { touches.take(slot) }
     }
 
@@ -167,7 +167,7 @@ impl Classic {
         self.inactive.len() * ratio < self.active.len()
     }
 
-    fn deactivate(&mut self, pages: usize, touches: &mut dyn Touches) {
+    fn deactivate(&mut self, pages: usize, touches: &mut dyn AccessCounts) {
         for _ in 0..pages {
             let Some(slot) = self.slots.tail(&self.active) else { break };
             let touched = self.take_touches(slot, touches);
@@ -191,7 +191,7 @@ impl Classic {
     }
 
     /// Goes on with the round until it is the turn of an inactive page; some page is inactive or active.
-    fn reach_inactive(&mut self, touches: &mut dyn Touches) {
+    fn reach_inactive(&mut self, touches: &mut dyn AccessCounts) {
         while self.round.turn == 0 || self.inactive.is_empty() {
             let scan = self.round.active.min(SWAP_CLUSTER_MAX);
             self.round.active -= scan;
@@ -210,7 +210,7 @@ impl Classic {
         }
     }
 
-    fn look(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let others = self.inactive.len() + self.active.len();
         if self.held.due(others) {
             return self.look_held(touches);
@@ -237,7 +237,7 @@ impl Classic {
     }
 
     /// Looks at the page held longest: used since, it goes back to where its bits belong.
-    fn look_held(&mut self, touches: &mut dyn Touches) -> Step {
+    fn look_held(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let slot = self.slots.tail(&self.held.list).expect("held is due");
         let (bits, touched) = (self.slots.tag(slot) & BITS, self.take_touches(slot, touches));
         self.slots.unlink(&mut self.held.list, slot, WAS_HELD | bits);
@@ -257,12 +257,18 @@ impl Evict for Classic {
         "classic"
     }
 
-    fn insert(&mut self, slot: Slot, shadow: Option<Shadow>, why: Why, touches: &mut dyn Touches) -> bool {
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool {
         assert!(!self.contains(slot), "slot {slot} is resident already");
         touches.set(slot, 0);
-        let known = shadow.filter(|_| why != Why::Write).map(|shadow| self.refault(shadow));
+        let known = shadow.filter(|_| reason != InsertReason::Write).map(|shadow| self.refault(shadow));
         let mut tag = known.unwrap_or(INACTIVE);
-        if why == Why::Read {
+        if reason == InsertReason::Read {
             tag |= REFERENCED;
             self.last_used = Some(slot);
         }
@@ -271,7 +277,7 @@ impl Evict for Classic {
         tag & ACTIVE != 0
     }
 
-    fn victims(&mut self, want: usize, touches: &mut dyn Touches, out: &mut Vec<Victim>) {
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>) {
         let mut left = if self.exact { 0 } else { (want * SWEEP_RATE).min(self.slots.slots_max()) };
         let is_listed = |tag| tag & (INACTIVE | ACTIVE) != 0;
         while let Some((slot, touched)) = self.sweep.next(&mut left, &self.slots, is_listed, touches) {
@@ -370,8 +376,8 @@ mod tests {
     fn the_second_use_activates_and_further_ones_only_mark() {
         let mut pool = pool();
         pool.enter(0..3);
-        pool.enter_as(3, None, Why::Readahead);
-        pool.enter_as(4, None, Why::Write);
+        pool.enter_as(3, None, InsertReason::Readahead);
+        pool.enter_as(4, None, InsertReason::Write);
         pool.is("active:  | inactive: 4 3 2r 1r 0r | held: ");
         access(&mut pool, [0, 3, 3, 1]); // twice in a row is one use
         pool.is("active: 1 0 | inactive: 4 3r 2r | held: ");
@@ -383,7 +389,7 @@ mod tests {
     fn inactive_pages_go_referenced_or_not() {
         let mut pool = pool();
         pool.enter(0..3);
-        pool.enter_as(3, None, Why::Write);
+        pool.enter_as(3, None, InsertReason::Write);
         assert_eq!(pool.evict(9), [0, 1, 2, 3]);
         assert!(pool.evict(9).is_empty());
     }
@@ -430,8 +436,8 @@ mod tests {
         pool.enter(0..12);
         access(&mut pool, [0, 1]); // nonresident age 2
         let victims = pool.evict_shadows(3); // 2, 3, 4 at ages 2, 3, 4
-        assert!(!pool.enter_as(2, victims[0].shadow, Why::Read), "3 evictions ago, 2 active pages");
-        assert!(pool.enter_as(3, victims[1].shadow, Why::Read), "2 ago");
+        assert!(!pool.enter_as(2, victims[0].shadow, InsertReason::Read), "3 evictions ago, 2 active pages");
+        assert!(pool.enter_as(3, victims[1].shadow, InsertReason::Read), "2 ago");
         assert_eq!(pool.policy.refaults(), Refaults { total: 2, recent: 1 });
         pool.is("active: 3r 1 0 | inactive: 2r 11r 10r 9r 8r 7r 6r 5r | held: ");
         pool.policy.start_priority(0, 0);
@@ -439,7 +445,7 @@ mod tests {
         pool.policy.activated_before = 1;
         pool.policy.start_priority(0, 0);
         assert!(!pool.policy.round.deactivates);
-        assert!(!pool.enter_as(4, victims[2].shadow, Why::Write), "a write proves nothing");
+        assert!(!pool.enter_as(4, victims[2].shadow, InsertReason::Write), "a write proves nothing");
     }
 
     #[test]
@@ -450,7 +456,7 @@ mod tests {
         pool.policy.deactivate(1, &mut pool.touches);
         let victims = pool.evict_shadows(1);
         assert_eq!(victims[0].slot, 0);
-        assert!(pool.enter_as(0, victims[0].shadow, Why::Readahead));
+        assert!(pool.enter_as(0, victims[0].shadow, InsertReason::Readahead));
         pool.is("active: 0w 1 | inactive:  | held: ");
     }
 
@@ -469,8 +475,8 @@ mod tests {
     fn seen_in_batches_uses_count_up_to_three_a_look() {
         let mut pool = pool();
         pool.enter(0..3);
-        pool.enter_as(20, None, Why::Readahead);
-        pool.enter_as(21, None, Why::Readahead);
+        pool.enter_as(20, None, InsertReason::Readahead);
+        pool.enter_as(21, None, InsertReason::Readahead);
         pool.touch([0, 20, 21, 21]);
         assert_eq!(pool.evict(1), [1]); // the hand activates 0
         pool.is("active: 0 | inactive: 21 20 2r | held: ");
@@ -496,7 +502,7 @@ mod tests {
         let mut policy = Classic::new(1 << 19, 1 << 19);
         let mut touches = vec![0; 1 << 19];
         for slot in 0..1 << 19 {
-            policy.insert(slot, None, Why::Read, &mut touches);
+            policy.insert(slot, None, InsertReason::Read, &mut touches);
         }
         for slot in 0..400_000 {
             policy.accessed(slot);

@@ -106,7 +106,7 @@ impl Rules for Linux61 {
 mod tests {
     use super::*;
     use terrace_policy::testing::Pool;
-    use terrace_policy::{Evict, Refaults, Tier, Why};
+    use terrace_policy::{Evict, InsertReason, Refaults, Tier};
 
     /// A pool whose batch is one page.
     fn pool() -> Pool<Mglru61> {
@@ -117,8 +117,8 @@ mod tests {
     fn new_pages_enter_above_oldest_of_four_and_uses_move_nothing() {
         let mut pool = pool();
         pool.enter(0..3);
-        pool.enter_as(3, None, Why::Readahead);
-        pool.enter_as(4, None, Why::Write);
+        pool.enter_as(3, None, InsertReason::Readahead);
+        pool.enter_as(4, None, InsertReason::Write);
         pool.is("gen 3:  | gen 2:  | gen 1: 4/0 3/0 2/1 1/1 0/1 | gen 0:  | isolated:  | held: ");
         pool.touch([0, 0, 0, 2]);
         assert_eq!(pool.evict(1), [0], "used four times, but its tier never came back");
@@ -158,13 +158,13 @@ mod tests {
         pool.touch([20, 20, 20]);
         let victims = pool.evict_shadows(2);
         assert_eq!((victims[0].slot, victims[1].slot), (20, 21));
-        assert!(pool.enter_as(20, victims[0].shadow, Why::Readahead), "min_seq is still 1");
-        assert!(pool.enter_as(21, victims[1].shadow, Why::Read));
+        assert!(pool.enter_as(20, victims[0].shadow, InsertReason::Readahead), "min_seq is still 1");
+        assert!(pool.enter_as(21, victims[1].shadow, InsertReason::Read));
         pool.is("gen 3:  | gen 2:  | gen 1: 21/1 20/5 23/1 22/1 | isolated:  | held: ");
         assert_eq!(pool.policy.tiers()[2].refaulted, 1);
         assert_eq!(pool.evict(3), [22, 23, 21]);
         pool.is("gen 3:  | gen 2: 20/0 | isolated:  | held: ");
-        assert!(!pool.enter_as(22, victims[0].shadow, Why::Read), "generation 1 is gone");
+        assert!(!pool.enter_as(22, victims[0].shadow, InsertReason::Read), "generation 1 is gone");
         assert_eq!(pool.policy.refaults(), Refaults { total: 3, recent: 2 });
     }
 

@@ -110,7 +110,7 @@ impl Rules for Linux71 {
 mod tests {
     use super::*;
     use terrace_policy::testing::Pool;
-    use terrace_policy::{Evict, Why};
+    use terrace_policy::{Evict, InsertReason};
 
     /// A pool whose batch is one page.
     fn pool() -> Pool<Mglru71> {
@@ -130,7 +130,7 @@ mod tests {
         let mut pool = pool();
         pool.enter(0..3);
         pool.enter([63]);
-        pool.enter_as(4, None, Why::Readahead);
+        pool.enter_as(4, None, InsertReason::Readahead);
         looked(&mut pool, 0, 3);
         pool.is("gen 3:  | gen 2:  | gen 1:  | gen 0: 4/0 63/4 2/1 1/1 0/4 | isolated:  | held: ");
         looked(&mut pool, 0, 1);
@@ -155,7 +155,7 @@ mod tests {
         let victims = pool.evict_shadows(1); // three generations are too few at lower priorities
         assert_eq!(victims[0].slot, 0, "the mark alone is no maximum");
         pool.is("gen 4:  | gen 3:  | gen 2:  | gen 1: 63/8 | isolated:  | held: ");
-        assert!(pool.enter_as(0, victims[0].shadow, Why::Read));
+        assert!(pool.enter_as(0, victims[0].shadow, InsertReason::Read));
         pool.is("gen 4:  | gen 3:  | gen 2: 0/9 | gen 1: 63/8 | isolated:  | held: ");
         assert_eq!(pool.policy.tiers()[3].refaulted, 1);
     }
@@ -181,7 +181,10 @@ mod tests {
         pool.enter(20..22);
         let victims = pool.evict_shadows(1);
         pool.policy.age(&mut pool.touches);
-        assert!(!pool.enter_as(22, victims[0].shadow, Why::Read), "the window was full: 4 generations ago");
+        assert!(
+            !pool.enter_as(22, victims[0].shadow, InsertReason::Read),
+            "the window was full: 4 generations ago"
+        );
         pool.is("gen 4:  | gen 3:  | gen 2:  | gen 1: 22/1 21/0 | isolated:  | held: ");
     }
 

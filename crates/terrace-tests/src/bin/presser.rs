@@ -61,7 +61,7 @@ fn main() {
 fn press(path: &Path, mut full: impl FnMut()) -> String {
     let mut rng = Rng::new(seed("presser"));
     let (mut buffer, mut wanted) = (Box::new(Buffer([0; PAGE])), vec![0; PAGE]);
-    // Without the fast door, past the kernel's page cache, which stands before the cache that is meant.
+    // Without the preload path, past the kernel's page cache, which stands before the cache that is meant.
     let flags = if std::env::var_os("TERRACE_SOCKET").is_some() { 0 } else { libc::O_DIRECT };
     let mut file: Option<std::fs::File> = None;
     for n in 0_u64.. {

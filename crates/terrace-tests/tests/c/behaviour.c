@@ -916,7 +916,7 @@ static void case_unclassifiable_maps(void)
     }
     expect_child(reader);
     /* Its daemon hears of a syncfs all the same; where nobody can be told, it does not claim to have synced. */
-    CHECK(syncfs(fd) == 0 || (errno == EIO && getenv("BEHAVIOUR_DEAD_DOOR")));
+    CHECK(syncfs(fd) == 0 || (errno == EIO && getenv("BEHAVIOUR_DEAD_CONNECTION")));
     CHECK(unlink(path_new) == 0);
 }
 

@@ -1,4 +1,4 @@
-// A descriptor that travels: a program of the fast door opens a file, and a child with an empty environment, hence without
+// A descriptor that travels: a program of the preload path opens a file, and a child with an empty environment, hence without
 // the library, maps it shared and stores. The parent must see the store at once, though nobody announced the mapping.
 // Prints what the parent read before and after.
 #define _GNU_SOURCE

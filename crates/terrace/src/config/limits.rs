@@ -16,7 +16,7 @@ const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// A value that is not allowed, and the cure.
 #[derive(Debug)]
-pub struct Wrong {
+pub struct InvalidValue {
     /// The dotted key.
     pub key: &'static str,
     why: String,
@@ -24,25 +24,25 @@ pub struct Wrong {
     pub cure: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for InvalidValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.key, self.why)
     }
 }
 
 /// Checks every key; returns the first error.
-pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
+pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
     check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;
     check_min_ttl(config)?;
     check_dirty(config)?;
     check_readahead(config.io.readahead_max)?;
-    if !config.door.ring_slots.is_power_of_two() {
-        let why = format!("= {} is not a power of two", config.door.ring_slots);
-        return Err(wrong("door.ring_slots", why, "write 8, 16, 32 or 64".to_owned()));
+    if !config.preload.ring_slots.is_power_of_two() {
+        let why = format!("= {} is not a power of two", config.preload.ring_slots);
+        return Err(wrong("preload.ring_slots", why, "write 8, 16, 32 or 64".to_owned()));
     }
-    within("door.ring_slots", config.door.ring_slots, 8, terrace_engine::RING_SLOTS_MAX as u32)?;
-    within("door.clients_max", config.door.clients_max, 1, 4096)?;
+    within("preload.ring_slots", config.preload.ring_slots, 8, terrace_engine::RING_SLOTS_MAX as u32)?;
+    within("preload.clients_max", config.preload.clients_max, 1, 4096)?;
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     check_compressed(&config.tier.compressed)?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
@@ -50,7 +50,7 @@ pub fn check(config: &Config) -> std::result::Result<(), Wrong> {
 }
 
 /// Ages are those of generations, which not every policy has.
-pub fn check_min_ttl(config: &Config) -> std::result::Result<(), Wrong> {
+pub fn check_min_ttl(config: &Config) -> std::result::Result<(), InvalidValue> {
     let ttl = config.min_ttl;
     if ttl.0 > MIN_TTL_MAX {
         return Err(wrong("min_ttl", format!("= {ttl} is out of bounds"), "write 0s to 1h".to_owned()));
@@ -64,39 +64,42 @@ pub fn check_min_ttl(config: &Config) -> std::result::Result<(), Wrong> {
     Ok(())
 }
 
-fn check_dirty(config: &Config) -> std::result::Result<(), Wrong> {
+fn check_dirty(config: &Config) -> std::result::Result<(), InvalidValue> {
     let dirty = &config.dirty;
-    within("dirty.percent", dirty.percent.into(), 1, 80)?;
-    within("dirty.background_percent", dirty.background_percent.into(), 0, 79)?;
-    if dirty.background_percent >= dirty.percent {
-        let why = format!("= {} is not below dirty.percent = {}", dirty.background_percent, dirty.percent);
-        let cure = "writing back must start before writers wait: lower it or raise dirty.percent";
-        return Err(wrong("dirty.background_percent", why, cure.to_owned()));
+    within("dirty.ratio", dirty.ratio.into(), 1, 80)?;
+    within("dirty.background_ratio", dirty.background_ratio.into(), 0, 79)?;
+    if dirty.background_ratio >= dirty.ratio {
+        let why = format!("= {} is not below dirty.ratio = {}", dirty.background_ratio, dirty.ratio);
+        let cure = "writing back must start before writers wait: lower it or raise dirty.ratio";
+        return Err(wrong("dirty.background_ratio", why, cure.to_owned()));
     }
-    for (key, span) in [("dirty.expire", dirty.expire), ("dirty.interval", dirty.interval)] {
+    for (key, span) in
+        [("dirty.expire", dirty.expire), ("dirty.writeback_interval", dirty.writeback_interval)]
+    {
         let ms = span.0.as_millis();
         if !(10..=86_400_000).contains(&ms) {
             return Err(wrong(key, format!("= {span} is out of bounds"), "write 10ms to 24h".to_owned()));
         }
     }
-    if dirty.interval > dirty.expire {
-        let why = format!("= {} is longer than dirty.expire = {}", dirty.interval, dirty.expire);
+    if dirty.writeback_interval > dirty.expire {
+        let why = format!("= {} is longer than dirty.expire = {}", dirty.writeback_interval, dirty.expire);
         let cure = "pages would grow older than they may: lower it or raise dirty.expire";
-        return Err(wrong("dirty.interval", why, cure.to_owned()));
+        return Err(wrong("dirty.writeback_interval", why, cure.to_owned()));
     }
     Ok(())
 }
 
-fn check_compressed(tier: &Compressed) -> std::result::Result<(), Wrong> {
-    within("tier.compressed.max_share", tier.max_share.into(), 1, 90)?;
-    if tier.min_share > tier.max_share {
-        let why = format!("= {} is above tier.compressed.max_share = {}", tier.min_share, tier.max_share);
-        return Err(wrong("tier.compressed.min_share", why, "lower it or raise max_share".to_owned()));
+fn check_compressed(tier: &Compressed) -> std::result::Result<(), InvalidValue> {
+    within("tier.compressed.max_percent", tier.max_percent.into(), 1, 90)?;
+    if tier.min_percent > tier.max_percent {
+        let why =
+            format!("= {} is above tier.compressed.max_percent = {}", tier.min_percent, tier.max_percent);
+        return Err(wrong("tier.compressed.min_percent", why, "lower it or raise max_percent".to_owned()));
     }
     Ok(())
 }
 
-fn check_readahead(size: Size) -> std::result::Result<(), Wrong> {
+fn check_readahead(size: Size) -> std::result::Result<(), InvalidValue> {
     match size.0 {
         bytes if !bytes.is_multiple_of(4 * KIB) => Err(wrong(
             "io.readahead_max",
@@ -110,15 +113,15 @@ fn check_readahead(size: Size) -> std::result::Result<(), Wrong> {
     }
 }
 
-fn within(key: &'static str, value: u32, min: u32, max: u32) -> std::result::Result<(), Wrong> {
+fn within(key: &'static str, value: u32, min: u32, max: u32) -> std::result::Result<(), InvalidValue> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
     Err(wrong(key, format!("= {value} is out of bounds"), format!("write {min} to {max}")))
 }
 
-fn wrong(key: &'static str, why: String, cure: String) -> Wrong {
-    Wrong { key, why, cure }
+fn wrong(key: &'static str, why: String, cure: String) -> InvalidValue {
+    InvalidValue { key, why, cure }
 }
 
 /// Why a memory limit cannot be, and the cure.

@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn keys_have_lines() {
-        let text = "memory = 1\n\n[dirty]\n# note\npercent = 5\n";
+        let text = "memory = 1\n\n[dirty]\n# note\nratio = 5\n";
         assert_eq!(line_of_key(text, "memory"), 1);
-        assert_eq!(line_of_key(text, "dirty.percent"), 5);
-        assert_eq!(line_of_key(text, "dirty.background_percent"), 3);
+        assert_eq!(line_of_key(text, "dirty.ratio"), 5);
+        assert_eq!(line_of_key(text, "dirty.background_ratio"), 3);
         assert_eq!(line_of_key(text, "log.level"), 1);
     }
 

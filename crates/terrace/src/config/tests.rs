@@ -54,7 +54,7 @@ fn unknown_keys_name_their_line() {
     let (line, why) = parse_error("memory = \"1GiB\"\n\n[dirty]\npercentage = 3\n");
     assert_eq!(line, 4);
     assert!(why.contains("unknown field `percentage`"), "{why}");
-    assert!(why.contains("background_percent"), "{why}");
+    assert!(why.contains("background_ratio"), "{why}");
     assert_eq!(parse_error("\n[dirt]\n").0, 2);
     assert_eq!(parse_error("memory = \"1GiB\"\nmemory = \"2GiB\"\n").0, 2);
     assert_eq!(parse_error("a = \n").0, 1);
@@ -72,18 +72,18 @@ fn wrong_values_name_their_line() {
     assert_eq!(line, 2);
     assert!(why.contains("`uring`"), "{why}");
     assert_eq!(parse_error("[dirty]\nexpire = 30\n").0, 2);
-    assert_eq!(parse_error("[door]\n\nring_slots = 65\n").0, 3);
+    assert_eq!(parse_error("[preload]\n\nring_slots = 65\n").0, 3);
     // The largest ring that a client can map is the largest that can be asked for.
-    assert!(parse_error("[door]\nring_slots = 128\n").1.contains("write 8 to 64"));
+    assert!(parse_error("[preload]\nring_slots = 128\n").1.contains("write 8 to 64"));
 }
 
 #[test]
 fn contradictions_name_their_line() {
-    let (line, why) = parse_error("[dirty]\npercent = 10\nbackground_percent = 10\n");
+    let (line, why) = parse_error("[dirty]\nratio = 10\nbackground_ratio = 10\n");
     assert_eq!(line, 3);
-    assert!(why.contains("not below dirty.percent = 10"), "{why}");
+    assert!(why.contains("not below dirty.ratio = 10"), "{why}");
     // Only one of the two is written: the other is the default it contradicts.
-    assert_eq!(parse_error("[dirty]\npercent = 10\n").0, 1);
+    assert_eq!(parse_error("[dirty]\nratio = 10\n").0, 1);
     assert_eq!(parse_error("[dirty]\nexpire = \"1s\"\n").0, 1);
 }
 

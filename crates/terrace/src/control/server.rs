@@ -154,17 +154,17 @@ mod tests {
     use super::super::{Client, Frame, Record};
     use super::*;
     use terrace_api::capture::Summary;
-    use terrace_api::control::{Drop, DropReply, Flush, Stop, StopReply};
+    use terrace_api::control::{DropCaches, DropCachesReply, Stop, StopReply, Sync};
 
     struct Fake;
 
     impl Answer for Fake {
         fn answer(&self, request: Request) -> Result<Reply, CommandError> {
             match request {
-                Request::Drop(_) => Ok(Reply::Drop(DropReply { pages: 7 })),
+                Request::DropCaches(_) => Ok(Reply::DropCaches(DropCachesReply { pages: 7 })),
                 Request::Stop(Stop { lazy: false, .. }) => Err(CommandError::new(ErrorCode::Busy, "in use")),
                 Request::Stop(_) => Ok(Reply::Stop(StopReply::default())),
-                _ => Ok(Reply::Flush(Done {})),
+                _ => Ok(Reply::Sync(Done {})),
             }
         }
         fn record(&self) -> Result<Box<dyn Record>, CommandError> {
@@ -201,8 +201,8 @@ mod tests {
     fn one_connection_carries_many_requests() {
         let (_dir, path) = served();
         let mut client = Client::connect(&path).unwrap();
-        assert_eq!(client.ask(Drop {}), Ok(DropReply { pages: 7 }));
-        assert_eq!(client.ask(Flush {}), Ok(Done {}));
+        assert_eq!(client.ask(DropCaches {}), Ok(DropCachesReply { pages: 7 }));
+        assert_eq!(client.ask(Sync {}), Ok(Done {}));
         let busy = client.ask(Stop { lazy: false, lose: false }).unwrap_err();
         assert_eq!((busy.code, busy.message.as_str()), (ErrorCode::Busy, "in use"));
         assert_eq!(client.ask(Stop { lazy: true, lose: false }), Ok(StopReply::default()));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustix::process::Pid;
 use terrace_api::control::{
-    AgeReply, CheckReply, CommandError, Done, DropReply, ErrorCode, LruReply, MrcReply, PidReply, Reply,
-    Request, StatReply,
+    AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, PidReply,
+    Reply, Request, StatReply,
 };
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
@@ -15,28 +15,28 @@ use super::recording::Recording;
 use super::stop::Stopper;
 use crate::control::{Answer, Record};
 use crate::error::reason;
-use crate::keeper::Shared;
+use crate::supervisor::Shared;
 
 /// Answers from the engine.
 #[derive(Debug)]
 pub struct Answers {
     engine: Arc<Engine>,
     stopper: Arc<Stopper>,
-    keeper: Pid,
+    supervisor: Pid,
     mnt: PathBuf,
 }
 
 impl Answers {
     /// For this instance.
     pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, shared: &Shared) -> Answers {
-        Answers { engine, stopper, keeper: shared.keeper, mnt: shared.place.mnt.clone() }
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt: shared.place.mnt.clone() }
     }
 }
 
 impl Answers {
-    /// Without a keeper a crash of terraced would end the mount: only the keeper holds what must outlive it.
-    fn keeper_lives(&self) -> bool {
-        rustix::process::getppid() == Some(self.keeper)
+    /// Without a supervisor a crash of terraced would end the mount: only the supervisor holds what must outlive it.
+    fn supervisor_lives(&self) -> bool {
+        rustix::process::getppid() == Some(self.supervisor)
     }
 }
 
@@ -52,14 +52,15 @@ impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Reply, CommandError> {
         let (engine, failed) = (&self.engine, |err: std::io::Error| CommandError::failed(reason(err)));
         Ok(match request {
-            Request::Stat(_) => {
-                Reply::Stat(StatReply { stat: Box::new(engine.stats()), keeper_lives: self.keeper_lives() })
-            }
-            Request::Flush(_) => {
+            Request::Stat(_) => Reply::Stat(StatReply {
+                stat: Box::new(engine.stats()),
+                supervisor_lives: self.supervisor_lives(),
+            }),
+            Request::Sync(_) => {
                 engine.flush_all(true).map_err(failed)?;
-                Reply::Flush(Done {})
+                Reply::Sync(Done {})
             }
-            Request::Drop(_) => Reply::Drop(DropReply { pages: engine.drop_clean() }),
+            Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
             Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
             Request::Resize(to) => {
                 engine.resize(to.bytes).map_err(failed)?;
@@ -67,7 +68,7 @@ impl Answer for Answers {
             }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
             Request::Pid(_) => Reply::Pid(PidReply {
-                keeper: self.keeper.as_raw_pid(),
+                supervisor: self.supervisor.as_raw_pid(),
                 terraced: std::process::id(),
                 mnt: self.mnt.clone(),
             }),

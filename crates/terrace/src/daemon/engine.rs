@@ -12,15 +12,15 @@ use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHand
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
 use super::reserve;
-use crate::config::{Admit, Codec, Config, IoEngine, Tier};
-use crate::keeper::Shared;
+use crate::config::{Admit, CompressionMode, Config, IoEngine, Tier};
+use crate::supervisor::Shared;
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates them, in the keeper.
+    /// Creates them, in the supervisor.
     pub fn create(config: &Config) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
     }
@@ -64,7 +64,7 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
 }
 
 /// The mount's side: the namespace and the connection on which it answers.
-pub struct MainDoor {
+pub struct MountPath {
     namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,
     mount_dev: Option<u64>,
@@ -76,7 +76,7 @@ pub struct MainDoor {
 ///
 /// Whatever fails, it is not dropped, nor is the engine, which it holds: their descriptors are open in the shared table, where the next
 /// terraced finds them by the records.
-pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MainDoor> {
+pub fn fuse(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MountPath> {
     let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
@@ -100,12 +100,12 @@ pub fn main_door(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io:
     let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
     let counted = Arc::downgrade(&namespace);
     engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
-    Ok(MainDoor { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
+    Ok(MountPath { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
 }
 
 fn namespace_region(shared: &Shared) -> DurableRegion {
     let (base, bytes) = shared.memory.0.user_region();
-    // SAFETY: a mapping of the keeper that is inherited and never unmapped, the namespace's alone; zeroed when new.
+    // SAFETY: a mapping of the supervisor that is inherited and never unmapped, the namespace's alone; zeroed when new.
     unsafe { DurableRegion::new(base, bytes) }
 }
 
@@ -115,7 +115,7 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     terrace_fs::descriptors_named(namespace_region(shared), layout).map_err(failed)
 }
 
-impl MainDoor {
+impl MountPath {
     /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
     pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
@@ -147,13 +147,13 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     let (config, default) = (&tier.compressed, CompressedConfig::default());
     CompressedConfig {
         codec: match config.codec {
-            Codec::None => None,
-            Codec::Lz4 => Some(terrace_engine::Codec::Lz4),
-            Codec::Mixed => Some(terrace_engine::Codec::Mixed),
-            Codec::Zstd => Some(terrace_engine::Codec::Dense),
+            CompressionMode::None => None,
+            CompressionMode::Lz4 => Some(terrace_engine::CompressionMode::Lz4),
+            CompressionMode::Mixed => Some(terrace_engine::CompressionMode::Mixed),
+            CompressionMode::Zstd => Some(terrace_engine::CompressionMode::Dense),
         },
-        min_share: config.min_share.into(),
-        max_share: config.max_share.into(),
+        min_percent: config.min_percent.into(),
+        max_percent: config.max_percent.into(),
         admit: match config.admit {
             Admit::Reused => terrace_engine::Admit::Reused,
             Admit::All => terrace_engine::Admit::All,
@@ -170,18 +170,18 @@ fn engine_config(config: &Config) -> EngineConfig {
         policy: config.policy.clone(),
         min_ttl: config.min_ttl.0,
         huge_pages: config.huge_pages,
-        dirty_background_percent: config.dirty.background_percent.into(),
-        dirty_percent: config.dirty.percent.into(),
+        dirty_background_ratio: config.dirty.background_ratio.into(),
+        dirty_ratio: config.dirty.ratio.into(),
         dirty_expire: config.dirty.expire.0,
-        writeback_interval: config.dirty.interval.0,
+        writeback_interval: config.dirty.writeback_interval.0,
         readahead_max_bytes: config.io.readahead_max.0 as usize,
         io: match config.io.engine {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,
         },
         compressed: compressed_config(&config.tier),
-        ring_slots: config.door.ring_slots as usize,
-        clients_max: config.door.clients_max as usize,
+        ring_slots: config.preload.ring_slots as usize,
+        clients_max: config.preload.clients_max as usize,
         ..EngineConfig::default()
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps the cache below `--memory` while the control group cannot hold that much beside everything else.
 //!
 //! Otherwise the kernel kills terraced as the largest process of the group. Its frames stay allocated,
-//! because they belong to the memory file that the keeper holds, and the next terraced finds as little room
+//! because they belong to the memory file that the supervisor holds, and the next terraced finds as little room
 //! as this one.
 
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use terrace_engine::Engine;
 use super::engine::Memory;
 use super::thread;
 use crate::cgroup::Groups;
-use crate::keeper::{Kills, Shared, Shortage};
-use crate::report::Line;
 use crate::size::{MIB, human};
+use crate::supervisor::channel::Channel;
+use crate::supervisor::{Kills, Shared, Shortage};
 
 /// How often the group is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -86,7 +86,7 @@ impl Guard {
         }
     }
 
-    /// Looks regularly; reports kills by the kernel to the keeper.
+    /// Looks regularly; reports kills by the kernel to the supervisor.
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
         thread("memory", move || {
@@ -106,7 +106,7 @@ impl Guard {
     }
 }
 
-fn tell_kills(known: &mut Kills, groups: &Groups, news: &mut Line) {
+fn tell_kills(known: &mut Kills, groups: &Groups, news: &mut Channel) {
     let Ok(now) = Kills::so_far(groups) else { return };
     if std::mem::replace(known, now) != now {
         news.say(&format!("kills {} {}", now.group, now.machine));

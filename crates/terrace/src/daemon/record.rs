@@ -8,8 +8,8 @@ use terrace_api::instance::{Dirty, DirtyFile};
 use terrace_engine::Engine;
 
 use super::thread;
-use crate::keeper::Shared;
-use crate::lost::{self, FILES_MAX, RECORD_EVERY};
+use crate::data_loss::{self, FILES_MAX, RECORD_EVERY};
+use crate::supervisor::Shared;
 
 /// Starts the thread that renews the record.
 pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
@@ -21,9 +21,9 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
             let now = now(&engine, &root);
             // Most of the time nothing has changed: then it is only said that this is still so.
             let recorded = if last.as_ref() == Some(&now) {
-                lost::renew(&instance)
+                data_loss::renew(&instance)
             } else {
-                lost::record(&instance, &now)
+                data_loss::record(&instance, &now)
             };
             last = recorded.is_ok().then_some(now);
             if let Err(err) = recorded
@@ -41,7 +41,7 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
 /// One record, now.
 pub fn note(engine: &Engine, shared: &Shared) {
     // It fails when the directory has gone, at the end of the instance: not worth a word.
-    let _ = lost::record(&shared.instance, &now(engine, &root(shared)));
+    let _ = data_loss::record(&shared.instance, &now(engine, &root(shared)));
 }
 
 /// The source's path as the kernel gives it for a descriptor: the engine gets paths of files in the same way.

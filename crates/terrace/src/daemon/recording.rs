@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use terrace_api::capture::{Door, Event, Header, Summary, Writer};
+use terrace_api::capture::{AccessPath, Event, Header, Summary, Writer};
 use terrace_engine::Engine;
 use terrace_engine::trace::{Access, Kind, LOOK_EVERY, Recorder};
 
@@ -24,14 +24,14 @@ pub struct Recording {
 
 /// Counts an access by its kind.
 fn count(summary: &mut Summary, kind: Kind) {
-    let Summary { fast_door, main_door, accesses, .. } = summary;
+    let Summary { preload, fuse, accesses, .. } = summary;
     *accesses += 1;
     *match kind {
-        Kind::MainHit => &mut main_door.hits,
-        Kind::MainMiss => &mut main_door.misses,
-        Kind::FastHit => &mut fast_door.hits,
-        Kind::FastMiss => &mut fast_door.misses,
-        Kind::Write => &mut main_door.writes,
+        Kind::MainHit => &mut fuse.hits,
+        Kind::MainMiss => &mut fuse.misses,
+        Kind::FastHit => &mut preload.hits,
+        Kind::FastMiss => &mut preload.misses,
+        Kind::Write => &mut fuse.writes,
     } += 1;
 }
 
@@ -77,7 +77,7 @@ fn put(writer: &mut Writer<&mut dyn Write>, summary: &mut Summary, access: Acces
         object: access.object,
         page: access.page,
         write: access.kind == Kind::Write,
-        door: if fast { Door::Fast } else { Door::Main },
+        via: if fast { AccessPath::Preload } else { AccessPath::Fuse },
         time_ms: access.at_ns / 1_000_000,
     })
 }

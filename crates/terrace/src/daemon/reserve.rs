@@ -1,8 +1,8 @@
 //! Descriptors that a terraced which serves leaves free, for the next one to recover with.
 //!
-//! The table of descriptors is the keeper's too, and outlives terraced: full at its death, it would be full for the next one, which could not
-//! even list it. The limit belongs to the process, not to the table. So terraced lowers its own as soon as it serves; keeper and
-//! next terraced have the one that the keeper set.
+//! The table of descriptors is the supervisor's too, and outlives terraced: full at its death, it would be full for the next one, which could not
+//! even list it. The limit belongs to the process, not to the table. So terraced lowers its own as soon as it serves; supervisor and
+//! next terraced have the one that the supervisor set.
 
 use std::io;
 

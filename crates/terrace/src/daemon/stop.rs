@@ -11,11 +11,11 @@ use terrace_api::control::{CommandError, ErrorCode, StopReply};
 use terrace_engine::Engine;
 
 use super::record;
+use crate::data_loss;
 use crate::error::reason;
 use crate::instance::{Instance, Kind};
-use crate::keeper::Shared;
-use crate::lost;
 use crate::mounts::{self, How, Layer};
+use crate::supervisor::Shared;
 use crate::sys;
 
 /// Stops this instance.
@@ -153,7 +153,7 @@ impl Stopper {
             match self.stop(true, last) {
                 Ok(stopped) => {
                     if let Some(lost) = stopped.lost {
-                        tracing::error!("{}: lost: {}", self.mnt.display(), lost::described(&lost));
+                        tracing::error!("{}: lost: {}", self.mnt.display(), data_loss::described(&lost));
                     }
                     return;
                 }

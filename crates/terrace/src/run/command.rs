@@ -12,7 +12,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use crate::error::{Failure, Result, reason};
 use crate::sys::{self, SignalNumber};
 
-use super::Keeper;
+use super::Supervisor;
 
 /// Signals that are caught while the command runs. The terminal sends its signals to the command as well:
 /// catching them here only means not to die of them. Signals that a process sends to us are forwarded to the
@@ -34,19 +34,19 @@ pub fn run(
     words: &[OsString],
     cwd: Option<&Path>,
     environment: &[(&'static str, OsString)],
-    keeper: &mut Keeper,
+    supervisor: &mut Supervisor,
 ) -> Result<Outcome> {
     let before = sys::block(SIGNALS);
     let too_many = |err| Failure::new("run", reason(err), "raise the limit on open files");
     let signals = sys::signal_fd(SIGNALS).map_err(too_many)?;
-    let line = keeper.line.try_clone().map_err(too_many)?;
+    let line = supervisor.line.try_clone().map_err(too_many)?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).envs(environment.iter().cloned());
     if let Some(cwd) = cwd {
         // Our working directory is below the mount; the command's is the same one as terrace serves it.
         command.current_dir(cwd);
     }
-    // The keeper gets the process id before the command begins: whenever we are killed, it knows for which
+    // The supervisor gets the process id before the command begins: whenever we are killed, it knows for which
     // process to wait.
     let begin = move || {
         line.say_pid();
@@ -56,7 +56,7 @@ pub fn run(
     // no memory of ours.
     unsafe { command.pre_exec(begin) };
     let child = command.spawn().map_err(|err| not_run(&words[0], err))?;
-    Ok(wait(Pid::from_child(&child), &signals, keeper))
+    Ok(wait(Pid::from_child(&child), &signals, supervisor))
 }
 
 /// As a shell would say it.
@@ -68,17 +68,17 @@ fn not_run(name: &OsString, err: std::io::Error) -> Failure {
     Failure::new(name.display(), reason(err), cure).with_code(code)
 }
 
-fn wait(pid: Pid, signals: &impl AsFd, keeper: &mut Keeper) -> Outcome {
+fn wait(pid: Pid, signals: &impl AsFd, supervisor: &mut Supervisor) -> Outcome {
     let mut listening = true;
     loop {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
         if listening {
-            fds.push(PollFd::new(&keeper.line, PollFlags::IN));
+            fds.push(PollFd::new(&supervisor.line, PollFlags::IN));
         }
         let _ = rustix::event::poll(&mut fds, None);
         let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if told {
-            listening = keeper.hear();
+            listening = supervisor.hear();
         }
         while let Some(signal) = sys::next_signal(signals) {
             if signal.number != libc::SIGCHLD && !signal.from_kernel {

@@ -28,7 +28,7 @@ pub fn find() -> Result<PathBuf> {
     let places = [dir.join(LIBRARY), dir.join("../lib/terrace").join(LIBRARY)];
     places.iter().find_map(|place| place.canonicalize().ok()).ok_or_else(|| {
         let why = format!("{LIBRARY} is neither in {} nor in ../lib/terrace", dir.display());
-        Failure::new("fast door", why, "name it in TERRACE_PRELOAD, or use --no-fast-door")
+        Failure::new("preload path", why, "name it in TERRACE_PRELOAD, or use --no-preload")
     })
 }
 
@@ -38,7 +38,7 @@ pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'st
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut all =
-        vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.door_socket().into())];
+        vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.preload_socket().into())];
     if let Ok(mount) = std::fs::metadata(dir) {
         all.push(("TERRACE_DEV", mount.dev().to_string().into()));
     }

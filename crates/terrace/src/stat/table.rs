@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    CompressedTier, FastDoor, GenerationRow, Instance, MainDoor, Memory, Reclaim, StatReport, Writeback,
+    CompressedTier, GenerationRow, Instance, Memory, MountPath, PreloadPath, Reclaim, StatReport, Writeback,
 };
 
 use crate::size::human;
@@ -15,8 +15,8 @@ pub fn of(stat: &StatReport) -> String {
     let StatReport { cache, instance, mrc: estimates } = stat;
     head(&mut page, instance, &cache.policy);
     memory(&mut page, &cache.memory);
-    fast_door(&mut page, &cache.fast_door);
-    main_door(&mut page, &cache.main_door);
+    preload(&mut page, &cache.preload);
+    fuse(&mut page, &cache.fuse);
     reclaim(&mut page, &cache.reclaim);
     if let Some(tier) = &cache.compressed {
         compressed(&mut page, tier);
@@ -43,9 +43,9 @@ fn head(page: &mut String, instance: &Instance, policy: &str) {
     if let Some(how) = &instance.last_death {
         line(page, "last death", format_args!("terraced {how}"));
     }
-    if !instance.keeper_lives {
+    if !instance.supervisor_lives {
         let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
-        line(page, "keeper", format_args!("dead; {end}"));
+        line(page, "supervisor", format_args!("dead; {end}"));
     }
 }
 
@@ -71,48 +71,48 @@ fn memory(page: &mut String, m: &Memory) {
     );
 }
 
-fn fast_door(page: &mut String, door: &FastDoor) {
-    let (hits, misses) = (door.hits, door.misses);
+fn preload(page: &mut String, preload: &PreloadPath) {
+    let (hits, misses) = (preload.hits, preload.misses);
     line(
         page,
-        "fast door",
+        "preload path",
         format_args!(
             "{hits} hits ({}), {misses} misses ({}), hit ratio {}, {} clients",
-            human(door.hit_bytes),
-            human(door.miss_bytes),
+            human(preload.hit_bytes),
+            human(preload.miss_bytes),
             percent(hits, hits + misses),
-            door.clients,
+            preload.clients,
         ),
     );
     line(
         page,
         "",
         format_args!(
-            "{} donated: {} taken, {} read again, {} refused, {} dropped; {} to the main door",
-            door.donations,
-            door.donations_taken,
-            door.donations_read,
-            door.donations_refused,
-            door.donations_dropped,
-            door.fallbacks,
+            "{} filled: {} taken, {} read again, {} refused, {} dropped; {} to the mount path",
+            preload.fills,
+            preload.fills_taken,
+            preload.fills_read,
+            preload.fills_refused,
+            preload.fills_dropped,
+            preload.fallbacks,
         ),
     );
 }
 
-fn main_door(page: &mut String, door: &MainDoor) {
-    let (hits, misses) = (door.hits, door.misses);
+fn fuse(page: &mut String, preload: &MountPath) {
+    let (hits, misses) = (preload.hits, preload.misses);
     line(
         page,
-        "main door",
+        "mount path",
         format_args!(
             "{} reads ({}), pages: {hits} hits, {misses} misses, hit ratio {}, {} passed on",
-            door.reads,
-            human(door.read_bytes),
+            preload.reads,
+            human(preload.read_bytes),
             percent(hits, hits + misses),
-            door.passed_on,
+            preload.not_admitted,
         ),
     );
-    line(page, "", format_args!("{} writes ({})", door.writes, human(door.write_bytes)));
+    line(page, "", format_args!("{} writes ({})", preload.writes, human(preload.write_bytes)));
 }
 
 fn reclaim(page: &mut String, r: &Reclaim) {
@@ -145,12 +145,12 @@ fn compressed(page: &mut String, tier: &CompressedTier) {
         page,
         "",
         format_args!(
-            "{} stored, {} promoted, {} evicted, {} refused, {} duplicates; {} ns to compress",
+            "{} stored, {} promoted, {} evicted, {} refused, {} duplicate_entry; {} ns to compress",
             tier.stored_pages,
-            tier.pgpromote,
-            tier.evicted_pages,
+            tier.pgpromote_success,
+            tier.evicted,
             tier.reject_compress_poor + tier.reject_by_file,
-            tier.duplicates,
+            tier.duplicate_entry,
             tier.compress_ns,
         ),
     );
@@ -252,7 +252,7 @@ mod tests {
             restarts: 0,
             last_death: None,
             version: String::new(),
-            keeper_lives: true,
+            supervisor_lives: true,
         };
         StatReport { cache, instance, mrc }
     }
@@ -264,8 +264,8 @@ mod tests {
             page.starts_with("/data on /mnt   policy lru, run 7, terraced 8 (restarted 0 times)\n"),
             "{page}"
         );
-        assert!(page.contains("fast door") && page.contains("hit ratio -"), "{page}");
-        for there in ["last death", "keeper", "compressed", "generations", "with memory", "failing"] {
+        assert!(page.contains("preload path") && page.contains("hit ratio -"), "{page}");
+        for there in ["last death", "supervisor", "compressed", "generations", "with memory", "failing"] {
             assert!(!page.contains(there), "{there}: {page}");
         }
     }
@@ -275,21 +275,21 @@ mod tests {
         let row = GenerationRow { label: "probation".to_owned(), pages: 7, age_ms: 1500, seq: 0 };
         let mut stat = stat(
             Stats {
-                fast_door: FastDoor { hits: 3, misses: 1, ..FastDoor::default() },
+                preload: PreloadPath { hits: 3, misses: 1, ..PreloadPath::default() },
                 writeback: Writeback { failing_errno: 28, ..Writeback::default() },
                 generations: vec![row],
                 ..Stats::default()
             },
             None,
         );
-        stat.instance.keeper_lives = false;
+        stat.instance.supervisor_lives = false;
         stat.instance.last_death = Some("was killed by signal 9".to_owned());
         let page = of(&stat);
         assert!(page.contains("hit ratio 75.0 %"), "{page}");
         assert!(page.contains("failing now: No space left on device"), "{page}");
         assert!(page.contains("generations probation             7 pages, 1.5 s"), "{page}");
         assert!(page.contains("last death  terraced was killed by signal 9"), "{page}");
-        assert!(page.contains("keeper      dead; a crash"), "{page}");
+        assert!(page.contains("supervisor      dead; a crash"), "{page}");
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::model::{Counter, Snapshot};
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
-use crate::{instance, running, stat};
+use crate::{commands, instance, stat};
 
 /// The mount that is meant: the one that was named, or the only one.
 pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(mnt) = named {
-        return running::find(mnt).map(|(_, info)| info.mnt);
+        return commands::find(mnt).map(|(_, info)| info.mnt);
     }
     let all: Vec<PathBuf> = instance::living().into_iter().map(|(_, info)| info.mnt).collect();
     match &all[..] {
@@ -44,7 +44,7 @@ pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapsh
 }
 
 fn answer(mnt: &Path) -> Result<Snapshot> {
-    let (instance, info) = running::find(mnt)?;
+    let (instance, info) = commands::find(mnt)?;
     let mut snapshot = Snapshot::of(&stat::read(&instance, &info)?);
     if let Some((reads, ms)) = device_reads(Path::new(&snapshot.src)) {
         snapshot.counters[Counter::DeviceReads as usize] = reads;

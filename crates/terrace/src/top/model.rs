@@ -80,8 +80,8 @@ pub struct Levels {
 pub struct Snapshot {
     /// `/data on /mnt, strata`
     pub title: String,
-    /// Process id of the keeper: another one is another instance.
-    pub keeper: i32,
+    /// Process id of the supervisor: another one is another instance.
+    pub supervisor: i32,
     /// How often the daemon was restarted; its counters begin anew.
     pub restarts: u32,
     /// Where the data are.
@@ -97,7 +97,7 @@ impl Snapshot {
     pub fn of(stat: &StatReport) -> Snapshot {
         let StatReport { cache, instance, .. } = stat;
         let tier = cache.compressed.as_ref();
-        let (fast, main, memory) = (&cache.fast_door, &cache.main_door, &cache.memory);
+        let (fast, main, memory) = (&cache.preload, &cache.fuse, &cache.memory);
         let (src, mnt) = (instance.src.display().to_string(), instance.mnt.display());
         let place = if instance.src == instance.mnt { src.clone() } else { format!("{src} on {mnt}") };
         let mut counters = Counters::default();
@@ -110,13 +110,13 @@ impl Snapshot {
             (Counter::Evicted, cache.reclaim.pgsteal),
             (Counter::Refaults, cache.reclaim.workingset_refault),
             (Counter::Stored, tier.map_or(0, |t| t.stored_pages)),
-            (Counter::TierEvicted, tier.map_or(0, |t| t.evicted_pages)),
+            (Counter::TierEvicted, tier.map_or(0, |t| t.evicted)),
             (Counter::WrittenBack, cache.writeback.written_back),
         ];
         counted.into_iter().for_each(|(counter, value)| counters[counter as usize] = value);
         Snapshot {
             title: format!("{place}, {}", cache.policy),
-            keeper: instance.pid,
+            supervisor: instance.pid,
             restarts: instance.restarts,
             src,
             counters,
@@ -155,8 +155,10 @@ impl View {
     /// A new answer, so many seconds after the beginning.
     pub fn take(&mut self, snapshot: Snapshot, seconds: f64) {
         let time = seconds - self.seconds;
-        let before =
-            self.now.as_ref().filter(|b| (b.keeper, b.restarts) == (snapshot.keeper, snapshot.restarts));
+        let before = self
+            .now
+            .as_ref()
+            .filter(|b| (b.supervisor, b.restarts) == (snapshot.supervisor, snapshot.restarts));
         self.rates = before.filter(|_| time > 0.0).map(|before| {
             std::array::from_fn(|i| snapshot.counters[i].saturating_sub(before.counters[i]) as f64 / time)
         });

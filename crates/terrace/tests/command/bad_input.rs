@@ -19,9 +19,8 @@ fn source() {
     fs::write(&file, "").unwrap();
     mount(&stage.file("none"), &stage.mnt).refused(&["none: the source does not exist", "name a directory"]);
     mount(&file, &stage.mnt).refused(&["the source is not a directory"]);
-    told(terrace(["run", "--no-fast-door", "--on", "/nonexistent", "--", "true"]))
-        .refused(&["does not exist"]);
-    told(terrace(["run", "--no-fast-door", "--on", "/", "--", "true"]))
+    told(terrace(["run", "--no-preload", "--on", "/nonexistent", "--", "true"])).refused(&["does not exist"]);
+    told(terrace(["run", "--no-preload", "--on", "/", "--", "true"]))
         .refused(&["the root cannot be covered"]);
     stage.nothing_is_left();
 }
@@ -59,7 +58,7 @@ fn already_mounted() {
     stage.mount(&[]).fine();
     stage.mount(&[]).refused(&["terrace already serves", "terrace umount"]);
     mount(&stage.mnt, &other).refused(&["the source is itself on the terrace mount", text(&stage.src)]);
-    let mut nested = terrace(["run", "--no-fast-door", "--on"]);
+    let mut nested = terrace(["run", "--no-preload", "--on"]);
     nested.arg(&stage.mnt).args(["--", "true"]);
     told(nested).refused(&["itself on the terrace mount"]);
     stage.ask("umount", &[]).fine();
@@ -95,8 +94,11 @@ fn configuration() {
     let file = stage.file("terrace.toml");
     let cases = [
         ("memory = \"32MiB\"\n[dirty]\npercentage = 3\n", "line 3", "unknown field `percentage`"),
+        ("[door]\nring_slots = 8\n", "line 1", "it is `preload` now"),
+        ("[dirty]\npercent = 8\n", "line 2", "it is `ratio` now"),
+        ("[tier.compressed]\nmax_share = 8\n", "line 2", "it is `max_percent` now"),
         ("\n[io]\nengine = \"fast\"\n", "line 3", "`uring`"),
-        ("[dirty]\npercent = 10\nbackground_percent = 10\n", "line 3", "not below dirty.percent"),
+        ("[dirty]\nratio = 10\nbackground_ratio = 10\n", "line 3", "not below dirty.ratio"),
         ("memory = \n", "line 1", "terrace.toml"),
         ("policy = \"clock\"\nmin_ttl = \"1s\"\n", "line 2", "knows no ages"),
         ("\nmin_ttl = \"2h\"\n", "line 2", "write 0s to 1h"),
@@ -106,7 +108,7 @@ fn configuration() {
         let mut command = terrace(["mount", "--config", text(&file)]);
         command.args([&stage.src, &stage.mnt]);
         told(command).refused(&[text(&file), line, why]);
-        let mut command = terrace(["run", "--no-fast-door", "--on", text(&stage.src), "--", "true"]);
+        let mut command = terrace(["run", "--no-preload", "--on", text(&stage.src), "--", "true"]);
         command.env("TERRACE_CONFIG", &file);
         told(command).refused(&[line, why]);
     }
@@ -120,6 +122,10 @@ fn configuration() {
 #[test]
 fn usage() {
     told(terrace(["fly"])).refused(&["usage", "'fly'", "terrace --help"]);
+    told(terrace(["flush", "/tmp"])).refused(&["usage", "'flush'", "it is `sync` now"]);
+    told(terrace(["drop", "/tmp"])).refused(&["it is `drop-caches` now"]);
+    told(terrace(["run", "--no-fast-door", "--on", "/tmp", "--", "true"]))
+        .refused(&["it is `--no-preload` now"]);
     told(terrace::<&str>([])).refused(&["no command is given", "terrace --help"]);
     told(terrace(["mount", "/tmp"])).refused(&["<MNT>"]);
     told(terrace(["run", "--on", "/tmp"])).refused(&["<CMD>"]);
@@ -135,7 +141,7 @@ fn usage() {
     trace(["--max", "1KiB"]).refused(&["--max: 1KiB holds no trace"]);
     trace(["--max", "much"]).refused(&["`much` is not a size"]);
     trace(["--seconds", "1"]).refused(&["terrace serves nothing here"]);
-    for verb in ["umount", "flush", "drop", "check", "stat", "lru"] {
+    for verb in ["umount", "sync", "drop-caches", "check", "stat", "lru"] {
         told(terrace([verb, "/tmp"])).refused(&["terrace serves nothing here"]);
         told(terrace([verb, "/nonexistent"])).refused(&["/nonexistent"]);
     }
@@ -156,7 +162,7 @@ fn no_fuse_device() {
     };
     in_it(&["mount", text(&stage.src), text(&stage.mnt)])
         .refused(&["/dev/fuse: No such file", "modprobe fuse"]);
-    in_it(&["run", "--no-fast-door", "--on", text(&stage.src), "--", "true"])
+    in_it(&["run", "--no-preload", "--on", text(&stage.src), "--", "true"])
         .refused(&["/dev/fuse: No such file"]);
     stage.nothing_is_left();
 }
@@ -168,7 +174,7 @@ fn command_of_run() {
     }
     let stage = Stage::new();
     let run = |words: &[&str]| {
-        let mut command = terrace(["run", "--no-fast-door", "--on", text(&stage.src), "--"]);
+        let mut command = terrace(["run", "--no-preload", "--on", text(&stage.src), "--"]);
         command.args(words);
         told(command)
     };
@@ -178,7 +184,7 @@ fn command_of_run() {
     command.env("TERRACE_PRELOAD", "/nonexistent.so");
     told(command).refused(&["TERRACE_PRELOAD: /nonexistent.so does not exist"]);
     let mut command =
-        terrace(["run", "--no-fast-door", "--stats", "/nonexistent/s.json", "--on", text(&stage.src)]);
+        terrace(["run", "--no-preload", "--stats", "/nonexistent/s.json", "--on", text(&stage.src)]);
     command.args(["--", "true"]);
     told(command).refused(&["/nonexistent/s.json"]);
     stage.nothing_is_left();

@@ -1,4 +1,4 @@
-//! Deaths: of terraced, of the keeper, of both.
+//! Deaths: of terraced, of the supervisor, of both.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -160,7 +160,7 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     let mut command = terrace(["mount", "--memory", "32MiB"]);
     command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
     told(command).fine();
-    let (keeper, _) = stage.processes();
+    let (supervisor, _) = stage.processes();
     // Five in ten seconds; on a busy machine some come too late to count.
     for round in 1..100 {
         let terraced = stage.info().terraced;
@@ -170,8 +170,8 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
             2 => crash(terraced, Signal::SEGV),
             _ => crash(terraced, Signal::BUS),
         }
-        wait_until("restarted or given up", || !runs(keeper) || stage.info().restarts == round);
-        if !runs(keeper) {
+        wait_until("restarted or given up", || !runs(supervisor) || stage.info().restarts == round);
+        if !runs(supervisor) {
             break;
         }
     }
@@ -232,12 +232,12 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     stage.nothing_is_left();
 }
 
-/// Kills keeper and terraced, the keeper first so that it starts no other.
+/// Kills supervisor and terraced, the supervisor first so that it starts no other.
 fn kill_all(stage: &Stage) {
-    let (keeper, terraced) = stage.processes();
-    kill(keeper, Signal::KILL);
+    let (supervisor, terraced) = stage.processes();
+    kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);
-    wait_until("both are dead", || !runs(keeper) && !runs(terraced));
+    wait_until("both are dead", || !runs(supervisor) && !runs(terraced));
 }
 
 /// Until when the instance's record of what is unwritten held, and the record, if there is one.
@@ -268,7 +268,7 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     kill_all(&stage);
     let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
     wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
-    stage.ask("stat", &[]).refused(&["its daemon died, with its keeper", "terrace umount"]);
+    stage.ask("stat", &[]).refused(&["its daemon died, with its supervisor", "terrace umount"]);
 
     let told = stage.mount(&[]);
     assert_eq!(told.code, Some(0), "{}", told.err);
@@ -291,7 +291,7 @@ fn a_dead_mount_with_everything_written_is_told_so() {
     let stage = Stage::new();
     stage.mount(&[]).fine();
     fs::write(stage.mnt.join("a"), "b").unwrap();
-    stage.ask("flush", &[]).fine();
+    stage.ask("sync", &[]).fine();
     let flushed = SystemTime::now();
     wait_until("recorded", || {
         let (held_until, record) = record(&stage);
@@ -306,20 +306,20 @@ fn a_dead_mount_with_everything_written_is_told_so() {
 }
 
 #[test]
-fn without_its_keeper_terraced_serves_on_and_cleans_up() {
+fn without_its_supervisor_terraced_serves_on_and_cleans_up() {
     if !possible() {
         return;
     }
     let stage = Stage::new();
     stage.mount(&[]).fine();
-    let (keeper, terraced) = stage.processes();
-    kill(keeper, Signal::KILL);
-    wait_until("the keeper is dead", || !runs(keeper));
+    let (supervisor, terraced) = stage.processes();
+    kill(supervisor, Signal::KILL);
+    wait_until("the supervisor is dead", || !runs(supervisor));
     fs::write(stage.mnt.join("a"), "b").unwrap();
     assert!(runs(terraced));
     stage.mount(&[]).refused(&["already serves"]);
     let page = stage.ask("stat", &[]).fine().out;
-    assert!(page.contains("keeper") && page.contains("`terrace umount` it"), "{page}");
+    assert!(page.contains("supervisor") && page.contains("`terrace umount` it"), "{page}");
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
     assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");

@@ -100,7 +100,7 @@ impl Held {
         Program::new("os.stat(paths[0])", open, &[&self.stage.mnt.join("leased")])
     }
 
-    /// As the keeper tells it: asking terraced would take an answer.
+    /// As the supervisor tells it: asking terraced would take an answer.
     fn info(&self) -> Info {
         self.stage.info()
     }
@@ -249,17 +249,17 @@ fn aborter_of(mnt: &Path) -> Option<i32> {
     ours.next()
 }
 
-fn kill_keeper_and_terraced(held: &Held) {
-    let (keeper, terraced) = (held.info().pid, held.terraced());
-    kill(keeper, Signal::KILL);
+fn kill_supervisor_and_terraced(held: &Held) {
+    let (supervisor, terraced) = (held.info().pid, held.terraced());
+    kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);
-    wait_until("the keeper is dead", || !runs(keeper));
+    wait_until("the supervisor is dead", || !runs(supervisor));
 }
 
 fn death_of_all(environment: &[(&str, &str)]) {
     let held = Held::mounted(environment);
     let mut hang = hang_in_a_page(&held);
-    kill_keeper_and_terraced(&held);
+    kill_supervisor_and_terraced(&held);
     hang.end("no program hangs");
     wait_until("the connection is over", || {
         fs::metadata(&held.stage.mnt).is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN))
@@ -311,7 +311,7 @@ fn umount_ends_what_hangs_of_a_dead_instance() {
     let held = Held::mounted(&[]);
     let mut hang = hang_in_a_page(&held);
     kill(aborter_of(&held.stage.mnt).expect("there is one"), Signal::KILL);
-    kill_keeper_and_terraced(&held);
+    kill_supervisor_and_terraced(&held);
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
     let told: Told = told(command);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
-use terrace_api::capture::{Door, Lost, Options, Reader, Summary, SummaryReport};
+use terrace_api::capture::{AccessPath, Lost, Options, Reader, Summary, SummaryReport};
 use terrace_api::lru::{Evicted, LruReport};
 
 use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
@@ -55,9 +55,9 @@ fn a_trace_holds_what_reaches_the_mount() {
     let reader = Reader::open(&file, &Options::default()).unwrap();
     let accesses: Vec<_> = reader.map(Result::unwrap).collect();
     assert_eq!(told.accesses, accesses.len() as u64);
-    assert!(accesses.iter().all(|a| a.door == Some(Door::Main)), "{accesses:?}");
+    assert!(accesses.iter().all(|a| a.via == Some(AccessPath::Fuse)), "{accesses:?}");
     assert_eq!(accesses.iter().filter(|a| a.write).count(), 2);
-    assert!(told.main_door.misses >= 1 && told.main_door.writes == 2, "{told:?}");
+    assert!(told.fuse.misses >= 1 && told.fuse.writes == 2, "{told:?}");
     assert_eq!(told.lost, Lost::default());
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();

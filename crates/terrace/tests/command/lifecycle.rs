@@ -16,11 +16,11 @@ fn all_commands_on_one_mount() {
     }
     let stage = Stage::new();
     fs::write(stage.src.join("old"), "old").unwrap();
-    // `output()` returns when the pipes are closed: the keeper must not hold them.
+    // `output()` returns when the pipes are closed: the supervisor must not hold them.
     stage.mount(&["--policy", "lru"]).fine();
     assert_eq!(fs::read(stage.mnt.join("old")).unwrap(), b"old");
     fs::write(stage.mnt.join("new"), "new").unwrap();
-    stage.ask("flush", &[]).fine();
+    stage.ask("sync", &[]).fine();
     assert_eq!(fs::read(stage.src.join("new")).unwrap(), b"new");
 
     let stat = stage.stat();
@@ -28,10 +28,10 @@ fn all_commands_on_one_mount() {
     assert_eq!(stat.instance.src, stage.src);
     assert_eq!(stat.cache.memory.limit_bytes, 32 << 20);
     let page = stage.ask("stat", &[]).fine().out;
-    assert!(page.contains("fast door") && page.contains("writeback"), "{page}");
+    assert!(page.contains("preload path") && page.contains("writeback"), "{page}");
     assert!(told(terrace(["stat"])).out.contains(text(&stage.mnt)));
 
-    assert!(stage.ask("drop", &[]).fine().out.contains("clean pages dropped"));
+    assert!(stage.ask("drop-caches", &[]).fine().out.contains("clean pages dropped"));
     assert!(stage.ask("check", &[]).fine().out.contains("agree"));
     stage.ask("resize", &["64MiB"]).fine();
     assert_eq!(stage.stat().cache.memory.limit_bytes, 64 << 20);
@@ -62,19 +62,19 @@ fn a_busy_mount_stays_and_its_holder_is_named() {
 }
 
 #[test]
-fn sigterm_to_keeper_or_terraced_stops_in_order() {
+fn sigterm_to_supervisor_or_terraced_stops_in_order() {
     if !possible() {
         return;
     }
     let stage = Stage::new();
-    for to_keeper in [true, false] {
+    for to_supervisor in [true, false] {
         stage.mount(&[]).fine();
-        let (keeper, terraced) = stage.processes();
+        let (supervisor, terraced) = stage.processes();
         fs::write(stage.mnt.join("last"), "words").unwrap();
-        kill(keeper, Signal::INT);
-        kill(if to_keeper { keeper } else { terraced }, Signal::TERM);
+        kill(supervisor, Signal::INT);
+        kill(if to_supervisor { supervisor } else { terraced }, Signal::TERM);
         stage.nothing_is_left();
-        wait_until("both end", || !runs(keeper) && !runs(terraced));
+        wait_until("both end", || !runs(supervisor) && !runs(terraced));
         assert_eq!(fs::read(stage.src.join("last")).unwrap(), b"words");
     }
 }
@@ -86,12 +86,12 @@ fn sigterm_with_open_files_serves_them_to_their_end() {
     }
     let stage = Stage::new();
     stage.mount(&[]).fine();
-    let (keeper, _) = stage.processes();
+    let (supervisor, _) = stage.processes();
     let mut file = fs::File::create(stage.mnt.join("long")).unwrap();
-    kill(keeper, Signal::TERM);
+    kill(supervisor, Signal::TERM);
     wait_until("unmounted", || !stage.is_mounted());
     file.write_all(b"written after the end").unwrap();
-    assert!(runs(keeper));
+    assert!(runs(supervisor));
     drop(file);
     stage.nothing_is_left();
     assert_eq!(fs::read(stage.src.join("long")).unwrap(), b"written after the end");
@@ -123,13 +123,13 @@ fn next_mount_reports_writes_refused_after_the_unmount() {
     }
     let stage = Stage::with_small_source();
     stage.mount(&[]).fine();
-    let (keeper, terraced) = stage.processes();
+    let (supervisor, terraced) = stage.processes();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
     assert!(!write_apart(&stage.mnt.join("f"), &[7; 3_000_000]), "the close fails");
     let mut command = Command::new("umount");
     command.arg(&stage.mnt);
     told(command).fine();
-    wait_until("both end", || !runs(keeper) && !runs(terraced));
+    wait_until("both end", || !runs(supervisor) && !runs(terraced));
     let [dir] = &stage.instances()[..] else { panic!("its directory stays, to tell") };
     let log = fs::read_to_string(dir.join("terraced.log")).unwrap();
     assert!(log.contains("No space left") && log.contains("unwritten in f: lost"), "{log}");
@@ -163,9 +163,9 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
 }
 
 /// A `umount` that waits for the end of an instance, which is unmounted already and has this new file, `f`, still open.
-fn umount_that_waits(stage: &Stage, keeper: i32) -> (fs::File, Child) {
+fn umount_that_waits(stage: &Stage, supervisor: i32) -> (fs::File, Child) {
     let file = fs::File::create(stage.mnt.join("f")).unwrap();
-    kill(keeper, Signal::TERM);
+    kill(supervisor, Signal::TERM);
     wait_until("unmounted", || !stage.is_mounted());
     let umount = terrace(["umount"]).arg(&stage.mnt).stderr(Stdio::piped()).spawn().unwrap();
     // It has asked and been answered: it sleeps only between looks whether the instance has ended.
@@ -181,13 +181,13 @@ fn umount_fails_when_the_last_writes_are_refused() {
     }
     let stage = Stage::with_small_source();
     stage.mount(&[]).fine();
-    let (keeper, _) = stage.processes();
-    let (mut file, umount) = umount_that_waits(&stage, keeper);
+    let (supervisor, _) = stage.processes();
+    let (mut file, umount) = umount_that_waits(&stage, supervisor);
     file.write_all(&vec![7; 3_000_000]).unwrap();
     drop(file);
     let told = Told::from(umount.wait_with_output().unwrap());
     told.refused(&["unmounted, but", "unwritten in f", "No space left"]);
-    wait_until("the keeper ends", || !runs(keeper));
+    wait_until("the supervisor ends", || !runs(supervisor));
     assert!(stage.mount(&[]).err.contains("unwritten in f: lost"));
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
@@ -201,10 +201,10 @@ fn umount_fails_when_the_instance_dies_over_it() {
     }
     let stage = Stage::new();
     stage.mount(&[]).fine();
-    let (keeper, terraced) = stage.processes();
-    let (mut file, umount) = umount_that_waits(&stage, keeper);
+    let (supervisor, terraced) = stage.processes();
+    let (mut file, umount) = umount_that_waits(&stage, supervisor);
     file.write_all(b"unwritten").unwrap();
-    kill(keeper, Signal::KILL);
+    kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);
     let told = Told::from(umount.wait_with_output().unwrap());
     told.refused(&["unmounted, but"]);
@@ -224,8 +224,8 @@ fn only_its_own_mount_is_taken_away() {
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("none", &stage.mnt, "tmpfs", flags, c"").unwrap();
     stage.ask("umount", &[]).refused(&["tmpfs is mounted over it", "nothing was unmounted"]);
-    let (keeper, _) = stage.processes();
-    kill(keeper, Signal::TERM);
+    let (supervisor, _) = stage.processes();
+    kill(supervisor, Signal::TERM);
     let log = || fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
     wait_until("the signal is refused too", || log().contains("tmpfs is mounted over it"));
     assert!(write_apart(&stage.mnt.join("a"), b"b"));
@@ -533,7 +533,7 @@ fn open_file_deleted_beside_a_full_source_lives() {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
     let path = rustix::fs::open(stage.mnt.join("f"), flags, rustix::fs::Mode::empty()).unwrap();
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
-    stage.ask("flush", &[]).refused(&["No space left"]);
+    stage.ask("sync", &[]).refused(&["No space left"]);
     fs::remove_file(stage.src.join("f")).unwrap();
     // The thread that looks for such files comes by each second.
     std::thread::sleep(std::time::Duration::from_secs(3));

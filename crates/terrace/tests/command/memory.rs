@@ -126,7 +126,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     writer.args(["-c", &format!("exec > '{}'; printf %0100000d 7; read end", text(&stage.mnt.join("new")))]);
     let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("written", || fs::metadata(stage.mnt.join("new")).is_ok_and(|meta| meta.len() == 100_000));
-    let (keeper, terraced) = stage.processes();
+    let (supervisor, terraced) = stage.processes();
     // So that it cannot make room in time.
     kill(terraced, Signal::STOP);
     let mut hog = Command::new("python3");
@@ -134,7 +134,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     let mut hog = group.run(hog.stdin(std::process::Stdio::piped()));
     wait_until("killed", || !runs(terraced));
     assert!(group.kills() > 0);
-    assert!(runs(keeper), "the keeper has little, and counts less");
+    assert!(runs(supervisor), "the supervisor has little, and counts less");
 
     wait_until("told of", || stage.stat().instance.restarts > 0);
     let stat = stage.stat();

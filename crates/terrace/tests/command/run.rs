@@ -139,7 +139,7 @@ fn signals_of_the_terminal_arrive_once() {
     let (master, slave) = pseudo_terminal();
     let mut command = Command::new("setsid");
     command.args(["--ctty", "--wait", "env", DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
-    command.args(["run", "--memory", "32MiB", "--no-fast-door", "--on"]).arg(&stage.src);
+    command.args(["run", "--memory", "32MiB", "--no-preload", "--on"]).arg(&stage.src);
     command.args(["--", "sh", "-c", &script]).stdin(slave).current_dir("/");
     let mut child = command.spawn().unwrap();
     wait_until("the command runs", || ready.exists());
@@ -162,7 +162,7 @@ fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// The processes of the one instance on the stage: keeper and terraced.
+/// The processes of the one instance on the stage: supervisor and terraced.
 fn processes_of_run(stage: &Stage) -> [i32; 2] {
     wait_until("it has said of itself", || stage.instances().len() == 1);
     let info = stage.info();
@@ -237,7 +237,7 @@ fn an_instance_that_gave_up_is_a_failure() {
     }
     let stage = Stage::new();
     let (mut child, end) = waiting(&stage);
-    let [keeper, _] = processes_of_run(&stage);
+    let [supervisor, _] = processes_of_run(&stage);
     let mounts = format!("/proc/{}/mountinfo", child.id());
     let src = text(&stage.src).to_owned();
     // Others' mounts come into this namespace as well.
@@ -257,8 +257,8 @@ fn an_instance_that_gave_up_is_a_failure() {
     for round in 1..100 {
         let [_, terraced] = processes_of_run(&stage);
         kill(terraced, Signal::ABORT);
-        wait_until("restarted or given up", || !runs(keeper) || processes_of_run(&stage)[1] != terraced);
-        if !runs(keeper) {
+        wait_until("restarted or given up", || !runs(supervisor) || processes_of_run(&stage)[1] != terraced);
+        if !runs(supervisor) {
             break;
         }
         assert!(round < 99);
@@ -282,9 +282,9 @@ fn instance_stopped_before_its_command_has_not_failed() {
     }
     let stage = Stage::new();
     let (child, end) = waiting(&stage);
-    let [keeper, _] = processes_of_run(&stage);
-    kill(keeper, Signal::TERM);
-    wait_until("it ends", || !runs(keeper));
+    let [supervisor, _] = processes_of_run(&stage);
+    kill(supervisor, Signal::TERM);
+    wait_until("it ends", || !runs(supervisor));
     fs::write(end, "").unwrap();
     Told::from(child.wait_with_output().unwrap()).fine();
     stage.nothing_is_left();
@@ -357,7 +357,7 @@ fn data_that_cannot_be_written_is_told() {
     let at = text(&stage.src);
     // The first process sets up a small source of its own; the file is made without room being reserved for it.
     let script = format!(
-        "mount -t tmpfs -o size=1m none {at} && exec \"$0\" run --memory 32MiB --no-fast-door --on {at} -- \
+        "mount -t tmpfs -o size=1m none {at} && exec \"$0\" run --memory 32MiB --no-preload --on {at} -- \
          sh -c 'head -c 3000000 /dev/zero > {at}/f; true'"
     );
     let mut command = Command::new("unshare");
@@ -378,7 +378,7 @@ fn statistics_at_the_end() {
     let stage = Stage::new();
     let file = stage.file("stats.json");
     let mut command =
-        terrace(["run", "--no-fast-door", "--stats", text(&file), "--on", text(&stage.src), "--"]);
+        terrace(["run", "--no-preload", "--stats", text(&file), "--on", text(&stage.src), "--"]);
     // The daemon that answers at the end is not the first one. Kernels before 6.9 fail what was asked meanwhile.
     let script = format!(
         "kill -9 $(\"$0\" stat --json {0} | sed -E 's/.*\"terraced\":([0-9]+).*/\\1/'); \
@@ -389,7 +389,7 @@ fn statistics_at_the_end() {
     assert_eq!(told(command).code, Some(3));
     let stat: StatReport = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(stat.instance.restarts, 1);
-    assert_eq!(stat.cache.main_door.writes, 1);
+    assert_eq!(stat.cache.fuse.writes, 1);
     assert_eq!(stat.cache.writeback.dirty, 0);
     stage.nothing_is_left();
 }
@@ -414,7 +414,7 @@ fn as_an_ordinary_user() {
     fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
     let script = format!(
         "mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
-         exec setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR {1} run --no-fast-door \
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR {1} run --no-preload \
          --memory 32MiB --on {2} -- sh -c 'id -u; stat -f -c %T {2}; echo mine > {2}/a; ls -ln {2}/a; \
          grep CapEff /proc/self/status'",
         text(&device),
@@ -440,7 +440,7 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     let (stage, other) = (Stage::new(), Stage::new());
     let script = format!(
         "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB; echo data > '{2}/f'
-         \"$t\" run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
+         \"$t\" run --no-preload --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
          exec 9> '{5}'; while [ ! -e '{4}' ]; do sleep 0.05; done
          grep -q ' {2} ' /proc/$run/mountinfo; \"$t\" umount '{2}'; ! grep -q ' {2} ' /proc/$run/mountinfo
          echo >&9; wait $run",
@@ -469,7 +469,7 @@ fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
     let (stage, other) = (Stage::new(), Stage::new());
     let script = format!(
         "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB
-         \"$t\" run --no-fast-door --memory 16MiB --on '{3}' -- sh -c \"mount -t tmpfs none '{2}'; echo kept > '{2}/k'; touch '{4}'
+         \"$t\" run --no-preload --memory 16MiB --on '{3}' -- sh -c \"mount -t tmpfs none '{2}'; echo kept > '{2}/k'; touch '{4}'
            read end; cat '{2}/k'\" < '{5}' & run=$!
          exec 9> '{5}'; while [ ! -e '{4}' ]; do sleep 0.05; done
          \"$t\" umount '{2}'; echo >&9; wait $run",

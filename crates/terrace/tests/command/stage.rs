@@ -150,12 +150,12 @@ impl Stage {
         told(command)
     }
 
-    /// `terrace run --on SRC -- sh -c SCRIPT`, the fast door off. Signals that the tests' own starter ignores (a shell those
+    /// `terrace run --on SRC -- sh -c SCRIPT`, the preload path off. Signals that the tests' own starter ignores (a shell those
     /// of the terminal, for what it starts in the background) are not ignored by the command: it could not trap them.
     pub fn run(&self, script: &str) -> Command {
         let mut command = Command::new("env");
         command.args([DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
-        command.args(["run", "--memory", "32MiB", "--no-fast-door", "--on"]);
+        command.args(["run", "--memory", "32MiB", "--no-preload", "--on"]);
         command.arg(&self.src).args(["--", "sh", "-c", script]);
         as_a_new_user(command)
     }
@@ -164,7 +164,7 @@ impl Stage {
         serde_json::from_str(&self.ask("stat", &["--json"]).fine().out).unwrap()
     }
 
-    /// Process ids of keeper and terraced.
+    /// Process ids of supervisor and terraced.
     pub fn processes(&self) -> (i32, i32) {
         let instance = self.stat().instance;
         (instance.pid, instance.terraced)

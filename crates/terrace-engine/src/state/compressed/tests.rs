@@ -9,7 +9,7 @@ use crate::reclaim::compress;
 use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use terrace_shm::compress::{Compressor, Mode};
+use terrace_shm::compress::{CompressionMode, Compressor};
 
 pub(crate) const PAGES: u64 = 256;
 
@@ -37,18 +37,18 @@ pub(crate) fn content(page: u64) -> Vec<u8> {
 }
 
 impl Squeezed {
-    pub(crate) fn new(codec: Mode) -> Squeezed {
+    pub(crate) fn new(codec: CompressionMode) -> Squeezed {
         Squeezed::under("strata", codec)
     }
-    fn under(policy: &str, codec: Mode) -> Squeezed {
+    fn under(policy: &str, codec: CompressionMode) -> Squeezed {
         let mut s = Squeezed::not_yet(policy, codec);
         s.squeeze();
         s
     }
-    fn not_yet(policy: &str, codec: Mode) -> Squeezed {
+    fn not_yet(policy: &str, codec: CompressionMode) -> Squeezed {
         let compressed = CompressedConfig {
             codec: Some(codec),
-            min_share: 25,
+            min_percent: 25,
             admit: Admit::All,
             ..CompressedConfig::default()
         };
@@ -106,20 +106,20 @@ impl Squeezed {
 fn while_processors_are_busy_the_tier_fills_slowly() {
     let may = 50;
     for idle in [1.0, 0.0] {
-        let mut s = Squeezed::not_yet("strata", Mode::Lz4);
+        let mut s = Squeezed::not_yet("strata", CompressionMode::Lz4);
         {
             let mut state = s.engine.cx.state.lock();
             let tier = state.compressed.as_mut().unwrap();
-            (tier.admit, tier.boundary.idle) = (Admit::Reused, idle);
-            tier.boundary.set_limits(0..=8, 16);
-            let each = tier.boundary.costs.compress as f64 / 2.0 / FILLING_BUSY;
+            (tier.admit, tier.balancer.idle) = (Admit::Reused, idle);
+            tier.balancer.set_limits(0..=8, 16);
+            let each = tier.balancer.costs.compress as f64 / 2.0 / FILLING_BUSY;
             tier.set_fill_budget((each * (may as f64 + 0.5)) as u64, 2);
         }
         s.squeeze();
         let filled = s.engine.cx.state.lock().compressed.as_ref().unwrap().counts.filling;
         assert!(if idle > 0.0 { filled > may } else { filled == may }, "idle: {idle}, {filled}");
-        let starved = s.engine.cx.state.lock().compressed.as_ref().unwrap().is_fill_limited();
-        assert_eq!(starved, idle == 0.0, "the rest of its memory is no use to anybody");
+        let fill_limited = s.engine.cx.state.lock().compressed.as_ref().unwrap().is_fill_limited();
+        assert_eq!(fill_limited, idle == 0.0, "the rest of its memory is no use to anybody");
         s.agrees();
     }
 }
@@ -127,17 +127,17 @@ fn while_processors_are_busy_the_tier_fills_slowly() {
 #[test]
 fn a_busy_machine_is_told_how_much_it_may_fill() {
     for idle in [1.0, 0.0] {
-        let s = Squeezed::new(Mode::Lz4);
-        s.engine.cx.state.lock().compressed.as_mut().unwrap().boundary.idle = idle;
+        let s = Squeezed::new(CompressionMode::Lz4);
+        s.engine.cx.state.lock().compressed.as_mut().unwrap().balancer.idle = idle;
         let mut clock = BalanceClock::new();
         clock.processors = 2;
-        s.engine.cx.state.lock().compressed.as_mut().unwrap().boundary.set_limits(0..=8, 16);
+        s.engine.cx.state.lock().compressed.as_mut().unwrap().balancer.set_limits(0..=8, 16);
         balance::rebalance(&s.engine.cx, &mut clock);
         let state = s.engine.cx.state.lock();
         let tier = state.compressed.as_ref().unwrap();
-        assert_eq!(tier.boundary.idle, idle, "the first look tells nothing yet");
+        assert_eq!(tier.balancer.idle, idle, "the first look tells nothing yet");
         let slowly = FILLING_PAST_MAX.as_nanos() as f64 * 2.0 * FILLING_BUSY;
-        let may = slowly as u64 / tier.boundary.costs.compress;
+        let may = slowly as u64 / tier.balancer.costs.compress;
         assert_eq!(tier.fill_budget, if idle > 0.0 { u64::MAX } else { may }, "idle: {idle}");
         assert!(tier.counts.compressed >= PAGES, "the pages here have told");
     }
@@ -145,24 +145,28 @@ fn a_busy_machine_is_told_how_much_it_may_fill() {
 
 #[test]
 fn what_leaves_dram_is_read_from_less_of_it() {
-    for codec in [Mode::Lz4, Mode::Mixed, Mode::Dense] {
+    for codec in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
         let s = Squeezed::new(codec);
         s.agrees();
         let before = s.stats();
         assert_eq!(before.pages, PAGES, "{before:?}");
         assert!(before.live_bytes * 3 < PAGES * PAGE_SIZE as u64, "{before:?}");
-        let misses = s.engine.stats().main_door.misses;
+        let misses = s.engine.stats().fuse.misses;
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         let after = s.stats();
-        assert_eq!((after.hits, after.pgpromote, after.pages), (PAGES, 0, PAGES), "at first they stay");
+        assert_eq!(
+            (after.hits, after.pgpromote_success, after.pages),
+            (PAGES, 0, PAGES),
+            "at first they stay"
+        );
         for _ in 2..PROMOTE_AT {
             (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         }
-        assert_eq!(s.stats().pgpromote, 0);
+        assert_eq!(s.stats().pgpromote_success, 0);
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         let after = s.stats();
-        assert_eq!((after.pgpromote, after.pages), (PAGES, 0), "often enough, and they come back");
-        assert_eq!(s.engine.stats().main_door.misses, misses, "nothing was read from the source");
+        assert_eq!((after.pgpromote_success, after.pages), (PAGES, 0), "often enough, and they come back");
+        assert_eq!(s.engine.stats().fuse.misses, misses, "nothing was read from the source");
         let mrc = s.engine.mrc();
         // One in nine of the reads came before, to pages read ahead.
         let measured = mrc.measured_hit_ratio.unwrap();
@@ -174,7 +178,7 @@ fn what_leaves_dram_is_read_from_less_of_it() {
 
 #[test]
 fn eviction_skips_pages_that_are_being_compressed() {
-    let mut s = Squeezed::new(Mode::Lz4);
+    let mut s = Squeezed::new(CompressionMode::Lz4);
     // Back in DRAM.
     (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
     let mut leaving = Vec::new();
@@ -182,7 +186,7 @@ fn eviction_skips_pages_that_are_being_compressed() {
     assert_eq!(leaving.len(), PAGES as usize / 2);
     s.engine.cx.state.lock().reclaim(PAGES as usize, None);
     compress::compress(&s.engine.cx, &leaving, &mut s.compressor);
-    assert_eq!((s.stats().changed, s.stats().pages), (0, PAGES / 2));
+    assert_eq!((s.stats().store_raced, s.stats().pages), (0, PAGES / 2));
     // Nothing is left of the mark.
     s.engine.drop_clean();
     assert_eq!((s.stats().pages, s.engine.stats().memory.pages), (0, 0));
@@ -192,7 +196,7 @@ fn eviction_skips_pages_that_are_being_compressed() {
 /// Two threads that compress would do that; there is one, so it takes a batch that is kept back.
 #[test]
 fn duplicate_page_is_counted_and_present_one_stays() {
-    let mut s = Squeezed::new(Mode::Lz4);
+    let mut s = Squeezed::new(CompressionMode::Lz4);
     s.engine.drop_clean();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     let mut late = Vec::new();
@@ -203,10 +207,10 @@ fn duplicate_page_is_counted_and_present_one_stays() {
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.squeeze();
     let before = s.stats();
-    assert_eq!((before.pages, before.duplicates), (PAGES, 0));
+    assert_eq!((before.pages, before.duplicate_entry), (PAGES, 0));
     compress::compress(&s.engine.cx, &late, &mut s.compressor);
     let after = s.stats();
-    assert_eq!((after.duplicates, after.changed), (PAGES, before.changed));
+    assert_eq!((after.duplicate_entry, after.store_raced), (PAGES, before.store_raced));
     assert_eq!((after.pages, after.stored_pages), (PAGES, before.stored_pages));
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.agrees();
@@ -214,7 +218,7 @@ fn duplicate_page_is_counted_and_present_one_stays() {
 
 #[test]
 fn writes_and_cuts_find_compressed_pages() {
-    let mut s = Squeezed::new(Mode::Mixed);
+    let mut s = Squeezed::new(CompressionMode::Mixed);
     let at = |page: u64| page * PAGE_SIZE as u64;
     s.engine.write(&s.o, at(3) + 10, b"!!!!").unwrap();
     s.engine.write(&s.o, at(4), &vec![9; PAGE_SIZE]).unwrap();
@@ -244,16 +248,16 @@ fn writes_and_cuts_find_compressed_pages() {
 
 #[test]
 fn a_damaged_page_is_read_from_the_source() {
-    let s = Squeezed::new(Mode::Mixed);
-    let misses = s.engine.stats().main_door.misses;
+    let s = Squeezed::new(CompressionMode::Mixed);
+    let misses = s.engine.stats().fuse.misses;
     s.damage();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
-    assert!(s.engine.stats().main_door.misses > misses, "some were damaged");
+    assert!(s.engine.stats().fuse.misses > misses, "some were damaged");
 }
 
 #[test]
 fn damaged_page_is_read_from_source_without_a_free_frame() {
-    let s = Squeezed::new(Mode::Mixed);
+    let s = Squeezed::new(CompressionMode::Mixed);
     s.damage();
     let claimed: Vec<u32> = std::iter::from_fn(|| s.engine.cx.state.lock().claim()).collect();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
@@ -262,10 +266,10 @@ fn damaged_page_is_read_from_source_without_a_free_frame() {
 
 #[test]
 fn one_page_that_took_long_says_nothing_of_others() {
-    let s = Squeezed::new(Mode::Lz4);
+    let s = Squeezed::new(CompressionMode::Lz4);
     let mut state = s.engine.cx.state.lock();
     let tier = state.compressed.as_mut().unwrap();
-    let decompress = |tier: &Compressed| tier.boundary.costs.decompress;
+    let decompress = |tier: &Compressed| tier.balancer.costs.decompress;
     let before = decompress(tier);
     tier.note_unpacking(5_000_000);
     assert!(decompress(tier) < before + before / 10, "{} instead of {before}", decompress(tier));
@@ -275,27 +279,27 @@ fn one_page_that_took_long_says_nothing_of_others() {
 
 #[test]
 fn what_reads_take_is_what_a_miss_costs() {
-    let s = Squeezed::new(Mode::Lz4);
+    let s = Squeezed::new(CompressionMode::Lz4);
     let mut state = s.engine.cx.state.lock();
     let tier = state.compressed.as_mut().unwrap();
     tier.note_reads([10, 10, 1]);
-    assert_eq!(tier.boundary.costs.read, 60_000, "too few to tell");
+    assert_eq!(tier.balancer.costs.read, 60_000, "too few to tell");
     // Four pages a read: 20 us, and the work of one read, which they share.
     (1..200).for_each(|i| tier.note_reads([4, 1, 20_000].map(|each| i * READS_MIN * each)));
-    let Costs { read, work, .. } = tier.boundary.costs;
+    let Costs { read, work, .. } = tier.balancer.costs;
     assert!((4_900..=5_100).contains(&read), "{read}");
     assert!((6_000..=6_200).contains(&work), "{work}");
     // What a client makes up has bounds, and is forgotten.
     tier.note_reads([u64::MAX / 2, u64::MAX, u64::MAX]);
     tier.note_reads([1, 1, 0]);
     tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
-    assert!(tier.boundary.costs.work <= READ_WORK_NS + PAGE_WORK_NS);
-    assert!(tier.boundary.costs.read < 200_000_000);
+    assert!(tier.balancer.costs.work <= READ_WORK_NS + PAGE_WORK_NS);
+    assert!(tier.balancer.costs.read < 200_000_000);
 }
 
 #[test]
 fn refault_reads_update_miss_cost_and_first_reads_do_not() {
-    let s = Squeezed::under("strata", Mode::Lz4);
+    let s = Squeezed::under("strata", CompressionMode::Lz4);
     let read = |s: &Squeezed| s.engine.cx.state.lock().compressed.as_ref().unwrap().source_read;
     assert_eq!(read(&s), [0; 3], "all was new");
     assert!(resize::empty_compressed(&s.engine.cx) > 0);
@@ -311,14 +315,14 @@ fn refault_reads_update_miss_cost_and_first_reads_do_not() {
     let tier = state.compressed.as_mut().unwrap();
     (tier.read_at, tier.source_read) = ([0; 3], [1000, 10, 4_000_000]);
     (0..100).for_each(|i| tier.note_reads([i * 1000, i * 10, i * 4_000_000]));
-    let Costs { read, work, .. } = tier.boundary.costs;
+    let Costs { read, work, .. } = tier.balancer.costs;
     assert!((3_900..=4_100).contains(&read) && work < 3_000, "read in pieces of 100 pages: {read}, {work}");
 }
 
 #[test]
 fn what_comes_back_is_known_where_the_policy_keeps_no_shadows() {
     for policy in ["lru", "strata"] {
-        let s = Squeezed::under(policy, Mode::Lz4);
+        let s = Squeezed::under(policy, CompressionMode::Lz4);
         assert!(resize::empty_compressed(&s.engine.cx) > 0);
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         s.engine.cx.state.lock().reclaim(PAGES as usize, None);
@@ -334,13 +338,13 @@ fn what_comes_back_is_known_where_the_policy_keeps_no_shadows() {
 
 #[test]
 fn the_tier_has_a_limit_and_shrinks() {
-    let mut s = Squeezed::new(Mode::Lz4);
+    let mut s = Squeezed::new(CompressionMode::Lz4);
     // All of them were touched.
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.engine.cx.state.lock().compressed.as_mut().unwrap().pool.set_limit(128 << 10);
     resize::shrink_compressed(&s.engine.cx);
     let small = s.stats();
-    assert!(small.pool_bytes <= 128 << 10 && small.pages < PAGES && small.evicted_pages > 0, "{small:?}");
+    assert!(small.pool_bytes <= 128 << 10 && small.pages < PAGES && small.evicted > 0, "{small:?}");
     s.agrees();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.squeeze();

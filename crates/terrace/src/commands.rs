@@ -6,17 +6,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace_api::control::{self, Check, Command, CommandError, ErrorCode, Flush, Resize, Stop};
+use terrace_api::control::{self, Check, Command, CommandError, ErrorCode, Resize, Stop, Sync};
 
 use crate::cli;
 use crate::config;
 use crate::control::Client;
+use crate::data_loss;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::holders;
 use crate::instance::{self, Info, Instance};
-use crate::lost;
+use crate::mountpoint;
 use crate::mounts::{self, How};
-use crate::place;
 
 /// How often a request is sent again when the daemon died over it.
 const TRIES: usize = 4;
@@ -32,18 +32,18 @@ const DIES_WITHIN: Duration = Duration::from_secs(2);
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
-/// `terrace flush MNT`
-pub fn flush(mnt: &Path) -> Result<ExitCode> {
+/// `terrace sync MNT`
+pub fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
-    ask(&instance, Flush {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
+    ask(&instance, Sync {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `terrace drop MNT`
-pub fn drop(mnt: &Path) -> Result<ExitCode> {
+/// `terrace drop-caches MNT`
+pub fn drop_caches(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
-    let dropped = asked(mnt, &instance, control::Drop {})?;
+    let dropped = asked(mnt, &instance, control::DropCaches {})?;
     println!("{} clean pages dropped", dropped.pages);
     Ok(ExitCode::SUCCESS)
 }
@@ -76,9 +76,9 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
     if args.lazy || args.force {
         return detach(args);
     }
-    let path = place::absolute(mnt).map_err(|err| missing(mnt, &err))?;
-    if place::is_dead(&path) {
-        lost::clear(&path, &mut std::io::stderr())?;
+    let path = mountpoint::absolute(mnt).map_err(|err| missing(mnt, &err))?;
+    if mountpoint::is_dead(&path) {
+        data_loss::clear(&path, &mut std::io::stderr())?;
         return Ok(ExitCode::SUCCESS);
     }
     match find(&path) {
@@ -95,7 +95,7 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
 /// As umount(8) has `-l` and `-f`. Sends no request to the daemon and does not wait for it: programs may keep
 /// it, or it may not answer.
 fn detach(args: &cli::Umount) -> Result<ExitCode> {
-    let path = place::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
+    let path = mountpoint::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return Err(not_served(&path));
     }
@@ -140,8 +140,8 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     }
     if wait_for_end(instance, END_WITHIN) {
         // Its directory stays, so that the next `terrace mount` reports it as well.
-        let lost = lost::by(instance).map(|lost| (lost, "see to the source".to_owned()));
-        let died = || Some((lost::by_dying(instance)?, format!("see {}", instance.log().display())));
+        let lost = data_loss::by(instance).map(|lost| (lost, "see to the source".to_owned()));
+        let died = || Some((data_loss::by_dying(instance)?, format!("see {}", instance.log().display())));
         return lost.or_else(died).map_or(Ok(()), |(why, cure)| {
             let cure = format!("what fsync acknowledged is safe; {cure}");
             Err(Failure::new(mnt.display(), format!("unmounted, but {why}"), cure))
@@ -215,11 +215,11 @@ pub fn has_died(instance: &Instance) -> bool {
 
 /// The instance that serves `mnt`.
 pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
-    let path = place::absolute(mnt).map_err(|err| missing(mnt, &err))?;
+    let path = mountpoint::absolute(mnt).map_err(|err| missing(mnt, &err))?;
     let name = mnt.display();
-    if place::is_dead(&path) {
+    if mountpoint::is_dead(&path) {
         let cure = format!("clear it with `terrace umount {name}` or mount again");
-        return Err(Failure::new(name, "its daemon died, with its keeper", cure));
+        return Err(Failure::new(name, "its daemon died, with its supervisor", cure));
     }
     // The newest: a private mount of `run` may serve the same path as another.
     let found =
@@ -241,7 +241,7 @@ fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::R
     ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, "see `terrace stat` and the log"))
 }
 
-/// Sends a command; again when the daemon died over it, since its keeper starts another.
+/// Sends a command; again when the daemon died over it, since its supervisor starts another.
 pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C::Reply, CommandError> {
     let mut tried = 1;
     loop {

@@ -1,8 +1,8 @@
-//! The keeper: holds what must outlive a crash of the daemon, and starts the daemon again.
+//! The supervisor: holds what must outlive a crash of the daemon, and starts the daemon again.
 //!
 //! It makes the memory files, opens /dev/fuse, mounts and binds the sockets; then it starts terraced as a child that shares
 //! its table of file descriptors (`clone(CLONE_FILES)`). So no descriptor dies with terraced: neither those above nor the
-//! files that terraced opens. The keeper has one thread, and does little that can fail once terraced runs.
+//! files that terraced opens. The supervisor has one thread, and does little that can fail once terraced runs.
 //!
 //! ```text
 //!   start ──► terraced ──exit 0──► clean up, end          (unmounted, or told to stop)
@@ -13,9 +13,10 @@
 //! Beside them lives a process that shares no descriptors with them (`aborter.rs`): should both be killed at once, nobody must wait for ever.
 //!
 //! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so between `go` and
-//! `ready` the keeper opens none.
+//! `ready` the supervisor opens none.
 
 mod aborter;
+pub mod channel;
 mod crashes;
 mod setup;
 mod shortage;
@@ -29,19 +30,19 @@ use std::path::Path;
 use rustix::mount::MountFlags;
 use rustix::process::Pid;
 
+use self::channel::Channel;
 use crate::config::Config;
 use crate::daemon::Memory;
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::instance::{self, Instance, Kind};
+use crate::mountpoint::Place;
 use crate::mounts::{self, How, Layer};
-use crate::place::Place;
-use crate::report::{self, Line};
 use crate::sys::{self, Side};
 
 pub use shortage::{Kills, Shortage};
 use watch::{Ended, Watch};
 
-/// What a keeper is to do.
+/// What a supervisor is to do.
 #[derive(Debug)]
 pub struct Task {
     /// Source and mount point.
@@ -53,10 +54,10 @@ pub struct Task {
     /// Read-only, noatime, ...
     pub flags: MountFlags,
     /// To the command that started it; none in the foreground.
-    pub starter: Option<Line>,
+    pub starter: Option<Channel>,
 }
 
-/// What terraced inherits from its keeper, at its first start and at every other.
+/// What terraced inherits from its supervisor, at its first start and at every other.
 #[derive(Debug)]
 pub struct Shared {
     /// Source and mount point.
@@ -73,18 +74,18 @@ pub struct Shared {
     pub mount_dev: Option<(u32, u32)>,
     /// Where commands come in.
     pub control: UnixListener,
-    /// Where clients of the fast door come in.
-    pub door: OwnedFd,
-    /// To the keeper: `ready`, or `failed LINE`.
-    pub news: Line,
-    /// From the keeper: a byte when terraced may begin to open and close descriptors.
+    /// Where clients of the preload path come in.
+    pub preload: OwnedFd,
+    /// To the supervisor: `ready`, or `failed LINE`.
+    pub news: Channel,
+    /// From the supervisor: a byte when terraced may begin to open and close descriptors.
     pub go: OwnedFd,
     /// Its directory.
     pub instance: Instance,
-    /// Descriptors of the keeper, which terraced leaves open.
+    /// Descriptors of the supervisor, which terraced leaves open.
     pub kept: Vec<RawFd>,
-    /// The keeper.
-    pub keeper: Pid,
+    /// The supervisor.
+    pub supervisor: Pid,
     /// As the command was started with, which terraced keeps; see [`setup`].
     pub oom_score_adj: Option<i32>,
     /// Deaths for want of memory.
@@ -96,34 +97,35 @@ pub const EXIT_REFUSED: i32 = 3;
 /// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
 pub const EXIT_LOST: i32 = 4;
 
-/// A keeper that was started in the background.
+/// A supervisor that was started in the background.
 #[derive(Debug)]
 pub struct Started {
     /// Its process id.
     pub pid: Pid,
     /// What it says.
-    pub line: Line,
+    pub line: Channel,
 }
 
 /// Does the task in a process of its own; returns when the mount is served.
 pub fn start(mut task: Task) -> Result<Started> {
-    let fail = |err: std::io::Error| Failure::new("keeper", reason(err), "free some memory and try again");
-    let (mut line, keepers) = report::pair().map_err(fail)?;
+    let fail =
+        |err: std::io::Error| Failure::new("supervisor", reason(err), "free some memory and try again");
+    let (mut line, supervisors) = channel::pair().map_err(fail)?;
     match sys::fork().map_err(fail)? {
         Side::Child => {
             drop(line);
-            task.starter = Some(keepers);
+            task.starter = Some(supervisors);
             sys::exit_now(i32::from(keep(task).is_err()) * i32::from(EXIT_FAILED))
         }
         Side::Parent(pid) => {
-            drop((keepers, task));
+            drop((supervisors, task));
             line.wait_ready()?;
             Ok(Started { pid, line })
         }
     }
 }
 
-/// Does the task; returns when the instance is over. The calling process becomes the keeper.
+/// Does the task; returns when the instance is over. The calling process becomes the supervisor.
 pub fn keep(mut task: Task) -> Result<()> {
     sys::block(watch::SIGNALS);
     let starter = task.starter.take();

@@ -43,8 +43,8 @@ fn worker() -> &'static Path {
     static WORKER: OnceLock<PathBuf> = OnceLock::new();
     WORKER.get_or_init(|| {
         let out =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fast-door-worker-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_door/worker.c");
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-worker-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/preload/worker.c");
         let made =
             Command::new("cc").args(["-O1", "-g", "-pthread", source, "-o"]).arg(&out).status().unwrap();
         assert!(made.success());
@@ -52,11 +52,11 @@ fn worker() -> &'static Path {
     })
 }
 
-/// The worker at the main door.
+/// The worker at the mount path.
 fn plain(args: &[&str]) -> String {
     finish(Command::new(worker()).args(args))
 }
-/// The worker at the fast door.
+/// The worker at the preload path.
 fn fast(d: &Daemon, args: &[&str]) -> String {
     finish(behind(d, Command::new(worker()).args(args)))
 }
@@ -107,7 +107,7 @@ fn hits_come_from_the_frames() {
     }
     assert!(d.total(|c| &c.hits) >= 4 * 65 && d.touched() == 65);
     assert_eq!(d.total(|c| &c.misses) + d.total(|c| &c.fallbacks), 0);
-    // Slow: the main door, so what is on disk.
+    // Slow: the mount path, so what is on disk.
     d.slow(object, true);
     assert_eq!(fast(&d, &["sum", &path, "4096", "0"]), plain(&["sum", &path, "4096", "0"]));
 }
@@ -125,7 +125,7 @@ fn own_misses_are_donated() {
         assert_eq!(fast(&d, &["backwards", &path, step, shift, "3"]), right);
         let misses = d.total(|c| &c.misses) - misses;
         assert!(misses > 20, "step {step}: {misses} own misses");
-        // Whole pages into an aligned buffer need no slot, so none of these had to take the main door.
+        // Whole pages into an aligned buffer need no slot, so none of these had to take the mount path.
         if round < 2 {
             let served = d.total(|c| &c.hit_bytes) + d.total(|c| &c.miss_bytes);
             assert_eq!(
@@ -135,7 +135,7 @@ fn own_misses_are_donated() {
         }
     }
     assert_eq!(d.sources_asked.load(SeqCst), 4);
-    assert!(d.total(|c| &c.donations) > 100, "{}", d.total(|c| &c.donations));
+    assert!(d.total(|c| &c.fills) > 100, "{}", d.total(|c| &c.fills));
     assert_eq!(d.keys_only.load(SeqCst), 0);
 }
 
@@ -150,7 +150,7 @@ fn content_is_not_donated_by_those_who_may_not_write() {
     }
     std::thread::sleep(Duration::from_millis(20));
     assert!(d.keys_only.load(SeqCst) > 20);
-    assert_eq!(d.keys_only.load(SeqCst), d.total(|c| &c.donations));
+    assert_eq!(d.keys_only.load(SeqCst), d.total(|c| &c.fills));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_source_without_direct_reads_is_left_alone() {
 }
 
 #[test]
-fn scans_and_small_files_take_the_main_door() {
+fn scans_and_small_files_take_the_mount_path() {
     let d = Running::start(256);
     let (_, small) = publish(&d, "small", &bytes(16 * PAGE_SIZE, 6), |_| false);
     let (_, large) = publish(&d, "large", &bytes(80 * PAGE_SIZE, 7), |_| false);
@@ -187,11 +187,11 @@ fn nobody_drains() {
         let args = ["backwards", &path, "20480", shift, "3"];
         assert_eq!(fast(&d, &args), plain(&args));
     }
-    assert_eq!(d.total(|c| &c.donations), 2 * 16);
+    assert_eq!(d.total(|c| &c.fills), 2 * 16);
     d.segment.header().serving.store(0, SeqCst);
     let args = ["backwards", &path, "20480", "1", "2"];
     assert_eq!(fast(&d, &args), plain(&args));
-    assert_eq!(d.total(|c| &c.donations), 2 * 16, "nothing is donated to a daemon that is away");
+    assert_eq!(d.total(|c| &c.fills), 2 * 16, "nothing is filled to a daemon that is away");
 }
 
 /// Whatever a miss wants of the ring: that nobody drains it any more is noticed.
@@ -220,9 +220,9 @@ fn a_daemon_that_does_not_answer() {
     assert_eq!(d.clients(), 0);
 }
 
-/// The same random calls at both doors: every answer, errno and byte.
+/// The same random calls at both paths: every answer, errno and byte.
 #[test]
-fn answers_as_the_main_door() {
+fn answers_as_the_mount() {
     let seed = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
     let seed: u64 = seed
         .unwrap_or_else(|| u64::from(std::process::id()) * 7919 + Instant::now().elapsed().as_nanos() as u64);
@@ -246,7 +246,7 @@ fn answers_as_the_main_door() {
     assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
 }
 
-/// Pages are written, evicted, filled and donated while four threads read: none is torn, none goes back in time.
+/// Pages are written, evicted, filled and filled in while four threads read: none is torn, none goes back in time.
 #[test]
 fn a_storm() {
     const PAGES: u64 = 96;
@@ -286,13 +286,13 @@ fn a_storm() {
     let said: Vec<u64> = said.split_whitespace().map(|n| n.parse().unwrap()).collect();
     let (hits, misses, main) = (d.total(|c| &c.hits), d.total(|c| &c.misses), d.total(|c| &c.fallbacks));
     println!(
-        "{} pages read, {version} written, {hits} hits, {misses} misses, {main} main door, {} torn",
+        "{} pages read, {version} written, {hits} hits, {misses} misses, {main} mount path, {} torn",
         said[0], said[1]
     );
     assert!(hits > 1000 && misses > 10 && version > 20);
     assert!(hits + misses + 16 * main >= said[0], "a thread's descriptor was not classified");
-    // The main door of this test is a kernel file system, whose reads may be torn; the fast door's may not.
-    assert!(said[1] <= 16 * main, "{} torn, {main} by the main door", said[1]);
+    // The mount path of this test is a kernel file system, whose reads may be torn; the preload path's may not.
+    assert!(said[1] <= 16 * main, "{} torn, {main} by the mount path", said[1]);
 }
 
 #[test]
@@ -319,13 +319,13 @@ fn shared_mappings_and_sync_are_told() {
     assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 2));
 }
 
-/// Others rely on MAPPED and FLUSH; that the fast door has closed for this process is no reason to leave them out.
+/// Others rely on MAPPED and FLUSH; that the preload path has closed for this process is no reason to leave them out.
 #[test]
-fn a_closed_door_still_tells() {
+fn a_closed_connection_still_reports() {
     for how in ["ring", "clone", "unshare"] {
         let d = Running::start(256);
         let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
-        fast(&d, &["closed_door", &path, how]);
+        fast(&d, &["closed_connection", &path, how]);
         assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 3), "{how}");
     }
 }
@@ -388,7 +388,7 @@ fn numbers_that_changed_their_meaning_unseen() {
     let d = Running::start(256);
     let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
     let ring = d.dir.with_file_name("libring.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_door/ring.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/preload/ring.c");
     assert!(
         Command::new("cc").args(["-shared", "-fPIC", source, "-o"]).arg(&ring).status().unwrap().success()
     );

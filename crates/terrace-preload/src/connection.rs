@@ -7,10 +7,10 @@
 //!
 //! Registered lazily: a process that touches no file of the mount never connects. Losing the daemon costs the socket;
 //! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
-//! path: whoever finds it taken uses the main door.
+//! path: whoever finds it taken uses the mount path.
 //!
 //! What other processes rely on (MAPPED) and what is no matter of speed (FLUSH) goes over a connection of its own, and
-//! goes on after the fast door has closed for this process.
+//! goes on after the preload path has closed for this process.
 
 use crate::local::local;
 use crate::sys::{self, Identity};
@@ -40,7 +40,7 @@ const RINGS_MAX: usize = 64;
 /// Descriptors that come with HELLO: segment, touch table, ring.
 const HELLO_FDS: usize = 3;
 
-/// What every door of the process looks at.
+/// What every path of the process looks at.
 #[derive(Debug)]
 pub struct World {
     /// The segment.
@@ -138,7 +138,7 @@ fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
     }
 }
 
-/// st_dev of the mount, if its daemon has to be told of things: also after the fast door has closed, for the descriptors
+/// st_dev of the mount, if its daemon has to be told of things: also after the preload path has closed, for the descriptors
 /// opened before are a client's all the same.
 #[inline]
 pub fn told_dev() -> Option<u64> {
@@ -146,14 +146,14 @@ pub fn told_dev() -> Option<u64> {
     (dev != 0 && !SILENT.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// st_dev of the mount, if the fast door is to be used at all.
+/// st_dev of the mount, if the preload path is to be used at all.
 #[inline]
 pub fn mount_dev() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// The fast door closes for this process: it did something after which descriptors cannot be told apart, or we have a bug.
+/// The preload path closes for this process: it did something after which descriptors cannot be told apart, or we have a bug.
 /// It is no client any more, so that the kernel caches for it what it opens from here on.
 #[cold]
 pub fn turn_off() {
@@ -279,7 +279,7 @@ pub fn mapped(fd: c_int) -> bool {
     match insist(proto::MAPPED, Some(fd)) {
         Ok(reply) if reply.errno == 0 => true,
         // No client: the kernel caches what it opens, of which the daemon knows by itself; and it notices mappings of what was
-        // handed down, if later. (A server's children that gave up its rights cannot reach the door.)
+        // handed down, if later. (A server's children that gave up its rights cannot reach the connection.)
         _ => !is_registered(),
     }
 }
@@ -487,7 +487,7 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
     }
     let made = RINGS_MADE.load(Ordering::Relaxed);
     if made as usize == RINGS_MAX {
-        // Questions go on; donations end with the last ring.
+        // Questions go on; fills end with the last ring.
         return Some(());
     }
     // SAFETY: received descriptors, open until our caller closes them.

@@ -1,4 +1,4 @@
-//! The keeper's loop: start terraced, listen to everybody, start it again.
+//! The supervisor's loop: start terraced, listen to everybody, start it again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use super::setup::Heard as Ends;
 use super::stuck::{self, Rest, Thread};
 use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::daemon;
+use crate::data_loss;
 use crate::error::Failure;
 use crate::instance::{self, Info, Kind, SCHEMA};
-use crate::lost;
-use crate::report::{self, Heard, Line, News};
+use crate::supervisor::channel::{self, Channel, Event, Poll};
 use crate::sys::{self, Side, SignalNumber};
 
-/// Signals the keeper takes from its descriptor; terraced inherits them blocked.
+/// Signals the supervisor takes from its descriptor; terraced inherits them blocked.
 pub const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
@@ -44,7 +44,7 @@ pub enum Ended {
 }
 
 /// The line to the command that started us, and what it is told when all is cleaned up.
-type LastWords = Option<(Line, String)>;
+type LastWords = Option<(Channel, String)>;
 
 /// How one terraced ended.
 enum Exit {
@@ -69,11 +69,11 @@ pub struct Watch {
     shared: Shared,
     signals: OwnedFd,
     /// From terraced.
-    heard: Line,
+    heard: Channel,
     /// To terraced.
     go: OwnedFd,
     /// To the process that ends the connection when we and terraced are dead.
-    aborter: Option<Line>,
+    aborter: Option<Channel>,
     /// terraced's working thread.
     thread: Thread,
     /// It is dead or about to be, and the others should follow.
@@ -81,7 +81,7 @@ pub struct Watch {
     /// Earlier ones that ended late.
     late: Vec<Pid>,
     /// To and from the command that started us.
-    starter: Option<Line>,
+    starter: Option<Channel>,
     /// Started by a command that does not wait for our end, or by `run`: the terminal is not ours.
     background: bool,
     /// The wrapped command; until it is known, something that takes the number before the first clone.
@@ -106,7 +106,7 @@ pub struct Watch {
 
 impl Watch {
     /// A loop over what was made.
-    pub fn new(shared: Shared, ends: Ends, starter: Option<Line>) -> Watch {
+    pub fn new(shared: Shared, ends: Ends, starter: Option<Channel>) -> Watch {
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null opens"));
         let mut watch = Watch {
             shared,
@@ -130,7 +130,8 @@ impl Watch {
             died: None,
             unseen_told: false,
         };
-        watch.shared.kept = sys::open_descriptors().expect("/proc is mounted, and the keeper has just begun");
+        watch.shared.kept =
+            sys::open_descriptors().expect("/proc is mounted, and the supervisor has just begun");
         if watch.shared.kind == Kind::Mount
             && let Some(starter) = &watch.starter
         {
@@ -225,7 +226,7 @@ impl Watch {
 
     fn one_too_many(&self, how: &str) -> Failure {
         let within = CRASHES_WITHIN.as_secs();
-        let lost = lost::told_by_keeper(&self.shared.instance);
+        let lost = data_loss::told_by_supervisor(&self.shared.instance);
         let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: unmounted; {lost}");
         let cure = "look into the log, and mount again";
         Failure::new(self.shared.place.mnt.display(), why, cure)
@@ -334,7 +335,7 @@ impl Watch {
     fn tell_unseen(&mut self, err: &std::io::Error, since: Duration) {
         if since >= UNSEEN_AFTER && !std::mem::replace(&mut self.unseen_told, true) {
             tracing::error!(
-                "terraced was killed and does not end; what it waits for cannot be seen ({err}), so no other is started beside it; let the keeper \
+                "terraced was killed and does not end; what it waits for cannot be seen ({err}), so no other is started beside it; let the supervisor \
                  trace it (kernel.yama.ptrace_scope below 2, CAP_SYS_PTRACE in a container), or `umount --force` the mount"
             );
         }
@@ -342,7 +343,7 @@ impl Watch {
 
     /// All lines that have come.
     fn hear_terraced(&mut self, child: Pid) {
-        while let Heard::Line(line) = self.heard.hear() {
+        while let Poll::Line(line) = self.heard.hear() {
             self.take_news(child, &line);
             if !self.heard.has_line() {
                 return;
@@ -351,8 +352,8 @@ impl Watch {
     }
 
     fn take_news(&mut self, child: Pid, line: &str) {
-        match report::parse(line) {
-            Some(News::Ready) => {
+        match channel::parse(line) {
+            Some(Event::Ready) => {
                 self.ready = true;
                 self.write_info(child);
                 if !self.served
@@ -365,10 +366,10 @@ impl Watch {
                     self.starter = None;
                 }
             }
-            Some(News::Thread(id)) => self.watch_thread(child, id),
-            Some(News::Failed(line) | News::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
-            Some(News::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
-            Some(News::Done | News::ThreadOf(..)) | None => {}
+            Some(Event::Thread(id)) => self.watch_thread(child, id),
+            Some(Event::Failed(line) | Event::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
+            Some(Event::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
+            Some(Event::Done | Event::ThreadOf(..)) | None => {}
         }
     }
 
@@ -376,16 +377,16 @@ impl Watch {
     fn hear_starter(&mut self) {
         let Some(starter) = &mut self.starter else { return };
         match starter.hear() {
-            Heard::Line(line) => {
+            Poll::Line(line) => {
                 let pid = line.strip_prefix("pid ").and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
                 let opened = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
                 if let Some(opened) = opened {
                     let _ = rustix::io::dup3(&opened, &mut self.command, rustix::io::DupFlags::CLOEXEC);
                 }
             }
-            Heard::Nothing => {}
+            Poll::Nothing => {}
             // /dev/null, in place of a command that is not known, is always readable: then the stop is immediate.
-            Heard::End => {
+            Poll::End => {
                 self.orphaned = true;
                 tracing::info!("`terrace run` is gone; ending with its command");
             }
@@ -416,10 +417,10 @@ impl Watch {
     }
 
     fn write_info(&self, terraced: Pid) {
-        let Shared { place, config, kind, keeper, instance, .. } = &self.shared;
+        let Shared { place, config, kind, supervisor, instance, .. } = &self.shared;
         let info = Info {
             schema: SCHEMA.to_owned(),
-            pid: keeper.as_raw_pid(),
+            pid: supervisor.as_raw_pid(),
             terraced: terraced.as_raw_pid(),
             pid_namespace: instance::pid_namespace(),
             restarts: self.restarts,

@@ -1,6 +1,6 @@
 //! A daemon of the size of a test: one directory, a small segment, and whatever behaviour a test asks for.
 //!
-//! The "mount" is the plain directory itself, so the main door is the kernel and always right; the fast door must give the
+//! The "mount" is the plain directory itself, so the mount path is the kernel and always right; the preload path must give the
 //! same. Only what the test publishes is in the segment.
 
 use rustix::net::{
@@ -32,13 +32,13 @@ const RING_SLOTS: usize = 16;
 /// How the daemon behaves.
 #[derive(Debug)]
 pub struct Manners {
-    /// What SOURCE says of donated content.
+    /// What SOURCE says of filled in content.
     pub may_write: AtomicBool,
     /// Alignment that SOURCE tells; 0: no direct reads.
     pub align: AtomicU32,
     /// Drop every connection without an answer.
     pub mute: AtomicBool,
-    /// Leave donations where they are.
+    /// Leave fills where they are.
     pub lazy: AtomicBool,
     /// Hang up after a SOURCE, as if another daemon followed.
     pub hangs_up: AtomicBool,
@@ -116,7 +116,7 @@ impl Running {
         segment.header().mount_dev.store(dev, Ordering::SeqCst);
         segment.header().serving.store(1, Ordering::SeqCst);
         let daemon = Arc::new(Daemon {
-            socket: dir.path().join("door"),
+            socket: dir.path().join("connection"),
             dir: path,
             dev,
             manners: Manners {
@@ -146,10 +146,10 @@ impl Running {
             segment,
             stop: AtomicBool::new(false),
         });
-        let (door, drainer) = (daemon.clone(), daemon.clone());
-        let listener = door.listen();
+        let (connection, drainer) = (daemon.clone(), daemon.clone());
+        let listener = connection.listen();
         let threads = vec![
-            std::thread::spawn(move || door.serve(&listener)),
+            std::thread::spawn(move || connection.serve(&listener)),
             std::thread::spawn(move || {
                 while !drainer.stop.load(Ordering::SeqCst) {
                     drainer.drain();
@@ -259,18 +259,18 @@ impl Daemon {
             .count()
     }
 
-    /// Takes donations, and checks that their content is the file's.
+    /// Takes fills, and checks that their content is the file's.
     fn drain(&self) {
         if self.manners.lazy.load(Ordering::SeqCst) {
             return;
         }
         let mut core = self.core();
         for ring in core.rings.clone() {
-            for i in (0..ring.slots()).filter(|&i| slot::is_ready(&ring.donation(i).state)) {
-                let d = ring.donation(i);
+            for i in (0..ring.slots()).filter(|&i| slot::is_ready(&ring.fill(i).state)) {
+                let d = ring.fill(i);
                 let (id, page) = (d.object.load(Ordering::Relaxed), d.page.load(Ordering::Relaxed));
                 let (seen, len) = (d.seen.load(Ordering::Relaxed), d.len.load(Ordering::Relaxed) as usize);
-                let object = self.segment.find_object(id).expect("donation of a known object");
+                let object = self.segment.find_object(id).expect("fill of a known object");
                 let now = core.index.find(object, page).map_or(NO_LEAF, |p| core.index.get(p).identity());
                 let clock = d.clock.load(Ordering::Relaxed);
                 let written = self.segment.object(object).write_clock.load(Ordering::Relaxed) > clock;

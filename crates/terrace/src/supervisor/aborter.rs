@@ -1,15 +1,15 @@
-//! The aborter: a process beside the keeper that ends the connection when keeper and terraced are dead.
+//! The aborter: a process beside the supervisor that ends the connection when supervisor and terraced are dead.
 //!
 //! The kernel does so by itself when the last descriptor of /dev/fuse is closed. But a thread of a dead terraced may hang in the
 //! kernel (`stuck.rs`), where it waits for a page or a directory that a program holds, whose request is for a terraced that will never be. It keeps the
 //! table of descriptors, and with it the connection: programs that wait for answers would wait for ever, and nothing could kill them.
 //!
-//! It shares no descriptors with the others and asks the mount nothing, so it can hang in nothing that they hang in. Keeper and terraced need
-//! not know whether it lives. It is no child of the keeper, whose only child is terraced.
+//! It shares no descriptors with the others and asks the mount nothing, so it can hang in nothing that they hang in. Supervisor and terraced need
+//! not know whether it lives. It is no child of the supervisor, whose only child is terraced.
 //!
 //! ```text
-//!   keeper: "thread PID TID" at each start of terraced ──► the aborter
-//!   keeper dead ──► terraced, if it lives, serves on ──► that thread ends ──► abort
+//!   supervisor: "thread PID TID" at each start of terraced ──► the aborter
+//!   supervisor dead ──► terraced, if it lives, serves on ──► that thread ends ──► abort
 //! ```
 
 use std::fs::File;
@@ -23,7 +23,7 @@ use terrace_fs::fuse::refuse::Refuser;
 use super::setup::close_all_but;
 use super::stuck::{LOOK_EVERY, Thread};
 use crate::mounts::abort::Abort;
-use crate::report::{self, Heard, Line, News};
+use crate::supervisor::channel::{self, Channel, Event, Poll};
 use crate::sys::{self, Side};
 
 /// Not `terrace`: who kills all processes of that name leaves it to do its work.
@@ -56,17 +56,17 @@ pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means>
     }
 }
 
-/// Starts it; the answer is the keeper's line to it. `log`: standard error is the instance's log.
-pub fn start(means: Means, log: bool) -> io::Result<Line> {
-    let (line, its) = report::pair()?;
-    let keeper = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+/// Starts it; the answer is the supervisor's line to it. `log`: standard error is the instance's log.
+pub fn start(means: Means, log: bool) -> io::Result<Channel> {
+    let (line, its) = channel::pair()?;
+    let supervisor = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     match sys::fork()? {
         // A grandchild: when this child ends, it is nobody's.
         Side::Child => match sys::fork() {
             Ok(Side::Child) => {
                 drop(line);
-                let done = set_apart(&[its.as_fd(), keeper.as_fd(), means.as_fd()], log);
-                sys::exit_now(i32::from(done.and_then(|()| live(its, &keeper, means)).is_err()))
+                let done = set_apart(&[its.as_fd(), supervisor.as_fd(), means.as_fd()], log);
+                sys::exit_now(i32::from(done.and_then(|()| live(its, &supervisor, means)).is_err()))
             }
             made => sys::exit_now(i32::from(made.is_err())),
         },
@@ -81,7 +81,7 @@ pub fn start(means: Means, log: bool) -> io::Result<Line> {
     }
 }
 
-/// Lets go of everything of the keeper's but what is needed.
+/// Lets go of everything of the supervisor's but what is needed.
 fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
     let kept: Vec<RawFd> = needed.iter().map(AsRawFd::as_raw_fd).collect();
     close_all_but(&kept);
@@ -98,20 +98,21 @@ struct Known {
     thread: Thread,
     /// All that have not ended.
     processes: Vec<OwnedFd>,
-    /// The line has ended: the keeper ends the instance itself, and the connection must not live on here. Or all are dead.
+    /// The line has ended: the supervisor ends the instance itself, and the connection must not live on here. Or all are dead.
     is_let_go: bool,
 }
 
-fn live(mut line: Line, keeper: &OwnedFd, means: Means) -> io::Result<()> {
+fn live(mut line: Channel, supervisor: &OwnedFd, means: Means) -> io::Result<()> {
     let mut known = Known { thread: Thread::none()?, processes: Vec::new(), is_let_go: false };
     loop {
-        // The line first: what the keeper said before it died counts.
-        let mut fds = [line.as_fd(), keeper.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        // The line first: what the supervisor said before it died counts.
+        let mut fds =
+            [line.as_fd(), supervisor.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let _ = rustix::event::poll(&mut fds, None);
         let [said, dead] = fds.map(|fd| !fd.revents().is_empty());
         if said {
             while known.hear(&mut line) && line.has_line() {}
-            if known.is_let_go && !ends_soon(keeper) {
+            if known.is_let_go && !ends_soon(supervisor) {
                 return Ok(());
             }
         }
@@ -129,10 +130,10 @@ fn live(mut line: Line, keeper: &OwnedFd, means: Means) -> io::Result<()> {
 
 impl Known {
     /// Takes a line; false if there was none.
-    fn hear(&mut self, line: &mut Line) -> bool {
+    fn hear(&mut self, line: &mut Channel) -> bool {
         match line.hear() {
-            Heard::Line(line) => {
-                if let Some(News::ThreadOf(process, thread)) = report::parse(&line)
+            Poll::Line(line) => {
+                if let Some(Event::ThreadOf(process, thread)) = channel::parse(&line)
                     && let (Some(process), Some(thread)) = (Pid::from_raw(process), Pid::from_raw(thread))
                 {
                     self.thread.watch(process, thread);
@@ -142,8 +143,8 @@ impl Known {
                 }
                 true
             }
-            Heard::Nothing => false,
-            Heard::End => {
+            Poll::Nothing => false,
+            Poll::End => {
                 self.is_let_go = true;
                 false
             }
@@ -166,9 +167,9 @@ impl Known {
     }
 }
 
-/// The line of a keeper that dies may end a moment before itself.
-fn ends_soon(keeper: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(keeper, PollFlags::IN)];
+/// The line of a supervisor that dies may end a moment before itself.
+fn ends_soon(supervisor: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(supervisor, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }))
         .is_ok_and(|ended| ended > 0)
 }

@@ -1,8 +1,8 @@
-//! Messages of the keeper to the command that started it, line by line over a socket; and of `run` to its
-//! keeper.
+//! Messages of the supervisor to the command that started it, line by line over a socket; and of `run` to its
+//! supervisor.
 //!
-//! Keeper to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against
-//! its will), `done` (it ended in order). Command to keeper: `pid N`, the wrapped command. The end of the
+//! Supervisor to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against
+//! its will), `done` (it ended in order). Command to supervisor: `pid N`, the wrapped command. The end of the
 //! socket also has a meaning: the other side died.
 
 use std::io::{self, Read, Write};
@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 
 use crate::error::{Failure, Result};
 
-/// One line from the keeper.
+/// One line from the supervisor.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Event {
     /// The mount is served.
     Ready,
     /// It never was, and this is why.
@@ -22,31 +22,31 @@ pub enum News {
     Gone(String),
     /// It ended in order, and everything is written.
     Done,
-    /// terraced to its keeper only: the id of its working thread.
+    /// terraced to its supervisor only: the id of its working thread.
     Thread(i32),
-    /// terraced to its keeper only: processes that the kernel has killed for lack of memory, of its control
+    /// terraced to its supervisor only: processes that the kernel has killed for lack of memory, of its control
     /// group and of the machine.
     Kills(u64, u64),
-    /// The keeper to its aborter: a process id of terraced, and the id of that thread.
+    /// The supervisor to its aborter: a process id of terraced, and the id of that thread.
     ThreadOf(i32, i32),
 }
 
 /// One end of the socket.
 #[derive(Debug)]
-pub struct Line {
+pub struct Channel {
     stream: UnixStream,
     unread: Vec<u8>,
 }
 
 /// Both ends.
-pub fn pair() -> io::Result<(Line, Line)> {
+pub fn pair() -> io::Result<(Channel, Channel)> {
     let (one, other) = UnixStream::pair()?;
-    Ok((Line { stream: one, unread: Vec::new() }, Line { stream: other, unread: Vec::new() }))
+    Ok((Channel { stream: one, unread: Vec::new() }, Channel { stream: other, unread: Vec::new() }))
 }
 
 /// Result of one look at the socket.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Poll {
     /// A whole line.
     Line(String),
     /// Nothing yet.
@@ -55,10 +55,10 @@ pub enum Heard {
     End,
 }
 
-impl Line {
+impl Channel {
     /// Another way to speak on the same line.
-    pub fn try_clone(&self) -> io::Result<Line> {
-        Ok(Line { stream: self.stream.try_clone()?, unread: Vec::new() })
+    pub fn try_clone(&self) -> io::Result<Channel> {
+        Ok(Channel { stream: self.stream.try_clone()?, unread: Vec::new() })
     }
 
     /// Sends one line; ignores that the reader has gone.
@@ -81,27 +81,27 @@ impl Line {
     pub fn wait(&mut self) -> Option<String> {
         loop {
             match self.hear() {
-                Heard::Line(line) => return Some(line),
-                Heard::End => return None,
-                Heard::Nothing => {}
+                Poll::Line(line) => return Some(line),
+                Poll::End => return None,
+                Poll::Nothing => {}
             }
         }
     }
 
     /// One read, which does not wait when the descriptor is readable.
-    pub fn hear(&mut self) -> Heard {
+    pub fn hear(&mut self) -> Poll {
         if let Some(line) = self.buffered() {
-            return Heard::Line(line);
+            return Poll::Line(line);
         }
         let mut chunk = [0u8; 4096];
         match self.stream.read(&mut chunk) {
-            Ok(0) => Heard::End,
+            Ok(0) => Poll::End,
             Ok(length) => {
                 self.unread.extend_from_slice(&chunk[..length]);
-                self.buffered().map_or(Heard::Nothing, Heard::Line)
+                self.buffered().map_or(Poll::Nothing, Poll::Line)
             }
-            Err(err) if err.kind() == io::ErrorKind::Interrupted => Heard::Nothing,
-            Err(_) => Heard::End,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => Poll::Nothing,
+            Err(_) => Poll::End,
         }
     }
 
@@ -121,33 +121,33 @@ impl Line {
     /// The command's view: waits until the mount is served or never will be.
     pub fn wait_ready(&mut self) -> Result<()> {
         match self.wait().as_deref().map(parse) {
-            Some(Some(News::Ready)) => Ok(()),
-            Some(Some(News::Failed(line) | News::Gone(line))) => Err(Failure::from_line(&line)),
-            _ => Err(Failure::new("keeper", "it ended without a word", "try again with --foreground")),
+            Some(Some(Event::Ready)) => Ok(()),
+            Some(Some(Event::Failed(line) | Event::Gone(line))) => Err(Failure::from_line(&line)),
+            _ => Err(Failure::new("supervisor", "it ended without a word", "try again with --foreground")),
         }
     }
 }
 
-impl AsFd for Line {
+impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-/// Parses a line of the keeper.
-pub fn parse(line: &str) -> Option<News> {
+/// Parses a line of the supervisor.
+pub fn parse(line: &str) -> Option<Event> {
     match line.split_once(' ').unwrap_or((line, "")) {
-        ("ready", _) => Some(News::Ready),
-        ("failed", why) => Some(News::Failed(why.to_owned())),
-        ("gone", why) => Some(News::Gone(why.to_owned())),
-        ("done", _) => Some(News::Done),
+        ("ready", _) => Some(Event::Ready),
+        ("failed", why) => Some(Event::Failed(why.to_owned())),
+        ("gone", why) => Some(Event::Gone(why.to_owned())),
+        ("done", _) => Some(Event::Done),
         ("thread", ids) => match ids.split_once(' ') {
-            Some((process, id)) => Some(News::ThreadOf(process.parse().ok()?, id.parse().ok()?)),
-            None => ids.parse().ok().map(News::Thread),
+            Some((process, id)) => Some(Event::ThreadOf(process.parse().ok()?, id.parse().ok()?)),
+            None => ids.parse().ok().map(Event::Thread),
         },
         ("kills", counts) => {
             let (group, machine) = counts.split_once(' ')?;
-            Some(News::Kills(group.parse().ok()?, machine.parse().ok()?))
+            Some(Event::Kills(group.parse().ok()?, machine.parse().ok()?))
         }
         _ => None,
     }
@@ -159,28 +159,28 @@ mod tests {
 
     #[test]
     fn lines_arrive_whole_and_in_order() {
-        let (mut keeper, mut command) = pair().unwrap();
-        keeper.say("ready");
-        keeper.say("gone terrace: it\ndied; look");
+        let (mut supervisor, mut command) = pair().unwrap();
+        supervisor.say("ready");
+        supervisor.say("gone terrace: it\ndied; look");
         command.wait_ready().unwrap();
-        assert_eq!(parse(&command.wait().unwrap()), Some(News::Gone("terrace: it died; look".to_owned())));
-        drop(keeper);
-        assert_eq!(command.hear(), Heard::End);
+        assert_eq!(parse(&command.wait().unwrap()), Some(Event::Gone("terrace: it died; look".to_owned())));
+        drop(supervisor);
+        assert_eq!(command.hear(), Poll::End);
     }
 
     #[test]
     fn a_process_says_its_id() {
-        let (command, mut keeper) = pair().unwrap();
+        let (command, mut supervisor) = pair().unwrap();
         command.say_pid();
-        assert_eq!(keeper.wait(), Some(format!("pid {}", std::process::id())));
-        drop(keeper);
+        assert_eq!(supervisor.wait(), Some(format!("pid {}", std::process::id())));
+        drop(supervisor);
         command.say_pid();
     }
 
     #[test]
-    fn a_keeper_that_dies_is_an_error() {
-        let (keeper, mut command) = pair().unwrap();
-        drop(keeper);
+    fn a_supervisor_that_dies_is_an_error() {
+        let (supervisor, mut command) = pair().unwrap();
+        drop(supervisor);
         assert!(command.wait_ready().is_err());
     }
 }

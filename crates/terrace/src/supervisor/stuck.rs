@@ -1,16 +1,16 @@
 //! A killed terraced that does not end.
 //!
-//! Its door thread looks at descriptors that clients show it, which are files of its own mount; closing one, or asking for its
+//! Its preload thread looks at descriptors that clients show it, which are files of its own mount; closing one, or asking for its
 //! attributes, can be a request to itself. The kernel lets a thread wait for the answer to a request that was read, whatever
 //! kills it: with the answering threads dead it waits for ever, the process with it, and nobody is told of its end.
 //! So it is with a thread that makes the kernel forget pages (`fuse/late.rs`): it writes to /dev/fuse, and waits for reads that others had taken.
-//! So the keeper also watches one thread that never asks the mount and dies when it is killed. If the others do not follow
+//! So the supervisor also watches one thread that never asks the mount and dies when it is killed. If the others do not follow
 //! within a moment, and all that remain are in calls that write nothing to the source, the next terraced may be started
 //! beside them: it has the kernel send the request again, answers it, and they end.
 //!
 //! A signal that leaves a core (a panic's SIGABRT, SIGSEGV, ...) stops the threads on their way to the end, and the first of them waits for
 //! all others to arrive there; it does so also where no core is wanted. Then none of them dies as long as one hangs; the flags in their `stat`
-//! tell, and no descriptor does: so the keeper looks at those now and then.
+//! tell, and no descriptor does: so the supervisor looks at those now and then.
 
 use std::fs::{self, File};
 use std::io;

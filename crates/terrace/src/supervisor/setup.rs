@@ -1,4 +1,4 @@
-//! What the keeper makes once, before any terraced: directory, log, memory, sockets, mount.
+//! What the supervisor makes once, before any terraced: directory, log, memory, sockets, mount.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -17,24 +17,24 @@ use crate::daemon::Memory;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{Instance, Kind, Lock};
 use crate::mount::names_of;
+use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
-use crate::place::Place;
-use crate::report::{self, Line};
+use crate::supervisor::channel::{self, Channel};
 use crate::sys;
 
-/// By how much (thousandths of all memory) the keeper counts less than terraced when the kernel chooses whom to kill.
+/// By how much (thousandths of all memory) the supervisor counts less than terraced when the kernel chooses whom to kill.
 const OUTLIVES_BY: i32 = 500;
 /// The lowest adjustment of a process that can be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
 
-/// The keeper's ends of [`Shared::news`] and [`Shared::go`].
+/// The supervisor's ends of [`Shared::news`] and [`Shared::go`].
 pub struct Heard {
     /// What terraced says.
-    pub news: Line,
+    pub news: Channel,
     /// Lets it begin.
     pub go: OwnedFd,
     /// To the aborter, if there is one.
-    pub aborter: Option<Line>,
+    pub aborter: Option<Channel>,
 }
 
 /// Everything, or nothing.
@@ -69,8 +69,8 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
     };
     let memory = Memory::create(&config).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
-    let door = door_listener(&instance.door_socket())?;
-    let (heard, news) = report::pair().map_err(short("socket"))?;
+    let preload = preload_listener(&instance.preload_socket())?;
+    let (heard, news) = channel::pair().map_err(short("socket"))?;
     let (go, let_go) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
     let fuse = mount(&place, kind, flags)?;
@@ -81,7 +81,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         tracing::warn!("no process to end the mount should all others be killed at once: {err}");
     });
     let instance = instance.clone();
-    let keeper = rustix::process::getpid();
+    let supervisor = rustix::process::getpid();
     let kept = Vec::new();
     let shared = Shared {
         place,
@@ -91,12 +91,12 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         fuse,
         mount_dev,
         control,
-        door,
+        preload,
         news,
         go,
         instance,
         kept,
-        keeper,
+        supervisor,
         oom_score_adj: outlive_terraced(),
         shortage: Shortage::new(),
     };
@@ -114,8 +114,8 @@ fn close_to_others(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
-/// The fast door keeps the bounds of messages, and ends with its client.
-fn door_listener(path: &Path) -> Result<OwnedFd> {
+/// The preload path keeps the bounds of messages, and ends with its client.
+fn preload_listener(path: &Path) -> Result<OwnedFd> {
     let listener = || -> rustix::io::Result<OwnedFd> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -132,7 +132,7 @@ fn door_listener(path: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Root mounts by itself, as does the keeper of `run` in its user namespace; for others the setuid helper does.
+/// Root mounts by itself, as does the supervisor of `run` in its user namespace; for others the setuid helper does.
 fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
     let direct = mounts::open_fuse().and_then(|dev| {
         mounts::mount(&dev, &place.src, &place.mnt, place.mode, flags)?;
@@ -158,7 +158,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// A keeper in the background is its own session, holds no directory and no terminal, and logs to its own file.
+/// A supervisor in the background is its own session, holds no directory and no terminal, and logs to its own file.
 fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
     if !detached {
         return Ok(());
@@ -175,7 +175,7 @@ fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
     detach().map_err(|err| Failure::new("background", reason(err), "try again with --foreground"))
 }
 
-/// The kernel, short of memory, kills whoever has most and the highest adjustment. The keeper holds what must not be lost, and has little: its
+/// The kernel, short of memory, kills whoever has most and the highest adjustment. The supervisor holds what must not be lost, and has little: its
 /// adjustment is lowered where that is permitted, and killing it still possible. The answer is the one before.
 fn outlive_terraced() -> Option<i32> {
     let before = sys::oom_score_adj()?;
@@ -212,7 +212,7 @@ pub fn close_all_but(kept: &[RawFd]) {
     let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
     let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
     for fd in connections.into_iter().chain(others) {
-        // SAFETY: whoever opened it is another process, or a dead one; the keeper's own descriptors are all in `kept`.
+        // SAFETY: whoever opened it is another process, or a dead one; the supervisor's own descriptors are all in `kept`.
         unsafe { rustix::io::close(fd) };
     }
 }

@@ -1,4 +1,4 @@
-//! Reports data that an instance lost when keeper and terraced died.
+//! Reports data that an instance lost when supervisor and terraced died.
 //!
 //! While it lives, terraced records several times a second which files have data not yet written to the
 //! source. The record lies in the runtime directory and survives both processes. Data that fsync acknowledged
@@ -91,11 +91,11 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
     let mut dead = instance::recorded_at(mnt);
     dead.retain(|(instance, _)| !instance.is_alive());
-    if dead.is_empty() && crate::place::is_dead(mnt) {
+    if dead.is_empty() && crate::mountpoint::is_dead(mnt) {
         let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
     }
     // Mounts can lie on each other: a dead one may have been mounted over.
-    while crate::place::is_dead(mnt) {
+    while crate::mountpoint::is_dead(mnt) {
         mounts::clear(mnt).map_err(|err| {
             Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
         })?;
@@ -123,8 +123,8 @@ fn tell((instance, info): (Instance, Info), out: &mut dyn Write) {
     instance.remove();
 }
 
-/// The keeper's message when it gives up, while the record is still its own.
-pub fn told_by_keeper(instance: &Instance) -> String {
+/// The supervisor's message when it gives up, while the record is still its own.
+pub fn told_by_supervisor(instance: &Instance) -> String {
     match find(instance) {
         Some(Found { dirty, .. }) if dirty.bytes > 0 => described(&dirty),
         _ => "nothing was unwritten".to_owned(),
@@ -133,7 +133,7 @@ pub fn told_by_keeper(instance: &Instance) -> String {
 
 /// The message about one dead instance.
 fn told(found: Option<Found>, refusal: Option<String>, info: &Info) -> String {
-    let who = format!("the previous instance (keeper {}) died", info.pid);
+    let who = format!("the previous instance (supervisor {}) died", info.pid);
     let Some(Found { dirty, held_until }) = found else {
         return format!("{who} and left no record: what programs wrote without fsync may be lost");
     };

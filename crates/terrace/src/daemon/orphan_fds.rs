@@ -1,6 +1,6 @@
 //! Descriptors that a dead terraced had open and no table names: connections, data files, its rings.
 //!
-//! They stay open in the table shared with the keeper. They are listed before the new terraced opens or
+//! They stay open in the table shared with the supervisor. They are listed before the new terraced opens or
 //! closes anything, and closed after it has taken over the descriptors that it needs.
 
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_engine::io::{is_busy, is_ring};
 
 use super::engine::descriptors_named;
-use crate::keeper::Shared;
+use crate::supervisor::Shared;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Writes take no longer than this on a source that works.
@@ -18,18 +18,18 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// Descriptors that were open when this terraced began and that are not needed.
 #[derive(Debug, Default)]
-pub struct Strays {
+pub struct OrphanFds {
     found: Vec<RawFd>,
 }
 
-impl Strays {
-    /// All descriptors open now except the keeper's and those that a durable table names. Call it before the
+impl OrphanFds {
+    /// All descriptors open now except the supervisor's and those that a durable table names. Call it before the
     /// tables are taken over: that closes descriptors, whose numbers may be those of new files of this
     /// terraced soon.
-    pub fn left_by_the_dead(shared: &Shared) -> io::Result<Strays> {
+    pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
         let stray = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
-        Ok(Strays { found: crate::sys::open_descriptors()?.into_iter().filter(stray).collect() })
+        Ok(OrphanFds { found: crate::sys::open_descriptors()?.into_iter().filter(stray).collect() })
     }
 
     /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach

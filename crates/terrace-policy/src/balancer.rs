@@ -11,8 +11,8 @@
 //!   cost of its size.)
 //!
 //! Neither sum is that of one page more. But the first shrinks and the second grows as the tier grows, so the
-//! boundary settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
-//! is within a tenth of the time with the best fixed boundary. A rule of truly marginal benefit was tried:
+//! balancer settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
+//! is within a tenth of the time with the best fixed balancer. A rule of truly marginal benefit was tried:
 //! faults within some distance of their eviction, for each page of that distance, against hits of an average
 //! page of the tier. It settles too low, because the coldest pages of DRAM are new, and are read less often
 //! than those of the tier on average.
@@ -62,7 +62,7 @@ pub struct Window {
     /// The tier has filled the memory that it has.
     pub full: bool,
     /// It has not filled its memory since its last step, and may not fill it faster.
-    pub starved: bool,
+    pub fill_limited: bool,
 }
 
 /// Costs, ns.
@@ -109,7 +109,7 @@ const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
 /// Pages in the tier that make its density known.
 const DENSITY_PAGES: u64 = 1024;
-/// Steps of the boundary: this share of all chunks each, at least one.
+/// Steps of the balancer: this share of all chunks each, at least one.
 const STEP_DIVISOR: u32 = 64;
 /// Minimum number of compressions that are judged together: in all, and for each chunk, which is half of
 /// those that fill it. It has been filled once already when it stops growing.
@@ -130,19 +130,19 @@ const PASSED_A_TRY: u64 = 12;
 
 /// How many chunks the compressed tier should have.
 #[derive(Debug)]
-pub struct Boundary {
+pub struct TierBalancer {
     /// The costs, as known by now.
     pub costs: Costs,
     /// Share of idle processors, 0 to 1. 1 until it is measured.
     pub idle: f64,
     /// Share of the time for which the hypervisor lets them run, 0 to 1. Reads are timed by the clock, all else by the processor.
-    pub given: f64,
+    pub cpu_share: f64,
     /// Chunks that the tier may have, of how many in all.
     chunks_may: RangeInclusive<u32>,
     chunks_all: u32,
     chunks: u32,
     /// Share of the pages offered to it of late that could be compressed.
-    taken: f64,
+    compressible_share: f64,
     /// Pages compressed since the last judgement of the bypass.
     compressed: u64,
     /// Gain of the hits since then, less their cost, and the price of compressing, ns. (Each window counts
@@ -161,17 +161,17 @@ pub struct Boundary {
     passing: u64,
 }
 
-impl Boundary {
+impl TierBalancer {
     /// A tier that may have no memory yet.
-    pub fn new(costs: Costs) -> Boundary {
-        Boundary {
+    pub fn new(costs: Costs) -> TierBalancer {
+        TierBalancer {
             costs,
             idle: 1.0,
-            given: 1.0,
+            cpu_share: 1.0,
             chunks_may: 0..=0,
             chunks_all: 0,
             chunks: 0,
-            taken: 1.0,
+            compressible_share: 1.0,
             compressed: 0,
             earned: 0.0,
             paid: 0.0,
@@ -221,18 +221,18 @@ impl Boundary {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the boundary by a step if need be. False: too few events, so the window
+    /// Judges a window, and moves the balancer by a step if need be. False: too few events, so the window
     /// should continue.
-    pub fn judge(&mut self, window: Window) -> bool {
+    pub fn rebalance(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
         }
         let (more, less) = (self.chunks + self.step(), self.chunks_before());
         let density = density(window);
-        self.learn_taken(window);
+        self.learn_compressible_share(window);
         let (saved, spent) = self.weigh(window, density);
         let before = self.chunks;
-        if !self.compresses() || window.starved || spent > saved * DEAD_BAND {
+        if !self.compresses() || window.fill_limited || spent > saved * DEAD_BAND {
             self.set(less);
         } else if window.full && saved > spent * DEAD_BAND {
             self.set(more);
@@ -249,22 +249,25 @@ impl Boundary {
     /// The cost of a miss for the whole machine, ns.
     fn miss(&self) -> f64 {
         let waits = (self.idle / IDLE_ENOUGH).min(1.0).powi(2);
-        self.costs.read as f64 * self.given * waits + self.costs.work as f64
+        self.costs.read as f64 * self.cpu_share * waits + self.costs.work as f64
     }
 
     /// Updates the share of offered pages that can be compressed; all, if none was offered for a while.
-    fn learn_taken(&mut self, w: Window) {
+    fn learn_compressible_share(&mut self, w: Window) {
         let offered = (w.stored + w.refused + w.untried) as f64;
-        self.taken += match offered > 0.0 {
-            true => (w.stored as f64 / offered - self.taken) * offered / (offered + OFFERED_HALF),
-            false => (1.0 - self.taken) / FORGOTTEN_IN,
+        self.compressible_share += match offered > 0.0 {
+            true => {
+                (w.stored as f64 / offered - self.compressible_share) * offered / (offered + OFFERED_HALF)
+            }
+            false => (1.0 - self.compressible_share) / FORGOTTEN_IN,
         };
     }
 
     /// Saving and cost of a larger tier, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
         // Pages that a page of memory holds more in the tier than in DRAM; 1 where it takes enough.
-        let gain = (density * (self.taken / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
+        let gain =
+            (density * (self.compressible_share / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
         let miss = self.miss();
         let saved = w.refaults as f64 * gain.max(0.0);
@@ -363,67 +366,67 @@ mod tests {
         }
     }
 
-    fn boundary() -> Boundary {
-        let mut boundary = Boundary::new(COSTS);
-        boundary.set_limits(0..=100, 256);
-        boundary.chunks = 10;
-        boundary
+    fn balancer() -> TierBalancer {
+        let mut balancer = TierBalancer::new(COSTS);
+        balancer.set_limits(0..=100, 256);
+        balancer.chunks = 10;
+        balancer
     }
 
     #[test]
     fn misses_that_a_larger_tier_would_have_saved_enlarge_it() {
-        let mut boundary = boundary();
-        boundary.set_limits(10..=100, 256);
-        assert_eq!(boundary.chunks(), 10, "what it has in any case");
-        assert!(!boundary.judge(window(10, 0, 0)), "too little to tell");
+        let mut balancer = balancer();
+        balancer.set_limits(10..=100, 256);
+        assert_eq!(balancer.chunks(), 10, "what it has in any case");
+        assert!(!balancer.rebalance(window(10, 0, 0)), "too little to tell");
         for _ in 0..1000 {
-            assert!(boundary.judge(window(1000, 1000, 10)));
+            assert!(balancer.rebalance(window(1000, 1000, 10)));
         }
-        assert_eq!(boundary.chunks(), 100);
+        assert_eq!(balancer.chunks(), 100);
         // A miss is 67 us, a decompression 2.5 beyond a hit, a promotion 13.
         for spent in [window(100, 2680, 0), window(100, 0, 515), window(100, 1340, 257)] {
-            boundary.judge(spent);
-            assert_eq!(boundary.chunks(), 100, "in balance");
+            balancer.rebalance(spent);
+            assert_eq!(balancer.chunks(), 100, "in balance");
         }
-        boundary.judge(window(100, 2680, 300));
-        assert_eq!(boundary.chunks(), 96);
-        boundary.judge(Window { full: false, ..window(1000, 0, 0) });
-        assert_eq!(boundary.chunks(), 96, "it has room left");
-        boundary.judge(Window { tier_pages: 10_000, ..window(1000, 100, 0) });
-        assert_eq!(boundary.chunks(), 92, "what does not get smaller saves nothing");
-        boundary.judge(Window { stored: 10, untried: 1000, ..window(1000, 0, 0) });
-        assert_eq!(boundary.chunks(), 88, "what is not taken is saved by DRAM alone");
+        balancer.rebalance(window(100, 2680, 300));
+        assert_eq!(balancer.chunks(), 96);
+        balancer.rebalance(Window { full: false, ..window(1000, 0, 0) });
+        assert_eq!(balancer.chunks(), 96, "it has room left");
+        balancer.rebalance(Window { tier_pages: 10_000, ..window(1000, 100, 0) });
+        assert_eq!(balancer.chunks(), 92, "what does not get smaller saves nothing");
+        balancer.rebalance(Window { stored: 10, untried: 1000, ..window(1000, 0, 0) });
+        assert_eq!(balancer.chunks(), 88, "what is not taken is saved by DRAM alone");
         // Cheaper to read than to decompress, and nothing is compressed for it; then a little dearer.
         for read in [1_000, 3_500] {
-            boundary.costs = Costs { read, work: 500, ..COSTS };
-            boundary.judge(Window { stored: 0, ..window(1000, 0, 0) });
-            assert_eq!(boundary.chunks(), 84, "a loop of {read} ns a page");
+            balancer.costs = Costs { read, work: 500, ..COSTS };
+            balancer.rebalance(Window { stored: 0, ..window(1000, 0, 0) });
+            assert_eq!(balancer.chunks(), 84, "a loop of {read} ns a page");
         }
-        boundary.set_limits(0..=50, 128);
-        assert_eq!(boundary.chunks(), 50);
+        balancer.set_limits(0..=50, 128);
+        assert_eq!(balancer.chunks(), 50);
     }
 
     #[test]
     fn a_tier_that_grows_has_time_to_earn_hits() {
-        let mut boundary = boundary();
+        let mut balancer = balancer();
         let rush = Window { stored: 5000, ..window(1000, 10, 0) };
-        while boundary.chunks() < 100 {
-            boundary.judge(rush);
-            assert!(boundary.compresses(), "at {} chunks", boundary.chunks());
+        while balancer.chunks() < 100 {
+            balancer.rebalance(rush);
+            assert!(balancer.compresses(), "at {} chunks", balancer.chunks());
         }
         for _ in 0..100 {
-            boundary.judge(rush);
+            balancer.rebalance(rush);
         }
-        assert!(!boundary.compresses(), "it cannot grow any more, and has no hits");
+        assert!(!balancer.compresses(), "it cannot grow any more, and has no hits");
     }
 
     /// A full tier of two pages to one of memory, with so many hits for 1000 compressions and so much of the processors idle.
     fn pays(hits: u64, idle: f64) -> bool {
-        let mut boundary = Boundary::new(COSTS);
-        boundary.set_limits(0..=10, 256);
-        (boundary.chunks, boundary.idle) = (10, idle);
-        (0..100).for_each(|_| _ = boundary.judge(Window { stored: 1000, ..window(1000, hits, 0) }));
-        boundary.compresses()
+        let mut balancer = TierBalancer::new(COSTS);
+        balancer.set_limits(0..=10, 256);
+        (balancer.chunks, balancer.idle) = (10, idle);
+        (0..100).for_each(|_| _ = balancer.rebalance(Window { stored: 1000, ..window(1000, hits, 0) }));
+        balancer.compresses()
     }
 
     #[test]
@@ -437,24 +440,24 @@ mod tests {
 
     #[test]
     fn what_the_hypervisor_takes_makes_no_read_dearer() {
-        let mut boundary = boundary();
+        let mut balancer = balancer();
         let loops = Window { stored: 0, ..window(1000, 0, 0) };
-        boundary.costs = Costs { read: 9_000, work: 500, ..COSTS };
-        boundary.judge(loops);
-        assert_eq!(boundary.chunks(), 14);
-        boundary.given = 0.4;
-        boundary.judge(loops);
-        assert_eq!(boundary.chunks(), 14, "4.1 us against the 3 of a hit: within the band");
+        balancer.costs = Costs { read: 9_000, work: 500, ..COSTS };
+        balancer.rebalance(loops);
+        assert_eq!(balancer.chunks(), 14);
+        balancer.cpu_share = 0.4;
+        balancer.rebalance(loops);
+        assert_eq!(balancer.chunks(), 14, "4.1 us against the 3 of a hit: within the band");
     }
 
     #[test]
     fn busy_machine_judges_a_growing_tier_soon() {
         // A hit saves 5 us and takes 2.5, a compression 10. After 9000 of these the tier is not quite half of what it may become.
         let pays = |hits: u64| {
-            let mut boundary = boundary();
-            boundary.idle = 0.0;
-            (0..9).for_each(|_| _ = boundary.judge(Window { stored: 1000, ..window(10_000, hits, 0) }));
-            (boundary.compresses(), boundary.chunks())
+            let mut balancer = balancer();
+            balancer.idle = 0.0;
+            (0..9).for_each(|_| _ = balancer.rebalance(Window { stored: 1000, ..window(10_000, hits, 0) }));
+            (balancer.compresses(), balancer.chunks())
         };
         assert_eq!(pays(2000), (true, 46));
         assert_eq!(pays(1700), (false, 46));
@@ -463,89 +466,91 @@ mod tests {
     #[test]
     fn one_busy_moment_does_not_end_a_tier_that_pays() {
         let pays = |busy_windows: usize| {
-            let mut boundary = Boundary::new(COSTS);
-            boundary.set_limits(0..=10, 256);
-            boundary.chunks = 10;
+            let mut balancer = TierBalancer::new(COSTS);
+            balancer.set_limits(0..=10, 256);
+            balancer.chunks = 10;
             // It is judged after 10 windows, the last of which is one of the busy ones.
             for i in 0..100 {
-                boundary.idle = if i % 10 < 10 - busy_windows { 1.0 } else { 0.0 };
-                boundary.judge(Window { stored: 1000, ..window(1000, 1000, 0) });
+                balancer.idle = if i % 10 < 10 - busy_windows { 1.0 } else { 0.0 };
+                balancer.rebalance(Window { stored: 1000, ..window(1000, 1000, 0) });
             }
-            boundary.compresses()
+            balancer.compresses()
         };
         assert!(pays(0) && pays(1) && !pays(9));
     }
 
     #[test]
     fn half_of_offered_pages_suffices_to_grow_and_is_forgotten() {
-        let mut boundary = boundary();
+        let mut balancer = balancer();
         let offered = |stored: u64, refused: u64| Window { stored, refused, ..window(1000, 1000, 0) };
-        (0..50).for_each(|_| _ = boundary.judge(offered(500, 500)));
-        assert_eq!(boundary.chunks(), 100, "as much as it may have");
-        (0..10).for_each(|_| _ = boundary.judge(offered(10, 1000)));
-        assert_eq!(boundary.chunks(), 60, "hardly anything can be compressed");
-        boundary.judge(offered(0, 0));
-        assert_eq!(boundary.chunks(), 56, "none is offered, since it has given memory up");
-        (0..8).for_each(|_| _ = boundary.judge(offered(0, 0)));
-        assert!(boundary.chunks() > 56, "{}: long ago", boundary.chunks());
+        (0..50).for_each(|_| _ = balancer.rebalance(offered(500, 500)));
+        assert_eq!(balancer.chunks(), 100, "as much as it may have");
+        (0..10).for_each(|_| _ = balancer.rebalance(offered(10, 1000)));
+        assert_eq!(balancer.chunks(), 60, "hardly anything can be compressed");
+        balancer.rebalance(offered(0, 0));
+        assert_eq!(balancer.chunks(), 56, "none is offered, since it has given memory up");
+        (0..8).for_each(|_| _ = balancer.rebalance(offered(0, 0)));
+        assert!(balancer.chunks() > 56, "{}: long ago", balancer.chunks());
     }
 
     #[test]
     fn what_fills_it_is_not_held_against_it_but_once() {
-        let mut boundary = boundary();
-        boundary.idle = 0.0;
+        let mut balancer = balancer();
+        balancer.idle = 0.0;
         let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };
-        boundary.judge(Window { filling: 2000, ..filling });
-        assert_eq!(boundary.paid, 0.0, "some found no place");
+        balancer.rebalance(Window { filling: 2000, ..filling });
+        assert_eq!(balancer.paid, 0.0, "some found no place");
         let mut filled = 2000;
-        while boundary.compresses() && filled < 1 << 20 {
+        while balancer.compresses() && filled < 1 << 20 {
             // It never comes to rest.
-            boundary.chunks = 50;
-            boundary.judge(filling);
+            balancer.chunks = 50;
+            balancer.rebalance(filling);
             filled += filling.filling;
         }
         let once = (100.0 * FILLING_A_CHUNK * 2.0) as u64;
         assert!((once..once + 2 * COMPRESSIONS_BUSY + 2000).contains(&filled), "{filled}, once: {once}");
-        assert_eq!(boundary.filled, 0, "the next probe may fill it again");
+        assert_eq!(balancer.filled, 0, "the next probe may fill it again");
     }
 
     #[test]
     fn a_tier_at_rest_pays_for_what_fills_it_anew() {
-        let mut boundary = boundary();
-        boundary.judge(window(1000, 0, 0));
-        boundary.judge(window(0, 100, 0));
+        let mut balancer = balancer();
+        balancer.rebalance(window(1000, 0, 0));
+        balancer.rebalance(window(0, 100, 0));
         let refilled = Window { stored: 1000, filling: 1000, full: false, ..window(0, 70, 0) };
-        (0..100).for_each(|_| _ = boundary.judge(refilled));
-        assert!(!boundary.compresses(), "its pages leave again and again before they are hit");
+        (0..100).for_each(|_| _ = balancer.rebalance(refilled));
+        assert!(!balancer.compresses(), "its pages leave again and again before they are hit");
     }
 
     #[test]
     fn a_tier_that_may_not_fill_gives_memory_back() {
-        let mut boundary = boundary();
-        (0..50).for_each(|_| _ = boundary.judge(window(1000, 1000, 0)));
-        assert_eq!(boundary.chunks(), 100);
-        (0..50).for_each(|_| _ = boundary.judge(Window { starved: true, full: false, ..window(1000, 0, 0) }));
-        assert_eq!(boundary.chunks(), 0);
+        let mut balancer = balancer();
+        (0..50).for_each(|_| _ = balancer.rebalance(window(1000, 1000, 0)));
+        assert_eq!(balancer.chunks(), 100);
+        (0..50).for_each(|_| {
+            _ = balancer.rebalance(Window { fill_limited: true, full: false, ..window(1000, 0, 0) })
+        });
+        assert_eq!(balancer.chunks(), 0);
     }
 
     #[test]
     fn a_tier_without_hits_bypasses_itself_and_probes() {
-        let mut boundary = boundary();
+        let mut balancer = balancer();
         let (mut windows, mut tried) = (0, 0);
         let vain = Window { stored: 1000, ..window(1000, 100, 0) };
-        while boundary.compresses() {
-            boundary.judge(vain);
+        while balancer.compresses() {
+            balancer.rebalance(vain);
             windows += 1;
             tried += vain.stored;
         }
         assert!(windows > 20, "{windows}: it had time to fill");
-        let chunks = boundary.chunks();
-        boundary.judge(vain);
-        assert!(boundary.chunks() < chunks, "its memory goes back to DRAM");
-        (0..tried * PASSED_A_TRY).for_each(|_| boundary.passed());
-        assert!(boundary.compresses());
-        boundary.set_limits(10..=100, 256);
-        (0..2 * windows).for_each(|_| _ = boundary.judge(vain));
-        assert!(boundary.compresses(), "not with memory that it has in any case");
+        let chunks = balancer.chunks();
+        balancer.rebalance(vain);
+        assert!(balancer.chunks() < chunks, "its memory goes back to DRAM");
+        (0..tried * PASSED_A_TRY).for_each(|_| balancer.passed());
+        assert!(balancer.compresses());
+        balancer.set_limits(10..=100, 256);
+        (0..2 * windows).for_each(|_| _ = balancer.rebalance(vain));
+        assert!(balancer.compresses(), "not with memory that it has in any case");
     }
 }

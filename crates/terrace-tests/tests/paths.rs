@@ -182,7 +182,7 @@ fn many_openers_at_once() {
     rig.finish();
 }
 
-/// Programs that go round the mount see data after fsync, after close, and after `terrace flush`.
+/// Programs that go round the mount see data after fsync, after close, and after `terrace sync`.
 #[test]
 fn what_the_source_shows_and_when() {
     let rig = Rig::new("source", Side::Mount, "16MiB");
@@ -203,8 +203,8 @@ fn what_the_source_shows_and_when() {
     file.sync_all().unwrap();
     assert_eq!(&source("file")[50_000..50_004], b"more", "after fsync");
     file.write_all_at(b"flushed", 60_000).unwrap();
-    rig.terrace("flush", &[]).expect_success();
-    assert_eq!(&source("file")[60_000..60_007], b"flushed", "after terrace flush");
+    rig.terrace("sync", &[]).expect_success();
+    assert_eq!(&source("file")[60_000..60_007], b"flushed", "after terrace sync");
     file.write_all_at(b"closed", 70_000).unwrap();
     drop(file);
     assert_eq!(&source("file")[70_000..70_006], b"closed", "after close");
@@ -277,7 +277,7 @@ fn timestamps_move_as_they_should() {
     fs::File::options().write(true).open(&path).unwrap().write_all_at(b"more", 2).unwrap();
     assert!(times().0 > before.0 && times().1 > before.1, "write moves both");
     let written = times();
-    rig.terrace("flush", &[]).expect_success();
+    rig.terrace("sync", &[]).expect_success();
     rig.drop_cache();
     assert_eq!(times().0, written.0, "writeback does not move mtime");
     rig.umount();
@@ -484,7 +484,7 @@ fn run_without_root() {
     assert_eq!(fs::read_to_string(on.join("file")).unwrap().lines().count(), 50_000);
 }
 
-/// The counters move: hits where hits must be, by door.
+/// The counters move: hits where hits must be, by path.
 #[test]
 fn stat_tells_what_happened() {
     let rig = Rig::new("stat", Side::Fast, "32MiB");
@@ -499,9 +499,9 @@ fn stat_tells_what_happened() {
     rig.shell(&fio, 120);
     let after = rig.stat();
     println!("{after:#?}");
-    let (door, door_before) = (&after.cache.fast_door, &before.cache.fast_door);
-    let (hits, misses) = (door.hits - door_before.hits, door.misses - door_before.misses);
-    assert!(hits > 7000, "8192 reads of resident data: {hits} hits and {misses} misses at the fast door");
+    let (preload, door_before) = (&after.cache.preload, &before.cache.preload);
+    let (hits, misses) = (preload.hits - door_before.hits, preload.misses - door_before.misses);
+    assert!(hits > 7000, "8192 reads of resident data: {hits} hits and {misses} misses at the preload path");
     let generations = &after.cache.generations;
     let oldest = generations.iter().map(|row| row.age_ms).max();
     assert!(oldest.is_some_and(|ms| ms < 600_000), "no page is older than the mount: {generations:?}");
@@ -528,7 +528,7 @@ fn open_descriptors_survive_a_restart() {
         let pid_file = rig.aside().join("pid");
         let mut command = rig.command("/bin/bash");
         command.arg("-euc").arg(script).env("TERRACED", rig.terraced().to_string()).env("PIDFILE", &pid_file);
-        // The second one to kill is the one that the keeper started: it is noted from outside.
+        // The second one to kill is the one that the supervisor started: it is noted from outside.
         let first = rig.terraced();
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Instance};
-use crate::lost;
 use crate::mounts;
 
 /// A wait that is longer than this is told.
@@ -34,7 +34,7 @@ impl Place {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
         apart(&src, &mnt)?;
-        lost::clear(&mnt, &mut std::io::stderr())?;
+        data_loss::clear(&mnt, &mut std::io::stderr())?;
         wait_for_stop(&mnt);
         unmounted(&mnt)?;
         mounts::open_fuse().map(drop).or_else(without_fuse)?;
@@ -53,7 +53,7 @@ impl Place {
             ));
         }
         mounts::open_fuse().map(drop).or_else(without_fuse_at_all)?;
-        lost::tell_of_runs(&src, &mut std::io::stderr());
+        data_loss::tell_of_runs(&src, &mut std::io::stderr());
         Ok(Place { mnt: src.clone(), src, src_fd, mode })
     }
 }

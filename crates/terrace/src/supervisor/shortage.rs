@@ -32,7 +32,7 @@ impl Kills {
     }
 }
 
-/// What the keeper knows of it.
+/// What the supervisor knows of it.
 #[derive(Debug, Clone, Default)]
 pub struct Shortage {
     /// When terraced last lived.

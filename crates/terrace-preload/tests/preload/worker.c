@@ -316,7 +316,7 @@ static int shared_map(const char *file)
     sync();
     return syncfs(fd);
 }
-/* Closes everything that it did not open; the fast door must get over it. */
+/* Closes everything that it did not open; the preload path must get over it. */
 static int close_all(const char *file)
 {
     /* What the test's own parent left open. */
@@ -334,7 +334,7 @@ static int close_all(const char *file)
         syscall(SYS_close, i);
     return backwards(file, 3 * PAGE, 0, 2);
 }
-/* Our descriptors are gone behind the fast door's back, and their numbers belong to another file. */
+/* Our descriptors are gone behind the preload path's back, and their numbers belong to another file. */
 static int raw_reuse(const char *file, const char *other)
 {
     backwards(file, PAGE, 0, 1);
@@ -356,8 +356,8 @@ static long unseen(long n, long a, long b, long c)
 #define CHECK(what) do { if (!(what)) DIE("line %d: not so: %s (%s)", __LINE__, #what, strerror(errno)); } while (0)
 
 static int nothing(void *arg) { (void)arg; return 0; }
-/* The fast door closes, then the program maps and syncs. */
-static int closed_door(const char *file, const char *how)
+/* The preload path closes, then the program maps and syncs. */
+static int closed_connection(const char *file, const char *how)
 {
     char c, *stack = malloc(65536);
     int fd = open(file, O_RDWR);
@@ -600,7 +600,7 @@ int main(int argc, char **argv)
         return raw_reuse(argv[2], argv[3]);
 #define TEST(name) if (!strcmp(what, #name)) return name(argv[2])
 #define TEST2(name) if (!strcmp(what, #name)) return name(argv[2], argv[3])
-    TEST2(closed_door);
+    TEST2(closed_connection);
     TEST(sync_and_map);
     TEST(map_refused);
     TEST(dropped);
