@@ -312,8 +312,8 @@ mod tests {
     #[test]
     fn a_test_is_looked_for_in_its_file() {
         let file = super::root().join("crates/terrace-tests/tests/paths.rs");
-        assert!(super::holds(&file, "doors") && super::holds(&file, "tests/doors"));
-        assert!(!super::holds(&file, "crash") && !super::holds(&file, "engine/doors"));
+        assert!(super::holds(&file, "paths") && super::holds(&file, "tests/paths"));
+        assert!(!super::holds(&file, "crash") && !super::holds(&file, "engine/paths"));
         assert!(super::holds(&super::root().join("crates/terrace/tests/command/run.rs"), "command"));
         assert!(
             super::defines("fn sqlite_wal() {", "sqlite_*")

@@ -319,7 +319,7 @@ impl Filler {
         let file = OwnedFd::from(std::fs::File::open(victim).unwrap());
         call(&self.socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap().0
     }
-    /// Donates `page` with content that shows where it came from.
+    /// Fills in `page` with content that shows where it came from.
     fn fill(&self, slot: usize, page: u64) {
         let object = self.segment.object(self.segment.find_object(self.object).unwrap());
         let seen = terrace_shm::client::snapshot(&self.segment, object, page).unwrap();

@@ -402,7 +402,7 @@ static int map_refused(const char *file)
     CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, reader, 0) != MAP_FAILED);
     return 0;
 }
-/* A server's child without the rights that the door takes. */
+/* A server's child without the rights that the preload server takes. */
 static int dropped(const char *file)
 {
     char c;

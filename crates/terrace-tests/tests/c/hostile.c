@@ -1,6 +1,6 @@
 /*
- * A hostile client of the door: `hostile DOOR.SOCK FILE SECONDS SEED [noise]`. It registers as any client, then scribbles
- * over all that it can write (touch table, ring), forges donations for FILE, and sends garbage to the socket. It ends with
+ * A hostile client of the preload server: `hostile PRELOAD.SOCK FILE SECONDS SEED [noise]`. It registers as any client, then scribbles
+ * over all that it can write (touch table, ring), forges page fills for FILE, and sends garbage to the socket. It ends with
  * status 3 if it was given something that it may not have: a writable segment, or a writable descriptor of the source.
  * With `noise` it only makes noise: for a user who may write the files, a forged page is no worse than a write.
  */
@@ -23,7 +23,7 @@ enum { HELLO = 1, SOURCE = 2, MAPPED = 3, FLUSH = 4, RING = 5, PAGE = 4096, READ
 
 struct request { uint32_t op, version; };
 struct reply { uint32_t error, ring_slots; uint64_t mount_dev, object; uint32_t may_write, direct_align; };
-struct donation { uint64_t state, object, page, seen, clock, len, pad[2]; };
+struct fill { uint64_t state, object, page, seen, clock, len, pad[2]; };
 
 static uint64_t state;
 
@@ -135,13 +135,13 @@ int main(int argc, char **argv)
     }
     fstat(file, &st);
     uint64_t pages = (uint64_t)st.st_size / PAGE, rounds = 0;
-    struct donation *donations = (struct donation *)(ring + PAGE);
+    struct fill *fills = (struct fill *)(ring + PAGE);
     while (time(NULL) < end) {
         rounds++;
         switch (next() % 8) {
-        case 0: case 1: case 2: case 3: /* forged donations */
+        case 0: case 1: case 2: case 3: /* forged page fills */
             for (uint32_t i = 0; i < reply.ring_slots && !noise; i++) {
-                volatile struct donation *d = &donations[i];
+                volatile struct fill *d = &fills[i];
                 memset(ring + (2 + (size_t)i) * PAGE, 0xee, PAGE);
                 d->object = of.object, d->page = next() % (pages + 8);
                 d->seen = next() % 3 ? UINT64_MAX : next() % 5;
