@@ -44,9 +44,9 @@ impl DeviceSetup {
             write: 4_000,
             admit: Admit::Reused,
             budget: None,
-            reinsert_at: 1,
-            promote_at: 1,
-            shadows: true,
+            reinsert_at: 2,
+            promote_at: 2,
+            shadows: false,
         }
     }
 }
@@ -153,7 +153,7 @@ impl DeviceTier {
             return true;
         }
         let saved = source as i64 - self.setup.read as i64;
-        let wanted = reused || self.setup.admit == Admit::All;
+        let wanted = self.setup.admit.wants(reused, self.log.has_been_full());
         if !wanted || !self.benefit.pays(saved, self.setup.write) || !self.budget.spend(1) {
             self.outcome.refused += 1;
             return false;
@@ -243,8 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_nobody_used_again_are_refused() {
-        let mut tier = DeviceTier::new(DeviceSetup::new(64), 10);
-        assert!(!tier.demote(1, false, 1_000_000) && tier.demote(1, true, 1_000_000));
+    fn pages_that_nobody_used_again_only_fill_the_tier() {
+        let mut tier = DeviceTier::new(DeviceSetup::new(64), 1000);
+        for id in 0..60 {
+            assert!(tier.demote(id, false, 1_000_000));
+            tier.hit(id);
+        }
+        assert!(!tier.demote(100, false, 1_000_000) && tier.demote(100, true, 1_000_000));
     }
 }

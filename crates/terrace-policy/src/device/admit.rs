@@ -4,13 +4,20 @@
 //! ([`Budget`], a token bucket); and what the tier has saved by its hits is more than its writes have cost ([`Benefit`]), so that
 //! a tier on a device as fast as the source switches itself off.
 
-/// Which pages may be written.
+/// Which pages may be written. A log that has never been full takes all: room that is empty is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Those that were used again while they were in memory, or came back soon after they had left it.
     Reused,
     /// All that leave.
     All,
+}
+
+impl Admit {
+    /// Whether a page may be written that was used again in memory, or not (`reused`), to a log that has been full, or not.
+    pub fn wants(self, reused: bool, has_been_full: bool) -> bool {
+        reused || !has_been_full || self == Admit::All
+    }
 }
 
 /// A token bucket: so many pages a second, of which those of [`Budget::SAVED_S`] seconds may be saved up.

@@ -104,6 +104,11 @@ impl Log {
         self.appended
     }
 
+    /// Whether every region but those kept free was filled once.
+    pub fn has_been_full(&self) -> bool {
+        self.appended + FREE_AHEAD as u64 * u64::from(self.pages) >= self.capacity()
+    }
+
     /// Pages of content that fit into all regions.
     pub fn capacity(&self) -> u64 {
         self.live.len() as u64 * u64::from(self.pages)
