@@ -6,7 +6,8 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use terrace_api::stats::Stats;
-use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
+use terrace_engine::io::testing::{Faults, ShortCalls, SimIo};
+use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     AccessPath, Admit, CompressedConfig, CompressionMode, Engine, EngineConfig, ObjectRef, SegmentHandles,
     SystemClock,

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use terrace_engine::io::NullIo;
+use terrace_engine::io::testing::NullIo;
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 use terrace_policy::{Evict, build};
 use terrace_sim::sim::{Mode, run_ids};

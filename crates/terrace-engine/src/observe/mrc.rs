@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::clock::ManualClock;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::state::sampler::EVENTS_MAX;
     use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;

@@ -53,7 +53,7 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use crate::config::CompressedConfig;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::path::resize;
     use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
