@@ -20,6 +20,7 @@ use terrace_shm::sync::Ordering;
 use terrace_shm::trace::{LANE_RECORDS, Span};
 use terrace_shm::{Mapping, Segment};
 use terrace_testkit::rng::{Rng, seed};
+use terrace_testkit::wait::holds_within;
 
 /// Page `p` of the victim file: a number all over, that no hostile write produces.
 fn content(p: u64) -> [u8; 4096] {
@@ -251,14 +252,12 @@ impl Served {
     }
     /// Waits until `n` fills are done with.
     fn after(&self, n: u64) -> (u64, u64) {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
-            let (taken, read) = self.taken();
-            if taken + read >= n || Instant::now() > end {
-                return (taken, read);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let (mut taken, mut read) = (0, 0);
+        holds_within(Duration::from_secs(10), || {
+            (taken, read) = self.taken();
+            taken + read >= n
+        });
+        (taken, read)
     }
     /// Checks and stops it; the directory with what is in the file at the end.
     fn end(self) -> tempfile::TempDir {
@@ -325,10 +324,7 @@ fn fallen() {
     assert_eq!(unsafe { libc::setuid(65534) }, 0);
     filler.fill(0, 3);
     // Until it was drained.
-    let end = Instant::now() + Duration::from_secs(10);
-    while filler.ring.fill(0).state.load(Ordering::Acquire) != 0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    holds_within(Duration::from_secs(10), || filler.ring.fill(0).state.load(Ordering::Acquire) == 0);
 }
 
 /// Content is taken from a process that might write the file, as long as it might: not from one that has dropped its
@@ -435,14 +431,12 @@ fn a_crowd_keeps_nobody_waiting() {
     assert_eq!(reply.errno, 0);
     drop(crowd);
     // Refused as long as the crowd's wait for the device.
-    let end = Instant::now() + Duration::from_secs(60);
-    let (reply, _) = loop {
-        match call(&served.connect(), request(proto::FLUSH).as_bytes(), None) {
-            Some(answered) => break answered,
-            None => assert!(Instant::now() < end, "the crowd is gone, and a flush is still refused"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let mut answered = None;
+    holds_within(Duration::from_secs(60), || {
+        answered = call(&served.connect(), request(proto::FLUSH).as_bytes(), None);
+        answered.is_some()
+    });
+    let (reply, _) = answered.expect("the crowd is gone, and a flush is still refused");
     assert_eq!(reply.errno, 0);
     served.end();
 }
