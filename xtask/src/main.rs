@@ -4,6 +4,7 @@
 //! each other in a circle, that files stay readable, and that documents name tests and functions that exist. `xfstests/run.sh` runs that suite on mounts.
 
 mod circles;
+mod counters;
 mod screens;
 
 use std::fs;
@@ -277,7 +278,26 @@ fn known_failures(list: &str) -> Vec<String> {
     bad.map(|line| format!("xtask/xfstests/known.txt: `{line}` is not a new test and its reason")).collect()
 }
 
+/// docs/stat.md as it should be.
+fn stat_page() -> String {
+    let read =
+        |name: &str| fs::read_to_string(root().join("crates/terrace-api/src").join(name)).expect("a source");
+    counters::page(&["stats.rs", "mrc.rs"].map(read))
+}
+
+/// Whether docs/stat.md is not what the code says.
+fn stat_is_stale() -> Vec<String> {
+    let stale = document("docs/stat.md") != stat_page();
+    stale
+        .then(|| "docs/stat.md: not as terrace-api says; `cargo run -p xtask stat > docs/stat.md`".to_owned())
+        .into_iter()
+        .collect()
+}
+
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("stat") {
+        return print!("{}", stat_page());
+    }
     let known = fs::read_to_string(root().join("xtask/xfstests/known.txt")).expect("known.txt");
     let bad = [
         imports(),
@@ -288,6 +308,7 @@ fn main() {
         functions(),
         links(),
         known_failures(&known),
+        stat_is_stale(),
     ]
     .concat();
     for line in &bad {
@@ -324,6 +345,10 @@ mod tests {
     #[test]
     fn files_stay_readable() {
         assert_eq!(super::lengths(), Vec::<String>::new());
+    }
+    #[test]
+    fn every_key_of_stat_is_documented() {
+        assert_eq!(super::stat_is_stale(), Vec::<String>::new());
     }
     #[test]
     fn functions_fit_a_screen() {

@@ -15,7 +15,7 @@ pub enum Schema {
     /// This one.
     #[default]
     #[serde(rename = "terrace.stat.v2")]
-    V1,
+    V2,
 }
 
 /// The output of `terrace stat --json` for one instance.

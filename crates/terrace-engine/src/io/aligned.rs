@@ -52,8 +52,16 @@ enum Memory {
 unsafe impl Send for AlignedBuf {}
 
 impl AlignedBuf {
-    /// The first `len` bytes. Their content is whatever was left there.
-    pub fn slice(&mut self, len: usize) -> &mut [u8] {
+    /// Runs `act` on the first `len` bytes, whose content is whatever was left there. Half a huge page goes back to the stock
+    /// afterwards: so there are as many as requests of that length at one time, and not one for each thread that ever had such a request.
+    pub fn with<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        let done = act(self.slice(len));
+        if matches!(self.0, Memory::Half(_)) {
+            *self = AlignedBuf::default();
+        }
+        done
+    }
+    fn slice(&mut self, len: usize) -> &mut [u8] {
         let have = match self.0 {
             Memory::None => 0,
             Memory::Half(_) => HALF,
@@ -121,5 +129,27 @@ mod tests {
                 assert!(buf.slice(sizes[(i + grown) % 8]).iter().all(|byte| *byte == i as u8));
             }
         }
+    }
+
+    #[test]
+    fn threads_do_not_keep_long_buffers() {
+        thread_local!(static BUF: std::cell::RefCell<AlignedBuf> = std::cell::RefCell::default());
+        let hold = &std::sync::Barrier::new(33);
+        let seen: std::collections::HashSet<usize> = std::thread::scope(|scope| {
+            let one_after_the_other = (0..32).map(|_| {
+                let (say, said) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    let at = BUF.with_borrow_mut(|buf| buf.with(HALF, |slice| slice.as_ptr() as usize));
+                    say.send(at).unwrap();
+                    hold.wait(); // All 32 threads live on.
+                });
+                said.recv().unwrap()
+            });
+            let seen = one_after_the_other.collect();
+            hold.wait();
+            seen
+        });
+        // Other tests of this process may hold some meanwhile.
+        assert!(seen.len() < 24, "{} buffers for 32 threads", seen.len());
     }
 }

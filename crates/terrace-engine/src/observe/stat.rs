@@ -21,7 +21,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let frames_bytes = u64::from(state.frames.populated()) * PAGE_SIZE as u64;
     let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
     Stats {
-        schema: Schema::V1,
+        schema: Schema::V2,
         policy: state.lru.policy.name().to_owned(),
         memory: Memory {
             limit_bytes: get(&cx.memory),

@@ -295,13 +295,14 @@ fn pass_on(
         let n = read(buf.as_mut_ptr())?;
         buf[n.min(len)..len].fill(0);
     } else {
-        BOUNCE.with_borrow_mut(|bounce| -> io::Result<()> {
-            let b = bounce.slice(len);
-            let n = read(b.as_mut_ptr())?;
-            b[n.min(len)..].fill(0);
-            let skip = (at - first * PAGE) as usize;
-            buf[..want].copy_from_slice(&b[skip..skip + want]);
-            Ok(())
+        BOUNCE.with_borrow_mut(|bounce| {
+            bounce.with(len, |b| -> io::Result<()> {
+                let n = read(b.as_mut_ptr())?;
+                b[n.min(len)..].fill(0);
+                let skip = (at - first * PAGE) as usize;
+                buf[..want].copy_from_slice(&b[skip..skip + want]);
+                Ok(())
+            })
         })?;
     }
     let mut state = cx.state.lock();

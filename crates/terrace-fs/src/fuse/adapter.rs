@@ -60,7 +60,7 @@ thread_local! {
 
 /// Runs `read` on this thread's buffer of `len` bytes.
 fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| read(buffer.slice(len)))
+    BUFFER.with_borrow_mut(|buffer| buffer.with(len, read))
 }
 
 /// The file system that `fuser` calls.
