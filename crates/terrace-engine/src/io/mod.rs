@@ -1,4 +1,4 @@
-//! The only way to the source's data: one trait, and its real twins; those for tests are in [`testing`].
+//! The only way to the source's data: one trait, and its real twins; those for tests are in `testing`.
 
 mod aligned;
 mod blocking;

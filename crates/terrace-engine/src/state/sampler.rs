@@ -284,7 +284,7 @@ mod tests {
                     used = std::collections::BTreeSet::new();
                 }
                 1 => {
-                    let count = (rng.below(4)) as u8;
+                    let count = rng.below(4) as u8;
                     plain.count(f).store(count, Ordering::Relaxed);
                     watch.set(f, count);
                 }
