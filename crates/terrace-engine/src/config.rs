@@ -46,7 +46,7 @@ pub struct EngineConfig {
     pub compressed: CompressedConfig,
     /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
-    /// Fast-via client processes at the most; others use the mount path.
+    /// Processes with the preload library at the most; others use the mount path.
     pub clients_max: usize,
 }
 

@@ -245,7 +245,7 @@ impl Served {
     fn connect(&self) -> OwnedFd {
         connect(&self.dir.path().join("preload.sock"))
     }
-    /// PageFills whose content was taken, and those that were read anew.
+    /// Page fills whose content was taken, and those that were read anew.
     fn taken(&self) -> (u64, u64) {
         let via = self.engine.stats().preload;
         (via.fills_taken, via.fills_read)

@@ -29,7 +29,7 @@ pub trait PageCache: Send + Sync + 'static {
     fn objects_max(&self) -> usize;
     /// The object `id` of an earlier daemon, taken over after a restart; `None` if it had none.
     fn reattach(&self, id: u64, path_fd: Arc<OwnedFd>) -> Option<Self::Object>;
-    /// Writes the object back, drops its pages and the object itself. `path_fd` is closed afterwards. After a failure
+    /// Writes the object back, drops its pages and the object itself. `path_fd` may be closed afterwards. After a failure
     /// the object stays, and its descriptor open.
     fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.

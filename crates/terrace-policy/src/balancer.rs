@@ -11,8 +11,8 @@
 //!   cost of its size.)
 //!
 //! Neither sum is that of one page more. But the first shrinks and the second grows as the tier grows, so the
-//! balancer settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
-//! is within a tenth of the time with the best fixed balancer. A rule of truly marginal benefit was tried:
+//! boundary settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
+//! is within a tenth of the time with the best fixed boundary. A rule of truly marginal benefit was tried:
 //! faults within some distance of their eviction, for each page of that distance, against hits of an average
 //! page of the tier. It settles too low, because the coldest pages of DRAM are new, and are read less often
 //! than those of the tier on average.
@@ -109,7 +109,7 @@ const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
 /// Pages in the tier that make its density known.
 const DENSITY_PAGES: u64 = 1024;
-/// Steps of the balancer: this share of all chunks each, at least one.
+/// Steps of the boundary: this share of all chunks each, at least one.
 const STEP_DIVISOR: u32 = 64;
 /// Minimum number of compressions that are judged together: in all, and for each chunk, which is half of
 /// those that fill it. It has been filled once already when it stops growing.
@@ -221,7 +221,7 @@ impl TierBalancer {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the balancer by a step if need be. False: too few events, so the window
+    /// Judges a window, and moves the boundary by a step if need be. False: too few events, so the window
     /// should continue.
     pub fn rebalance(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {

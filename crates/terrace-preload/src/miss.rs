@@ -1,4 +1,4 @@
-//! An own miss: read the source, give the page to the caller, fill in a copy.
+//! An own miss: read the source, give the page to the caller, offer a copy to the daemon (a page fill).
 //!
 //! 1. *observe*: note what the index says of each absent page.
 //! 2. *land*: where the page goes: into a claimed slot of the ring, or straight into the caller's buffer.

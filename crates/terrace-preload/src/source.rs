@@ -36,7 +36,7 @@ pub struct Source {
     pub fd: c_int,
     /// What the address of a direct read must be a multiple of, bytes.
     pub align: usize,
-    /// Content that we fill in is taken.
+    /// Page fills of this process are taken.
     pub may_write: bool,
 }
 

@@ -396,7 +396,7 @@ impl Index {
         Some(top)
     }
 
-    /// Replaces a small node (small node) by an inner node. A reader that still walks through the small node meets the
+    /// Replaces a small node by an inner node. A reader that still walks through the small node meets the
     /// same leaves.
     fn widen(&mut self, slot: &ObjectSlot, small_node: Branch) -> Option<Branch> {
         let inner = self.new_branch(1)?;

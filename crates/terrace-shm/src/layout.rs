@@ -164,7 +164,7 @@ pub struct Branch {
     pub node: u32,
 }
 
-/// Takes the place of the height for a small node (small node), whose height is 1, and distinguishes it from an
+/// Takes the place of the height for a small node, whose height is 1, and distinguishes it from an
 /// inner node.
 pub const SMALL_NODE: u32 = HEIGHT_MAX + 1;
 
@@ -234,7 +234,7 @@ impl Geometry {
     pub fn inners_at(&self) -> usize {
         self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()
     }
-    /// Twigs. Files that find none left have an inner node instead.
+    /// Small nodes. Files that find none left have an inner node instead.
     pub fn twigs_max(&self) -> u32 {
         self.leaves_max / 2
     }

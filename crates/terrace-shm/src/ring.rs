@@ -1,4 +1,4 @@
-//! The ring of one client process: counters, and slots for page fills (fills): pages that the client read
+//! The ring of one client process: counters, and slots for page fills: pages that the client read
 //! itself.
 //!
 //! ```text

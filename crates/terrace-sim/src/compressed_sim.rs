@@ -10,7 +10,7 @@
 //!     └──── fault: used again if it is a recent refault
 //! ```
 //! With a device ([`DeviceTier`]), a page that would become absent is offered to it first, and a fault asks it before the source.
-//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the balancer is judged is the sum of
+//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
 //! what the requests take ([`Prices`]); compressing goes on beside them.
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ use crate::sim::{Entry, Mode, Pool};
 /// Pages of a chunk, the step in which memory changes sides; a small budget has `CHUNKS_MIN` all the same.
 const CHUNK_PAGES: usize = 512;
 const CHUNKS_MIN: usize = 64;
-/// How often the balancer is looked at, ns.
+/// How often the boundary is looked at, ns.
 const JUDGED_EVERY_NS: u64 = 50_000_000;
 /// Pages that leave DRAM at once, and that the tier gives up at once to make room.
 const BATCH: usize = 64;
@@ -73,7 +73,7 @@ pub struct Setup {
     pub budget: usize,
     /// Compressed pages that fit into the memory of one, at least 1.
     pub ratio: f64,
-    /// What of the budget the tier may have, per cent; if that is one share only, the balancer stands still.
+    /// What of the budget the tier may have, per cent; if that is one share only, the boundary stands still.
     pub percent: RangeInclusive<u32>,
     /// What the clock goes by, and the balancer.
     pub prices: Prices,
@@ -100,7 +100,7 @@ pub struct CompressedOutcome {
     pub promoted: u64,
     /// Windows judged.
     pub windows: u64,
-    /// Windows in which the balancer moved.
+    /// Windows in which the boundary moved.
     pub moves: u64,
     /// Windows in which it moved the other way than the last time.
     pub turns: u64,
@@ -268,9 +268,9 @@ pub struct CompressedSim<'a> {
     judged_ns: u64,
     /// Hits of the tier when its touches were aged.
     aged_at: u64,
-    /// Reads of the device and of the source since the balancer was judged.
+    /// Reads of the device and of the source since the boundary was judged.
     below: (u64, u64),
-    /// Whether the balancer went up or down when it last moved.
+    /// Whether the boundary went up or down when it last moved.
     went: i8,
     /// The policy keeps shadows.
     has_ghost: bool,
@@ -433,7 +433,7 @@ impl<'a> CompressedSim<'a> {
             let node = self.lower(&victim, id);
             let reused = self.reused[victim.slot as usize].get();
             let on_device = node.is_none() && self.offer_to_device(id, reused);
-            // Also where the policy keeps no shadows, the balancer wants to know what comes back.
+            // Also where the policy keeps no shadows, the boundary wants to know what comes back.
             let has_shadow = self.has_ghost && (!on_device || self.setup.device.is_some_and(|d| d.shadows));
             let absent = if has_shadow { Entry::absent(victim.shadow) } else { Entry::was_here() };
             self.pool.entries[id as usize] = node.map_or(absent, Entry::compressed);

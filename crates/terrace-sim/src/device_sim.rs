@@ -99,7 +99,7 @@ impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
     pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
         // A small tier has small regions: what the log keeps free should be a small part of it.
-        let region_pages = (setup.pages / 64).clamp(1, u64::from(REGION_PAGES)) as u32;
+        let region_pages = (setup.pages / 64).clamp(2, u64::from(REGION_PAGES)) as u32;
         let regions = (setup.pages / u64::from(region_pages)) as u32;
         let log = Log::new(regions.max(REGIONS_MIN), region_pages);
         DeviceTier {
@@ -159,6 +159,7 @@ impl DeviceTier {
             return false;
         }
         self.outcome.demoted += 1;
+        self.benefit.wrote();
         self.append(id);
         while let Some(region) = self.log.due() {
             self.reclaim(region);
@@ -196,6 +197,7 @@ impl DeviceTier {
         }
         self.log.reclaimed(region);
         self.outcome.reinserted += again.len() as u64;
+        again.iter().for_each(|_| self.benefit.wrote());
         again.into_iter().for_each(|id| self.append(id));
     }
 }

@@ -79,7 +79,7 @@ fn a_compressed_tier_is_shown_beside_none() {
     assert!(done(dir.path(), args).contains("strata"));
     let refused_all = done(dir.path(), &format!("{args} --csv --compress-refused 100%"));
     assert!(refused_all.lines().skip(1).all(|line| line.split(',').nth(8) == Some("0")), "{refused_all}");
-    refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no compressed tier");
+    refused(dir.path(), "sim --trace a.u64 --policy opt --compress 2", "opt has no tiers below memory");
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl<'a> Stress<'a> {
         println!("{}", self.ledger.summary());
     }
 
-    /// Reads every page once through a preload, or (`None`) from the source, and compares it with the ledger.
+    /// Reads every page once through the mount or the preload path, or (`None`) from the source, and compares it with the ledger.
     #[track_caller]
     pub fn verify(&self, preload: Option<bool>, require: &str) {
         let mut command = self.command("check", preload == Some(true));

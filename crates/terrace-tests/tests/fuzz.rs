@@ -1,5 +1,5 @@
 //! What terrace reads from others, mangled: configuration, sizes and options, the records of dead instances, requests, traces. It may refuse
-//! all of it, in one line; it may not panic, hang, or stop serving. (the preload path's messages and segment: `hostile`, and
+//! all of it, in one line; it may not panic, hang, or stop serving. (The preload path's messages and segment: `hostile`, and
 //! `hostile` of terrace-engine.)
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -22,7 +22,7 @@ fn attacked(test: &str, user: Option<&str>) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own directory");
     }
     let (place, info) = rig.instance();
-    // The preload is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
+    // The preload socket is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
     // (The attacker starts inside it, for the directory above stays closed.)
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     open(&place, 0o755).and_then(|()| open(&place.join("preload.sock"), 0o666)).expect("our own directory");

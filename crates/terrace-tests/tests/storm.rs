@@ -13,7 +13,7 @@ fn seconds() -> u64 {
     amount("TERRACE_STORM_SECONDS", 4, 120)
 }
 
-/// The program `storm` in a role, behind a rig's preload.
+/// The program `storm` in a role, on a rig's path.
 fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
     let mut command = rig.command(helper("storm"));
     command.arg(role).arg(format!("dir={}", rig.at().display()));

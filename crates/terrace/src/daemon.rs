@@ -127,7 +127,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     // 1. The engine and the namespace over the inherited memory and descriptors.
     let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
-    let preload = engine::fuse(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
+    let mount_path = engine::fuse(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
@@ -138,7 +138,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
     //    data.
-    if let Err(err) = preload.run(|| begun.send(()).unwrap_or_default()) {
+    if let Err(err) = mount_path.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
@@ -157,7 +157,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     control.finish(ANSWER_WITHIN);
     // The record of lost data names files by their descriptors, to the last moment.
     if matches!(served, Served::Written) {
-        preload.close();
+        mount_path.close();
     }
     Ok(served)
 }

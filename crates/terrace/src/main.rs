@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
-//! | [`running`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
+//! | [`commands`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
 //! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
 //! | [`generate`] | man page, completions |
 //!
 //! | parts | |
 //! |---|---|
 //! | [`cli`], [`config`], [`renamed`], [`size`], [`error`] | command line, configuration, messages |
-//! | [`place`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
-//! | [`supervisor`], [`report`], [`lost`] | the process that outlives crashes, and reports of lost data |
+//! | [`mountpoint`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
+//! | [`supervisor`], [`data_loss`] | the process that outlives crashes, and reports of lost data |
 //! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |

@@ -15,6 +15,9 @@ use crate::mounts;
 /// A wait that is longer than this is told.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 
+/// How long the next mount waits for a daemon whose mount is gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
 /// A source and where it is to be served.
 #[derive(Debug)]
 pub struct Place {
@@ -34,8 +37,8 @@ impl Place {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
         apart(&src, &mnt)?;
-        data_loss::clear(&mnt, &mut std::io::stderr())?;
         wait_for_stop(&mnt);
+        data_loss::clear(&mnt, &mut std::io::stderr())?;
         unmounted(&mnt)?;
         mounts::open_fuse().map(drop).or_else(without_fuse)?;
         Ok(Place { src, mnt, src_fd, mode })
@@ -160,12 +163,19 @@ fn apart(src: &Path, mnt: &Path) -> Result<()> {
     Err(Failure::new(mnt.display(), why, cure))
 }
 
-/// Waits for an unmount of `mnt` that is under way, as mount(2) does for any file system: it may have much to write.
+/// Waits for an unmount of `mnt` that is under way, as mount(2) does for any file system: it may have much to write. When the mount is gone its
+/// daemon is given a moment to end; it may live on for programs that have files open, or that have a copy of the mount.
 fn wait_for_stop(mnt: &Path) {
     let start = Instant::now();
     let mut told = false;
     let stops = |instance: &Instance| instance.is_stopping() && !instance.has_ended();
+    let mut gone = None;
     while instance::recorded_at(mnt).iter().any(|(instance, _)| stops(instance)) {
+        if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE)
+            && gone.get_or_insert_with(Instant::now).elapsed() > ENDS_WITHIN
+        {
+            return;
+        }
         if !told && start.elapsed() > SILENT_FOR {
             eprintln!("terrace: {}: waiting for the unmount that is under way here", mnt.display());
             told = true;

@@ -105,7 +105,7 @@ impl Object {
     pub fn set_slow(&self, slow: bool) {
         self.set_flag(FLAG_SLOW, slow);
     }
-    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The via sets it, too, when the
+    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The preload server sets it, too, when the
     /// client announces it; who counts the writers takes it back.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);

@@ -10,7 +10,7 @@ use terrace_policy::balancer::TierBalancer;
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// How often the balancer is looked at.
+/// How often the boundary is looked at.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
 /// When the reclaim thread last rebalanced, and its other state for that.
@@ -38,7 +38,7 @@ pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     }
 }
 
-/// Judges the last window, and moves the balancer if need be. Returns the number of chunks.
+/// Judges the last window, and moves the boundary if need be. Returns the number of chunks.
 pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let now = cx.clock.now_ns();
     let past = now.saturating_sub(clock.at_ns);
@@ -59,13 +59,13 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     drop(state);
     if rests {
         tracing::info!(
-            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {cpu_share:.2} cpu_share"
+            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {cpu_share:.2} of the processors given"
         );
     }
     moved
 }
 
-/// Adjusts memory after the balancer has moved by so many chunks. Pages that leave DRAM for it are
+/// Adjusts memory after the boundary has moved by so many chunks. Pages that leave DRAM for it are
 /// compressed, as under pressure.
 pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;

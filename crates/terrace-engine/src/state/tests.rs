@@ -59,7 +59,7 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
 }
 
 /// A client loads the clock while a large write is being prepared, finds the last page of it without a leaf, reads the old
-/// source, and fills in long after the write has come and gone.
+/// source, and offers its page long after the write has come and gone.
 #[test]
 fn who_looked_while_a_write_was_prepared_looked_before_it() {
     let (engine, ..) = engine(16 << 20);

@@ -145,6 +145,11 @@ impl<C: PageCache> HandleTable<C> {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Fails, as [`HandleTable::insert`] would, if the table is full now.
+    pub(crate) fn expect_room(&self) -> Result<()> {
+        if self.len() < self.max() { Ok(()) } else { Err(Error::TableFull("handle")) }
+    }
+
     /// Room in the table.
     pub(crate) fn max(&self) -> usize {
         self.durable.handles.len()

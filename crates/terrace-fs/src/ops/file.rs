@@ -89,6 +89,8 @@ impl<C: PageCache> Namespace<C> {
         access: AccessPath,
         made: &mut Option<OwnedFd>,
     ) -> Result<Opened> {
+        // Before `made` is used: while this waits, another thread may close what nobody has open.
+        self.handles.expect_room()?;
         let mut life = inode.life.lock();
         let object = self.object_of(inode, &mut life)?;
         match made.take() {

@@ -19,7 +19,7 @@ const WAIT: Duration = Duration::from_millis(2);
 /// And in all, on a thread that answers no others: programs hold all of them then, and no patience helps.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// On a thread that answers the kernel.
-const PATIENCE_FOR_PRELOAD: Duration = Duration::from_secs(1);
+const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(1);
 /// The log says no more often that there is none.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Descriptors that inodes leave to everything else: connections, open files, records.
@@ -132,19 +132,19 @@ impl Pressure {
 
     /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
     fn wait(&self, began: Instant) -> bool {
-        let at_preload = MAY_WAIT.get().is_none();
-        let patience = if at_preload { PATIENCE_FOR_PRELOAD } else { PATIENCE };
+        let answers = MAY_WAIT.get().is_none();
+        let patience = if answers { PATIENCE_OF_ANSWERERS } else { PATIENCE };
         if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
             return false;
         }
-        let waiters = at_preload.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
+        let waiters = answers.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
         let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
         if may {
             self.newest.store(u64::MAX, Ordering::Relaxed);
             self.bell.notify_one();
             std::thread::sleep(WAIT);
         }
-        if at_preload {
+        if answers {
             self.waiters.fetch_sub(1, Ordering::AcqRel);
         }
         may

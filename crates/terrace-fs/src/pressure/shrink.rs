@@ -64,14 +64,14 @@ impl<C: PageCache> Namespace<C> {
         &self,
         mut open: impl FnMut() -> std::result::Result<T, E>,
     ) -> Result<T> {
-        let mut began = None;
+        let (mut began, mut gave_up) = (None, false);
         loop {
             let error = match open().map_err(Into::into) {
                 Err(error) if error.is_shortage() => error,
                 result => return result,
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
-            if !self.find_room(began) || began.elapsed() > PATIENCE {
+            if !self.find_room(began, &mut gave_up) || began.elapsed() > PATIENCE {
                 if self.pressure.is_to_be_told() {
                     let (inodes, handles) = (self.inodes.len(), self.handles.len());
                     tracing::warn!(
@@ -85,11 +85,11 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes room, or waits a little for it. Sweeping writes back, and looks at every inode: so a thread that answers requests has the shrinker do
-    /// that. Only where it may not wait either does it close what can be closed at once, rather than fail.
-    fn find_room(&self, began: Instant) -> bool {
+    /// that. Only where it may not wait either does it close what can be closed at once, one time, rather than fail.
+    fn find_room(&self, began: Instant, gave_up: &mut bool) -> bool {
         if self.pressure.answers_requests() {
             self.pressure.ask_for_data();
-            self.pressure.wait(began) || self.give_up_data() > 0
+            self.pressure.wait(began) || !std::mem::replace(gave_up, true) && self.give_up_data() > 0
         } else {
             self.give_up_data() > 0 || self.sweep(true) || self.pressure.wait(began)
         }

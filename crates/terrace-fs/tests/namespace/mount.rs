@@ -19,7 +19,7 @@ use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, PageC
 
 use crate::direct::Direct;
 
-const ROLE: &str = "TERRACE_TEST_KEEPER";
+const ROLE: &str = "TERRACE_TEST_SUPERVISOR";
 const THREADS: usize = 8;
 
 /// Which page cache a mount has.

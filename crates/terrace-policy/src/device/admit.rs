@@ -28,19 +28,24 @@ impl Budget {
     /// `bytes_a_day` of writes in pages of `page_bytes`; none: no limit.
     pub fn new(bytes_a_day: Option<u64>, page_bytes: u64) -> Budget {
         let rate = bytes_a_day.map_or(f64::INFINITY, |bytes| bytes as f64 / page_bytes as f64 / 86_400.0);
-        Budget { rate, saved: rate * Budget::SAVED_S }
+        Budget { rate, saved: Budget::room(rate) }
+    }
+
+    /// Pages that the bucket holds: one at the least, or nothing would ever be written.
+    fn room(rate: f64) -> f64 {
+        (rate * Budget::SAVED_S).max(1.0)
     }
 
     /// Time goes on by `ns`.
     pub fn pass(&mut self, ns: u64) {
         if self.rate.is_finite() {
-            self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(self.rate * Budget::SAVED_S);
+            self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(Budget::room(self.rate));
         }
     }
 
     /// How full the bucket is, 0 to 1.
     pub fn fullness(&self) -> f64 {
-        if self.rate.is_finite() { (self.saved / (self.rate * Budget::SAVED_S)).max(0.0) } else { 1.0 }
+        if self.rate.is_finite() { (self.saved / Budget::room(self.rate)).max(0.0) } else { 1.0 }
     }
 
     /// Takes `pages`; false, and nothing taken, if there are not so many.
@@ -80,28 +85,51 @@ impl Benefit {
     }
 
     /// Whether another write pays, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
-    /// far, against the cost of a write. Counts the write if so.
+    /// far, against the cost of a write.
     pub fn pays(&mut self, saved_a_hit: i64, write: u64) -> bool {
         let earned = self.hits * saved_a_hit as f64;
         let pays = saved_a_hit > 0 && (self.to_fill > 0.0 || earned > self.writes * write as f64);
         if !pays {
-            self.refused += 1;
-            if !self.refused.is_multiple_of(Benefit::PROBE) {
-                return false;
-            }
+            self.refused = self.refused.wrapping_add(1);
         }
+        pays || self.refused.is_multiple_of(Benefit::PROBE)
+    }
+
+    /// A page was written, for the first time or again.
+    pub fn wrote(&mut self) {
         self.to_fill -= 1.0;
         self.writes += 1.0;
         if self.writes >= 2.0 * Benefit::HALF {
             (self.hits, self.writes) = (self.hits / 2.0, self.writes / 2.0);
         }
-        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn written(benefit: &mut Benefit, offers: u32, (saved, write): (i64, u64)) -> usize {
+        let mut offer = || {
+            let pays = benefit.pays(saved, write);
+            pays.then(|| benefit.wrote())
+        };
+        (0..offers).filter_map(|_| offer()).count()
+    }
+
+    #[test]
+    fn offers_that_the_budget_refuses_are_no_writes() {
+        let mut benefit = Benefit::new(10);
+        assert!((0..1000).all(|_| benefit.pays(90_000, 10_000)));
+    }
+
+    #[test]
+    fn smallest_budget_writes_now_and_then() {
+        let mut budget = Budget::new(Some(4096), 4096);
+        assert!(budget.spend(1) && !budget.spend(1));
+        budget.pass(86_400_000_000_000);
+        assert!(budget.spend(1));
+    }
 
     #[test]
     fn budget_is_kept_over_any_time() {
@@ -126,15 +154,14 @@ mod tests {
 
     #[test]
     fn device_as_fast_as_the_source_is_only_probed() {
-        let mut benefit = Benefit::new(1000);
-        let written = (0..64_000).filter(|_| benefit.pays(0, 10)).count();
+        let written = written(&mut Benefit::new(1000), 64_000, (0, 10));
         assert_eq!(written, 1000);
     }
 
     #[test]
     fn writes_that_bring_no_hits_end_once_the_tier_is_full() {
         let mut benefit = Benefit::new(1000);
-        let written = (0..65_000).filter(|_| benefit.pays(90_000, 10_000)).count();
+        let written = written(&mut benefit, 65_000, (90_000, 10_000));
         assert!((1000..2100).contains(&written), "{written}");
         for _ in 0..written {
             benefit.hit();

@@ -11,7 +11,7 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// the preload path's answer for a classified descriptor.
+/// The preload path's answer for a classified descriptor.
 ///
 /// # Safety
 /// `serve` gets the program's arguments.

@@ -185,7 +185,7 @@ fn nobody_drains() {
     d.segment.header().serving.store(0, SeqCst);
     let args = ["backwards", &path, "20480", "1", "2"];
     assert_eq!(fast(&d, &args), plain(&args));
-    assert_eq!(d.total(|c| &c.fills), 2 * 16, "nothing is filled to a daemon that is away");
+    assert_eq!(d.total(|c| &c.fills), 2 * 16, "no page fill goes to a daemon that is away");
 }
 
 /// Whatever a miss wants of the ring: that nobody drains it any more is noticed.
@@ -237,7 +237,7 @@ fn answers_as_the_mount() {
     assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
 }
 
-/// Pages are written, evicted, filled and filled in while four threads read: none is torn, none goes back in time.
+/// Pages are written, evicted, filled and offered while four threads read: none is torn, none goes back in time.
 #[test]
 fn a_storm() {
     const PAGES: u64 = 96;

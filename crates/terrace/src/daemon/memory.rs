@@ -90,7 +90,7 @@ impl Guard {
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
         thread("memory", move || {
-            let mut kills = Kills::so_far(&self.groups).unwrap_or_default();
+            let mut kills = Kills::so_far(&self.groups).ok();
             loop {
                 tell_kills(&mut kills, &self.groups, &mut news);
                 let limited = self.groups.limit().map_or(true, |limit| limit.is_some());
@@ -106,9 +106,9 @@ impl Guard {
     }
 }
 
-fn tell_kills(known: &mut Kills, groups: &Groups, news: &mut Channel) {
+fn tell_kills(known: &mut Option<Kills>, groups: &Groups, news: &mut Channel) {
     let Ok(now) = Kills::so_far(groups) else { return };
-    if std::mem::replace(known, now) != now {
+    if known.replace(now).is_some_and(|before| before != now) {
         news.say(&format!("kills {} {}", now.group, now.machine));
     }
 }

@@ -99,20 +99,20 @@ fn preload(page: &mut String, preload: &PreloadPath) {
     );
 }
 
-fn fuse(page: &mut String, preload: &MountPath) {
-    let (hits, misses) = (preload.hits, preload.misses);
+fn fuse(page: &mut String, fuse: &MountPath) {
+    let (hits, misses) = (fuse.hits, fuse.misses);
     line(
         page,
         "mount path",
         format_args!(
             "{} reads ({}), pages: {hits} hits, {misses} misses, hit ratio {}, {} passed on",
-            preload.reads,
-            human(preload.read_bytes),
+            fuse.reads,
+            human(fuse.read_bytes),
             percent(hits, hits + misses),
-            preload.not_admitted,
+            fuse.not_admitted,
         ),
     );
-    line(page, "", format_args!("{} writes ({})", preload.writes, human(preload.write_bytes)));
+    line(page, "", format_args!("{} writes ({})", fuse.writes, human(fuse.write_bytes)));
 }
 
 fn reclaim(page: &mut String, r: &Reclaim) {
@@ -145,7 +145,7 @@ fn compressed(page: &mut String, tier: &CompressedTier) {
         page,
         "",
         format_args!(
-            "{} stored, {} promoted, {} evicted, {} refused, {} duplicate_entry; {} ns to compress",
+            "{} stored, {} promoted, {} evicted, {} refused, {} stored twice; {} ns to compress",
             tier.stored_pages,
             tier.pgpromote_success,
             tier.evicted,
@@ -225,7 +225,7 @@ fn mrc(page: &mut String, mrc: &Mrc) {
 }
 
 fn line(page: &mut String, head: &str, rest: std::fmt::Arguments<'_>) {
-    let _ = writeln!(page, "  {head:<11} {rest}");
+    let _ = writeln!(page, "  {head:<12} {rest}");
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -287,9 +287,9 @@ mod tests {
         let page = of(&stat);
         assert!(page.contains("hit ratio 75.0 %"), "{page}");
         assert!(page.contains("failing now: No space left on device"), "{page}");
-        assert!(page.contains("generations probation             7 pages, 1.5 s"), "{page}");
-        assert!(page.contains("last death  terraced was killed by signal 9"), "{page}");
-        assert!(page.contains("supervisor      dead; a crash"), "{page}");
+        assert!(page.contains("generations  probation             7 pages, 1.5 s"), "{page}");
+        assert!(page.contains("last death   terraced was killed by signal 9"), "{page}");
+        assert!(page.contains("supervisor   dead; a crash"), "{page}");
     }
 
     #[test]

@@ -35,8 +35,8 @@ impl Kills {
 /// What the supervisor knows of it.
 #[derive(Debug, Clone, Default)]
 pub struct Shortage {
-    /// When terraced last lived.
-    kills: Kills,
+    /// When terraced last lived; none while they are unknown, and then no cause is named.
+    kills: Option<Kills>,
     /// When it died of it last.
     died: Option<Instant>,
     /// Bytes that the next one does without.
@@ -49,12 +49,12 @@ impl Shortage {
     /// Before the first terraced.
     pub fn new() -> Shortage {
         let kills = Groups::own().and_then(|groups| Kills::so_far(&groups));
-        Shortage { kills: kills.unwrap_or_default(), ..Shortage::default() }
+        Shortage { kills: kills.ok(), ..Shortage::default() }
     }
 
     /// Others were killed while terraced lives.
     pub fn note_others(&mut self, kills: Kills) {
-        self.kills = kills;
+        self.kills = Some(kills);
     }
 
     /// Whether the last terraced died of it.
@@ -72,9 +72,9 @@ impl Shortage {
         let groups = Groups::own();
         let limit = groups.as_ref().ok().and_then(|groups| groups.limit().ok().flatten());
         let limit = limit.map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
-        let before = self.kills;
-        let now = groups.and_then(|groups| Kills::so_far(&groups)).unwrap_or(before);
-        self.kills = now;
+        let now = groups.and_then(|groups| Kills::so_far(&groups)).ok().or(self.kills);
+        let before = std::mem::replace(&mut self.kills, now).or(now).unwrap_or_default();
+        let now = now.unwrap_or_default();
         let where_ = match limit {
             _ if !killed => None,
             Some(limit) if now.group > before.group => {

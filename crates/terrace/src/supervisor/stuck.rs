@@ -34,6 +34,12 @@ const HARMLESS: &[i64] = &[
     libc::SYS_umount2,
 ];
 
+/// Those of them that write what the kernel's page cache has of a file on FUSE.
+const CLOSING: &[i64] = &[libc::SYS_close, libc::SYS_close_range, libc::SYS_dup3];
+
+/// The type of FUSE in statfs(2).
+const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+
 /// Where the kernel waits for the answer to a request (fs/fuse/dev.c), of old.
 const FUSE_WAIT: &str = "request_wait_answer";
 
@@ -116,16 +122,18 @@ pub enum Rest {
     Unknown(io::Error),
 }
 
-/// What is left of a dying process does.
-pub fn rest_of(pid: Pid) -> Rest {
-    rest_in(format!("/proc/{}/task", pid.as_raw_pid()).as_ref())
+/// What is left of a dying process does, which serves `source`.
+pub fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
+    // Unknown counts as FUSE, of which less is believed.
+    let on_fuse = rustix::fs::fstatfs(source).map_or(true, |fs| fs.f_type == FUSE_MAGIC);
+    rest_in(format!("/proc/{}/task", pid.as_raw_pid()).as_ref(), on_fuse)
 }
 
-/// The same, by the directory of its threads.
+/// The same, by the directory of its threads. If the source is FUSE as well, a wait for FUSE may be a write to the source.
 ///
 /// `stat` is everybody's to read. `syscall` is for those who could trace the thread: not in all containers, and with Yama's `ptrace_scope` at 2 for
 /// root alone, at 3 for nobody. `wchan` and `fd` ask for less, and where `syscall` cannot be read, `wchan` still tells of a wait for an answer of FUSE.
-fn rest_in(tasks: &Path) -> Rest {
+fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     let Ok(tasks) = fs::read_dir(tasks) else { return Rest::Ends };
     let (mut waits, mut unknown) = (false, None);
     for task in tasks.flatten().map(|task| task.path()) {
@@ -136,9 +144,9 @@ fn rest_in(tasks: &Path) -> Rest {
             continue;
         }
         match fs::read_to_string(task.join("syscall")) {
-            Ok(call) if is_harmless(&call, |fd| sys::is_fuse(&task, fd)) => waits = true,
+            Ok(call) if is_harmless(&call, source_on_fuse, |fd| sys::is_fuse(&task, fd)) => waits = true,
             Ok(_) => return Rest::Ends,
-            Err(_) if waits_for_fuse(&task) => waits = true,
+            Err(_) if !source_on_fuse && waits_for_fuse(&task) => waits = true,
             Err(err) => unknown = Some(err),
         }
     }
@@ -164,12 +172,13 @@ pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
 
 /// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is
 /// a connection of FUSE.
-fn is_harmless(call: &str, is_fuse: impl Fn(RawFd) -> bool) -> bool {
+fn is_harmless(call: &str, source_on_fuse: bool, is_fuse: impl Fn(RawFd) -> bool) -> bool {
     let mut words = call.split(' ');
     let number = words.next().and_then(|number| number.parse().ok());
     let first = words.next().and_then(|word| RawFd::from_str_radix(word.trim_start_matches("0x"), 16).ok());
     match number {
         Some(libc::SYS_write | libc::SYS_writev) => first.is_some_and(is_fuse),
+        Some(number) if source_on_fuse && CLOSING.contains(&number) => false,
         number => number.is_some_and(|number| HARMLESS.contains(&number)),
     }
 }
@@ -210,11 +219,11 @@ mod tests {
     fn only_calls_that_write_nothing_are_harmless() {
         let is_fuse = |fd| fd == 31;
         for call in [libc::SYS_close, libc::SYS_writev].map(|number| format!("{number} 0x1f 0x0")) {
-            assert!(is_harmless(&call, is_fuse), "{call}");
+            assert!(is_harmless(&call, false, is_fuse), "{call}");
         }
         let elsewhere = format!("{} 0x1e 0x0", libc::SYS_writev);
         for call in ["", "running", "-1 0x7ffd 0x7f", &elsewhere, &format!("{} 0x3", libc::SYS_pwrite64)] {
-            assert!(!is_harmless(call, is_fuse), "{call}");
+            assert!(!is_harmless(call, false, is_fuse), "{call}");
         }
     }
 
@@ -229,21 +238,26 @@ mod tests {
             fs::write(task.join("wchan"), wchan).unwrap();
         };
         thread("1", "Z", "0");
-        assert!(matches!(rest_in(dir.path()), Rest::Ends), "it is dead");
+        assert!(matches!(rest_in(dir.path(), false), Rest::Ends), "it is dead");
         thread("2", "D", "request_wait_answer");
-        assert!(matches!(rest_in(dir.path()), Rest::WaitsForItself));
+        assert!(matches!(rest_in(dir.path(), false), Rest::WaitsForItself));
+        assert!(
+            matches!(rest_in(dir.path(), true), Rest::Unknown(_)),
+            "the source is FUSE, too: it may write there"
+        );
         thread("3", "D", "rwsem_down_write_slowpath");
-        assert!(matches!(rest_in(dir.path()), Rest::Unknown(_)), "it may write to the source");
+        assert!(matches!(rest_in(dir.path(), false), Rest::Unknown(_)), "it may write to the source");
         fs::remove_dir(dir.path().join("3/syscall")).unwrap();
         fs::write(dir.path().join("3/syscall"), format!("{} 0x3", libc::SYS_pwrite64)).unwrap();
-        assert!(matches!(rest_in(dir.path()), Rest::Ends), "it does");
+        assert!(matches!(rest_in(dir.path(), false), Rest::Ends), "it does");
     }
 
     #[test]
     fn a_process_in_another_call_is_not_stuck() {
         let child = std::process::Command::new("sleep").arg("5").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        assert!(matches!(rest_of(pid), Rest::Ends), "it has no other thread");
+        let source = File::open("/proc/self/exe").unwrap();
+        assert!(matches!(rest_of(pid, source.as_fd()), Rest::Ends), "it has no other thread");
         sys::send(pid, libc::SIGKILL);
         let mut child = child;
         child.wait().unwrap();

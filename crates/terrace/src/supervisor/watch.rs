@@ -316,7 +316,7 @@ impl Watch {
         if since.elapsed() < FOLLOW_WITHIN {
             return None;
         }
-        match stuck::rest_of(child) {
+        match stuck::rest_of(child, self.shared.place.src_fd.as_fd()) {
             Rest::WaitsForItself => {}
             Rest::Ends => return None,
             Rest::Unknown(err) => {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::stage::{Stage, possible};
+use rustix::process::Signal;
+
+use crate::stage::{Stage, kill, possible, wait_until};
 
 /// generic/604 of xfstests: a mount that comes while the unmount still writes waits for its end.
 #[test]
@@ -41,5 +43,25 @@ fn a_refused_unmount_keeps_others_out() {
     stage.mount(&[]).refused(&["already serves"]);
     drop(open);
     stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// A mount that was taken away lazily lives on for its open files: the next one does not wait for those.
+#[test]
+fn mount_does_not_wait_for_open_files_of_a_lazy_unmount() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let open = fs::File::create(stage.mnt.join("a")).unwrap();
+    kill(stage.processes().0, Signal::TERM);
+    wait_until("the mount is gone", || !stage.is_mounted());
+    let next = stage.mount(&[]);
+    assert_eq!(next.code, Some(0), "{}", next.err);
+    assert!(stage.is_mounted());
+    drop(open);
+    stage.ask("umount", &[]).fine();
+    wait_until("the first one has ended", || stage.instances().is_empty());
     stage.nothing_is_left();
 }
