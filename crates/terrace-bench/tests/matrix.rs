@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::{Duration, Instant};
 use terrace_bench::compare::{Question, Row, Verdict, compare};
 use terrace_bench::raw;
+use terrace_testkit::wait::wait_until;
 
 const ARGS: &str = "matrix m.toml --dir work --state state --out out";
 
@@ -245,11 +245,7 @@ fn what_a_killed_harness_left_is_undone_by_the_next_start() {
     // Without `env` before it: the process is the harness itself.
     let mut harness = std::process::Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
     let mut harness = harness.current_dir(&dir).args(ARGS.split(' ')).spawn().unwrap();
-    let start = Instant::now();
-    while !marks.join("running").exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not come to its load");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("it comes to its load", || marks.join("running").exists());
     harness.kill().unwrap();
     harness.wait().unwrap();
     assert_eq!(

@@ -128,7 +128,7 @@ impl SegmentHandles {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;

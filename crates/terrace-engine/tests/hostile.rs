@@ -19,28 +19,8 @@ use terrace_shm::ring::Ring;
 use terrace_shm::sync::Ordering;
 use terrace_shm::trace::{LANE_RECORDS, Span};
 use terrace_shm::{Mapping, Segment};
-
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
-    }
-}
-
-fn seed() -> u64 {
-    let s = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
-    let s = s.unwrap_or_else(|| {
-        Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20 | 1
-    });
-    println!("TERRACE_SEED={s}");
-    s
-}
+use terrace_testkit::rng::{Rng, seed};
+use terrace_testkit::wait::holds_within;
 
 /// Page `p` of the victim file: a number all over, that no hostile write produces.
 fn content(p: u64) -> [u8; 4096] {
@@ -98,7 +78,7 @@ fn connect(path: &Path) -> OwnedFd {
 #[ignore = "run by a_hostile_client_changes_nothing"]
 fn attacker() {
     let dir = std::env::var("HOSTILE_DIR").unwrap();
-    let mut rng = Rng(std::env::var("HOSTILE_SEED").unwrap().parse().unwrap());
+    let mut rng = Rng::new(std::env::var("HOSTILE_SEED").unwrap().parse().unwrap());
     let until = Instant::now() + Duration::from_millis(std::env::var("HOSTILE_MS").unwrap().parse().unwrap());
     let socket = connect(&Path::new(&dir).join("preload.sock"));
     let request = |op| Request { op, version: LAYOUT_VERSION };
@@ -145,7 +125,7 @@ fn attacker() {
                         m.as_ptr()
                             .add(rng.below(len as u64 - 8) as usize)
                             .cast::<u64>()
-                            .write_unaligned(rng.next())
+                            .write_unaligned(rng.next_u64())
                     };
                 }
             }
@@ -153,7 +133,7 @@ fn attacker() {
             _ => {
                 let noisy = connect(&Path::new(&dir).join("preload.sock"));
                 let mut bytes = [0u8; 48];
-                bytes.iter_mut().for_each(|b| *b = rng.next() as u8);
+                bytes.iter_mut().for_each(|b| *b = rng.next_u64() as u8);
                 if rng.below(2) == 0 {
                     bytes[..8].copy_from_slice(request(rng.below(6) as u32).as_bytes());
                 }
@@ -166,7 +146,7 @@ fn attacker() {
 
 #[test]
 fn a_hostile_client_changes_nothing() {
-    let s = seed();
+    let s = seed("engine-hostile");
     let served = Served::start(
         PAGES,
         EngineConfig { memory_bytes: 20 << 20, memory_max_bytes: Some(64 << 20), ..EngineConfig::default() },
@@ -193,7 +173,7 @@ fn a_hostile_client_changes_nothing() {
         .collect();
 
     // The rest of the world reads meanwhile, and writes a second file.
-    let mut rng = Rng(s);
+    let mut rng = Rng::new(s);
     let mut buf = vec![0; 64 << 10];
     let mut reads = 0u64;
     let mut recorder = engine.record().unwrap();
@@ -272,14 +252,12 @@ impl Served {
     }
     /// Waits until `n` fills are done with.
     fn after(&self, n: u64) -> (u64, u64) {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
-            let (taken, read) = self.taken();
-            if taken + read >= n || Instant::now() > end {
-                return (taken, read);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let (mut taken, mut read) = (0, 0);
+        holds_within(Duration::from_secs(10), || {
+            (taken, read) = self.taken();
+            taken + read >= n
+        });
+        (taken, read)
     }
     /// Checks and stops it; the directory with what is in the file at the end.
     fn end(self) -> tempfile::TempDir {
@@ -346,10 +324,7 @@ fn fallen() {
     assert_eq!(unsafe { libc::setuid(65534) }, 0);
     filler.fill(0, 3);
     // Until it was drained.
-    let end = Instant::now() + Duration::from_secs(10);
-    while filler.ring.fill(0).state.load(Ordering::Acquire) != 0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    holds_within(Duration::from_secs(10), || filler.ring.fill(0).state.load(Ordering::Acquire) == 0);
 }
 
 /// Content is taken from a process that might write the file, as long as it might: not from one that has dropped its
@@ -456,14 +431,12 @@ fn a_crowd_keeps_nobody_waiting() {
     assert_eq!(reply.errno, 0);
     drop(crowd);
     // Refused as long as the crowd's wait for the device.
-    let end = Instant::now() + Duration::from_secs(60);
-    let (reply, _) = loop {
-        match call(&served.connect(), request(proto::FLUSH).as_bytes(), None) {
-            Some(answered) => break answered,
-            None => assert!(Instant::now() < end, "the crowd is gone, and a flush is still refused"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let mut answered = None;
+    holds_within(Duration::from_secs(60), || {
+        answered = call(&served.connect(), request(proto::FLUSH).as_bytes(), None);
+        answered.is_some()
+    });
+    let (reply, _) = answered.expect("the crowd is gone, and a flush is still refused");
     assert_eq!(reply.errno, 0);
     served.end();
 }

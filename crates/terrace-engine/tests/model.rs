@@ -6,34 +6,13 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use terrace_api::stats::Stats;
-use terrace_engine::io::{BlockingIo, Faults, Io, ShortCalls, SimIo, UringIo};
+use terrace_engine::io::testing::{Faults, ShortCalls, SimIo};
+use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     AccessPath, Admit, CompressedConfig, CompressionMode, Engine, EngineConfig, ObjectRef, SegmentHandles,
     SystemClock,
 };
-
-/// xorshift64*: seeded, printed, reproducible.
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
-    }
-}
-
-fn seed() -> u64 {
-    let s = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
-    let s = s.unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1
-    });
-    println!("TERRACE_SEED={s}");
-    s
-}
+use terrace_testkit::rng::{Rng, seed};
 
 struct World {
     dir: tempfile::TempDir,
@@ -121,7 +100,7 @@ impl World {
             _ => rng.below(300_000) + 1,
         };
         let offset = if rng.below(3) == 0 { offset / 4096 * 4096 } else { offset };
-        let byte = rng.next() as u8;
+        let byte = rng.next_u64() as u8;
         let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i % 251) as u8)).collect();
         let o = self.object(id);
         let mut done = 0;
@@ -213,7 +192,7 @@ fn run(policy: &str, io: Arc<dyn Io>, steps: usize, crashes: bool, lull: impl Fn
 }
 
 fn run_in(mut w: World, steps: usize, crashes: bool, lull: impl Fn()) -> Stats {
-    let mut rng = Rng(seed());
+    let mut rng = Rng::new(seed("engine-model"));
     for i in 0..steps {
         w.step(&mut rng, crashes);
         if w.config.compressed.codec.is_some() {
@@ -265,7 +244,7 @@ fn agrees_with_the_model_with_a_compressed_tier() {
 #[test]
 fn agrees_with_the_model_with_compressed_tier_crashes_faults() {
     let faults = Faults { read_eio: 20, write_eio: 20, sync_eio: 20, slow: 5, ..Faults::default() };
-    let io = Arc::new(SimIo::new(UringIo::new().unwrap(), seed(), faults));
+    let io = Arc::new(SimIo::new(UringIo::new().unwrap(), seed("engine-model"), faults));
     let calm = io.clone();
     run_in(World::with(compressing(), io), 1500, true, move || calm.set(Faults::default()));
 }
@@ -279,7 +258,7 @@ fn agrees_with_the_model_across_crashes() {
 fn agrees_under_faults(short: &ShortCalls, inner: impl Io + 'static) {
     let faults =
         Faults { read_eio: 20, write_eio: 20, write_enospc: 20, sync_eio: 20, slow: 5, ..Faults::default() };
-    let io = Arc::new(SimIo::new(inner, seed(), faults));
+    let io = Arc::new(SimIo::new(inner, seed("engine-model"), faults));
     let calm = io.clone();
     run("strata", io, 1000, true, move || {
         calm.set(Faults::default());
@@ -289,13 +268,13 @@ fn agrees_under_faults(short: &ShortCalls, inner: impl Io + 'static) {
 
 #[test]
 fn agrees_with_the_model_under_faults() {
-    let short = ShortCalls::new(seed(), 300);
+    let short = ShortCalls::new(seed("engine-model"), 300);
     agrees_under_faults(&short, BlockingIo::with_short_calls(short.clone()));
 }
 
 #[test]
 fn agrees_with_the_model_under_faults_of_io_uring() {
-    let short = ShortCalls::new(seed(), 300);
+    let short = ShortCalls::new(seed("engine-model"), 300);
     agrees_under_faults(&short, UringIo::with_short_calls(short.clone()).unwrap());
 }
 
@@ -367,7 +346,7 @@ fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
 /// Readers and writers at once: each page holds one number all over; a reader must never see two.
 #[test]
 fn no_torn_page_under_concurrent_readers_and_writers() {
-    let s = seed();
+    let s = seed("engine-model");
     let w = World::new("strata", Arc::new(BlockingIo::default()));
     let o = w.object(1);
     let pages = 6000u64;
@@ -379,7 +358,7 @@ fn no_torn_page_under_concurrent_readers_and_writers() {
         for t in 0..3 {
             let (o, engine, stop) = (&o, &w.engine, &stop);
             scope.spawn(move || {
-                let mut rng = Rng(s.wrapping_add(t) | 1);
+                let mut rng = Rng::new(s.wrapping_add(t));
                 let mut buf = vec![0u8; 16384];
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     let p = rng.below(pages - 4);
@@ -390,7 +369,7 @@ fn no_torn_page_under_concurrent_readers_and_writers() {
                 }
             });
         }
-        let mut rng = Rng(s | 1);
+        let mut rng = Rng::new(s);
         for i in 2..20_000u64 {
             w.engine.write(&o, rng.below(pages) * 4096, &i.to_le_bytes().repeat(512)).unwrap();
         }

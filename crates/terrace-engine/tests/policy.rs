@@ -4,10 +4,11 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use terrace_engine::io::NullIo;
+use terrace_engine::io::testing::NullIo;
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 use terrace_policy::{Evict, build};
 use terrace_sim::sim::{Mode, run_ids};
+use terrace_testkit::rng::Rng;
 
 const PAGE: u64 = 4096;
 /// Pages of the file: about three times what the memory holds.
@@ -20,11 +21,8 @@ const BATCH: usize = 32;
 
 /// Favourites that change, pages read in several pieces, and now and then a stretch in order.
 fn accesses() -> Vec<u32> {
-    let mut state = 0x1357_9BDF_2468_ACE1u64;
-    let mut below = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
-    };
+    let mut rng = Rng::new(1);
+    let mut below = |n| rng.below(n);
     let mut pages = Vec::new();
     while pages.len() < REQUESTS {
         let shift = pages.len() as u64 / 20_000 * 1500;

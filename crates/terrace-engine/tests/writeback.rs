@@ -3,61 +3,15 @@
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use terrace_engine::io::{BlockingIo, Io, IoVec};
+use terrace_engine::io::testing::{Call, HookIo};
+use terrace_engine::io::{BlockingIo, Io};
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
-
-/// What the engine is about to do to the source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Write(RawFd),
-    Sync,
-    SyncFs,
-    Truncate,
-}
-
-type Hook = Box<dyn Fn(Call) -> io::Result<()> + Send + Sync>;
-
-/// Real I/O that asks a hook first.
-struct HookIo {
-    inner: BlockingIo,
-    hook: Hook,
-}
-
-impl std::fmt::Debug for HookIo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HookIo")
-    }
-}
-
-impl Io for HookIo {
-    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.read(fd, offset, bufs) }
-    }
-    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
-        (self.hook)(Call::Write(fd))?;
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.write(fd, offset, bufs) }
-    }
-    fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
-        (self.hook)(Call::Sync)?;
-        self.inner.sync(fd, data_only)
-    }
-    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
-        (self.hook)(Call::SyncFs)?;
-        self.inner.sync_fs(fd)
-    }
-    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
-        (self.hook)(Call::Truncate)?;
-        self.inner.truncate(fd, size)
-    }
-}
 
 /// Stops whoever comes, until it is opened.
 #[derive(Debug, Default)]
@@ -105,7 +59,7 @@ impl Rig {
         };
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let io: Arc<dyn Io> = Arc::new(HookIo { inner: BlockingIo::default(), hook: Box::new(hook) });
+        let io: Arc<dyn Io> = Arc::new(HookIo::new(BlockingIo::default(), hook));
         let engine =
             Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
         engine.serve().unwrap();

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use mount::{Cache, Mount, open, possible, source};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
+use terrace_testkit::wait::holds_within;
 
 #[test]
 fn supervisor_role() {
@@ -732,11 +733,8 @@ fn closed_files_keep_no_data_descriptors() {
             rustix::fs::ftruncate(OpenOptions::new().write(true).open(&path).unwrap(), 100).unwrap();
         }
         // The kernel tells of the last close when it likes.
-        let until = Instant::now() + Duration::from_secs(10);
-        while mount.data_descriptors() > 0 {
-            assert!(Instant::now() < until, "{} data descriptors", mount.data_descriptors());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let closed = holds_within(Duration::from_secs(10), || mount.data_descriptors() == 0);
+        assert!(closed, "{} data descriptors", mount.data_descriptors());
     });
 }
 

@@ -196,13 +196,14 @@ mod tests {
     use super::*;
     use crate::codec::Plain;
     use proptest::prelude::*;
+    use terrace_testkit::rng::Rng;
 
     /// The first `noisy` bytes of each `of` are noise, the others a text.
     fn page(noisy: usize, of: usize) -> Page {
-        let mut x = 1_u64;
+        let mut rng = Rng::new(1);
         std::array::from_fn(|i| {
-            x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-            if i % of < noisy { (x >> 40) as u8 } else { b"a cache, a page, a frame; "[i % 26] }
+            let noise = rng.next_u64() as u8;
+            if i % of < noisy { noise } else { b"a cache, a page, a frame; "[i % 26] }
         })
     }
     /// Even bytes of few kinds: nothing repeats for LZ4, but they are cheap to write down.
@@ -256,12 +257,9 @@ mod tests {
 
     #[test]
     fn chance_looks_random_and_nothing_else_does() {
-        let mut x = 9_u64;
+        let (mut rng, mut noise) = (Rng::new(9), [0; PAGE_SIZE]);
         for _ in 0..2000 {
-            let noise: Page = std::array::from_fn(|_| {
-                x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-                (x >> 40) as u8
-            });
+            rng.fill(&mut noise);
             assert!(looks_random(&noise));
         }
         assert!(

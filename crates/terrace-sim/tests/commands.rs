@@ -7,35 +7,25 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use terrace_testkit::command::Tool;
 use terrace_testkit::rng::Rng;
 
-/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
+const SIM: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-sim"), name: "terrace-sim" };
+
 fn terrace_sim(dir: &Path, args: &str) -> Command {
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-sim")]);
-    command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
-    command
+    SIM.command(dir, args)
 }
 
-/// What it printed; nothing went wrong, and nothing was told beside it.
+/// [`Tool::done`]
 #[track_caller]
 fn done(dir: &Path, args: &str) -> String {
-    let Output { status, stdout, stderr } = terrace_sim(dir, args).output().unwrap();
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert!(status.success() && stderr.is_empty(), "{args}: {status}\n{stderr}");
-    String::from_utf8(stdout).unwrap()
+    SIM.done(dir, args)
 }
 
-/// Exit code 2, and one line that says `what`; no file that was begun.
+/// [`Tool::refused`]
 #[track_caller]
 fn refused(dir: &Path, args: &str, what: &str) {
-    let Output { status, stdout, stderr } = terrace_sim(dir, args).output().unwrap();
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert_eq!(status.code(), Some(2), "{args}: {stderr}");
-    assert!(stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"), "{args}: {stderr}");
-    assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-sim: "), "{args}: {stderr}");
-    let mut files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
+    SIM.refused(dir, args, what);
 }
 
 /// Requests over some 2000 pages, a few of them popular.

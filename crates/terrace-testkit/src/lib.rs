@@ -1,9 +1,11 @@
-//! What the tests of several crates need. A development dependency only: nothing of the product links it.
+//! What the tests of several crates need. A development dependency only: nothing of the product links it. (I/O that stands in for a
+//! device is in the engine, behind its feature `testing`: the engine's own tests need it too.)
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.
-//! [`wait`]: waiting for a condition.
+//! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them.
 #![forbid(unsafe_code)]
 
+pub mod command;
 pub mod pages;
 pub mod rng;
 pub mod traces;

@@ -1,78 +1,23 @@
 //! Self-describing pages and the ledger of what was done to them: the means of every verifying stress.
 //!
-//! Each 512-byte sector of a page says which page it belongs to, which version it is, and carries a checksum. A page has
-//! one writing process at a time. The ledger, a file outside the cache that all processes map, holds three numbers a
+//! Each 512-byte sector of a page says which page it belongs to, which version it is, and carries a checksum
+//! ([`terrace_testkit::pages`]). A page has one writing process at a time. The ledger, a file outside the cache that all processes map, holds three numbers a
 //! page: the version whose write has *started*, the last one *acknowledged*, and the last one that an fsync covered. A
 //! reader that saw `acked` before it read and sees `started` after it has read must have got a version in between:
 //! anything older is a lost or stale write, anything else was never written.
 
-use crate::rng::{hash, mix};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use terrace_testkit::pages::Content;
+pub use terrace_testkit::pages::{Bad, PAGE, version};
 
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
-const SECTOR: usize = 512;
-const MAGIC: u64 = 0x7465_7272_6163_6531;
 const HEADER: usize = 4096;
 
 /// Writes version `version` of page `page` into `buf`. Three pages of four repeat themselves and can be compressed, the others cannot.
 pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
-    assert_eq!(buf.len(), PAGE, "one page");
-    for (s, sector) in buf.chunks_mut(SECTOR).enumerate() {
-        let words = [MAGIC, page, version, s as u64];
-        let period = if page.is_multiple_of(4) { SECTOR } else { 8 };
-        for (i, word) in sector[..SECTOR - 8].chunks_mut(8).enumerate() {
-            let value = words
-                .get(i)
-                .copied()
-                .unwrap_or_else(|| mix(page ^ (version << 20) ^ ((s as u64) << 56) ^ (i % period) as u64));
-            word.copy_from_slice(&value.to_le_bytes());
-        }
-        let sum = hash(&sector[..SECTOR - 8]);
-        sector[SECTOR - 8..].copy_from_slice(&sum.to_le_bytes());
-    }
-}
-
-/// What is wrong with a page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bad {
-    /// Each sector is sound, but they are of different versions.
-    Torn(Vec<u64>),
-    /// A sector is not what was ever written there.
-    Garbage(String),
-}
-
-/// The version of a page; 0 when it was never written.
-pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
-    if buf.iter().all(|b| *b == 0) {
-        return Ok(0);
-    }
-    let mut versions = Vec::new();
-    for (s, sector) in buf.chunks(SECTOR).enumerate() {
-        if sector.iter().all(|b| *b == 0) {
-            versions.push(0);
-            continue;
-        }
-        let word = |i: usize| u64::from_le_bytes(sector[i * 8..][..8].try_into().expect("8 bytes"));
-        if word(0) != MAGIC
-            || word(1) != page
-            || word(3) != s as u64
-            || word(63) != hash(&sector[..SECTOR - 8])
-        {
-            let text = format!(
-                "page {page} sector {s}: says magic {:x} page {} version {} sector {}",
-                word(0),
-                word(1),
-                word(2),
-                word(3)
-            );
-            return Err(Bad::Garbage(text));
-        }
-        versions.push(word(2));
-    }
-    if versions.iter().any(|v| *v != versions[0]) { Err(Bad::Torn(versions)) } else { Ok(versions[0]) }
+    let content = if page.is_multiple_of(4) { Content::Noise } else { Content::Repeats };
+    terrace_testkit::pages::stamp(buf, page, version, content);
 }
 
 /// The shared record of what was written. See the module's text.
@@ -183,30 +128,5 @@ impl Drop for Ledger {
     fn drop(&mut self) {
         // SAFETY: made by mmap with this length; nothing borrows it any more.
         unsafe { libc::munmap(self.base.cast(), self.len) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_tells_its_version() {
-        let mut page = vec![0; PAGE];
-        assert_eq!(version(&page, 3), Ok(0));
-        stamp(&mut page, 3, 9);
-        assert_eq!(version(&page, 3), Ok(9));
-        assert!(matches!(version(&page, 4), Err(Bad::Garbage(_))));
-    }
-
-    #[test]
-    fn torn_and_broken_pages_are_seen() {
-        let (mut old, mut new) = (vec![0; PAGE], vec![0; PAGE]);
-        stamp(&mut old, 3, 9);
-        stamp(&mut new, 3, 10);
-        old[1024..].copy_from_slice(&new[1024..]);
-        assert_eq!(version(&old, 3), Err(Bad::Torn(vec![9, 9, 10, 10, 10, 10, 10, 10])));
-        new[700] ^= 4;
-        assert!(matches!(version(&new, 3), Err(Bad::Garbage(_))));
     }
 }

@@ -4,6 +4,7 @@ use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::wait::asking_every;
 
 /// What a program left: its status and all that it printed.
 #[derive(Debug)]
@@ -255,15 +256,6 @@ pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
 }
 
 /// [`wait_until`] with a pause of one's own between two questions.
-pub fn wait_asking_every(pause: Duration, seconds: u64, mut so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    loop {
-        if so() {
-            return true;
-        }
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(pause);
-    }
+pub fn wait_asking_every(pause: Duration, seconds: u64, so: impl FnMut() -> bool) -> bool {
+    asking_every(pause, Duration::from_secs(seconds), so)
 }

@@ -146,6 +146,17 @@ impl<'a> Stress<'a> {
         let outcome = crate::process::run(&mut command, 120);
         assert!(outcome.status.success(), "preload {preload:?}, seed {}: {outcome}", self.seed);
     }
+
+    /// The end of a test: all that was acknowledged is there through both paths, and in the source after umount.
+    #[track_caller]
+    pub fn settle(mut self, rig: &Rig) {
+        self.stop();
+        self.verify(Some(true), "acked");
+        self.verify(Some(false), "acked");
+        rig.check();
+        rig.umount();
+        self.verify(None, "acked");
+    }
 }
 
 impl Worker {

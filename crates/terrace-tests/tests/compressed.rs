@@ -2,19 +2,15 @@
 
 use std::fs;
 use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rng::Rng;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 8192;
 
 /// Every other page repeats itself, as LZ4 likes it; of the others LZ4 makes nothing, and zstd a half.
 fn content(page: u64) -> Vec<u8> {
-    let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut letters = std::iter::repeat_with(move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        b'a' + (x >> 33) as u8 % 13
-    });
+    let mut rng = Rng::new(page);
+    let mut letters = std::iter::repeat_with(move || b'a' + rng.below(13) as u8);
     if page.is_multiple_of(2) {
         return letters.by_ref().take(PAGE).collect();
     }

@@ -15,16 +15,6 @@ fn pause(rng: &mut Rng, most_ms: u64) -> Duration {
     Duration::from_millis(1 + rng.below(most_ms))
 }
 
-#[track_caller]
-fn settle(mut stress: Stress, rig: &Rig) {
-    stress.stop();
-    stress.verify(Some(true), "acked");
-    stress.verify(Some(false), "acked");
-    rig.check();
-    rig.umount();
-    stress.verify(None, "acked");
-}
-
 /// What a panic, a bad address and a fault of mapped memory end in.
 const CRASHES: [i32; 3] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
 
@@ -77,7 +67,7 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
             rig.check();
         }
     }
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 /// Killed again while it is still recovering: the next terraced is found by its parent, the supervisor, as soon as it lives, and
@@ -111,7 +101,7 @@ fn terraced_killed_in_recovery() {
     println!("{kills} killed again, {early} of them before they served");
     assert!(early > 0, "none of {kills} kills came before the new terraced served");
     stress.work(Duration::from_millis(500));
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 /// Nobody else notices, and what the dead had acknowledged stays.
@@ -136,7 +126,7 @@ fn clients_killed() {
             rig.check();
         }
     }
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 /// Supervisor and terraced both: what fsync acknowledged is in the source, one command mounts again.

@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use terrace_api::capture::{AccessPath, Options, Reader, Summary, SummaryReport, page_key};
 use terrace_api::lru::LruReport;
 use terrace_api::stats::StatReport;
-use terrace_tests::process;
+use terrace_tests::process::{self, wait_until};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
 
@@ -47,11 +47,8 @@ fn recording(rig: &Rig, file: &std::path::Path) -> Child {
     let mut command = Command::new(product("terrace"));
     command.arg("trace").arg(rig.at()).arg("-o").arg(file).arg("--json");
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
-    while fs::metadata(file).map_or(0, |meta| meta.len()) == 0 {
-        assert!(Instant::now() < end, "no recording");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let begun = wait_until(20, || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
+    assert!(begun, "no recording");
     child
 }
 

@@ -15,17 +15,6 @@ fn stress<'a>(rig: &'a Rig, seed: u64) -> Stress<'a> {
     Stress::new(rig, 6, 4096, 3, seed)
 }
 
-/// At the end of each: all that was acknowledged is there through both paths, and in the source after umount.
-#[track_caller]
-fn settle(mut stress: Stress, rig: &Rig) {
-    stress.stop();
-    stress.verify(Some(true), "acked");
-    stress.verify(Some(false), "acked");
-    rig.check();
-    rig.umount();
-    stress.verify(None, "acked");
-}
-
 #[test]
 fn the_stress_itself_passes_on_a_plain_directory() {
     let rig = Rig::new("stress-plain", Side::Plain, "");
@@ -65,7 +54,7 @@ fn both_paths_at_once() {
     stress.start("read", 1, true, &["torn=ok"]);
     stress.start("read", 2, false, &["torn=ok"]);
     stress.work(seconds());
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 #[test]
@@ -78,7 +67,7 @@ fn preload_readers_see_no_torn_page() {
     stress.start("read", 0, true, &[]);
     stress.start("read", 1, true, &[]);
     stress.work(seconds());
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 #[test]
@@ -93,7 +82,7 @@ fn shared_mappings_beside_both_paths() {
     stress.start("read", 1, false, &["torn=ok"]);
     stress.start("mapread", 2, false, &["torn=ok"]);
     stress.work(seconds());
-    settle(stress, &rig);
+    stress.settle(&rig);
 }
 
 #[test]
@@ -108,5 +97,5 @@ fn disturbed_by_drop_flush_and_resize() {
     stress.start("read", 1, false, &["torn=ok"]);
     stress.work(seconds());
     println!("disturbed {} times", chaos.stop());
-    settle(stress, &rig);
+    stress.settle(&rig);
 }

@@ -1,33 +1,23 @@
 //! terrace-bench as a user runs it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
+use terrace_testkit::command::Tool;
 
-/// Whoever starts the tests may ignore signals (a shell does, for what runs in the background): the command is not to inherit that.
+const BENCH: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-bench"), name: "terrace-bench" };
+
 pub fn bench(dir: &Path, args: &str) -> Command {
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT,TERM", env!("CARGO_BIN_EXE_terrace-bench")]);
-    command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
-    command
+    BENCH.command(dir, args)
 }
 
-/// What it printed; nothing went wrong, and nothing was told beside it.
+/// [`Tool::done`]
 #[track_caller]
 pub fn done(dir: &Path, args: &str) -> String {
-    let Output { status, stdout, stderr } = bench(dir, args).output().unwrap();
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert!(status.success() && stderr.is_empty(), "{args}: {status}\n{stderr}");
-    String::from_utf8(stdout).unwrap()
+    BENCH.done(dir, args)
 }
 
-/// Exit code 2, and one line that says `what`; no file that was begun.
+/// [`Tool::refused`]
 #[track_caller]
 pub fn refused(dir: &Path, args: &str, what: &str) {
-    let Output { status, stdout, stderr } = bench(dir, args).output().unwrap();
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert_eq!(status.code(), Some(2), "{args}: {stderr}");
-    assert!(stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"), "{args}: {stderr}");
-    assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-bench: "), "{args}: {stderr}");
-    let mut files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
+    BENCH.refused(dir, args, what);
 }

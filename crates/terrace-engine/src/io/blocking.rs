@@ -1,7 +1,10 @@
 //! Plain preadv and pwritev on the calling thread: the fastest way to do one thing at a time.
 
-use super::{Io, IoVec, ShortCalls, advance, total};
+#[cfg(any(test, feature = "testing"))]
+use super::testing::ShortCalls;
+use super::{Io, IoVec, advance, total};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use terrace_shm::PAGE_SIZE;
@@ -9,6 +12,7 @@ use terrace_shm::PAGE_SIZE;
 /// The plain twin.
 #[derive(Debug, Default)]
 pub struct BlockingIo {
+    #[cfg(any(test, feature = "testing"))]
     short: ShortCalls,
 }
 
@@ -32,8 +36,17 @@ fn check(n: isize) -> Result<usize, Errno> {
 
 impl BlockingIo {
     /// The plain twin over a kernel some of whose calls fall short.
+    #[cfg(any(test, feature = "testing"))]
     pub fn with_short_calls(short: ShortCalls) -> BlockingIo {
         BlockingIo { short }
+    }
+
+    /// What of `bufs` the next call is given: all of it, if no test wants it to fall short.
+    pub(super) fn part<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
+        #[cfg(any(test, feature = "testing"))]
+        return self.short.cut(bufs);
+        #[cfg(not(any(test, feature = "testing")))]
+        Cow::Borrowed(bufs)
     }
 
     /// Reads on after `done` bytes; all that is read in the end.
@@ -51,7 +64,7 @@ impl BlockingIo {
         let mut stalls = 0;
         while done < want {
             let left = advance(bufs, done);
-            let part = self.short.cut(&left);
+            let part = self.part(&left);
             let at = offset + done as u64;
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
@@ -90,7 +103,7 @@ impl Io for BlockingIo {
         let mut done = 0;
         while done < want {
             let left = advance(bufs, done);
-            let part = self.short.cut(&left);
+            let part = self.part(&left);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
                 libc::pwritev64(

@@ -1,17 +1,13 @@
-//! The only way to the source's data: one trait, and its real, null and faulty twins.
+//! The only way to the source's data: one trait, and its real twins; those for tests are in `testing`.
 
 mod aligned;
 mod blocking;
-mod null;
-mod short;
-mod sim;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod uring;
 
 pub use aligned::AlignedBuf;
 pub use blocking::BlockingIo;
-pub use null::NullIo;
-pub use short::ShortCalls;
-pub use sim::{Faults, SimIo};
 pub use uring::{UringIo, is_busy, is_ring};
 
 use std::io;

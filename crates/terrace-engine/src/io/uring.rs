@@ -2,7 +2,9 @@
 //! plain system calls, which are cheaper at depth one. There are a few rings; a thread that finds none free
 //! does not wait, but also uses plain calls.
 
-use super::{BlockingIo, Io, IoVec, ReadOp, ShortCalls, WriteOp, advance, total};
+#[cfg(any(test, feature = "testing"))]
+use super::testing::ShortCalls;
+use super::{BlockingIo, Io, IoVec, ReadOp, WriteOp, advance, total};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -50,7 +52,6 @@ pub struct UringIo {
     /// None: broken, and given up.
     rings: Vec<Mutex<Option<IoUring>>>,
     plain: BlockingIo,
-    short: ShortCalls,
 }
 
 impl std::fmt::Debug for UringIo {
@@ -65,15 +66,21 @@ impl UringIo {
     /// # Errors
     /// If the kernel has no io_uring or forbids it; use [`BlockingIo`] then.
     pub fn new() -> io::Result<UringIo> {
-        UringIo::with_short_calls(ShortCalls::default())
+        UringIo::over(BlockingIo::default())
     }
+
     /// The same over a kernel some of whose calls fall short.
     ///
     /// # Errors
     /// As [`UringIo::new`].
+    #[cfg(any(test, feature = "testing"))]
     pub fn with_short_calls(short: ShortCalls) -> io::Result<UringIo> {
+        UringIo::over(BlockingIo::with_short_calls(short))
+    }
+
+    fn over(plain: BlockingIo) -> io::Result<UringIo> {
         let rings: io::Result<_> = (0..RINGS).map(|_| Ok(Mutex::new(Some(IoUring::new(DEPTH)?)))).collect();
-        Ok(UringIo { rings: rings?, plain: BlockingIo::with_short_calls(short.clone()), short })
+        Ok(UringIo { rings: rings?, plain })
     }
 
     /// The rings that writes may take.
@@ -183,7 +190,7 @@ impl Io for UringIo {
     }
     unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
         for batch in ops.chunks_mut(DEPTH as usize) {
-            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
+            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.plain.part(&op.bufs)).collect();
             let sqe = |(op, part): (&ReadOp, &Cow<'_, [IoVec]>)| {
                 opcode::Readv::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
                     .offset(op.offset)
@@ -201,7 +208,7 @@ impl Io for UringIo {
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         for batch in ops.chunks_mut(DEPTH as usize) {
-            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.short.cut(&op.bufs)).collect();
+            let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.plain.part(&op.bufs)).collect();
             let sqe = |(op, part): (&WriteOp, &Cow<'_, [IoVec]>)| {
                 opcode::Writev::new(types::Fd(op.fd), part.as_ptr().cast(), part.len() as u32)
                     .offset(op.offset)

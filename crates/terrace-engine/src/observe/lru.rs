@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::clock::ManualClock;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;

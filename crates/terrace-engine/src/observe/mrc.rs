@@ -284,23 +284,11 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::clock::ManualClock;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::state::sampler::EVENTS_MAX;
     use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
     use std::os::fd::AsRawFd;
-
-    struct Rng(u64);
-    impl Rng {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0
-        }
-        fn unit(&mut self) -> f64 {
-            (self.next() >> 11) as f64 / (1u64 << 53) as f64
-        }
-    }
+    use terrace_testkit::rng::Rng;
 
     #[test]
     fn looks_are_as_rare_as_they_are_dear() {
@@ -381,7 +369,7 @@ mod tests {
                 sum
             })
             .collect();
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         move || {
             let at = rng.unit() * sum;
             let rank = cdf.partition_point(|&c| c < at) as u64;

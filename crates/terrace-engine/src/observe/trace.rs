@@ -294,7 +294,7 @@ impl Drop for Recorder {
 mod tests {
     use super::*;
     use crate::Engine;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::{AccessPath, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
 

@@ -76,51 +76,30 @@ fn zero_beyond(cx: &Context, frames: &[u32], n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{Io, NullIo};
+    use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
     use parking_lot::Mutex;
-    use std::os::fd::{AsRawFd, RawFd};
-
-    /// Notes how many reads come at once.
-    #[derive(Debug, Default)]
-    struct Counting(Mutex<Vec<usize>>);
-
-    impl Io for Counting {
-        unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-            self.0.lock().push(1);
-            // SAFETY: the caller's promise.
-            unsafe { NullIo.read(fd, offset, bufs) }
-        }
-        unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
-            self.0.lock().push(ops.len());
-            // SAFETY: the caller's promise.
-            unsafe { NullIo.read_batch(ops) };
-        }
-        unsafe fn write(&self, _: RawFd, _: u64, _: &[IoVec]) -> io::Result<()> {
-            Ok(())
-        }
-        fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-        fn sync_fs(&self, _: RawFd) -> io::Result<()> {
-            Ok(())
-        }
-        fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn write_reads_both_its_ends_at_once() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let device = Arc::new(Counting::default());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), device.clone()).unwrap();
+        // How many reads come at once.
+        let reads = Arc::new(Mutex::new(Vec::new()));
+        let noted = reads.clone();
+        let device = HookIo::new(NullIo, move |call| {
+            if let Call::Read(at_once) = call {
+                noted.lock().push(at_once);
+            }
+            Ok(())
+        });
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(device)).unwrap();
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 16 * PAGE).unwrap();
         engine.write(&o, 100, &[1; 5 * PAGE_SIZE]).unwrap();
         engine.write(&o, 8 * PAGE, &[1; PAGE_SIZE + 1]).unwrap();
-        assert_eq!(*device.0.lock(), [2, 1], "first and last page; then a last page alone");
+        assert_eq!(*reads.lock(), [2, 1], "first and last page; then a last page alone");
         assert_eq!(engine.check(), Vec::<String>::new());
     }
 }

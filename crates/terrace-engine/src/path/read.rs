@@ -356,11 +356,10 @@ fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned
 
 #[cfg(test)]
 mod tests {
-    use crate::io::{Io, IoVec, NullIo};
+    use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
     use parking_lot::Mutex;
-    use std::io;
-    use std::os::fd::{AsRawFd, RawFd};
+    use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{RecvTimeoutError, SyncSender};
@@ -374,32 +373,20 @@ mod tests {
         meddler: Mutex<Option<SyncSender<SyncSender<()>>>>,
     }
 
-    impl Io for Meddling {
-        unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            let meddler = self.meddler.lock().clone();
-            if let Some(meddler) = meddler {
-                let (done, wait) = std::sync::mpsc::sync_channel(1);
-                meddler.send(done).unwrap();
-                assert_ne!(
-                    wait.recv_timeout(Duration::from_millis(100)),
-                    Err(RecvTimeoutError::Disconnected)
-                );
+    impl Meddling {
+        fn during_reads(&self, at_once: usize) {
+            for _ in 0..at_once {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                let meddler = self.meddler.lock().clone();
+                if let Some(meddler) = meddler {
+                    let (done, wait) = std::sync::mpsc::sync_channel(1);
+                    meddler.send(done).unwrap();
+                    assert_ne!(
+                        wait.recv_timeout(Duration::from_millis(100)),
+                        Err(RecvTimeoutError::Disconnected)
+                    );
+                }
             }
-            // SAFETY: the caller's promise.
-            unsafe { NullIo.read(fd, offset, bufs) }
-        }
-        unsafe fn write(&self, _: RawFd, _: u64, _: &[IoVec]) -> io::Result<()> {
-            Ok(())
-        }
-        fn sync(&self, _: RawFd, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-        fn sync_fs(&self, _: RawFd) -> io::Result<()> {
-            Ok(())
-        }
-        fn truncate(&self, _: RawFd, _: u64) -> io::Result<()> {
-            Ok(())
         }
     }
 
@@ -411,8 +398,15 @@ mod tests {
             ..EngineConfig::default()
         };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let device = Arc::new(Meddling::default());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), device.clone()).unwrap();
+        let meddling = Arc::new(Meddling::default());
+        let during = meddling.clone();
+        let device = HookIo::new(NullIo, move |call| {
+            if let Call::Read(at_once) = call {
+                during.during_reads(at_once);
+            }
+            Ok(())
+        });
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(device)).unwrap();
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 << 20).unwrap();
         let o = engine.object(7, file.as_raw_fd(), 8 << 20).unwrap();
@@ -425,14 +419,14 @@ mod tests {
                     let _ = done.try_send(());
                 }
             });
-            *device.meddler.lock() = Some(ask);
+            *meddling.meddler.lock() = Some(ask);
             let mut buf = vec![1; 16 * 4096];
             assert_eq!(engine.read(o, 0, &mut buf, access).unwrap(), buf.len());
             assert!(buf.iter().all(|&b| b == 0));
-            *device.meddler.lock() = None;
+            *meddling.meddler.lock() = None;
         });
         assert_eq!(engine.check(), Vec::<String>::new());
-        device.reads.load(Ordering::Relaxed)
+        meddling.reads.load(Ordering::Relaxed)
     }
 
     #[test]

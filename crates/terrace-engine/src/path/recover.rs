@@ -169,7 +169,7 @@ mod tests {
     use crate::Engine;
     use crate::clock::SystemClock;
     use crate::config::EngineConfig;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::segment::SegmentHandles;
     use std::os::fd::AsRawFd;
     use std::sync::Arc;

@@ -53,24 +53,22 @@ impl BitSet {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use terrace_testkit::rng::Rng;
 
-    /// Random insertions and removals (xorshift64, seeded), against a set of std.
+    /// Random insertions and removals, against a set of std.
     #[test]
     fn the_lowest_member_is_found_at_any_size() {
-        let mut x = 88_172_645_463_325_252u64;
+        let mut rng = Rng::new(1);
         for len in [1, 3, 64, 65, 5000, 300_000] {
             let (mut set, mut model) = (BitSet::new(len), BTreeSet::new());
             for round in 0..5000 {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                let i = (x >> 8) as usize % len;
+                let i = rng.index(len);
                 // Long times of growth, then of the lowest ones going.
-                if x % 100 < (round / 1000 % 2) * 40 + 30 {
+                if rng.below(100) < (round / 1000 % 2) * 40 + 30 {
                     set.insert(i);
                     model.insert(i);
                 } else {
-                    let i = model.first().copied().filter(|_| x & 64 == 0).unwrap_or(i);
+                    let i = model.first().copied().filter(|_| rng.chance(50)).unwrap_or(i);
                     set.remove(i);
                     model.remove(&i);
                 }

@@ -53,15 +53,16 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use crate::config::CompressedConfig;
-    use crate::io::NullIo;
+    use crate::io::testing::NullIo;
     use crate::path::resize;
     use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
+    use terrace_testkit::rng::Rng;
 
     const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;
 
-    /// Bytes a resident page after files of `file_pages` were read whole that fit the pool, or at random (xorshift64, seeded)
+    /// Bytes a resident page after files of `file_pages` were read whole that fit the pool, or at random
     /// if they are `spread` times the pool.
     fn after_reads(spread: f64, file_pages: u64) -> f64 {
         let config = EngineConfig {
@@ -80,12 +81,9 @@ mod tests {
             .map(|id| engine.object(id, file.as_raw_fd(), file_pages * PAGE).unwrap())
             .collect();
         let pages = objects.len() as u64 * file_pages;
-        let (mut x, mut buf) = (0x9e37_79b9_7f4a_7c15u64, [0; PAGE as usize]);
+        let (mut rng, mut buf) = (Rng::new(1), [0; PAGE as usize]);
         for i in 0..pages * 3 {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            let page = if spread < 1.0 { i % pages } else { x % pages };
+            let page = if spread < 1.0 { i % pages } else { rng.below(pages) };
             let o = &objects[(page / file_pages) as usize];
             engine.read(o, page % file_pages * PAGE, &mut buf, AccessPath::Preload).unwrap();
             if i % 1024 == 0 {

@@ -256,16 +256,7 @@ pub(crate) struct Sampled {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Rng(u64);
-    impl Rng {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0
-        }
-    }
+    use terrace_testkit::rng::Rng;
 
     fn table() -> Arc<TouchTable> {
         let geometry = terrace_shm::Geometry::for_frames(1 << 16);
@@ -278,13 +269,13 @@ mod tests {
     fn the_policy_does_not_notice_that_somebody_watches() {
         let (plain, watched) = (table(), table());
         let watch = Watch::new(watched.clone(), 1 << 16);
-        let mut rng = Rng(7);
+        let mut rng = Rng::new(7);
         let frames = [3, 4, 63, 64, 4095, 4096, 40_000];
         frames.iter().for_each(|&f| watch.watch(f, u64::from(f)));
         let mut used = std::collections::BTreeSet::new();
         for step in 0..100_000 {
-            let f = frames[rng.next() as usize % frames.len()];
-            match rng.next() % 8 {
+            let f = *rng.pick(&frames);
+            match rng.below(8) {
                 0 => {
                     let mut told = Vec::new();
                     assert_eq!(watch.look(0, &mut told), None);
@@ -293,7 +284,7 @@ mod tests {
                     used = std::collections::BTreeSet::new();
                 }
                 1 => {
-                    let count = (rng.next() % 4) as u8;
+                    let count = rng.below(4) as u8;
                     plain.count(f).store(count, Ordering::Relaxed);
                     watch.set(f, count);
                 }

@@ -1,7 +1,8 @@
 //! The state as an engine changes it: recovery, resizing, versions.
 
 use super::page_table::{PageVersion, key_of};
-use crate::io::{BlockingIo, Faults, Io, NullIo, SimIo};
+use crate::io::testing::{Faults, NullIo, SimIo};
+use crate::io::{BlockingIo, Io};
 use crate::path::resize;
 use crate::preload_server::requests;
 use crate::segment::flag::REUSED;

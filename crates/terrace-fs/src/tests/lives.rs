@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use super::*;
 use crate::inode::{Inode, handle};
+use terrace_testkit::rng::{Rng, seed};
 
 /// FORGET and a sweep have come to the same inode; one of them retires it, a lookup makes the next one of that number, and the
 /// other goes on with what it holds.
@@ -147,18 +148,6 @@ fn engine_config() -> EngineConfig {
     EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() }
 }
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
-    }
-}
-
 /// What the kernel would know: the references and handles that one thread's programs hold.
 struct Held<C: PageCache> {
     references: [u64; FILES],
@@ -205,18 +194,18 @@ impl<C: Mortal> Model<C> {
     }
 
     /// What one thread does to a file.
-    fn step(&self, random: &mut Random, held: &mut Held<C>) {
-        let (ns, file) = (&self.world.namespace, random.below(FILES));
+    fn step(&self, random: &mut Rng, held: &mut Held<C>) {
+        let (ns, file) = (&self.world.namespace, random.index(FILES));
         match random.below(16) {
             0..=3 => self.look_up(file, held),
             4..=9 => self.forget(random, held),
             10 | 11 if held.references[file] > 0 && held.handles.len() < 2 => {
                 let op = ns.begin(self.caller());
-                let access = [libc::O_RDONLY, libc::O_RDWR][random.below(2)];
+                let access = [libc::O_RDONLY, libc::O_RDWR][random.index(2)];
                 held.handles.push((file, ns.open(&op, self.inos[file], access as u32).unwrap().fh));
             }
             12 | 13 if !held.handles.is_empty() => {
-                let (file, fh) = held.handles.swap_remove(random.below(held.handles.len()));
+                let (file, fh) = held.handles.swap_remove(random.index(held.handles.len()));
                 self.use_handle(file, fh, random);
                 ns.release(fh);
             }
@@ -230,7 +219,7 @@ impl<C: Mortal> Model<C> {
     }
 
     /// FORGET of a file that this thread holds, most often with all its references.
-    fn forget(&self, random: &mut Random, held: &mut Held<C>) {
+    fn forget(&self, random: &mut Rng, held: &mut Held<C>) {
         // Who has it open keeps a reference, as the kernel does.
         let spare = |file: usize| {
             held.references[file] - u64::from(held.handles.iter().any(|&(open, _)| open == file))
@@ -240,7 +229,7 @@ impl<C: Mortal> Model<C> {
         if spare.is_empty() {
             return;
         }
-        let (file, spare) = spare[random.below(spare.len())];
+        let (file, spare) = *random.pick(&spare);
         let n = if random.below(4) == 0 { spare.min(1) } else { spare };
         held.references[file] -= n;
         self.references[file].fetch_sub(n as i64, Ordering::Relaxed);
@@ -252,9 +241,9 @@ impl<C: Mortal> Model<C> {
     }
 
     /// The second half of a FORGET, which another thread may have overtaken by any number of requests.
-    fn finish(&self, held: &mut Held<C>, random: &mut Random) {
+    fn finish(&self, held: &mut Held<C>, random: &mut Rng) {
         if !held.begun.is_empty() {
-            let inode = held.begun.swap_remove(random.below(held.begun.len()));
+            let inode = held.begun.swap_remove(random.index(held.begun.len()));
             self.world.namespace.retire_if_unused(&inode);
         }
     }
@@ -269,12 +258,12 @@ impl<C: Mortal> Model<C> {
     }
 
     /// The content is the file's own: a descriptor under a wrong number would show another's.
-    fn use_handle(&self, file: usize, fh: u64, random: &mut Random) {
+    fn use_handle(&self, file: usize, fh: u64, random: &mut Rng) {
         let (ns, mut buf) = (&self.world.namespace, [0; 8192]);
         assert_eq!(ns.read(fh, 0, &mut buf, None).unwrap(), 5000);
         assert!(buf[..5000] == content(file), "file {file} reads {:?}", char::from(buf[0]));
         if ns.handles.get(fh).unwrap().file().unwrap().writes() && random.below(4) == 0 {
-            let at = random.below(4900) as u64;
+            let at = random.below(4900);
             ns.write(self.inos[file], fh, at, &content(file)[..100], WriteKind::default()).unwrap();
         }
     }
@@ -335,14 +324,13 @@ where
     C::Left: Sync,
     C::Object: Sync,
 {
-    println!("seed {seed}");
     let mut model = Model::<C>::new();
     let mut held: Vec<Held<C>> = (0..THREADS).map(|_| Held::new()).collect();
     for round in 0..rounds {
         std::thread::scope(|scope| {
             for (thread, held) in held.iter_mut().enumerate() {
                 let model = &model;
-                let mut random = Random(seed + (round * THREADS + thread) as u64 * 7919 + 1);
+                let mut random = Rng::new(seed + (round * THREADS + thread) as u64 * 7919 + 1);
                 scope.spawn(move || {
                     (0..steps).for_each(|_| model.step(&mut random, held));
                     while !held.begun.is_empty() {
@@ -373,17 +361,12 @@ where
     }
 }
 
-fn seed() -> u64 {
-    let given = std::env::var("TERRACE_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| std::process::id().into())
-}
-
 #[test]
 fn slots_agree_with_the_model_without_a_cache() {
-    run_model::<Direct>(seed(), 12, 4000);
+    run_model::<Direct>(seed("fs-lives"), 12, 4000);
 }
 
 #[test]
 fn slots_agree_with_the_model_behind_an_engine() {
-    run_model::<Engine>(seed(), 12, 400);
+    run_model::<Engine>(seed("fs-lives"), 12, 400);
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
+use terrace_testkit::rng::{Rng, seed};
 
 /// The library, built as this test was. (Cargo does not build a package's cdylib for its tests.)
 fn library() -> &'static Path {
@@ -73,14 +74,7 @@ fn finish(c: &mut Command) -> String {
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    Rng::new(seed).bytes(len)
 }
 fn publish(d: &Daemon, name: &str, content: &[u8], keep: impl Fn(u64) -> bool) -> (u32, String) {
     let object = d.file(name, content);
@@ -223,10 +217,7 @@ fn a_daemon_that_does_not_answer() {
 /// The same random calls at both paths: every answer, errno and byte.
 #[test]
 fn answers_as_the_mount() {
-    let seed = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
-    let seed: u64 = seed
-        .unwrap_or_else(|| u64::from(std::process::id()) * 7919 + Instant::now().elapsed().as_nanos() as u64);
-    println!("TERRACE_SEED={seed}");
+    let seed = seed("preload-answers");
     let d = Running::start(300);
     let mut paths = Vec::new();
     for (i, len) in [200 * PAGE_SIZE, 70 * PAGE_SIZE + 1, 40 * PAGE_SIZE - 1, 3 * PAGE_SIZE + 77, 5000]
@@ -267,13 +258,10 @@ fn a_storm() {
         let daemon = d.daemon.clone();
         move || fast(&daemon, &["storm", &path, &PAGES.to_string(), "4", &ms.to_string()])
     });
-    let (mut x, mut version) = (0x1234_5678_9abc_def1_u64, 0);
+    let (mut rng, mut version) = (Rng::new(1), 0);
     while !child.is_finished() {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        let page = (x >> 8) % PAGES;
-        match x % 4 {
+        let page = rng.below(PAGES);
+        match rng.below(4) {
             0 => {
                 version += 1;
                 d.write(object, &file, page, &content(page, version));

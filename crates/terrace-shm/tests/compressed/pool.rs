@@ -11,6 +11,7 @@ use terrace_shm::layout::ZSPAGE_SIZE;
 use terrace_shm::map::ZTOUCH_MAX;
 use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
+use terrace_testkit::rng::Rng;
 
 /// Bytes that tell place and life: `len` of them.
 fn bytes_of(place: u32, life: u32, len: usize) -> Vec<u8> {
@@ -294,12 +295,9 @@ fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
 #[test]
 fn little_is_lost_between_objects() {
     let mut rig = rig(1200, 1200);
-    let (mut x, mut stored) = (1_u64, 0_usize);
-    let mut sizes = std::iter::repeat_with(|| {
-        x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-        let (a, b) = ((x >> 33) as usize % 1024, (x >> 43) as usize % 2040);
-        if x >> 60 == 0 { a } else { 1024 + b }
-    });
+    let (mut rng, mut stored) = (Rng::new(1), 0_usize);
+    let mut sizes =
+        std::iter::repeat_with(|| if rng.below(16) == 0 { rng.index(1024) } else { 1024 + rng.index(2040) });
     let mut handles = Vec::new();
     for place in 0..30_000 {
         let bytes = vec![1; sizes.next().unwrap()];

@@ -11,6 +11,7 @@ use terrace_shm::index::{Index, Place};
 use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::zobject::{Handle, STORED_MAX};
 use terrace_shm::{DeviceSlot, Entry, PAGE_SIZE};
+use terrace_testkit::rng::Rng;
 
 pub const OBJECT: u32 = 3;
 
@@ -184,12 +185,11 @@ proptest! {
 /// Content of a version of a page: told from every other one by every piece of it, and compressible to a degree of its own.
 fn content(page: u64, version: u64, out: &mut Page) {
     let noisy = (page * 7 + version * 13) % 4 * 14;
-    let mut x = page << 32 | version | 1 << 63;
+    let mut rng = Rng::new(page << 32 | version);
     for (i, words) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
         for (j, word) in words.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
             let noise = (i as u64) < noisy && j > 0;
-            *word = if noise { x.to_le_bytes() } else { (page << 32 | version).to_le_bytes() };
+            *word = if noise { rng.next_u64() } else { page << 32 | version }.to_le_bytes();
         }
     }
 }
@@ -209,12 +209,11 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
         for reader in 0..3_u64 {
             let (seg, touches, stop, seen) = (&*seg, &*touches, &stop, &seen);
             s.spawn(move || {
-                let (mut x, mut newest) = (reader + 1, vec![0_u64; PAGES as usize]);
+                let (mut rng, mut newest) = (Rng::new(reader), vec![0_u64; PAGES as usize]);
                 let (mut got, mut wanted) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
                 while !stop.load(Ordering::Relaxed) {
-                    x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-                    let page = (x >> 40) % PAGES;
-                    let from = if x >> 20 & 1 == 0 { 0 } else { (x >> 30) as usize % (PAGE_SIZE / 8) * 8 };
+                    let page = rng.below(PAGES);
+                    let from = if rng.chance(50) { 0 } else { rng.index(PAGE_SIZE / 8) * 8 };
                     let n = PAGE_SIZE - from;
                     // SAFETY: `got` takes n bytes; the object stays.
                     let outcome = unsafe {
@@ -264,19 +263,18 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
 fn write_for(w: &mut Writer, pages: u64, time: Duration) {
     // Versions go up from one call to the next.
     let mut version = w.index.tick();
-    let (end, mut x) = (Instant::now() + time, version + 77);
+    let (end, mut rng) = (Instant::now() + time, Rng::new(version));
     let (mut page_now, mut victims) = ([0; PAGE_SIZE], Vec::new());
     while Instant::now() < end {
-        x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-        let page = (x >> 40) % pages;
-        match x >> 56 {
+        let page = rng.below(pages);
+        match rng.below(256) {
             // Many at once leave sparse zspages.
             0..2 => (page..pages.min(page + 400)).filter(|p| p % 4 > 0).for_each(|page| {
                 w.drop_page(page);
             }),
-            2..20 => w.compact((x >> 20) as usize % 100_000),
+            2..20 => w.compact(rng.index(100_000)),
             20..30 => {
-                w.rig.pool.trim(x >> 30 & 0x1_ffff).unwrap();
+                w.rig.pool.trim(rng.below(0x2_0000)).unwrap();
             }
             _ => {
                 version += 1;

@@ -7,10 +7,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use terrace_api::instance::Info;
+use terrace_testkit::wait::holds_within;
 
 use crate::stage::{Stage, Told, crash, kill, possible, runs, terrace, text, told, wait_until};
 
@@ -111,18 +112,12 @@ impl Held {
 
     /// Whether a thread of terraced comes to hang in this function of the kernel, within a while.
     fn hangs_in(&self, function: &str) -> bool {
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(3) {
+        holds_within(Duration::from_secs(3), || {
             let tasks = fs::read_dir(format!("/proc/{}/task", self.terraced())).into_iter().flatten();
-            let stacks =
+            let mut stacks =
                 tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stack")).ok());
-            if stacks.into_iter().any(|stack| stack.lines().next().is_some_and(|top| top.contains(function)))
-            {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
+            stacks.any(|stack| stack.lines().next().is_some_and(|top| top.contains(function)))
+        })
     }
 }
 

@@ -7,6 +7,8 @@ use std::process::{Child, Command};
 
 use rustix::process::Signal;
 
+use terrace_testkit::wait::holds_within;
+
 use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until, write_apart};
 
 const MIB: u64 = 1 << 20;
@@ -57,10 +59,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let start = std::time::Instant::now();
-        while fs::remove_dir(&self.0).is_err() && start.elapsed().as_secs() < 10 {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        holds_within(std::time::Duration::from_secs(10), || fs::remove_dir(&self.0).is_ok());
     }
 }
 

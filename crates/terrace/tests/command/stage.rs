@@ -6,10 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
+pub use terrace_testkit::wait::wait_until;
 
 /// A fresh pair of directories; at the end nothing of terrace may be left on them.
 pub struct Stage {
@@ -220,20 +221,6 @@ pub fn write_apart(path: &Path, content: &[u8]) -> bool {
     let mut writer = writer.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let given = writer.stdin.take().unwrap().write_all(content);
     writer.wait().unwrap().success() && given.is_ok()
-}
-
-/// No longer than this may anything take that is waited for, on the busiest machine. An instance alone tries for ten seconds to
-/// write what is refused; and where mounts are private, each mount namespace that another test makes keeps ours until it ends.
-const WAIT_MAX: Duration = Duration::from_secs(120);
-
-/// Waits; panics if it is in vain.
-#[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < WAIT_MAX, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 pub fn kill(pid: i32, signal: rustix::process::Signal) {

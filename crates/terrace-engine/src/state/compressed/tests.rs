@@ -10,6 +10,7 @@ use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_shm::compress::{CompressionMode, Compressor};
+use terrace_testkit::rng::Rng;
 
 pub(crate) const PAGES: u64 = 256;
 
@@ -21,16 +22,9 @@ pub(crate) struct Squeezed {
     _file: tempfile::NamedTempFile,
 }
 
-/// A quarter noise (xorshift64), the rest text.
+/// A quarter noise, the rest text.
 pub(crate) fn content(page: u64) -> Vec<u8> {
-    let mut x = page.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes: Vec<u8> = Vec::with_capacity(2 * PAGE_SIZE);
-    while bytes.len() < PAGE_SIZE / 4 {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bytes.extend(x.to_le_bytes());
-    }
+    let mut bytes = Rng::new(page).bytes(PAGE_SIZE / 4);
     bytes.extend(format!("page {page} of a file that compresses well; ").repeat(200).into_bytes());
     bytes.truncate(PAGE_SIZE);
     bytes

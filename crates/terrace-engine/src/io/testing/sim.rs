@@ -1,12 +1,13 @@
 //! The faulty implementation: real I/O with errors and delays, by seed. ([`super::ShortCalls`] makes calls
 //! fall short.)
 
-use super::{Io, IoVec, ReadOp, WriteOp};
+use crate::io::{Io, IoVec, ReadOp, WriteOp};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
+use terrace_testkit::rng::Rng;
 
 /// Rates of failures and delays, in parts per thousand.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,27 +30,21 @@ pub struct Faults {
 #[derive(Debug)]
 pub struct SimIo<T> {
     inner: T,
-    state: Mutex<(u64, Faults)>,
+    state: Mutex<(Rng, Faults)>,
 }
 
 impl<T: Io> SimIo<T> {
     /// Faults come in the order that `seed` fixes.
     pub fn new(inner: T, seed: u64, faults: Faults) -> SimIo<T> {
-        SimIo { inner, state: Mutex::new((seed | 1, faults)) }
+        SimIo { inner, state: Mutex::new((Rng::new(seed), faults)) }
     }
     /// From now on these faults.
     pub fn set(&self, faults: Faults) {
         self.state.lock().1 = faults;
     }
     fn strike(&self, pick: impl Fn(&Faults) -> u32) -> bool {
-        let mut s = self.state.lock();
-        // xorshift64*: good enough to scatter faults.
-        let mut x = s.0;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        s.0 = x;
-        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % 1000 < u64::from(pick(&s.1))
+        let (rng, faults) = &mut *self.state.lock();
+        rng.below(1000) < u64::from(pick(faults))
     }
     fn write_fault(&self) -> io::Result<()> {
         if self.strike(|f| f.write_eio) {

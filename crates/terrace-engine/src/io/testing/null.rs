@@ -1,6 +1,6 @@
-//! No I/O at all: reads give zeros, writes are discarded. For measuring the engine's own cost.
+//! No I/O at all: reads give zeros, writes are discarded. For tests of what the engine does itself.
 
-use super::{Io, IoVec, total};
+use crate::io::{Io, IoVec, total};
 use std::io;
 use std::os::fd::RawFd;
 

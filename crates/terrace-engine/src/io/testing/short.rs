@@ -1,11 +1,12 @@
 //! Short reads and writes, as the kernel may give them. This layer is below the other implementations, so
 //! that their real code resumes the calls.
 
-use super::{IoVec, total};
+use crate::io::{IoVec, total};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_shm::PAGE_SIZE;
+use terrace_testkit::rng::mix;
 
 /// How often calls fall short. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -31,18 +32,15 @@ impl ShortCalls {
     }
     /// Calls so far; 0 for the default, which counts none.
     #[cfg(test)]
-    pub(super) fn calls(&self) -> u64 {
+    pub(in crate::io) fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
     }
     /// The part of a call that is done: all of it, or some whole pages.
-    pub(super) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
+    pub(in crate::io) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
-        // splitmix64 of the number of the call.
+        // Of the number of the call, whoever makes it.
         let call = inner.calls.fetch_add(1, Ordering::Relaxed);
-        let mut x = inner.seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
+        let x = mix(inner.seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let pages = (total(bufs) - 1) / PAGE_SIZE;
         if x % 1000 >= inner.per_mille.load(Ordering::Relaxed).into() || pages == 0 {
             return Cow::Borrowed(bufs);

@@ -1,0 +1,76 @@
+//! I/O that asks the test first: to count calls, to stop one, to fail it.
+
+use crate::io::{Io, IoVec, ReadOp};
+use std::io;
+use std::os::fd::RawFd;
+
+/// What the engine is about to do to the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// So many reads at once.
+    Read(usize),
+    /// One write; a batch is as many.
+    Write(RawFd),
+    /// fsync or fdatasync.
+    Sync,
+    /// syncfs.
+    SyncFs,
+    /// A new size.
+    Truncate,
+}
+
+type Hook = Box<dyn Fn(Call) -> io::Result<()> + Send + Sync>;
+
+/// Any other implementation, behind a hook: what the hook refuses is not done.
+pub struct HookIo<T> {
+    inner: T,
+    hook: Hook,
+}
+
+impl<T> std::fmt::Debug for HookIo<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HookIo")
+    }
+}
+
+impl<T: Io> HookIo<T> {
+    /// `hook` is asked before each call of `inner`.
+    pub fn new(inner: T, hook: impl Fn(Call) -> io::Result<()> + Send + Sync + 'static) -> HookIo<T> {
+        HookIo { inner, hook: Box::new(hook) }
+    }
+}
+
+impl<T: Io> Io for HookIo<T> {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        (self.hook)(Call::Read(1))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read(fd, offset, bufs) }
+    }
+    unsafe fn read_batch(&self, ops: &mut [ReadOp]) {
+        match (self.hook)(Call::Read(ops.len())) {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { self.inner.read_batch(ops) },
+            Err(why) => {
+                let errno = why.raw_os_error().unwrap_or(libc::EIO);
+                ops.iter_mut().for_each(|op| op.result = Err(io::Error::from_raw_os_error(errno)));
+            }
+        }
+    }
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
+        (self.hook)(Call::Write(fd))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write(fd, offset, bufs) }
+    }
+    fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
+        (self.hook)(Call::Sync)?;
+        self.inner.sync(fd, data_only)
+    }
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        (self.hook)(Call::SyncFs)?;
+        self.inner.sync_fs(fd)
+    }
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
+        (self.hook)(Call::Truncate)?;
+        self.inner.truncate(fd, size)
+    }
+}

@@ -1,0 +1,55 @@
+//! A command of this project as its tests run it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A built command.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// The file: `env!("CARGO_BIN_EXE_...")`.
+    pub exe: &'static str,
+    /// What its messages begin with.
+    pub name: &'static str,
+}
+
+impl Tool {
+    /// The command with `args`, parted by spaces, in `dir`. Whoever starts the tests may ignore signals (a shell does, for what runs in the
+    /// background): the command is not to inherit that.
+    pub fn command(self, dir: &Path, args: &str) -> Command {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP,INT,QUIT,TERM", self.exe]);
+        command.current_dir(dir).env_remove("TERRACE_TRACES").args(args.split(' '));
+        command
+    }
+
+    /// What it printed; nothing went wrong, and nothing was told beside it.
+    ///
+    /// # Panics
+    /// If it failed, or wrote to standard error.
+    #[track_caller]
+    pub fn done(self, dir: &Path, args: &str) -> String {
+        let Output { status, stdout, stderr } = self.command(dir, args).output().expect("it can be started");
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert!(status.success() && stderr.is_empty(), "{args}: {status}\n{stderr}");
+        String::from_utf8(stdout).expect("text")
+    }
+
+    /// Exit code 2, and one line that says `what`; no file that was begun.
+    ///
+    /// # Panics
+    /// If it ends in another way.
+    #[track_caller]
+    pub fn refused(self, dir: &Path, args: &str, what: &str) {
+        let Output { status, stdout, stderr } = self.command(dir, args).output().expect("it can be started");
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{args}: {stderr}");
+        assert!(
+            stdout.is_empty() && stderr.contains(what) && !stderr.contains("panicked"),
+            "{args}: {stderr}"
+        );
+        let named = stderr.strip_prefix(self.name).is_some_and(|rest| rest.starts_with(": "));
+        assert!(stderr.lines().count() == 1 && named, "{args}: {stderr}");
+        let mut files = dir.read_dir().expect("a directory").map(|entry| entry.expect("an entry").path());
+        assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
+    }
+}
