@@ -45,7 +45,7 @@ impl DeviceSetup {
             admit: Admit::Reused,
             budget: None,
             reinsert_at: 2,
-            promote_at: 2,
+            promote_at: 1,
             shadows: false,
         }
     }

@@ -27,7 +27,7 @@ pub struct Device {
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 2)]
     pub reinsert: u8,
     /// Hits of a page on the device that bring it to DRAM
-    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=3))]
+    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub promote: u8,
     /// A page on the device keeps the policy's shadow, as one that is nowhere does
     #[arg(long, requires = "device")]
