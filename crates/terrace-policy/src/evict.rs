@@ -1,0 +1,253 @@
+//! The trait of an eviction policy, and the words in which engine and policy speak: slots, shadows, touch counts, victims.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+
+/// A frame number: an index below the `slots_max` a policy was built for.
+pub type Slot = u32;
+
+/// The record of a page's eviction, in the index entry of the absent page.
+///
+/// Opaque to the engine, which keeps the 32 bits in place of the frame number and passes them to the policy
+/// at the next fault of the same page. Each policy reads only its own shadows; after a change of policy they
+/// must be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shadow(pub NonZeroU32);
+
+/// Why a page becomes resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InsertReason {
+    /// A program asked for this page.
+    Read,
+    /// A program wrote this page.
+    Write,
+    /// No program asked for it yet: it was read along with its neighbours.
+    Readahead,
+}
+
+/// A page the policy gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The frame to free.
+    pub slot: Slot,
+    /// The shadow for the index entry, if any.
+    pub shadow: Option<Shadow>,
+}
+
+/// The touch table: one saturating count a slot, bumped by every hit.
+///
+/// Counts are hints. Clients may write anything at any time, so a policy must stay correct (progress, no page
+/// lost) whatever `peek` returns, even right after `set`.
+pub trait AccessCounts {
+    /// Uses of `slot` since it was last `set`.
+    fn peek(&self, slot: Slot) -> u8;
+    /// Replaces the count of `slot`.
+    fn set(&mut self, slot: Slot, count: u8);
+    /// Reads and clears the count of `slot`.
+    fn take(&mut self, slot: Slot) -> u8 {
+        let count = self.peek(slot);
+        if count != 0 {
+            self.set(slot, 0);
+        }
+        count
+    }
+}
+
+/// The plain touch table of simulators and tests.
+impl AccessCounts for Vec<u8> {
+    fn peek(&self, slot: Slot) -> u8 {
+        self[slot as usize]
+    }
+    fn set(&mut self, slot: Slot, count: u8) {
+        self[slot as usize] = count;
+    }
+}
+
+/// One row of a policy's inside, as `terrace stat` shows it: queues first, then generations, youngest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Sequence number; of a queue that has none, 0.
+    pub seq: u64,
+    /// Milliseconds since the generation was opened (for a queue: since the policy's start).
+    pub age_ms: u64,
+    /// Pages in it.
+    pub pages: usize,
+    /// `probation`, `gen 7`, `held`, ...
+    pub label: String,
+}
+
+impl Generation {
+    /// The row of a queue, which has no number and is as old as the policy.
+    pub fn queue(label: &str, pages: usize, now_ms: u64) -> Generation {
+        Generation { seq: 0, age_ms: now_ms, pages, label: label.into() }
+    }
+}
+
+/// Where a page is in a policy that has generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Its generation, within [`Evict::window`].
+    pub seq: u64,
+    /// Its reference tier: 0 where the policy has none.
+    pub tier: usize,
+}
+
+/// One reference tier: pages used about equally often, and how often those evicted came back (the rows of the
+/// kernel's `lru_gen_full`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tier {
+    /// 0 (used once or never) and up.
+    pub tier: usize,
+    /// Resident pages.
+    pub pages: usize,
+    /// Refaults that counted, of pages evicted out of this tier, since the oldest generation became the oldest.
+    pub refaulted: u64,
+    /// Pages evicted since then.
+    pub evicted: u64,
+    /// Pages kept by protection since then.
+    pub protected: u64,
+    /// Moving average of `refaulted`, by generations.
+    pub avg_refaulted: u64,
+    /// Moving average of `evicted + protected`, by generations.
+    pub avg_total: u64,
+}
+
+/// Faults on pages that carried a shadow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refaults {
+    /// All of them (kernel: `workingset_refault`).
+    pub total: u64,
+    /// Those near enough to count as proof that the page belongs in the cache (kernel: `workingset_activate`).
+    pub recent: u64,
+}
+
+/// An eviction policy.
+///
+/// A slot is *resident* from `insert` (or `restore`) until `victims` returns it or `remove` takes it. Units are
+/// pages throughout. Violating a precondition panics: the caller's bookkeeping is then wrong.
+pub trait Evict: Send + fmt::Debug {
+    /// The name `build` knows it by.
+    fn name(&self) -> &'static str;
+
+    /// A page becomes resident in `slot`, which was not. Called by the fault path once a frame is filled, or at
+    /// a first write. `shadow` is what the index entry held. The slot's touches start at zero: the access that
+    /// caused the fault is not counted. Returns true when it was a recent refault. O(1).
+    fn insert(
+        &mut self,
+        slot: Slot,
+        shadow: Option<Shadow>,
+        reason: InsertReason,
+        touches: &mut dyn AccessCounts,
+    ) -> bool;
+
+    /// Appends up to `want` victims to `out`; they are no longer resident. Called by reclaim when free frames
+    /// run low, typically with 64; never before the pool is nearly full, and not necessarily at exact fullness.
+    /// May return fewer than `want` (ask again), but at least one while any page is resident and `want > 0`.
+    fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>);
+
+    /// A victim could not be evicted (dirty, under writeback, pinned): it is resident again, near the eviction
+    /// end but not next. Called by reclaim, after `victims`, before the slot is used for anything else.
+    fn restore(&mut self, slot: Slot);
+
+    /// The page of a resident `slot` is gone (truncate, drop, forget): no shadow, no refault later.
+    fn remove(&mut self, slot: Slot);
+
+    /// The shadow for a page that was read and passed on without being admitted ("remembered in the ghost
+    /// only"): at its next fault it counts as one evicted now. `None`: this policy has no ghost.
+    fn shadow(&mut self) -> Option<Shadow>;
+
+    /// The pool now has this many pages (at construction, at `terrace resize`). Takes effect gradually: the
+    /// caller asks for victims until what is resident fits.
+    fn set_capacity(&mut self, pages: usize);
+
+    /// The only clock: milliseconds, never going back. Stamps generations; nothing is decided by it but when
+    /// `mglru-fg` opens one. The simulator has no time.
+    fn set_time(&mut self, now_ms: u64);
+
+    /// One access to a resident page, reported as it happens. The engine never calls this (it has the touch
+    /// table); the simulator's exact mode does, *besides* raising the count in the table. A policy that uses
+    /// it must ignore the table from the first call on.
+    fn accessed(&mut self, slot: Slot) {
+        let _ = slot;
+    }
+
+    /// A page that left with `shadow` is about to be faulted, and room will be made for it alone. Called
+    /// before `victims` where the caller makes room for one page at a time (the simulator's exact mode). Some
+    /// published policies choose the victim by the page that replaces it. The engine makes room in batches,
+    /// ahead of demand, and never calls this.
+    fn faulting(&mut self, shadow: Shadow) {
+        let _ = shadow;
+    }
+
+    /// Whether `key` must be called. Asked once, after construction.
+    fn wants_keys(&self) -> bool {
+        false
+    }
+
+    /// The key (any stable hash of object and page index) of the page about to enter `slot`. Called right
+    /// before `insert`, for a policy that `wants_keys`: one that counts uses by key (TinyLFU).
+    fn key(&mut self, slot: Slot, key: u64) {
+        let _ = (slot, key);
+    }
+
+    /// Queue and generation sizes and ages, for `stat`.
+    fn generations(&self, now_ms: u64) -> Vec<Generation>;
+
+    /// The generations open, oldest to youngest; `None`: this policy has none, and the four calls below say and do
+    /// nothing.
+    fn window(&self) -> Option<RangeInclusive<u64>> {
+        None
+    }
+
+    /// Generation and tier of a resident page; `None` while it is in none (probation, held). O(1).
+    fn position(&self, slot: Slot) -> Option<Position> {
+        let _ = slot;
+        None
+    }
+
+    /// The reference tiers, lowest first; empty where there are none. O(slots).
+    fn tiers(&self) -> Vec<Tier> {
+        Vec::new()
+    }
+
+    /// Ages as the kernel's `+` command does: pages of a generation that were touched since the last look
+    /// join the youngest, and their touches are cleared; then a new generation opens and its number is
+    /// returned. So the pages of a generation, when the next opens, are those used while it was the youngest.
+    /// O(slots).
+    fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
+        let _ = touches;
+        None
+    }
+
+    /// [`Evict::victims`] out of generations up to `seq` only, as the kernel's `-` command does: none of the two
+    /// youngest, no page that is in no generation. Fewer than `want` and more than none: ask again; none: those
+    /// generations are used up. Pages touched or protected move to younger generations as usual.
+    fn victims_until(
+        &mut self,
+        seq: u64,
+        want: usize,
+        touches: &mut dyn AccessCounts,
+        out: &mut Vec<Victim>,
+    ) {
+        let _ = (seq, want, touches, out);
+    }
+
+    /// Refaults since the start.
+    fn refaults(&self) -> Refaults;
+
+    /// Resident pages.
+    fn resident(&self) -> usize;
+
+    /// Whether `slot` is resident.
+    fn contains(&self, slot: Slot) -> bool;
+
+    /// Exact queue contents for tests: `name: newest ... oldest`, queues parted by ` | `.
+    fn dump(&self) -> String;
+
+    /// Invariants: each resident page in exactly one list, counts agree. O(slots); for tests and `terrace check`.
+    fn check(&self) -> Result<(), String>;
+
+    /// Heap used, in bytes, all tables at their full length; of the default policy at most 10 a slot.
+    fn bytes(&self) -> usize;
+}
