@@ -46,7 +46,7 @@ impl DeviceSetup {
             budget: None,
             reinsert_at: 2,
             promote_at: 1,
-            shadows: false,
+            shadows: true,
         }
     }
 }
