@@ -36,7 +36,7 @@ for _ in range(6 * pages):
 #[test]
 fn programs_read_compressed_pages_without_the_daemon() {
     let config = std::env::temp_dir().join(format!("terrace-compressed-{}.toml", std::process::id()));
-    let share = "min_percent = 60\nmax_share = 60\n";
+    let share = "min_percent = 60\nmax_percent = 60\n";
     fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
     let named = config.to_str().unwrap();
     let rig = Rig::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);

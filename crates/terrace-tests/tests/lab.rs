@@ -163,7 +163,7 @@ fn the_sample_is_cheap_and_right() {
     assert!((ratio(1) - measured).abs() < 0.08, "{mrc:?}");
     assert!(ratio(0) < ratio(1) && ratio(1) < ratio(2) && ratio(2) <= ratio(3), "{mrc:?}");
     let text = rig.terrace("stat", &["--mrc"]).expect_success();
-    assert!(text.contains("with memory x0.5") && text.contains("one more GiB would save"), "{text}");
+    assert!(text.contains("with memory  x0.5") && text.contains("one more GiB would save"), "{text}");
     rig.finish();
 }
 
