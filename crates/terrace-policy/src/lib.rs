@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!            engine or simulator                       policy
-//!   fault    insert(slot, shadow, why) ──────────────► a list
+//!   fault    insert(slot, shadow, reason) ───────────► a list
 //!   hit      one store into the touch table            (no call)     
 //!   reclaim  victims(64) ────────────────────────────► reads touches, moves pages, picks
 //!            page dropped: its shadow stays in the index entry (32 bits)

@@ -89,7 +89,6 @@ pub struct DeviceTier {
     places: Vec<Option<Place>>,
     /// Of each place, which page was written there, and its hits since.
     written: Vec<(u32, u8)>,
-    region_pages: u32,
     budget: Budget,
     benefit: Benefit,
     outcome: DeviceOutcome,
@@ -108,7 +107,6 @@ impl DeviceTier {
             budget: Budget::new(setup.budget, PAGE_BYTES),
             benefit: Benefit::new(log.capacity()),
             log,
-            region_pages,
             setup,
             outcome: DeviceOutcome::default(),
         }
@@ -168,7 +166,7 @@ impl DeviceTier {
     }
 
     fn index(&self, place: Place) -> usize {
-        (place.region * self.region_pages + place.page) as usize
+        (place.region * self.log.region_pages() + place.page) as usize
     }
 
     fn append(&mut self, id: u32) {
@@ -180,7 +178,7 @@ impl DeviceTier {
 
     fn reclaim(&mut self, region: u32) {
         let mut again = Vec::new();
-        for page in 0..self.region_pages {
+        for page in 0..self.log.region_pages() {
             let place = Place { region, page };
             let (id, touches) = self.written[self.index(place)];
             if self.places[id as usize] != Some(place) {

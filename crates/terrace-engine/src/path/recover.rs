@@ -61,11 +61,13 @@ pub(crate) fn recover_pages(cx: &Context) -> Recovered {
     let slots: Vec<u32> = objects.iter().map(|o| o.slot_index()).collect();
     state.pages.index.recover(&slots);
     let mut found = Recovered { objects: objects.len(), ..Recovered::default() };
+    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
+    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
     let mut kept = Vec::new();
     for (o, pages) in resident_pages(&mut state, &objects) {
         let changed = LazyCell::new(|| o.source().stat().is_ok_and(|stat| o.is_changed_behind(&stat)));
         for page in pages {
-            if take_over(cx, &mut state, &o, &page, &changed, &mut found) {
+            if take_over(cx, &mut state, &o, &page, &changed, since, &mut found) {
                 kept.push(page.frame);
             }
         }
@@ -130,17 +132,16 @@ fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectR
     found
 }
 
-/// Takes over one page; false if it is dropped. `changed`: another program has changed the file since.
+/// Takes over one page; false if it is dropped. `changed`: another program has changed the file since. Dirty pages are as old as `since`.
 fn take_over(
     cx: &Context,
     state: &mut CacheState,
     o: &ObjectRef,
     at: &Resident,
     changed: &LazyCell<bool, impl FnOnce() -> bool>,
+    since: u64,
     found: &mut Recovered,
 ) -> bool {
-    // Written back at once: their age is unknown, and other programs may change the files meanwhile.
-    let since = cx.clock.now_ns().saturating_sub(cx.config.dirty_expire.as_nanos() as u64);
     let flags = cx.handles.frame_flags(at.frame);
     let held = flags.load(Ordering::Acquire) & HELD;
     let busy = at.entry.state() != State::Present;

@@ -94,6 +94,11 @@ impl Log {
         self.pages / REINSERT_ONE_IN
     }
 
+    /// Pages of content in a region.
+    pub fn region_pages(&self) -> u32 {
+        self.pages
+    }
+
     /// Pages that are live.
     pub fn live(&self) -> u64 {
         self.live.iter().map(|live| u64::from(*live)).sum()

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use terrace_policy::mix;
-use terrace_sim::cells::{Job, each_on_all_cores, pages};
+use terrace_sim::cells::{Job, each_on_all_cores};
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
 use terrace_sim::output;
 use terrace_sim::progress::Progress;
@@ -157,24 +157,11 @@ fn compute(trace: &Trace, job: &Job, ratio: f64, options: &Compress) -> Cell {
 }
 
 /// Each policy at each size without a tier, and with each of `options`.
-pub fn compute_all(
-    trace: &Trace,
-    jobs: &[Job],
-    options: &Compress,
-    progress: &mut Progress,
-) -> io::Result<Vec<Cell>> {
+pub fn compute_all(trace: &Trace, jobs: &[Job], options: &Compress, progress: &mut Progress) -> Vec<Cell> {
     let mut ratios = options.compress.clone();
     ratios.push(1.0);
     ratios.sort_by(f64::total_cmp);
     ratios.dedup();
-    for job in jobs {
-        if pages(trace, job.size).map_err(io::Error::other)? < 2 {
-            return Err(io::Error::other(format!(
-                "{}: two tiers need two pages; give a larger --size",
-                trace.name
-            )));
-        }
-    }
     let all: Vec<(&Job, f64)> =
         jobs.iter().flat_map(|job| ratios.iter().map(move |&ratio| (job, ratio))).collect();
     let mut cells =
@@ -183,7 +170,7 @@ pub fn compute_all(
         let without = cells[0].request_us;
         cells.iter_mut().for_each(|cell| cell.time_ratio = cell.request_us / without);
     }
-    Ok(cells)
+    cells
 }
 
 /// One row a cell.

@@ -5,7 +5,7 @@ use std::io;
 
 use serde::Serialize;
 use terrace_policy::device::admit::Admit;
-use terrace_sim::cells::{Job, Size, each_on_all_cores, pages};
+use terrace_sim::cells::{Job, Size, each_on_all_cores};
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
 use terrace_sim::device_sim::DeviceSetup;
 use terrace_sim::output;
@@ -152,13 +152,7 @@ pub fn compute_all(
     share: u32,
     options: &Device,
     progress: &mut Progress,
-) -> io::Result<Vec<Cell>> {
-    for job in jobs {
-        if pages(trace, job.size).map_err(io::Error::other)? < 2 {
-            let why = format!("{}: two tiers need two pages; give a larger --size", trace.name);
-            return Err(io::Error::other(why));
-        }
-    }
+) -> Vec<Cell> {
     let ratio = ratios.first().copied().unwrap_or(1.0);
     let sizes: Vec<_> = [None].into_iter().chain(options.device.iter().copied().map(Some)).collect();
     let all: Vec<(&Job, Option<Size>)> =
@@ -169,7 +163,7 @@ pub fn compute_all(
         let without = cells[0].request_us;
         cells.iter_mut().for_each(|cell| cell.time_ratio = cell.request_us / without);
     }
-    Ok(cells)
+    cells
 }
 
 /// One row a cell.

@@ -117,14 +117,20 @@ fn with_tiers(options: &Sim) -> io::Result<Vec<String>> {
 /// The cells of all traces.
 fn of_traces<C>(
     options: &Sim,
-    mut compute: impl FnMut(&Trace, &[Job], &mut Progress) -> io::Result<Vec<C>>,
+    mut compute: impl FnMut(&Trace, &[Job], &mut Progress) -> Vec<C>,
 ) -> io::Result<Vec<C>> {
     let jobs = jobs(&with_tiers(options)?, &options.sizes, SAMPLED);
     let mut progress = Progress::default();
     let mut cells = Vec::new();
     for (path, name) in options.input.traces.iter().zip(names(&options.input.traces)) {
         let trace = Trace { name, ..Trace::load(path, &options.input.options(), &mut progress)? };
-        cells.extend(compute(&trace, &jobs, &mut progress)?);
+        for size in &options.sizes {
+            if pages(&trace, *size).map_err(io::Error::other)? < 2 {
+                let why = format!("{}: two tiers need two pages; give a larger --size", trace.name);
+                return Err(io::Error::other(why));
+            }
+        }
+        cells.extend(compute(&trace, &jobs, &mut progress));
         progress.clear();
         warn_of_loss(&trace.name, trace.lost, trace.ids.len());
     }

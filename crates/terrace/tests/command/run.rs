@@ -451,13 +451,18 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
         text(&other.file("begun")),
         text(&other.file("end")),
     );
-    let mut private = Command::new("sh");
-    private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
-    private.args([text(&other.file("end")), &script]).env("XDG_CONFIG_HOME", "/nonexistent");
-    told(private).fine();
+    in_a_private_namespace(&other, &script).fine();
     assert_eq!(fs::read(stage.src.join("f")).unwrap(), b"data\n");
     stage.nothing_is_left();
     other.nothing_is_left();
+}
+
+/// A shell script in a mount namespace of its own, with the pipe `end` of a stage.
+fn in_a_private_namespace(stage: &Stage, script: &str) -> Told {
+    let mut private = Command::new("sh");
+    private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
+    private.args([text(&stage.file("end")), script]).env("XDG_CONFIG_HOME", "/nonexistent");
+    told(private)
 }
 
 /// Nor does `umount` reach what the command of that `run` has mounted over its copy.
@@ -480,10 +485,7 @@ fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
         text(&other.file("begun")),
         text(&other.file("end")),
     );
-    let mut private = Command::new("sh");
-    private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
-    private.args([text(&other.file("end")), &script]).env("XDG_CONFIG_HOME", "/nonexistent");
-    let told = told(private);
+    let told = in_a_private_namespace(&other, &script);
     assert_eq!((told.code, told.out.as_str()), (Some(0), "kept\n"), "{}", told.err);
     assert!(told.err.contains("its daemon ends with the `terrace run` of"), "{}", told.err);
     stage.nothing_is_left();
