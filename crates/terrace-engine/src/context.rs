@@ -34,6 +34,8 @@ pub(crate) struct Counters {
     pub throttled: AtomicU64,
     /// Reads of compressed pages; those of clients are counted in their rings.
     pub compressed_hits: AtomicU64,
+    /// Pages read from a device; likewise.
+    pub device_hits: AtomicU64,
 }
 
 /// Sums of the read counters of clients.
@@ -47,6 +49,9 @@ pub(crate) struct ReadTotals {
     pub misses: u64,
     pub reads: u64,
     pub read_ns: u64,
+    /// Pages read from a device, and how long that took.
+    pub device_hits: u64,
+    pub device_read_ns: u64,
 }
 
 /// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.

@@ -16,12 +16,14 @@ use crate::config::DeviceConfig;
 use crate::device::format::Record;
 use crate::file::object::ObjectId;
 use crate::segment::SegmentHandles;
+use crate::trim::trim;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::entry::DeviceSlot;
+use terrace_shm::index::Place;
 use terrace_shm::{DeviceTable, PAGE_SIZE};
 
 /// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
@@ -87,6 +89,8 @@ pub(crate) struct Device {
     pub recorded: HashMap<ObjectId, u64>,
     /// Slot + 1 of the copy of each frame's page; 0: none.
     copies: Vec<u32>,
+    /// Slots of the copies of compressed pages, by place.
+    copies_below: HashMap<u32, DeviceSlot>,
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Tombstones that wait for the next write.
@@ -118,6 +122,7 @@ impl Device {
             parked: HashMap::new(),
             recorded: HashMap::new(),
             copies: vec![0; frames_max],
+            copies_below: HashMap::new(),
             hits: vec![0; table.slots()],
             dead: Vec::new(),
             admit: Admit::Reused,
@@ -135,7 +140,8 @@ impl Device {
     /// Memory for the tier beside the index, bytes: checks, hits, copies of the frames in use, parked pages.
     pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
         let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
-        let slots = self.table.slots() * 3 + frames_populated as usize * 4;
+        let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
+        let slots = self.table.slots() * 3 + copies;
         (slots + parked + self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24) as u64
     }
 
@@ -212,6 +218,19 @@ impl Device {
         slot
     }
 
+    /// The slot that holds a copy of the compressed page at `place`.
+    pub(crate) fn copy_below(&self, place: Place) -> Option<DeviceSlot> {
+        self.copies_below.get(&place.0).copied()
+    }
+    pub(crate) fn set_copy_below(&mut self, place: Place, slot: DeviceSlot) {
+        self.copies_below.insert(place.0, slot);
+    }
+    pub(crate) fn take_copy_below(&mut self, place: Place) -> Option<DeviceSlot> {
+        let slot = self.copies_below.remove(&place.0);
+        trim(&mut self.copies_below);
+        slot
+    }
+
     // ---- ends ----------------------------------------------------------------------------------------------------
 
     /// What the device holds of these pages is their content no longer: no restart may believe it. The last of them at `last`.
@@ -236,7 +255,9 @@ impl Device {
     pub(crate) fn take_dead(&mut self, most: usize) -> Vec<Record> {
         let most = most.min(self.dead.len());
         let taken = self.dead.drain(..most).collect();
-        crate::trim::trim_vec(&mut self.dead);
+        if self.dead.is_empty() {
+            self.dead = Vec::new();
+        }
         taken
     }
     /// Tombstones that wait.
@@ -246,14 +267,9 @@ impl Device {
     /// The parked pages `[first, last]` of a file are its content no longer.
     pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {
         let Some(parked) = self.parked.get_mut(&object) else { return };
-        let mut gone = Vec::new();
-        parked.pages.retain(|(page, slot)| {
-            let stays = !(first..=last).contains(&u64::from(*page));
-            if !stays {
-                gone.push(*slot);
-            }
-            stays
-        });
+        let from = parked.pages.partition_point(|(page, _)| u64::from(*page) < first);
+        let to = parked.pages.partition_point(|(page, _)| u64::from(*page) <= last);
+        let gone: Vec<DeviceSlot> = parked.pages.drain(from..to).map(|(_, slot)| slot).collect();
         if parked.pages.is_empty() {
             self.parked.remove(&object);
         }

@@ -6,6 +6,7 @@
 pub(crate) mod bits;
 pub(crate) mod chunks;
 pub(crate) mod compressed;
+pub(crate) mod device;
 pub(crate) mod dirty;
 pub(crate) mod frames;
 pub(crate) mod lru;
@@ -13,6 +14,7 @@ pub(crate) mod metadata;
 pub(crate) mod objects;
 pub(crate) mod page_table;
 pub(crate) mod sampler;
+pub(crate) mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use compressed::{CompressCandidate, Compressed, WAS_HERE};
+use device::Device;
 use dirty::{DirtyAccounting, WritebackOutcome};
 use frames::Frames;
 use lru::{Lru, MinTtl};
@@ -87,6 +90,8 @@ pub(crate) struct State {
     pub dirty: DirtyAccounting,
     /// The compressed tier, if there is one.
     pub compressed: Option<Compressed>,
+    /// The tier on a device, if there is one.
+    pub device: Option<Device>,
     /// Pages that some thread is reading from the source: (object slot, page).
     pub in_flight: HashSet<(u32, u64)>,
     /// Frames handed out that no entry names yet.
@@ -106,6 +111,7 @@ impl State {
         min_ttl: Duration,
         clock: Arc<dyn Clock>,
         compressed: Option<Compressed>,
+        device: Option<Device>,
     ) -> State {
         let frames_max = handles.segment.geometry().frames_max as usize;
         let sampler = Sampler::new(handles.touches.clone(), frames_max);
@@ -118,6 +124,7 @@ impl State {
             objects: Objects::new(handles.segment.clone()),
             dirty: DirtyAccounting::default(),
             compressed,
+            device,
             in_flight: HashSet::new(),
             claimed: 0,
             counts: Counts::default(),
@@ -164,6 +171,7 @@ impl State {
 
     /// Marks a page dirty. Before it is published: a crash in between must not lose it.
     pub(crate) fn mark_dirty(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        self.end_copy(o, page, frame);
         self.dirty.mark(self.pages.flags(frame), o, page, now_ns);
     }
     /// A dirty page sets out. Its frame.
@@ -237,7 +245,11 @@ impl State {
 
     /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
     pub(crate) fn insert(&mut self, place: Place, frame: u32, reason: InsertReason) -> bool {
-        let shadow = self.pages.index.get(place).shadow();
+        let before = self.pages.index.get(place);
+        if let Some(Below::Device(slot)) = before.below() {
+            return self.insert_from_device(place, frame, slot, reason);
+        }
+        let shadow = before.shadow();
         self.map_frame(place, frame);
         self.pages.publish_present(place, frame);
         self.lru_add(frame, shadow, reason)
@@ -248,7 +260,7 @@ impl State {
         self.pages.index.count_present(place, 1);
     }
     /// [`State::map_frame`] for a page that was somewhere in memory already.
-    fn remap(&mut self, place: Place, frame: u32) {
+    pub(super) fn remap(&mut self, place: Place, frame: u32) {
         self.pages.set_rmap(place, frame);
         self.claimed -= 1;
     }
@@ -355,7 +367,9 @@ impl State {
             leaving.push(page);
             return true;
         }
-        self.release(place, v.slot, self.shadow_of(v.shadow));
+        if !self.return_to_copy(place, v.slot) {
+            self.release(place, v.slot, self.shadow_of(v.shadow));
+        }
         self.counts.pgsteal += 1;
         true
     }
@@ -371,6 +385,7 @@ impl State {
     }
     /// Drops a resident page, dirty or not, without a shadow.
     fn drop_page(&mut self, o: &Object, page: u64, place: Place, frame: u32) {
+        self.end_copy(o, page, frame);
         self.dirty.clean(self.pages.flags(frame), o, page);
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
@@ -378,6 +393,7 @@ impl State {
     /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so
     /// that a thread that read the source before cannot publish its data.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
+        self.end_parked(o, first, last);
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
         for (page, place) in places {
@@ -410,6 +426,7 @@ impl State {
             return;
         }
         withdraw(self.pages.index.entry(place), Entry::busy(e.payload(), clock));
+        self.end_copy(o, size / PAGE, e.payload());
         let at = (size % PAGE) as usize;
         // SAFETY: the entry is Busy; the range lies inside the frame.
         unsafe { self.handles.segment.frame(e.payload()).add(at).write_bytes(0, PAGE_SIZE - at) };
@@ -460,8 +477,10 @@ impl State {
             Some(handle) => {
                 let clock = self.pages.index.tick();
                 replace(self.pages.index.entry(place), Entry::compressed(handle, clock));
+                self.keep_copy_below(place, frame);
                 self.free_mapped(frame);
             }
+            None if self.return_to_copy(place, frame) => {}
             None => self.release(place, frame, self.shadow_of(shadow)),
         }
         self.counts.pgsteal += 1;
@@ -471,27 +490,30 @@ impl State {
     /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
     /// dropped pages.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
-        let State { compressed: Some(compressed), pages, .. } = self else { return 0 };
+        let State { compressed: Some(compressed), pages, device, .. } = self else { return 0 };
         let mut coldest = Vec::new();
         compressed.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
-            pages.make_absent(place, WAS_HERE);
+            match device.as_mut().and_then(|device| device.take_copy_below(place)) {
+                Some(slot) => pages.publish_on_device(place, slot),
+                None => pages.make_absent(place, WAS_HERE),
+            }
             compressed.pool.evict(handle);
         }
         compressed.compact(&pages.index);
         coldest.len()
     }
 
-    /// Drops the compressed page at `place`, if there is one.
+    /// Drops the page at `place` that is below DRAM, if there is one.
     pub(crate) fn invalidate(&mut self, place: Place) {
         let Some(below) = self.pages.index.get(place).below() else { return };
         self.pages.make_absent(place, 0);
         match below {
             Below::Compressed(handle) => {
                 self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+                self.end_copy_below(place);
             }
-            // No device is served yet: there is nobody to give the slot back to.
-            Below::Device(_) => {}
+            Below::Device(slot) => self.end_slot(place, slot),
         }
     }
     /// [`State::invalidate`] by page.
@@ -539,6 +561,7 @@ impl State {
         }
         self.remap(place, frame);
         self.pages.publish_present(place, frame);
+        self.take_copy_up(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
         // A page that was read that often below is a page for DRAM.
         let shadow = self.lru.policy.shadow();
