@@ -6,6 +6,7 @@
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
+use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
@@ -83,6 +84,10 @@ pub(crate) struct Context {
     pub reclaim_wakeup: Wakeup,
     pub writeback_wakeup: Wakeup,
     pub io: Arc<dyn Io>,
+    /// How the tier on a device is read and written, if there is one.
+    pub device: Option<DeviceIo>,
+    /// The device's thread has work before its time.
+    pub device_wakeup: Wakeup,
     pub clock: Arc<dyn Clock>,
     /// Time of the clock at the start, ns.
     started_ns: u64,
@@ -137,6 +142,7 @@ impl Context {
         state: State,
         clock: Arc<dyn Clock>,
         io: Arc<dyn Io>,
+        device: Option<DeviceIo>,
     ) -> Context {
         Context {
             config,
@@ -149,7 +155,9 @@ impl Context {
             dirty_done: Condvar::new(),
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
+            device_wakeup: Wakeup::default(),
             io,
+            device,
             started_ns: clock.now_ns(),
             clock,
             counters: Counters::default(),

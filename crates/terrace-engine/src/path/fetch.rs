@@ -1,8 +1,9 @@
 //! Pages from the source into frames.
 
-use crate::context::{Context, DeviceIo};
-use crate::device::format::crc32;
-use crate::device::medium::Read;
+use crate::context::Context;
+use crate::device::format;
+use crate::device::io::DeviceIo;
+use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, ReadOp};
@@ -63,17 +64,15 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> Vec<bool>
     };
     let runs: Vec<&[(DeviceSlot, u32)]> = pages.chunk_by(adjacent).collect();
     let frames_of = |run: &[(DeviceSlot, u32)]| run.iter().map(|(_, frame)| *frame).collect::<Vec<u32>>();
-    let mut reads: Vec<Read> = runs
-        .iter()
-        .map(|run| Read {
-            at: device.table.offset(run[0].0).unwrap_or(u64::MAX),
-            bufs: vectors(cx, &frames_of(run)),
-            result: Ok(()),
-        })
-        .collect();
+    let piece = |run: &&[(DeviceSlot, u32)]| {
+        let at = device.table.offset(run[0].0).unwrap_or(u64::MAX);
+        ReadPiece::new(at, vectors(cx, &frames_of(run)))
+    };
+    let mut reads: Vec<ReadPiece> = runs.iter().map(piece).collect();
     // SAFETY: the frames are claimed: no other thread reads or writes them.
     unsafe { device.medium.read_batch(&mut reads) };
-    let arrived = runs.iter().zip(&reads).flat_map(|(run, read)| run.iter().map(|page| (page, read.result.is_ok())));
+    let arrived =
+        runs.iter().zip(&reads).flat_map(|(run, read)| run.iter().map(|page| (page, read.result.is_ok())));
     arrived.map(|((slot, frame), arrived)| arrived && is_intact(cx, device, *slot, *frame)).collect()
 }
 
@@ -81,7 +80,7 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> Vec<bool>
 fn is_intact(cx: &Context, device: &DeviceIo, slot: DeviceSlot, frame: u32) -> bool {
     // SAFETY: the frame is claimed by this thread; in bounds of the frame.
     let content = unsafe { std::slice::from_raw_parts(cx.handles.segment.frame(frame), PAGE_SIZE) };
-    let check = check_of(crc32(content));
+    let check = check_of(format::crc(content));
     device.table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
 }
 

@@ -13,16 +13,19 @@
 //! forgotten. They come back when the file does, if its identity is what it was (`path/park.rs`).
 
 use crate::config::DeviceConfig;
-use crate::device::format::Record;
+use crate::context::ReadTotals;
+use crate::device::Record;
+use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
 use crate::segment::SegmentHandles;
 use crate::trim::trim;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::entry::DeviceSlot;
+use terrace_shm::device_table::check_of;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceTable, PAGE_SIZE};
 
@@ -43,6 +46,22 @@ pub(crate) struct Parked {
     pub digest: Option<u64>,
     /// Page and slot, by page.
     pub pages: Vec<(u32, DeviceSlot)>,
+}
+
+impl Parked {
+    fn find(&self, page: u64) -> Option<usize> {
+        self.pages.binary_search_by_key(&page, |(page, _)| (*page).into()).ok()
+    }
+}
+
+/// What a scan has found.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    pub log: Log,
+    /// By region.
+    pub fillings: Vec<(u64, u32)>,
+    pub parked: HashMap<ObjectId, Parked>,
+    pub checks: Vec<(DeviceSlot, u32)>,
 }
 
 /// Events, since terraced began.
@@ -80,13 +99,16 @@ pub(crate) struct Device {
     pub table: Arc<DeviceTable>,
     pub status: Status,
     pub log: Log,
-    /// Number of each region's current filling; the next one's.
-    pub laps: Vec<u64>,
-    pub next_lap: u64,
+    /// Lap of each region's filling, and pages of its batches.
+    pub fillings: Vec<(u64, u32)>,
     pub events: DeviceEvents,
     pub parked: HashMap<ObjectId, Parked>,
-    /// Files of which the device has a valid identity, as recorded.
+    /// Files that are published, and whose parked pages come back.
+    pub arriving: Vec<ObjectId>,
+    /// Files of which the device has a valid identity, as recorded; files of which it has pages and none.
     pub recorded: HashMap<ObjectId, u64>,
+    pub unrecorded: HashSet<ObjectId>,
+    clients_read: ReadTotals,
     /// Slot + 1 of the copy of each frame's page; 0: none.
     copies: Vec<u32>,
     /// Slots of the copies of compressed pages, by place.
@@ -104,7 +126,7 @@ pub(crate) struct Device {
 }
 
 /// A slot as a place of the log.
-fn in_log(slot: DeviceSlot) -> LogPlace {
+pub(crate) fn in_log(slot: DeviceSlot) -> LogPlace {
     LogPlace { region: slot.region(), page: slot.page() }
 }
 
@@ -116,11 +138,13 @@ impl Device {
         let log = Log::new(config.regions, pages);
         Device {
             status: Status::Scanning,
-            laps: vec![0; config.regions as usize],
-            next_lap: 1,
+            fillings: vec![(0, 0); config.regions as usize],
             events: DeviceEvents::default(),
             parked: HashMap::new(),
+            arriving: Vec::new(),
             recorded: HashMap::new(),
+            unrecorded: HashSet::new(),
+            clients_read: ReadTotals::default(),
             copies: vec![0; frames_max],
             copies_below: HashMap::new(),
             hits: vec![0; table.slots()],
@@ -163,13 +187,31 @@ impl Device {
     }
     /// The source or the device was read: `pages` pages in `ns`.
     pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
-        let each = (ns / pages.max(1)).clamp(1_000, 1_000_000_000);
-        let known = if of_device { &mut self.device_ns } else { &mut self.source_ns };
-        *known = *known - *known / 64 + each / 64;
+        self.note_cost(of_device, ns / pages.max(1));
         if of_device {
             self.events.reads += pages;
             self.events.read_ns += ns;
         }
+    }
+
+    /// Sums of the reads of clients: what is new counts for the costs.
+    pub(crate) fn note_client_reads(&mut self, totals: &ReadTotals) {
+        let before = std::mem::replace(&mut self.clients_read, *totals);
+        let new = |now: u64, before: u64| now.saturating_sub(before);
+        let hits = new(totals.device_hits, before.device_hits);
+        let misses = new(totals.misses, before.misses);
+        for (of_device, pages, ns) in [
+            (true, hits, new(totals.device_read_ns, before.device_read_ns)),
+            (false, misses, new(totals.read_ns, before.read_ns)),
+        ] {
+            // A mean of some reads at a time; clients count, and may count nonsense.
+            let each = ns.checked_div(pages).unwrap_or(0);
+            (0..pages.min(64)).for_each(|_| self.note_cost(of_device, each));
+        }
+    }
+    fn note_cost(&mut self, of_device: bool, each: u64) {
+        let known = if of_device { &mut self.device_ns } else { &mut self.source_ns };
+        *known = *known - *known / 64 + each.clamp(1_000, 1_000_000_000) / 64;
     }
 
     // ---- slots ---------------------------------------------------------------------------------------------------
@@ -188,7 +230,7 @@ impl Device {
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
         if let (Some(i), Some(check)) = (self.table.index(slot), self.table.check(slot)) {
-            check.store(terrace_shm::device_table::check_of(crc), Ordering::Relaxed);
+            check.store(check_of(crc), Ordering::Relaxed);
             self.hits[i] = 0;
         }
         self.log.revive(in_log(slot));
@@ -250,6 +292,7 @@ impl Device {
             self.dead.push(Record::Dead { object, first, count });
         }
         self.recorded.remove(&object);
+        self.unrecorded.insert(object);
     }
     /// Up to `most` tombstones, for a write.
     pub(crate) fn take_dead(&mut self, most: usize) -> Vec<Record> {
@@ -260,9 +303,91 @@ impl Device {
         }
         taken
     }
+    /// They were not written.
+    pub(crate) fn put_dead(&mut self, records: Vec<Record>) {
+        let dead = records.into_iter().filter(|record| matches!(record, Record::Dead { .. }));
+        self.dead.extend(dead);
+    }
     /// Tombstones that wait.
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
+    }
+    /// The slot of a parked page.
+    pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {
+        let parked = self.parked.get(&object)?;
+        Some(parked.pages[parked.find(page)?].1)
+    }
+    /// A parked page lies elsewhere from now on.
+    pub(crate) fn repark(&mut self, object: ObjectId, page: u64, slot: DeviceSlot) {
+        let parked = self.parked.get_mut(&object);
+        let at = parked.as_ref().and_then(|parked| parked.find(page));
+        if let (Some(parked), Some(at)) = (parked, at) {
+            parked.pages[at].1 = slot;
+        }
+    }
+    /// A parked page goes, without a tombstone.
+    pub(crate) fn forget_parked(&mut self, object: ObjectId, page: u64) {
+        let Some(parked) = self.parked.get_mut(&object) else { return };
+        if let Some(at) = parked.find(page) {
+            parked.pages.remove(at);
+        }
+        if parked.pages.is_empty() {
+            self.parked.remove(&object);
+        }
+    }
+    /// All parked pages.
+    pub(crate) fn all_parked(&self) -> impl Iterator<Item = (DeviceSlot, ObjectId, u64)> {
+        self.parked.iter().flat_map(|(id, parked)| {
+            parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page)))
+        })
+    }
+    /// What was found on the device is what there is.
+    pub(crate) fn install(&mut self, restored: Restored) {
+        let Restored { log, fillings, parked, checks } = restored;
+        for (slot, crc) in checks {
+            if let Some(check) = self.table.check(slot) {
+                check.store(check_of(crc), Ordering::Relaxed);
+            }
+        }
+        self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
+        (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
+        // What changed since terraced began.
+        for dead in std::mem::take(&mut self.dead) {
+            if let Record::Dead { object, first, count } = dead {
+                let last = if count == TO_THE_END { u64::MAX } else { first + u64::from(count) - 1 };
+                self.unpark(object, first, last);
+                self.bury(object, first, last);
+            }
+        }
+    }
+    /// The file that is forgotten has these pages on the device.
+    pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {
+        // Those that had not come back yet.
+        pages.extend(self.parked.remove(&id).into_iter().flat_map(|parked| parked.pages));
+        if pages.is_empty() {
+            return;
+        }
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        self.parked.insert(id, Parked { digest, pages });
+        match digest {
+            Some(digest) if self.recorded.get(&id) != Some(&digest) => drop(self.unrecorded.insert(id)),
+            Some(_) => {}
+            None => self.unpark(id, 0, u64::MAX),
+        }
+    }
+    /// The device has a page of the file.
+    pub(crate) fn note_page_of(&mut self, id: ObjectId) {
+        if !self.recorded.contains_key(&id) {
+            self.unrecorded.insert(id);
+        }
+    }
+    /// What it holds is not known yet.
+    pub(crate) fn is_scanning(&self) -> bool {
+        self.status == Status::Scanning
+    }
+    /// Whether pages are written to it.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.status == Status::Serving
     }
     /// The parked pages `[first, last]` of a file are its content no longer.
     pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {

@@ -31,6 +31,7 @@ use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
 use sampler::Sampler;
+use slots::DemoteCandidate;
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -75,6 +76,17 @@ pub(crate) enum NotPromoted {
     NoFrame,
     /// It is not compressed (any more), it has moved meanwhile, or it was damaged.
     Gone,
+}
+
+/// Pages that leave DRAM for somewhere below. Until they have arrived they are resident as before.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    /// The time, ns.
+    pub now_ns: u64,
+    /// Somebody compresses.
+    pub compresses: bool,
+    pub to_compressed: Vec<CompressCandidate>,
+    pub to_device: Vec<DemoteCandidate>,
 }
 
 /// Everything that changes together.
@@ -310,15 +322,15 @@ impl State {
         self.frames.free(frame);
     }
     /// [`State::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
-    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Leaving>) -> usize {
         if self.lru.min_ttl_holds() {
             return 0;
         }
         self.evict(want, leaving)
     }
     /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
-    /// compressing are put into `leaving`, if there is one, and stay until they are compressed. Frames freed, and to be freed.
-    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+    /// keeping below DRAM are put into `leaving`, if there is one, and stay until they are there. Frames freed, and to be freed.
+    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         let mut touches = self.lru.touches();
         let mut victims = std::mem::take(&mut self.victims);
         let mut freed = 0;
@@ -356,16 +368,20 @@ impl State {
         (!busy && !held).then_some(place)
     }
     /// [`State::evict`] of one page; false if it stays.
-    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Vec<CompressCandidate>>) -> bool {
+    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Leaving>) -> bool {
         let Some(place) = self.clean_place(v) else {
             self.lru.policy.restore(v.slot);
             return false;
         };
-        if let Some(leaving) = leaving
-            && let Some(page) = self.should_compress(v, place)
-        {
-            leaving.push(page);
-            return true;
+        if let Some(leaving) = leaving {
+            if let Some(page) = self.should_demote(v, place, leaving.now_ns) {
+                leaving.to_device.push(page);
+                return true;
+            }
+            if let Some(page) = leaving.compresses.then(|| self.should_compress(v, place)).flatten() {
+                leaving.to_compressed.push(page);
+                return true;
+            }
         }
         if !self.return_to_copy(place, v.slot) {
             self.release(place, v.slot, self.shadow_of(v.shadow));
@@ -437,15 +453,25 @@ impl State {
 
     /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
     fn should_compress(&mut self, v: &Victim, place: Place) -> Option<CompressCandidate> {
-        let flags = self.pages.flags(v.slot);
+        let page = self.compress_candidate(v.slot, place, v.shadow)?;
+        self.lru.policy.restore(v.slot);
+        Some(page)
+    }
+    /// Whether a page that the policy lists, or has given up, is worth compressing: then nothing else is done with it until it is.
+    fn compress_candidate(
+        &mut self,
+        frame: u32,
+        place: Place,
+        shadow: Option<Shadow>,
+    ) -> Option<CompressCandidate> {
+        let flags = self.pages.flags(frame);
         let (slot, _) = self.pages.index.whose(place);
         let object = self.objects.in_slot(slot).map(|o| &**o);
         let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
         let (filling, beyond_lz4) = self.compressed.as_mut()?.admits(object, reused)?;
-        self.lru.policy.restore(v.slot);
         flags.fetch_or(LEAVING, Ordering::Relaxed);
         let entry = self.pages.index.get(place);
-        Some(CompressCandidate { place, frame: v.slot, entry, shadow: v.shadow, filling, beyond_lz4 })
+        Some(CompressCandidate { place, frame, entry, shadow, filling, beyond_lz4 })
     }
 
     /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.

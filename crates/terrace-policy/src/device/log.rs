@@ -108,6 +108,27 @@ impl Log {
         Some(Stretch { region: open.region, first: open.page + head, pages, opens })
     }
 
+    /// Pages that the next stretch can have, its head included: of the open region, unless it has fewer than `least`.
+    pub fn room(&self, least: u32) -> u32 {
+        let left = self.open.map_or(0, |open| self.pages - open.page);
+        if left < least { self.pages } else { left }
+    }
+
+    /// The region that was filled first, or is being filled.
+    pub fn oldest(&self) -> Option<u32> {
+        self.filled.front().copied().or(self.open.map(|open| open.region))
+    }
+
+    /// Whether a region is free.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Pages live in a region.
+    pub fn live_in(&self, region: u32) -> u32 {
+        self.live[region as usize]
+    }
+
     /// The page at `place` is valid from now on.
     pub fn revive(&mut self, place: Place) {
         self.live[place.region as usize] += 1;
