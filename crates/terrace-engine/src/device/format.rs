@@ -42,6 +42,8 @@ const HEAD: usize = 64;
 const RECORD: usize = 24;
 const MAGIC: u32 = u32::from_le_bytes(*b"TRkb");
 const TORN: u32 = 1;
+/// No filling has a higher lap: there are as many more that can follow.
+const LAP_MAX: u64 = u64::MAX - (1 << 33);
 /// Smallest and largest region that a target may have. ([`Geometry::plan`] makes none below 1 MiB.)
 const REGION_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 const PLANNED_BYTES_MIN: u64 = 1 << 20;
@@ -349,7 +351,7 @@ impl Batch {
             && self.pages() <= BATCH_PAGES_MAX
             && self.at <= region_pages
             && self.end() <= region_pages
-            && filling.lap > 0
+            && (1..=LAP_MAX).contains(&filling.lap)
             && filling.oldest <= filling.lap
             && filling.before.is_none_or(|before| 0 < before.lap && before.lap < filling.lap)
     }

@@ -9,7 +9,15 @@
 //! Nothing here knows the state of the engine. The rules that a writer keeps are at the top of [`scan`].
 
 pub mod format;
+pub mod medium;
+pub mod scan;
+#[cfg(any(test, feature = "testing"))]
+mod sim;
 pub mod superblock;
 
 pub use format::{BATCH_PAGES_MAX, Batch, Before, DATA_AT, Filling, Geometry, RECORDS_MAX, Record, TierId};
+pub use medium::{FileMedium, Medium, ReadPiece};
+pub use scan::{FilledRegion, Scanned, ScannedFile, region_keys, scan};
+#[cfg(any(test, feature = "testing"))]
+pub use sim::{SimCall, SimMedium};
 pub use superblock::{Found, Source, Superblock};
