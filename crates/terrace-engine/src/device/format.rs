@@ -20,7 +20,8 @@
 //! A full batch has one more page of keys for it: 0.4 % of the bytes written.
 //!
 //! **A head names the filling before its own.** A bit that flips in a key page hides all that follows in its region, and a tombstone that
-//! is hidden brings back what it killed. As each region says how long the one before was, a scan notices the hole.
+//! is hidden brings back what it killed. As each region says how long the one before was, a scan notices the hole. A head also says which region is
+//! the oldest that counts: so the writer can forget a reclaimed region's keys at once, before its zeroed first page is durable.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
@@ -242,16 +243,12 @@ pub struct Filling {
     pub lap: u64,
     /// The filling before it, if there is one.
     pub before: Option<Before>,
-    /// No earlier lap counts: those regions are reclaimed, or a scan gave them up.
-    pub oldest: u64,
 }
 
 impl Filling {
-    /// The filling of the region that is opened next, after this one got `pages` pages of batches. `oldest`: the lap of the region that
-    /// will be reclaimed next.
-    pub fn next(&self, pages: u32, oldest: u64) -> Filling {
-        let before = Some(Before { lap: self.lap, pages, torn: false });
-        Filling { lap: self.lap + 1, before, oldest: oldest.max(self.oldest) }
+    /// The filling of the region that is opened next, after this one got `pages` pages of batches.
+    pub fn next(&self, pages: u32) -> Filling {
+        Filling { lap: self.lap + 1, before: Some(Before { lap: self.lap, pages, torn: false }) }
     }
 }
 
@@ -260,6 +257,8 @@ impl Filling {
 pub struct Batch {
     /// The filling that it belongs to.
     pub filling: Filling,
+    /// The lap of the oldest region that is not reclaimed: from this batch on no earlier one counts.
+    pub oldest: u64,
     /// Its first page, counted from the start of the region.
     pub at: u32,
     /// Pages of content.
@@ -303,7 +302,7 @@ impl Batch {
         keys[8..24].copy_from_slice(&id.0);
         keys[24..32].copy_from_slice(&self.filling.lap.to_le_bytes());
         keys[32..40].copy_from_slice(&before.lap.to_le_bytes());
-        keys[40..48].copy_from_slice(&self.filling.oldest.to_le_bytes());
+        keys[40..48].copy_from_slice(&self.oldest.to_le_bytes());
         keys[48..52].copy_from_slice(&self.at.to_le_bytes());
         keys[52..56].copy_from_slice(&before.pages.to_le_bytes());
         keys[56..58].copy_from_slice(&(self.content as u16).to_le_bytes());
@@ -330,14 +329,16 @@ impl Batch {
         }
         let torn = u32_at(head, 60) & TORN != 0;
         let before = Before { lap: u64_at(head, 32), pages: u32_at(head, 52), torn };
-        let filling = Filling {
-            lap: u64_at(head, 24),
-            before: (before.lap != 0).then_some(before),
-            oldest: u64_at(head, 40),
-        };
+        let filling = Filling { lap: u64_at(head, 24), before: (before.lap != 0).then_some(before) };
+        let oldest = u64_at(head, 40);
         let records = keys[HEAD..].chunks_exact(RECORD).take(records).map(Record::decode);
-        let batch =
-            Batch { filling, at, content: u16_at(head, 56).into(), records: records.collect::<Option<_>>()? };
+        let batch = Batch {
+            filling,
+            oldest,
+            at,
+            content: u16_at(head, 56).into(),
+            records: records.collect::<Option<_>>()?,
+        };
         batch.is_sound(geometry.region_pages()).then_some(batch)
     }
 
@@ -352,7 +353,7 @@ impl Batch {
             && self.at <= region_pages
             && self.end() <= region_pages
             && (1..=LAP_MAX).contains(&filling.lap)
-            && filling.oldest <= filling.lap
+            && self.oldest <= filling.lap
             && filling.before.is_none_or(|before| 0 < before.lap && before.lap < filling.lap)
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! **Rules of the writer**, which the scan rests on:
 //! 1. Regions are filled one after the other, and reclaimed in the same order: the one that was filled first.
-//! 2. A region is opened only when everything written before is flushed. The same flush makes durable that its first page is zero: so its
-//!    old keys are gone before its new ones can be, and tombstones never vanish before what they kill.
+//! 2. A region is opened only when everything written before is flushed. The same flush makes durable that its first page is zero (which
+//!    the writer wrote when it reclaimed the region, or now): its old keys are gone before anything else of it is, and tombstones never
+//!    vanish before what they kill.
 //! 3. A run goes on in no region of an earlier run. Its first region gets [`Scanned::next`], each later one [`Filling::next`].
 //! 4. Whenever the content of a page changes that has a key, or may have one, a tombstone is queued. Those that are queued go into the next
 //!    batch, and no page has a new key before all its tombstones have theirs.
+//!    When a region is reclaimed its keys are forgotten: the next batch says so ([`Batch::oldest`]), and its first page is overwritten.
 //! 5. A file's identity is recorded only when the tombstones of all its keys that are not its content are durable or in the same batch.
 //!    Its keys that were not believed after a start (another digest, or none) are among those: one tombstone for the whole file.
 //! 6. [`super::superblock::begin`] has returned before the first batch of a run.
@@ -65,6 +67,8 @@ pub struct Scanned {
     pub regions: Vec<FilledRegion>,
     /// The filling of the region that is opened next; `next.lap` is the next lap.
     pub next: Filling,
+    /// The lap of the oldest region, or the next lap: [`Batch::oldest`] until a region is reclaimed.
+    pub oldest: u64,
     /// Files of which there are pages.
     pub files: HashMap<u64, ScannedFile>,
     /// Pages of content that were checked and are damaged.
@@ -95,7 +99,8 @@ pub fn scan(
     if let Some(why) = keys.only_errors() {
         return Err(why);
     }
-    let links = chain(&found, geometry.region_pages());
+    let oldest = keys.oldest(&found);
+    let links = chain(&found, oldest, geometry.region_pages());
     let mut done = geometry.regions() - links.len() as u32;
     let mut log = Log::default();
     for window in links.chunks(WINDOW) {
@@ -159,19 +164,18 @@ struct Link {
     newest: bool,
 }
 
+impl Link {
+    fn newest(&(region, filling): &(u32, Filling), region_pages: u32) -> Link {
+        Link { region, filling, pages: region_pages, torn: false, newest: true }
+    }
+}
+
 /// From the newest region back, each time to the one that its heads name; oldest first.
-fn chain(found: &[(u32, Filling)], region_pages: u32) -> Vec<Link> {
+fn chain(found: &[(u32, Filling)], oldest: u64, region_pages: u32) -> Vec<Link> {
     let by_lap: HashMap<u64, &(u32, Filling)> = found.iter().map(|one| (one.1.lap, one)).collect();
     let newest = found.iter().max_by_key(|(_, filling)| filling.lap);
-    let oldest = newest.map_or(0, |(_, filling)| filling.oldest);
     let mut links = Vec::new();
-    let mut next = newest.map(|(region, filling)| Link {
-        region: *region,
-        filling: *filling,
-        pages: region_pages,
-        torn: false,
-        newest: true,
-    });
+    let mut next = newest.map(|newest| Link::newest(newest, region_pages));
     while let Some(link) = next {
         next = link.filling.before.filter(|before| before.lap >= oldest).and_then(|before| {
             let (region, filling) = **by_lap.get(&before.lap)?;
@@ -282,6 +286,13 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// The lap of the oldest region that counts, as the newest batch says.
+    fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
+        let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
+        let link = Link::newest(newest, self.superblock.geometry.region_pages());
+        self.of_regions(&[link])[0].last().map_or(0, |batch| batch.oldest)
+    }
+
     /// Pages of content, counted from the start of the region, that are not what their keys say.
     fn damaged_pages(&mut self, region: u32, batches: &[Batch]) -> Vec<u32> {
         let mut damaged = Vec::new();
@@ -378,9 +389,9 @@ impl Log {
             files.entry(object).or_insert_with(new).pages.push((page, slot, crc));
         }
         let oldest = self.regions.first().map_or(lap, |region| region.lap);
-        let next = Filling { lap, before: self.last, oldest };
+        let next = Filling { lap, before: self.last };
         let Log { regions, pages_damaged, .. } = self;
-        Scanned { regions, next, files, pages_damaged, regions_lost, reads_failed }
+        Scanned { regions, next, oldest, files, pages_damaged, regions_lost, reads_failed }
     }
 }
 
