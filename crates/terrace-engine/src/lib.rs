@@ -42,7 +42,7 @@ pub use file::{object, source};
 pub use observe::{lru, trace};
 
 pub use clock::{Clock, SystemClock};
-pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
+pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};
