@@ -5,10 +5,12 @@
 //! settings in force are in one place. Everything is checked here, once; the rest of the program trusts the
 //! values. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
 
+mod device;
 mod limits;
 mod locate;
 mod measured;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use crate::error::{Failure, Result, reason};
 use crate::renamed;
 use crate::size::{GIB, KIB, Size, Span};
 
+pub use device::Device;
 pub use limits::parse_memory;
 
 /// All that can be configured.
@@ -112,6 +115,12 @@ pub struct Tier {
     pub miss: Option<Duration>,
     /// Compressed DRAM.
     pub compressed: Compressed,
+    /// Files or block devices below DRAM.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device: Vec<Device>,
+    /// Erase what is on the device and is not a tier of this source. A flag only: in a file it would erase the tier at every start.
+    #[serde(skip)]
+    pub format: bool,
 }
 
 /// `[tier.compressed]`
@@ -270,6 +279,16 @@ impl Config {
             limits::check_min_ttl(&config)
                 .map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))?;
         }
+        let tier =
+            named(&tuning.tier, "--tier").or(named(&env("TERRACE_TIER").map(OsString::from), "TERRACE_TIER"));
+        if let Some((name, text)) = tier {
+            device::set(&mut config.tier, name, &text)?;
+        }
+        config.tier.format = tuning.format_tier;
+        if config.tier.format && config.tier.device.is_empty() {
+            let cure = "name it with --tier PATH[:SIZE], or in [[tier.device]] of the configuration";
+            return Err(Failure::new("--format-tier", "there is no tier to format", cure));
+        }
         Ok(config)
     }
 
@@ -284,6 +303,9 @@ impl Config {
         if !config.tier.probe.as_os_str().is_empty() {
             config.tier.probe = path.parent().unwrap_or(Path::new("")).join(&config.tier.probe);
         }
+        let file = std::path::absolute(path)
+            .map_err(|err| Failure::new(name, reason(err), "name it by an absolute path"))?;
+        device::resolve(&mut config.tier.device, file.parent().unwrap_or(Path::new("/")));
         Ok(config)
     }
 
@@ -317,7 +339,7 @@ impl Config {
 }
 
 /// A value with the name of where it came from.
-fn named<'a>(value: &Option<String>, name: &'a str) -> Option<(&'a str, String)> {
+fn named<'a, T: Clone>(value: &Option<T>, name: &'a str) -> Option<(&'a str, T)> {
     value.clone().map(|text| (name, text))
 }
 
