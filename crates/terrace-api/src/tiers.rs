@@ -1,6 +1,7 @@
-//! Tiers in the statistics: one row each, from DRAM down.
+//! Tiers: rows of the statistics, from DRAM down, and what `terrace tier` tells of a file or device.
 
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The kind of storage of a tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,4 +104,105 @@ pub struct DeviceCounts {
     pub dram_bytes: u64,
     /// [`SERVING`], [`SCANNING`], or `off: ` and the reason.
     pub state: String,
+}
+
+/// Name and version of [`TierReport`]. JSON with another value is an error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Schema {
+    /// This one.
+    #[default]
+    #[serde(rename = "terrace.tier.v1")]
+    V1,
+}
+
+/// What stands on a file or block device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetState {
+    /// A tier.
+    Tier,
+    /// It does not exist yet.
+    #[default]
+    Missing,
+    /// Nothing.
+    Empty,
+    /// Something that is not terrace's.
+    Foreign,
+    /// A tier without a sound superblock.
+    Damaged,
+    /// The tier of another version of terrace.
+    Layout,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// Whether the directory of a tier is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceState {
+    /// It is.
+    There,
+    /// Another directory has its path now.
+    Replaced,
+    /// Nothing has its path now: it was removed, renamed, or is not mounted.
+    Gone,
+}
+
+/// One file or block device, as `terrace tier show --json` and `terrace tier list --json` tell it, one object a line.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierReport {
+    /// The format.
+    pub schema: Schema,
+    /// The file or device.
+    pub path: PathBuf,
+    /// What is on it.
+    pub state: TargetState,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Whether an instance uses it.
+    pub in_use: bool,
+    /// That instance's supervisor; none: not in use, or not to be seen.
+    pub pid: Option<i32>,
+    /// Where that instance serves; likewise.
+    pub mnt: Option<PathBuf>,
+    /// The tier; none: there is none.
+    pub tier: Option<TierFacts>,
+}
+
+/// What a tier says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierFacts {
+    /// Its identity, new at each format.
+    pub id: String,
+    /// The directory whose pages it holds.
+    pub source: PathBuf,
+    /// Whether that is still there.
+    pub source_state: SourceState,
+    /// When it was formatted, seconds since 1970.
+    pub created: u64,
+    /// When an instance last began or ended to use it, seconds since 1970.
+    pub used: u64,
+    /// Whether its last user closed it in order.
+    pub clean: bool,
+    /// Storage for pages, bytes.
+    pub capacity_bytes: u64,
+    /// Size of a region, bytes.
+    pub region_bytes: u64,
+    /// Number of regions.
+    pub regions: u32,
+    /// What is in it; none: not counted, by `list` or because it is in use.
+    pub content: Option<TierContent>,
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierContent {
+    /// Files of which there are pages.
+    pub files: u64,
+    /// Pages.
+    pub pages: u64,
+    /// The pages' content, bytes.
+    pub bytes: u64,
+    /// Pages that are damaged, which the next mount leaves out.
+    pub pages_damaged: u64,
 }

@@ -50,6 +50,9 @@ pub enum Command {
     Check(Place),
     /// Change the memory limit of a live mount
     Resize(Resize),
+    /// Show and empty tiers on devices
+    #[command(subcommand)]
+    Tier(Tier),
     /// Print the man page or shell completions
     Generate(Generate),
 }
@@ -239,6 +242,53 @@ pub struct Resize {
     /// The new limit, for example 2GiB
     #[arg(value_name = "SIZE")]
     pub size: String,
+}
+
+/// `terrace tier`.
+#[derive(Debug, Subcommand)]
+pub enum Tier {
+    /// List the tiers that the configuration and running instances name, and those given
+    List(TierList),
+    /// Show whose tier a file or block device is, and what is in it
+    Show(TierShow),
+    /// Empty a tier that is not in use; it stays the tier of its source, and keeps its space
+    Drop(TierDrop),
+}
+
+/// `terrace tier list`.
+#[derive(Debug, Args)]
+pub struct TierList {
+    /// Files and block devices, and directories with files
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+}
+
+/// `terrace tier show`.
+#[derive(Debug, Args)]
+pub struct TierShow {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier drop`.
+#[derive(Debug, Args)]
+pub struct TierDrop {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    pub yes: bool,
 }
 
 /// `terrace generate`.

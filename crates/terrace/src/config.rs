@@ -115,6 +115,9 @@ pub struct Tier {
     pub miss: Option<Duration>,
     /// Compressed DRAM.
     pub compressed: Compressed,
+    /// Cost of a read of the tier on a device, likewise.
+    #[serde(skip)]
+    pub device_read: Option<Duration>,
     /// Files or block devices below DRAM.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<Device>,
@@ -309,7 +312,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Takes the costs of the device below `src` from the file that `tier.probe` names, if it names one.
+    /// Takes the costs of the device below `src`, and of that of the tier, from the file that `tier.probe` names, if it names one.
     pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());
@@ -317,6 +320,9 @@ impl Config {
         self.tier.miss = measured::miss(&self.tier.probe, src)?;
         if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
             eprintln!("{}", measured::unknown(&self.tier.probe, src));
+        }
+        if let Some(device) = self.tier.device.first() {
+            self.tier.device_read = measured::miss(&self.tier.probe, device.measured_at())?;
         }
         Ok(())
     }

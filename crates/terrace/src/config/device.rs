@@ -46,6 +46,16 @@ impl Default for Device {
     }
 }
 
+impl Device {
+    /// A path on its file system: that of the file, or, if that does not exist yet, its directory.
+    pub fn measured_at(&self) -> &Path {
+        match self.path.exists() {
+            true => &self.path,
+            false => self.path.parent().unwrap_or(Path::new("/")),
+        }
+    }
+}
+
 /// Checks the entries; an error names the key.
 pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
     let wrong = |key, why: String, cure: String| Err(InvalidValue::new(key, why, cure));
