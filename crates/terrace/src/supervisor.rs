@@ -29,6 +29,7 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 use rustix::process::Pid;
+use terrace_engine::device::target::Target;
 
 use self::channel::Channel;
 use crate::config::Config;
@@ -68,6 +69,8 @@ pub struct Shared {
     pub kind: Kind,
     /// The memory files.
     pub memory: Memory,
+    /// The tier on a device, locked.
+    pub tier: Option<Target>,
     /// /dev/fuse.
     pub fuse: OwnedFd,
     /// The mount's device, major and minor, if the kernel's table had it.
@@ -159,8 +162,10 @@ pub fn keep(mut task: Task) -> Result<()> {
 ///
 /// Where something may be lost the directory stays: it tells what, to the command that waits or to the next `terrace mount`.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
-    let Shared { place, fuse, mount_dev, kept, instance, .. } = shared;
+    let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;
     drop(fuse);
+    // Whoever sees that the instance is gone may use its tier.
+    drop(tier);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     setup::close_all_but(&kept);
     if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {

@@ -5,6 +5,7 @@
 //!   superblock   whose device it is, how it is divided, whether it was left clean
 //!   format       regions, batches, keys: bytes only
 //!   medium       one device: reads, writes, flush
+//!   target       a file or block device, opened and checked before the mount is made
 //! ```
 //! Nothing here knows the state of the engine. The rules that a writer keeps are at the top of [`scan`].
 
@@ -15,6 +16,7 @@ pub mod scan;
 #[cfg(any(test, feature = "testing"))]
 mod sim;
 pub mod superblock;
+pub mod target;
 
 pub use format::{BATCH_PAGES_MAX, Batch, Before, DATA_AT, Filling, Geometry, RECORDS_MAX, Record, TierId};
 pub use medium::{FileMedium, Medium, ReadPiece};

@@ -1,5 +1,6 @@
 //! Gathers the output of `terrace stat`.
 
+use super::tiers;
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
@@ -9,6 +10,13 @@ use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
+    let mut stats = counted(cx, rings);
+    stats.tiers = tiers::rows(&stats, None, cx.uptime_ms());
+    stats
+}
+
+/// All but what follows from it.
+fn counted(cx: &Context, rings: &Rings) -> Stats {
     let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
     let now_ms = cx.uptime_ms();
     let fast = rings.totals();
@@ -67,6 +75,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
             inserted: c.inserted,
         },
         compressed: state.compressed.as_ref().map(|tier| tier.stats(tier_hits)),
+        tiers: Vec::new(),
         writeback: Writeback {
             dirty: dirty.dirty,
             dirty_bytes: dirty.dirty * PAGE_SIZE as u64,

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
-use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
+use terrace_engine::{
+    CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock,
+};
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
 use super::reserve;
@@ -20,9 +23,9 @@ use crate::supervisor::Shared;
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates them, in the supervisor.
-    pub fn create(config: &Config) -> io::Result<Memory> {
-        SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
+    /// Creates them, in the supervisor; `tier`: the tier on a device, whose index is a part of them.
+    pub fn create(config: &Config, tier: Option<&Target>) -> io::Result<Memory> {
+        SegmentHandles::create(&engine_config(config, tier)).map(|handles| Memory(Arc::new(handles)))
     }
 
     /// Memory that they have, bytes.
@@ -44,10 +47,10 @@ impl Memory {
     }
 }
 
-/// An engine over the memory files.
-pub fn start(config: &Config, memory: &Memory) -> io::Result<Arc<Engine>> {
+/// An engine over the memory files, and the tier on a device.
+pub fn start(config: &Config, memory: &Memory, tier: Option<&Target>) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
-    let config = engine_config(config);
+    let config = engine_config(config, tier);
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
 }
@@ -163,8 +166,27 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     }
 }
 
+/// The tier on a device likewise; `target` is open as long as the supervisor lives.
+fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
+    let (config, superblock) = (tier.device.first()?, &target.superblock);
+    let geometry = superblock.geometry;
+    Some(DeviceConfig {
+        name: config.name.clone(),
+        fd: target.fd.as_raw_fd(),
+        bytes: geometry.bytes(),
+        region_bytes: geometry.region_bytes().into(),
+        regions: geometry.regions(),
+        tier_id: superblock.id.0,
+        clean: superblock.clean,
+        fresh: target.fresh,
+        write_budget: config.write_budget.map(|size| size.0),
+        rated_writes: config.rated_writes.map(|size| size.0),
+        read_ns: tier.device_read.map(|read| read.as_nanos() as u64),
+    })
+}
+
 /// The engine's view of the configuration.
-fn engine_config(config: &Config) -> EngineConfig {
+fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.0,
         policy: config.policy.clone(),
@@ -180,6 +202,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             IoEngine::Blocking => IoKind::Blocking,
         },
         compressed: compressed_config(&config.tier),
+        device: tier.and_then(|target| device_config(&config.tier, target)),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
         ..EngineConfig::default()
@@ -192,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_engines() {
-        let ours = engine_config(&Config::default());
+        let ours = engine_config(&Config::default(), None);
         assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
         assert_eq!(namespace_config(&Config::default()).layout, DurableLayout::default());
     }
