@@ -38,6 +38,7 @@ mod run;
 mod size;
 mod stat;
 mod supervisor;
+mod sweep;
 mod sys;
 mod top;
 mod trace;
