@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// Where circles are left for now, and why. A circle within one of these is not told.
-const NOT_YET: &[(&str, &str)] = &[
-    ("crates/terrace-preload/src", "a read and what it does about a miss"),
-];
+const NOT_YET: &[(&str, &str)] = &[("crates/terrace-preload/src", "a read and what it does about a miss")];
 
 /// A module: of a file, or inline.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ pub mod targets;
 pub mod trees;
 
 use crate::machine;
-use crate::{output, raw, signals};
+use crate::{raw, signals};
 use cleanup::Cleanup;
 use harness::Harness;
 use plan::{Planned, estimate, minutes};
@@ -68,7 +68,7 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
     let judged = targets::judge(&spec, &results.runs);
     summary::write(&options.file, &spec, &out, &results, &judged)?;
-    output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&judged)))?;
+    terrace_output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&judged)))?;
     Ok(code.max(i32::from(judged.iter().any(|target| !target.is_met()))))
 }
 

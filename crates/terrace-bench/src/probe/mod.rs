@@ -12,8 +12,7 @@ mod run;
 mod table;
 mod target;
 
-use crate::progress::Progress;
-use crate::{machine, output, signals};
+use crate::{machine, signals};
 use clap::Args;
 use run::Load;
 use std::io;
@@ -21,6 +20,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use target::{Target, Way};
 use terrace_api::device_profile::{Cell, Device, DeviceProfile, Machine, Op, SCHEMA};
+use terrace_output::{Progress, print, write_whole};
 
 const MIB: u64 = 1 << 20;
 /// Time to start and end a measurement beside the measured time, until it is known.
@@ -79,10 +79,10 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     session.progress.clear();
     if let Some(out) = &options.out {
-        output::write_whole(out, &format!("{}{}", head(out), probe.text()))?;
+        write_whole(out, &format!("{}{}", head(out), probe.text()))?;
     }
     let text = if options.json { serde_json::to_string(&probe)? + "\n" } else { table::of(&probe) };
-    output::print(&text)?;
+    print(&text)?;
     Ok(0)
 }
 
