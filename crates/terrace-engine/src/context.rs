@@ -205,6 +205,11 @@ impl Context {
         self.counters.compressed_hits.load(Ordering::Relaxed) + clients.compressed_hits
     }
 
+    /// Pages read from the device, clients' reads given.
+    pub(crate) fn device_hits(&self, clients: &ReadTotals) -> u64 {
+        self.counters.device_hits.load(Ordering::Relaxed) + clients.device_hits
+    }
+
     /// Frames that the pool may hold now.
     pub(crate) fn pool_frames(&self) -> u32 {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32

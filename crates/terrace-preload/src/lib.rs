@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
-//! | [`read`], [`miss`], [`buffer`] | hits; own misses and fills; bad addresses |
+//! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
+//! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
 //! | [`next`], [`sys`], [`local`] | the real functions, raw system calls, thread-local state |
 //!
@@ -18,6 +19,8 @@ compile_error!("the preload path knows the system calls and the calling conventi
 
 mod buffer;
 mod connection;
+mod file;
+mod fill;
 mod helper;
 mod hooks;
 mod local;

@@ -7,14 +7,15 @@
 //! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
 
 use crate::connection;
-use crate::read::{File, FromTier};
+use crate::file::File;
+use crate::fill::{FromTier, claim, is_serving, offer};
 use crate::source::{self, Source};
 use crate::sys::{self, count};
 use libc::iovec;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
 use terrace_shm::protocol::slot;
-use terrace_shm::ring::{PageFill, Ring, SLOTS_MAX};
+use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::{BLOCK_PAGES, PAGE_SIZE};
 
 /// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
@@ -316,41 +317,4 @@ impl Batch<'_> {
             connection::check_ring(has_read && states().all(|s| s == slot::CLAIMED));
         }
     }
-}
-
-/// Asks the daemon for a frame for a page: a fill without content.
-pub fn ask_for(file: &File, ring: &Ring, page: u64) {
-    let Some(slot) = is_serving(file).then(|| claim(ring, file)).flatten() else { return };
-    // Of a page that is not absent nothing was seen that the daemon would look at.
-    offer(ring.fill(slot.into()), file, page, PageVersion { identity: 0, clock: 0 }, 0);
-}
-
-/// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
-fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
-    d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
-    d.page.store(page, Ordering::Relaxed);
-    d.seen.store(seen.identity, Ordering::Relaxed);
-    d.clock.store(seen.clock, Ordering::Relaxed);
-    d.len.store(len as u64, Ordering::Relaxed);
-    slot::ready(&d.state);
-}
-
-/// False while the daemon stops: nobody takes fills then.
-fn is_serving(file: &File) -> bool {
-    file.world.segment.header().serving.load(Ordering::Relaxed) != 0
-}
-
-/// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that
-/// adjacent pages mostly get adjacent slots.
-fn claim(ring: &Ring, file: &File) -> Option<u8> {
-    static START: AtomicU64 = AtomicU64::new(0);
-    let slots = ring.slots();
-    let next = &file.local.next_slot;
-    if next.get() == 0 {
-        next.set(1 + START.fetch_add(16, Ordering::Relaxed) as u32 % 1024);
-    }
-    let start = next.get() as usize;
-    let found = (start..start + slots).find(|&i| slot::claim(&ring.fill(i % slots).state))?;
-    next.set((found % slots) as u32 + 1);
-    Some((found % slots) as u8)
 }

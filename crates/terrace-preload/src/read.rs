@@ -3,19 +3,15 @@
 //! Every function here answers `None` for "nothing was done: make the real call", or what the call returns: bytes, or
 //! -errno.
 
-use crate::local::{Local, local};
-use crate::sys::{self, Ret, count};
+use crate::file::File;
+use crate::fill::FromTier;
+use crate::sys::{self, Ret};
 use crate::table::{self, Class, UNKNOWN};
-use crate::{buffer, connection, miss};
+use crate::{buffer, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome};
-use terrace_shm::codec::{Page, Unpack};
-use terrace_shm::ring::Ring;
-use terrace_shm::trace::Span;
-use terrace_shm::unzstd::unzstd;
-use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
 const READ_MAX: usize = 0x7fff_f000;
@@ -26,87 +22,7 @@ const SCAN_STREAK: u32 = 2;
 /// Vectors of one call that are looked at.
 const VECTORS_MAX: c_int = 1024;
 
-/// What a read works on.
-#[derive(Debug, Clone, Copy)]
-pub struct File<'a> {
-    pub fd: c_int,
-    pub class: Class,
-    pub slot: &'a ObjectSlot,
-    pub world: &'static connection::World,
-    pub local: &'a Local,
-}
-
-impl File<'static> {
-    #[inline]
-    fn new(fd: c_int, class: Class) -> Option<Self> {
-        let local = local();
-        if local.vforked() {
-            return None;
-        }
-        let world = connection::world()?;
-        Some(File { fd, class, slot: world.segment.object(class.slot()), world, local })
-    }
-}
-
-/// What a client does about pages from the compressed tier: counts them, and asks for a frame for those that were read there before.
-#[derive(Debug)]
-pub struct FromTier<'a>(pub &'a File<'a>);
-
-impl Unpack for FromTier<'_> {
-    #[cold]
-    fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
-        unzstd(bytes, out, self.0.local.stripe())
-    }
-    #[cold]
-    fn served(&mut self, page: u64, before: u8) {
-        let Some(ring) = connection::ring() else { return };
-        count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
-        // Once, when it gets there: asking is not free, and promoting takes a while.
-        if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
-            miss::ask_for(self.0, ring, page);
-        }
-    }
-}
-
 impl File<'_> {
-    #[inline]
-    pub fn count_hit(&self, offset: u64, n: usize) {
-        if n > 0
-            && let Some(ring) = connection::ring()
-        {
-            let c = ring.counters(self.local.stripe());
-            count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
-            count(&c.hit_bytes, n as u64);
-            if self.is_traced() {
-                self.trace(ring, offset, n, false);
-            }
-        }
-    }
-    /// Somebody records a trace of the mount. The word lies on a line that a look at the index has loaded.
-    #[inline]
-    pub fn is_traced(&self) -> bool {
-        self.world.segment.header().tracing.load(Ordering::Relaxed) != 0
-    }
-    /// Leaves word of a read for the recorder.
-    #[cold]
-    pub fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
-        let page = offset / PAGE_SIZE as u64;
-        let pages = (offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE);
-        ring.lane(self.local.stripe()).push(Span {
-            object: self.slot.id.load(Ordering::Relaxed),
-            page,
-            pages: u16::try_from(pages).unwrap_or(u16::MAX),
-            miss,
-            at_ns: sys::now_ns(),
-        });
-    }
-    #[cold]
-    fn count_fallback(&self) {
-        if let Some(ring) = connection::ring() {
-            count(&ring.counters(self.local.stripe()).fallbacks, 1);
-        }
-    }
-
     /// Reads at `offset`, as far as the preload path gets. None: not at all.
     #[inline]
     unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {

@@ -9,10 +9,10 @@ use serde::Serialize;
 use terrace_policy::Evict;
 
 use crate::opt::Opt;
-use crate::progress::Progress;
 use crate::sim::{Mode, run_ids};
 use crate::trace::Trace;
 use crate::yardsticks::{build, canonical, names};
+use terrace_output::Progress;
 
 /// The bound that only the simulator can reach.
 pub const OPT: &str = "opt";
@@ -169,7 +169,7 @@ pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<
 }
 
 /// `compute` of all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at once: nothing is half written
-/// (see [`crate::output::write_whole`]).
+/// (see [`terrace_output::write_whole`]).
 pub fn each_on_all_cores<J: Sync, C: Send>(
     trace: &str,
     jobs: &[J],

@@ -4,11 +4,11 @@ use serde::Serialize;
 use terrace_policy::NAMES;
 
 use crate::cells::{Cell, Job, OPT, SAMPLED, Size, compute_all, known};
-use crate::progress::Progress;
 use crate::ranking::{Bounds, percent, ranking};
 use crate::sim::Mode;
 use crate::trace::Trace;
 use crate::yardsticks::names;
+use terrace_output::Progress;
 
 /// Share above the optimum that the default policy may have on average.
 const ABOVE_MAX: f64 = 0.255;

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::cells::{Job, Size, compute_all, known};
 use crate::gates::{Gate, Group};
-use crate::progress::Progress;
 use crate::reference::no_reference;
 use crate::sim::Mode;
 use crate::trace::Trace;
+use terrace_output::Progress;
 
 const REFERENCE: &str = "reference_linux_6.1.csv";
 /// How far a miss ratio may be from the kernel's.

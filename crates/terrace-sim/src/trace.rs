@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use terrace_api::capture::{Format, Options, Reader};
 
 use crate::opt::next_uses;
-use crate::progress::Progress;
 use crate::sim::Ids;
+use terrace_output::Progress;
 
 /// Requests between two looks at the progress line.
 const STRETCH: usize = 1 << 18;

@@ -154,6 +154,7 @@ fn curves() {
         "mrc --trace a.u64 --samples 1000 --exact --json --plot m.html",
     ))
     .unwrap();
+    assert_eq!(json["schema"], "terrace-sim.mrc.v1", "not that of `terrace stat --mrc`, whose shape differs");
     assert!(json["traces"][0]["error_mean"].as_f64().unwrap() < 0.03, "{json}");
     assert!(dir.path().join("m.html").exists());
     assert!(done(dir.path(), "mrc --trace a.u64").contains("100.00 % of the pages sampled"));

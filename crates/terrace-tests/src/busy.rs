@@ -6,8 +6,7 @@
 //! pages go down, come back and are given up all the time, the test's among them. That they did is judged by the instance's counters.
 
 use crate::exec::write_big;
-use crate::process::{self, Background};
-use crate::rig::{Rig, Side, helper};
+use crate::process::{self, Background, helper};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use terrace_api::stats::StatReport;
@@ -40,6 +39,13 @@ pub fn prepare(dir: &Path) {
 /// Puts the presser before a command under `terrace run`: it goes with the command.
 pub fn beside(command: &mut Command, dir: &Path) {
     command.arg(helper("presser")).arg(file(dir)).arg("--");
+}
+
+/// The presser of the file in a directory.
+pub fn presser(dir: &Path) -> Command {
+    let mut command = Command::new(helper("presser"));
+    command.arg(file(dir)).stdin(Stdio::null());
+    command
 }
 
 /// What an instance's tier has done.
@@ -96,35 +102,30 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Starts it, and waits until the tier has its hands full.
+    /// Starts a [`presser`] of the mount that this terraced serves, and waits until the tier has its hands full.
     #[track_caller]
-    pub fn start(rig: &Rig) -> Pressure {
-        let mut command = Command::new(helper("presser"));
-        if rig.side() == Side::Fast {
-            rig.through_preload(&mut command);
-        }
-        command.arg(file(rig.at())).stdin(Stdio::null());
-        let process = Background::new(&mut command);
+    pub fn start(presser: &mut Command, terraced: i32, stat: impl Fn() -> StatReport) -> Pressure {
+        let process = Background::new(presser);
         let mut before = Work::default();
         let busy = process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
-            before = Work::of(&rig.stat());
+            before = Work::of(&stat());
             before.is_more_than(Work::default())
         });
-        assert!(busy, "the tier does not get busy: {before:?}, {:?}", rig.stat());
-        Pressure { process, terraced: rig.terraced(), before }
+        assert!(busy, "the tier does not get busy: {before:?}, {:?}", stat());
+        Pressure { process, terraced, before }
     }
 
     /// Ends it. It must have found nothing wrong, and the tier must have been busy until now: a terraced that has followed one that
     /// was killed has to get so again.
     #[track_caller]
-    pub fn stop(mut self, rig: &Rig) {
-        let before = if rig.terraced() == self.terraced { self.before } else { Work::default() };
+    pub fn stop(mut self, terraced: i32, stat: impl Fn() -> StatReport) {
+        let before = if terraced == self.terraced { self.before } else { Work::default() };
         let mut now = before;
         process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
-            now = Work::of(&rig.stat());
+            now = Work::of(&stat());
             now.is_more_than(before)
         });
-        assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {:?}", rig.stat());
+        assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {:?}", stat());
         now.judge();
         let ended = self.process.wait(std::time::Duration::ZERO);
         assert!(ended.is_none(), "the presser ended: {ended:?}");

@@ -2,8 +2,8 @@
 
 use crate::exec;
 use crate::gen_ops::{Ops, interleave};
-use crate::process;
-use crate::rig::{Rig, helper, workspace};
+use crate::process::{self, helper};
+use crate::rig::{Rig, workspace};
 use crate::rng::Rng;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,9 +2,17 @@
 
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terrace_testkit::wait::asking_every;
+
+/// A program of this crate, beside the running test.
+pub fn helper(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this program");
+    let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|p| p.exists());
+    found.unwrap_or_else(|| panic!("{name} is not built: run the tests through cargo"))
+}
 
 /// What a program left: its status and all that it printed.
 #[derive(Debug)]

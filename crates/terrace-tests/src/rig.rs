@@ -93,13 +93,6 @@ fn is_memory(dir: &Path) -> bool {
     }
 }
 
-/// A program of this crate, beside the running test.
-pub fn helper(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("the path of this program");
-    let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|p| p.exists());
-    found.unwrap_or_else(|| panic!("{name} is not built: run the tests through cargo"))
-}
-
 /// A fresh directory, removed at the end when the test went well.
 #[derive(Debug)]
 pub struct TestDir(PathBuf);
@@ -289,7 +282,11 @@ impl Rig {
         );
         if busy::wanted() {
             *self.pressure.lock().expect("held for moments only") = None;
-            let pressure = Pressure::start(self);
+            let mut presser = busy::presser(&self.at);
+            if self.side == Side::Fast {
+                self.through_preload(&mut presser);
+            }
+            let pressure = Pressure::start(&mut presser, self.terraced(), || self.stat());
             *self.pressure.lock().expect("held for moments only") = Some(pressure);
         }
     }
@@ -457,7 +454,7 @@ impl Rig {
     #[track_caller]
     fn judge_tier(&self) {
         if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
-            pressure.stop(self);
+            pressure.stop(self.terraced(), || self.stat());
         }
         if self.side == Side::Run && busy::wanted() {
             self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).judge();

@@ -1,8 +1,8 @@
 //! Starting and judging the processes of a verifying stress (`verifier`).
 
 use crate::pages::Ledger;
-use crate::process::Background;
-use crate::rig::{Rig, helper};
+use crate::process::{Background, helper};
+use crate::rig::Rig;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use terrace_tests::amount;
-use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Chaos, Rig, Side, SmallDisk, Trouble, helper};
+use terrace_tests::process::{self, Background, helper};
+use terrace_tests::rig::{Chaos, Rig, Side, SmallDisk, Trouble};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::storm::{full, names};
 

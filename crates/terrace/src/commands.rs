@@ -77,7 +77,7 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
         return detach(args);
     }
     let path = mountpoint::absolute(mnt).map_err(|err| missing(mnt, &err))?;
-    if mountpoint::is_dead(&path) {
+    if instance::is_dead_at(&path) {
         data_loss::clear(&path, &mut std::io::stderr())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -217,7 +217,7 @@ pub fn has_died(instance: &Instance) -> bool {
 pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
     let path = mountpoint::absolute(mnt).map_err(|err| missing(mnt, &err))?;
     let name = mnt.display();
-    if mountpoint::is_dead(&path) {
+    if instance::is_dead_at(&path) {
         let cure = format!("clear it with `terrace umount {name}` or mount again");
         return Err(Failure::new(name, "its daemon died, with its supervisor", cure));
     }

@@ -14,11 +14,13 @@
 mod answers;
 mod engine;
 mod memory;
+mod mount_path;
 mod orphan_fds;
 mod record;
 mod recording;
 mod reserve;
 mod stop;
+mod thread;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -37,6 +39,7 @@ pub use engine::Memory;
 use memory::Guard;
 use orphan_fds::OrphanFds;
 use stop::Stopper;
+use thread::thread;
 
 /// Exit status after an error while serving: the supervisor starts another terraced.
 const EXIT_FAILED: i32 = 1;
@@ -128,7 +131,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let engine = engine::start(&shared.config, &shared.memory, shared.tier.as_ref())
         .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
-    let mount_path = engine::fuse(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
+    let mount_path = mount_path::connect(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
@@ -209,10 +212,6 @@ fn panic_when_there(path: &std::path::Path) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{PANIC_AT} asked for it");
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
 /// The supervisor's work, done here if the supervisor is dead.

@@ -91,11 +91,11 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
     let mut dead = instance::recorded_at(mnt);
     dead.retain(|(instance, _)| !instance.is_alive());
-    if dead.is_empty() && crate::mountpoint::is_dead(mnt) {
+    if dead.is_empty() && instance::is_dead_at(mnt) {
         let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
     }
     // Mounts can lie on each other: a dead one may have been mounted over.
-    while crate::mountpoint::is_dead(mnt) {
+    while instance::is_dead_at(mnt) {
         mounts::clear(mnt).map_err(|err| {
             Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
         })?;

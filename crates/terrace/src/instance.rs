@@ -23,7 +23,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::mounts;
 use crate::sys;
@@ -48,10 +47,6 @@ pub struct Instance {
 
 /// How long others may hold a new instance's lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
-/// How long the next run on the same directory reports losses of the last one.
-const TOLD_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// A directory that is not locked and has no description after this time never gets one.
-const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The lock of a living instance; free when its last process is gone.
 #[derive(Debug)]
@@ -67,7 +62,7 @@ impl Instance {
         Instance::create_in(&parent).map_err(fail)
     }
 
-    fn create_in(parent: &Path) -> io::Result<(Instance, Lock)> {
+    pub(crate) fn create_in(parent: &Path) -> io::Result<(Instance, Lock)> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let dir = parent.join(format!("{}.{began:x}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
@@ -137,21 +132,8 @@ impl Instance {
         locked && self.info().is_none_or(runs)
     }
 
-    /// True if it died and has nothing to report: it was for one command and lost nothing, or died long ago;
-    /// or its mount point is gone; or it died before it had a description.
-    fn is_swept(&self) -> bool {
-        if self.is_alive() {
-            return false;
-        }
-        match self.info() {
-            Some(info) if info.kind == Kind::Run => data_loss::by(self).is_none() || self.age() > TOLD_WITHIN,
-            Some(info) => is_gone(&info.mnt),
-            None => self.age() > STARTED_WITHIN,
-        }
-    }
-
     /// Since its directory changed.
-    fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
         changed.ok().and_then(|then| then.elapsed().ok()).unwrap_or_default()
     }
@@ -239,19 +221,19 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
         .collect()
 }
 
-/// Removes the directories of dead instances that have nothing to report: those of `run`, and those whose
-/// mount point is gone. Directories of other mounts stay, so that the next `terrace mount` there reports lost
-/// data.
-pub fn sweep() {
-    for instance in all().iter().filter(|instance| instance.is_swept()) {
-        instance.remove();
+/// Whether a mount of terrace is here whose daemon died.
+///
+/// The instances' own records are asked first: the mount itself may not answer.
+pub fn is_dead_at(mnt: &Path) -> bool {
+    if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
+        return false;
     }
-}
-
-/// A mount point that is dead is not gone. It is not asked: it may never answer.
-fn is_gone(mnt: &Path) -> bool {
-    mounts::at(mnt).is_none()
-        && fs::symlink_metadata(mnt).is_err_and(|err| err.kind() == io::ErrorKind::NotFound)
+    let (alive, dead): (Vec<_>, Vec<_>) =
+        recorded_at(mnt).into_iter().partition(|(instance, _)| instance.is_alive());
+    match alive.is_empty() {
+        true => !dead.is_empty() || mounts::is_disconnected(mnt),
+        false => false,
+    }
 }
 
 /// Directories that may hold instances, best first.
@@ -294,9 +276,8 @@ fn is_ours(dir: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use terrace_api::instance::Dirty;
 
     #[test]
     fn the_lock_tells_the_living_from_the_dead() {
@@ -320,7 +301,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    fn info() -> Info {
+    /// A description.
+    pub(crate) fn info() -> Info {
         Info {
             schema: SCHEMA.to_owned(),
             pid: 1,
@@ -370,38 +352,6 @@ mod tests {
         assert!(!instance.is_alive(), "what is left of a killed process holds the lock");
         instance.write_info(&Info { pid_namespace: "pid:[1]".into(), ..nobody }).unwrap();
         assert!(instance.is_alive());
-    }
-
-    #[test]
-    fn what_died_before_it_said_anything_is_swept_after_a_while() {
-        let parent = tempfile::tempdir().unwrap();
-        let (instance, lock) = Instance::create_in(parent.path()).unwrap();
-        let long_ago = SystemTime::now() - 2 * STARTED_WITHIN;
-        let grow_old = || File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();
-        grow_old();
-        assert!(!instance.is_swept(), "it lives");
-        drop(lock);
-        assert!(instance.is_swept());
-        instance.write_info(&Info { kind: Kind::Mount, mnt: parent.path().into(), ..info() }).unwrap();
-        grow_old();
-        assert!(!instance.is_swept(), "it has to tell what was lost");
-        fs::remove_file(instance.path("info.json")).unwrap();
-        assert!(!instance.is_swept(), "it may just start");
-    }
-
-    #[test]
-    fn a_run_that_lost_something_is_swept_when_nobody_asks() {
-        let parent = tempfile::tempdir().unwrap();
-        let (instance, lock) = Instance::create_in(parent.path()).unwrap();
-        instance.write_info(&info()).unwrap();
-        drop(lock);
-        assert!(instance.is_swept());
-        let dirty = Dirty { bytes: 4096, files_total: 1, ..Dirty::default() };
-        data_loss::record(&instance, &dirty).unwrap();
-        assert!(!instance.is_swept());
-        let long_ago = SystemTime::now() - 2 * TOLD_WITHIN;
-        File::open(&instance.dir).unwrap().set_modified(long_ago).unwrap();
-        assert!(instance.is_swept());
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod run;
 mod size;
 mod stat;
 mod supervisor;
+mod sweep;
 mod sys;
 mod tier;
 mod top;

@@ -11,10 +11,11 @@ use crate::cli;
 use crate::commands;
 use crate::config::Config;
 use crate::error::{Failure, Result, reason};
-use crate::instance::{self, Kind};
+use crate::instance::Kind;
 use crate::mountpoint::{self, Place};
 use crate::mounts;
 use crate::supervisor::{self, Task};
+use crate::sweep::sweep;
 
 use options::Options;
 
@@ -33,7 +34,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     if args.fake {
         return Ok(ExitCode::SUCCESS);
     }
-    instance::sweep();
+    sweep();
     let place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
     // In the foreground the log says it, on the same terminal.

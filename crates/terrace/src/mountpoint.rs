@@ -81,21 +81,6 @@ pub fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Whether a mount of terrace is here whose daemon died.
-///
-/// The instances' own records are asked first: the mount itself may not answer.
-pub fn is_dead(mnt: &Path) -> bool {
-    if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
-        return false;
-    }
-    let (alive, dead): (Vec<_>, Vec<_>) =
-        instance::recorded_at(mnt).into_iter().partition(|(instance, _)| instance.is_alive());
-    match alive.is_empty() {
-        true => !dead.is_empty() || mounts::is_disconnected(mnt),
-        false => false,
-    }
-}
-
 fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
     let name = &src.display();
     let path = src.canonicalize().map_err(|err| match err.kind() {
@@ -141,7 +126,7 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
         }
         _ => Failure::new(name, reason(err), "name a directory this user can reach"),
     })?;
-    if is_dead(&path) {
+    if instance::is_dead_at(&path) {
         return Ok(path); // Cleared by the caller. Asked first: the mount itself may never answer.
     }
     match path.metadata() {

@@ -14,10 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
-pub use table::{Entry, Layer, at, below, layer, own_table, table, table_of};
-
-/// The type a terrace mount has in /proc/mounts.
-pub const FSTYPE: &str = "fuse.terrace";
+pub use table::{Entry, FSTYPE, Layer, at, below, layer, own_table, table, table_of};
 
 /// Opens /dev/fuse.
 pub fn open_fuse() -> io::Result<OwnedFd> {
@@ -67,7 +64,9 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
         How::Forced { lazy: true } => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(mnt, flags) {
-        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, how),
+        Err(rustix::io::Errno::PERM) => {
+            fusermount::unmount(mnt, matches!(how, How::Lazy | How::Forced { lazy: true }))
+        }
         done => Ok(done?),
     }
 }
@@ -113,7 +112,7 @@ pub fn clear(mnt: &Path) -> io::Result<()> {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
     }
     match rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH) {
-        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, How::Lazy),
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mnt, true),
         done => Ok(done?),
     }
 }

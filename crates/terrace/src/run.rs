@@ -8,6 +8,7 @@
 
 mod command;
 mod preload;
+mod supervised;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,11 +28,12 @@ use crate::instance::{self, Info, Instance, Kind};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
 use crate::stat;
-use crate::supervisor::channel::{self, Channel, Event, Poll};
 use crate::supervisor::{self, Task};
+use crate::sweep::sweep;
 use crate::sys;
 
 use command::Outcome;
+use supervised::Supervisor;
 
 /// How long the daemon may take to end after the command.
 const END_WITHIN: Duration = Duration::from_secs(60);
@@ -44,7 +46,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let mut config = Config::load(&args.tuning)?;
     let library = if args.no_preload { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
-    instance::sweep();
+    sweep();
     let place = Place::for_run(&args.on)?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory);
@@ -68,29 +70,6 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor);
     let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
-}
-
-/// The supervisor's state, as known here.
-struct Supervisor {
-    line: Channel,
-    /// It said that the instance ended in order.
-    done: bool,
-}
-
-impl Supervisor {
-    /// Its next word, waited for; false when there is nothing more to come.
-    fn hear(&mut self) -> bool {
-        match self.line.hear() {
-            Poll::End => return false,
-            Poll::Nothing => {}
-            Poll::Line(line) => match channel::parse(&line) {
-                Some(Event::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
-                Some(Event::Done) => self.done = true,
-                _ => {}
-            },
-        }
-        true
-    }
 }
 
 fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {

@@ -19,86 +19,26 @@ mod aborter;
 pub mod channel;
 mod crashes;
 mod setup;
+mod shared;
 mod shortage;
 mod stuck;
 mod watch;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use rustix::mount::MountFlags;
 use rustix::process::Pid;
-use terrace_engine::device::target::Target;
 
 use self::channel::Channel;
-use crate::config::Config;
-use crate::daemon::Memory;
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
-use crate::instance::{self, Instance, Kind};
-use crate::mountpoint::Place;
+use crate::instance;
 use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
+pub use setup::Task;
+pub use shared::{EXIT_LOST, EXIT_REFUSED, Shared};
 pub use shortage::{Kills, Shortage};
 use watch::{Ended, Watch};
-
-/// What a supervisor is to do.
-#[derive(Debug)]
-pub struct Task {
-    /// Source and mount point.
-    pub place: Place,
-    /// All settings.
-    pub config: Config,
-    /// For everybody or for one command.
-    pub kind: Kind,
-    /// Read-only, noatime, ...
-    pub flags: MountFlags,
-    /// To the command that started it; none in the foreground.
-    pub starter: Option<Channel>,
-}
-
-/// What terraced inherits from its supervisor, at its first start and at every other.
-#[derive(Debug)]
-pub struct Shared {
-    /// Source and mount point.
-    pub place: Place,
-    /// All settings.
-    pub config: Config,
-    /// For everybody or for one command.
-    pub kind: Kind,
-    /// The memory files.
-    pub memory: Memory,
-    /// The tier on a device, locked.
-    pub tier: Option<Target>,
-    /// /dev/fuse.
-    pub fuse: OwnedFd,
-    /// The mount's device, major and minor, if the kernel's table had it.
-    pub mount_dev: Option<(u32, u32)>,
-    /// Where commands come in.
-    pub control: UnixListener,
-    /// Where clients of the preload path come in.
-    pub preload: OwnedFd,
-    /// To the supervisor: `ready`, or `failed LINE`.
-    pub news: Channel,
-    /// From the supervisor: a byte when terraced may begin to open and close descriptors.
-    pub go: OwnedFd,
-    /// Its directory.
-    pub instance: Instance,
-    /// Descriptors of the supervisor, which terraced leaves open.
-    pub kept: Vec<RawFd>,
-    /// The supervisor.
-    pub supervisor: Pid,
-    /// As the command was started with, which terraced keeps; see [`setup`].
-    pub oom_score_adj: Option<i32>,
-    /// Deaths for want of memory.
-    pub shortage: Shortage,
-}
-
-/// Exit status of a terraced that cannot start, after it said why.
-pub const EXIT_REFUSED: i32 = 3;
-/// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
-pub const EXIT_LOST: i32 = 4;
 
 /// A supervisor that was started in the background.
 #[derive(Debug)]
@@ -134,7 +74,7 @@ pub fn keep(mut task: Task) -> Result<()> {
     let starter = task.starter.take();
     if let Some(starter) = &starter {
         // What our command inherited is its caller's: a pipe that somebody reads to its end, for example.
-        setup::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
+        sys::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
     }
     let (shared, lock, heard) = match setup::prepare(task, starter.is_some()) {
         Ok(made) => made,
@@ -167,7 +107,7 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     // Whoever sees that the instance is gone may use its tier.
     drop(tier);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
-    setup::close_all_but(&kept);
+    sys::close_all_but(&kept);
     if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }

@@ -208,6 +208,22 @@ pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(all.filter(|fd| is_open(*fd)).collect())
 }
 
+/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes
+/// only when somebody answers, or when the connection is gone.
+pub fn close_all_but(kept: &[RawFd]) {
+    let is_fuse = |fd: &RawFd| is_fuse(Path::new("/proc/self"), *fd);
+    let open = open_descriptors().unwrap_or_else(|err| {
+        tracing::error!("what terraced had open stays open: {err}");
+        Vec::new()
+    });
+    let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
+    let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
+    for fd in connections.into_iter().chain(others) {
+        // SAFETY: whoever opened it is another process, or a dead one; the supervisor's own descriptors are all in `kept`.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
 fn is_open(fd: RawFd) -> bool {
     // SAFETY: used for one fcntl, which answers EBADF for a number that is not open.
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()

@@ -75,6 +75,6 @@ pub fn run(options: &Compare) -> io::Result<i32> {
         answer.refused.iter().for_each(|why| eprintln!("terrace-bench: refused, not averaged in: {why}"));
         answer.notices.iter().for_each(|notice| eprintln!("terrace-bench: {notice}"));
     }
-    crate::output::print(&show::show(&answer, options.format))?;
+    terrace_output::print(&show::show(&answer, options.format))?;
     Ok(0)
 }

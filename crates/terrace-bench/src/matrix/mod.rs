@@ -10,6 +10,7 @@ pub mod device;
 mod harness;
 pub mod load;
 pub mod numbers;
+mod options;
 pub mod plan;
 pub mod spec;
 mod summary;
@@ -18,59 +19,15 @@ pub mod targets;
 pub mod trees;
 
 use crate::machine;
-use crate::{output, raw, signals};
-use clap::Args;
+use crate::{raw, signals};
 use cleanup::Cleanup;
 use harness::Harness;
-use plan::Planned;
+use plan::{Planned, estimate, minutes};
 use spec::{LoadKind, Spec};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
-use std::time::Duration;
 
-/// Options of a matrix.
-#[derive(Clone, Debug, Args)]
-pub struct Matrix {
-    /// What to run; bench/*.toml are ready, bench/README.md lists the keys.
-    file: PathBuf,
-    /// Where results go [default: matrix-NAME].
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// Directory for the data and all that is set up, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp/terrace-bench")]
-    dir: PathBuf,
-    /// Go on with the results that are there; refused runs are made again.
-    #[arg(long)]
-    resume: bool,
-    /// Say what would be run, and run nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Only runs whose id ("system/load/pattern/jobs/repetition") contains this.
-    #[arg(long)]
-    only: Option<String>,
-    /// Seed of order and loads, instead of the file's.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// The terrace binary; by default the one beside this program.
-    #[arg(long)]
-    terrace: Option<PathBuf>,
-    /// Seconds to wait, before each run, until others leave the processors idle.
-    #[arg(long, default_value_t = 0)]
-    wait_quiet: u64,
-    /// Give the measured processes nearly all of the processors: for a machine that cannot be made quiet.
-    #[arg(long)]
-    favour: bool,
-    /// Go on without control groups and the right to drop caches, as an ordinary user: a demonstration, not a measurement.
-    #[arg(long)]
-    lenient: bool,
-    /// Keep the data files for the next run.
-    #[arg(long)]
-    keep: bool,
-    /// Where it is written down what is set up.
-    #[arg(long, hide = true, default_value = "/run/terrace-bench")]
-    state: PathBuf,
-}
+pub use options::Matrix;
 
 /// Runs a matrix; the exit code is 1 where a run was refused, a target missed, or the matrix interrupted.
 ///
@@ -110,8 +67,8 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     drop((harness, cleanup));
     let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
     let judged = targets::judge(&spec, &results.runs);
-    summary::write(options, &spec, &out, &results, &judged)?;
-    output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&judged)))?;
+    summary::write(&options.file, &spec, &out, &results, &judged)?;
+    terrace_output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&judged)))?;
     Ok(code.max(i32::from(judged.iter().any(|target| !target.is_met()))))
 }
 
@@ -121,16 +78,4 @@ fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {
         println!("{:5} {}", run.order, run.id);
     }
     systems::check_machine(spec)
-}
-
-/// What a run takes beside its warm-up and its measurement, until that is known.
-const BESIDE: Duration = Duration::from_millis(3000);
-
-fn estimate(runs: &[Planned<'_>]) -> Duration {
-    runs.iter().map(|run| Duration::from_secs(run.load.ramp_s + run.load.measure_s) + BESIDE).sum()
-}
-
-fn minutes(time: Duration) -> String {
-    let s = time.as_secs();
-    if s < 90 { format!("{s} s") } else { format!("{} min", s.div_ceil(60)) }
 }

@@ -6,6 +6,7 @@ use super::load::Load;
 use super::spec::{Access, LoadKind, Spec, SystemSpec};
 use crate::pages::mix;
 use fastrand::Rng;
+use std::time::Duration;
 
 /// One run to make.
 #[derive(Clone, Debug)]
@@ -105,6 +106,20 @@ fn systems_of<'a>(
     let mut runs: Vec<Planned<'a>> = spec.system.iter().map(of).collect();
     rng.shuffle(&mut runs);
     runs
+}
+
+/// What a run takes beside its warm-up and its measurement, until that is known.
+const BESIDE: Duration = Duration::from_millis(3000);
+
+/// How long these runs take.
+pub fn estimate(runs: &[Planned<'_>]) -> Duration {
+    runs.iter().map(|run| Duration::from_secs(run.load.ramp_s + run.load.measure_s) + BESIDE).sum()
+}
+
+/// A time in words.
+pub fn minutes(time: Duration) -> String {
+    let s = time.as_secs();
+    if s < 90 { format!("{s} s") } else { format!("{} min", s.div_ceil(60)) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What is put beside the raw results when a matrix has ended: its tables, and the page for people.
 
-use super::Matrix;
-use super::spec::{Spec, SystemSpec};
+use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, Judged};
 use crate::compare::sources::{self, Asked};
 use crate::compare::{Format, compare, show};
@@ -12,21 +11,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes README.md and report.html into `out`, which holds raw.jsonl.
+/// Writes README.md and report.html of the matrix of this file into `out`, which holds raw.jsonl.
 ///
 /// # Errors
 /// Files that cannot be written.
-pub fn write(
-    options: &Matrix,
-    spec: &Spec,
-    out: &Path,
-    results: &Results,
-    judged: &[Judged],
-) -> io::Result<()> {
+pub fn write(file: &Path, spec: &Spec, out: &Path, results: &Results, judged: &[Judged]) -> io::Result<()> {
     let raw = out.join("raw.jsonl");
     let held =
         if judged.is_empty() { String::new() } else { format!("## Targets\n\n{}\n", targets::table(judged)) };
-    let readme = format!("{}\n{held}{}", head(options, spec, results), tables(spec, &raw));
+    let readme = format!("{}\n{held}{}", head(file, spec, results), tables(spec, &raw));
     fs::write(out.join("README.md"), readme)?;
     if results.runs.iter().any(|run| run.refused.is_none()) {
         // One that has not run yet is no baseline.
@@ -37,7 +30,7 @@ pub fn write(
     Ok(())
 }
 
-fn head(options: &Matrix, spec: &Spec, results: &Results) -> String {
+fn head(file: &Path, spec: &Spec, results: &Results) -> String {
     let refused = results.runs.iter().filter(|run| run.refused.is_some()).count();
     let marked = results.runs.iter().filter(|run| !run.marks.is_empty()).count();
     let machines: String = results
@@ -56,7 +49,7 @@ fn head(options: &Matrix, spec: &Spec, results: &Results) -> String {
         "# {}\n\nMade by `terrace-bench matrix {}`: {} runs, {refused} refused, {marked} marked. All runs: `raw.jsonl`, its first line with machine and matrix; \
          pictures: `report.html`.\n\n{machines}",
         spec.name,
-        options.file.display(),
+        file.display(),
         results.runs.len(),
     )
 }
@@ -88,7 +81,7 @@ fn custom_metrics(spec: &Spec) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for load in &spec.load {
         // Of a command that tells an object of numbers, the usual ones are shown.
-        if load.kind != super::LoadKind::Command || load.regex.is_none() && load.metric == "value" {
+        if load.kind != LoadKind::Command || load.regex.is_none() && load.metric == "value" {
             return Vec::new();
         }
         if !names.contains(&load.metric_key()) {

@@ -12,15 +12,15 @@ mod run;
 mod table;
 mod target;
 
-use crate::progress::Progress;
-use crate::{machine, output, signals};
+use crate::{machine, signals};
 use clap::Args;
 use run::Load;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use target::{Target, Way};
-use terrace_api::device_profile::{Cell, Device, DeviceProfile, Machine, Op, RAM, SCHEMA};
+use terrace_api::device_profile::{Cell, Device, DeviceProfile, Machine, Op, SCHEMA};
+use terrace_output::{Progress, print, write_whole};
 
 const MIB: u64 = 1 << 20;
 /// Time to start and end a measurement beside the measured time, until it is known.
@@ -79,10 +79,10 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     session.progress.clear();
     if let Some(out) = &options.out {
-        output::write_whole(out, &format!("{}{}", head(out), probe.text()))?;
+        write_whole(out, &format!("{}{}", head(out), probe.text()))?;
     }
     let text = if options.json { serde_json::to_string(&probe)? + "\n" } else { table::of(&probe) };
-    output::print(&text)?;
+    print(&text)?;
     Ok(0)
 }
 
@@ -197,7 +197,7 @@ impl Session {
     fn lay_out(&mut self, target: &Target, wanted: &[u64]) -> io::Result<Vec<u64>> {
         let (largest, at_most) = (*wanted.last().expect("there is a smallest"), self.plan.layout_at_most);
         self.progress.now(|| format!("{}: {} MiB are laid out", target.name, largest / MIB));
-        let made = target.lay_out(largest, at_most)?;
+        let made = run::lay_out(target, largest, at_most)?;
         if signals::interrupted() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
         }
@@ -278,11 +278,6 @@ fn ours() -> u64 {
         })
         .iter()
         .sum()
-}
-
-/// What an entry of [`RAM`] is called for people.
-fn title(name: &str) -> &str {
-    if name == RAM { "memory" } else { name }
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! One measurement: fio at random offsets of a target's file, for a given time.
 
-use super::target::{Target, Way};
+use super::target::{Target, Way, with_name};
 use crate::fio::{self, Report};
 use crate::signals::interrupted;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use terrace_api::device_profile::{Cell, Op};
@@ -72,12 +73,16 @@ pub fn measure(target: &Target, load: &Load) -> io::Result<Cell> {
 /// Fills the beginning of the file, for some time at the most; how many bytes of it there are then, whole MiB.
 ///
 /// # Errors
-/// As [`measure`].
+/// No room, no fio.
 pub fn lay_out(target: &Target, bytes: u64, at_most: Duration) -> io::Result<u64> {
     let seconds = format!("--runtime={}", at_most.as_secs());
     let size = format!("--size={bytes}");
     let options = ["--rw=write", "--bs=1m", "--end_fsync=1", &seconds, &size].map(String::from);
-    let report = run(target, &options, "write")?;
+    let named = |e: io::Error| with_name(Path::new(&target.name), &e);
+    // fio would lay out a shorter file itself, after unlinking it.
+    target.set_len(bytes).map_err(named)?;
+    let report = run(target, &options, "write").map_err(named)?;
+    target.settle().map_err(named)?;
     Ok(report.bytes as u64 / MIB * MIB)
 }
 

@@ -1,9 +1,8 @@
 //! The results for people: a line for each direction and transfer size of a target, one process beside as many as did best.
 
-use super::title;
 use crate::format::short as number;
 use std::fmt::Write;
-use terrace_api::device_profile::{Cell, Device, DeviceProfile, Op};
+use terrace_api::device_profile::{Cell, Device, DeviceProfile, Op, RAM};
 
 /// CPU time of others, per cent, above which the numbers are doubted aloud.
 const OTHERS_MAX: f64 = 100.0 * crate::machine::FOREIGN_CPU_MAX;
@@ -49,6 +48,11 @@ fn headline(name: &str, device: &Device) -> String {
         (false, false) => format!("{kind}, {file_system}{on}, through the page cache: it has no O_DIRECT"),
     };
     format!("{}: {way}. One process, and as many as did best:", title(name))
+}
+
+/// What an entry of [`RAM`] is called for people.
+fn title(name: &str) -> &str {
+    if name == RAM { "memory" } else { name }
 }
 
 fn line(out: &mut String, group: &[Cell]) {

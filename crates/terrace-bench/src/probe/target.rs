@@ -1,6 +1,5 @@
 //! A place to be measured: what it is, how much room it has, and a file in it that no crash leaves behind.
 
-use super::run;
 use crate::machine;
 use std::ffi::CString;
 use std::fs::File;
@@ -9,7 +8,6 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use terrace_api::device_profile::{Kind, RAM};
 
 const MIB: u64 = 1 << 20;
@@ -101,17 +99,9 @@ impl Target {
         path_of(&self.file)
     }
 
-    /// Fills the file, for some time at the most; how many bytes of it there are then, whole MiB.
-    ///
-    /// # Errors
-    /// No room, no fio.
-    pub fn lay_out(&self, bytes: u64, at_most: Duration) -> io::Result<u64> {
-        let named = |e: io::Error| with_name(Path::new(&self.name), &e);
-        // fio would lay out a shorter file itself, after unlinking it.
-        self.file.set_len(bytes).map_err(named)?;
-        let made = run::lay_out(self, bytes, at_most).map_err(named)?;
-        self.settle().map_err(named)?;
-        Ok(made)
+    /// Gives the file a size.
+    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
     }
 
     /// What is written is on the device, and not in the page cache.
@@ -134,7 +124,8 @@ fn opens_direct(path: &Path) -> bool {
     std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).is_ok()
 }
 
-fn with_name(path: &Path, e: &io::Error) -> io::Error {
+/// An error with the name of what it is about, and the cure.
+pub fn with_name(path: &Path, e: &io::Error) -> io::Error {
     let cure = match e.kind() {
         io::ErrorKind::NotFound => "name a directory that exists",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "name a directory of yours",
@@ -241,13 +232,15 @@ pub fn writable(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::run;
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_target_leaves_nothing_even_while_it_lives() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let target = Target::directory(dir.path()).unwrap();
-        let bytes = target.lay_out(2 * MIB, Duration::from_secs(60)).unwrap();
+        let bytes = run::lay_out(&target, 2 * MIB, Duration::from_secs(60)).unwrap();
         assert_eq!((bytes, std::fs::metadata(target.path()).unwrap().len()), (2 * MIB, 2 * MIB));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
         run::check(&target, bytes).unwrap();

@@ -11,7 +11,13 @@ use terrace_shm::PAGE_SIZE;
 /// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
-    stats.tiers = tiers::rows(&stats, None, cx.uptime_ms());
+    let hits = cx.device_hits(&rings.read_totals());
+    let counts = {
+        let state = cx.state.lock();
+        state.device.as_ref().map(|device| device.counts(hits, state.frames.populated()))
+    };
+    let device = cx.config.device.as_ref().zip(counts.as_ref());
+    stats.tiers = tiers::rows(&stats, device, cx.uptime_ms());
     stats
 }
 
@@ -22,7 +28,8 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
     let fast = rings.totals();
     let tier_hits = cx.compressed_hits(&rings.read_totals());
     let state = cx.state.lock();
-    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes());
+    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes())
+        + state.device_bytes();
     let (books, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
     let metadata = books.total();
     let pages = u64::from(state.frames.in_use());

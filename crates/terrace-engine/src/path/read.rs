@@ -106,11 +106,11 @@ pub(crate) fn read(
             }
             Outcome::Miss { done: n } => {
                 let miss = Miss { at: at + n as u64, access, calm: calm.is_some() };
-                let n2 = fault(cx, o, miss, &mut rest[n..])?;
+                let (n2, of_source) = fault(cx, o, miss, &mut rest[n..])?;
                 if traced {
                     cx.note_access(o, miss.at, n2, Kind::MainMiss);
                 }
-                missed += n2.div_ceil(PAGE_SIZE);
+                missed += if of_source { n2.div_ceil(PAGE_SIZE) } else { 0 };
                 done += n + n2;
                 vain = if n + n2 == 0 { vain + 1 } else { 0 };
             }
@@ -144,12 +144,12 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
 }
 
-/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
-fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
+/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and whether the source was read.
+fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, bool)> {
     let Miss { at, access, .. } = miss;
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
-        return Ok(0);
+        return Ok((0, true));
     }
     let end = (at + buf.len() as u64).min(size);
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
@@ -160,9 +160,16 @@ fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usi
         pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
     }
     match plan(cx, o, first, pages, access) {
-        Plan::Again => Ok(0),
-        Plan::Fill(plan, known) => fill(cx, o, miss, end, buf, plan, known),
-        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan),
+        Plan::Again => Ok((0, true)),
+        Plan::Fill(plan, known) => {
+            let of_source = plan[0].on_device.is_none();
+            let n = fill(cx, o, miss, end, buf, plan, known)?;
+            if !of_source {
+                cx.counters.device_hits.fetch_add(n.div_ceil(PAGE_SIZE) as u64, Ordering::Relaxed);
+            }
+            Ok((n, of_source))
+        }
+        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan).map(|n| (n, true)),
     }
 }
 
@@ -257,7 +264,7 @@ fn fill(
     if read.is_ok() && known {
         // Behind its page cache the kernel reads ahead: two such reads are under way at once.
         let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
-        note_cost(cx, &mut state, &plan, took / at_once);
+        note_cost(&mut state, &plan, took / at_once);
     }
     drop(state);
     cx.fault_done.notify_all();
@@ -278,11 +285,8 @@ fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> io::Result<Vec<bo
 }
 
 /// Notes what it cost to read pages that had been in memory before.
-fn note_cost(cx: &Context, state: &mut State, plan: &[Planned], ns: u64) {
+fn note_cost(state: &mut State, plan: &[Planned], ns: u64) {
     let of_device = plan[0].on_device.is_some();
-    if of_device {
-        cx.counters.device_hits.fetch_add(plan.len() as u64, Ordering::Relaxed);
-    }
     if let Some(device) = &mut state.device {
         device.note_read(of_device, plan.len() as u64, ns);
     }

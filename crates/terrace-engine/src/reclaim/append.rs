@@ -19,6 +19,8 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 pub(crate) const CONTENT_MAX: usize = (format::BATCH_PAGES_MAX - KEY_PAGES_MAX) as usize;
 /// Most records of a batch that are no pages.
 const OTHERS_MAX: usize = 64;
+/// Most tombstones of a batch without pages.
+const DEAD_MAX: usize = format::RECORDS_MAX - OTHERS_MAX;
 /// A region with less room than for so many pages is closed.
 const LEAST: u32 = 32;
 
@@ -46,6 +48,20 @@ pub(crate) struct Appended {
 /// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. What was
 /// written. None: nothing could be.
 pub(crate) fn append(
+    cx: &Context,
+    writer: &mut Writer,
+    pages: &[Content],
+    identities: &[Record],
+    is_still: impl Fn(&State, usize) -> bool,
+) -> Option<Appended> {
+    // No page gets a new key before all its tombstones have theirs.
+    while cx.state.lock().device.as_ref().is_some_and(|device| device.dead().len() > OTHERS_MAX) {
+        append_batch(cx, writer, &[], &[], |_, _| false)?;
+    }
+    append_batch(cx, writer, pages, identities, is_still)
+}
+
+fn append_batch(
     cx: &Context,
     writer: &mut Writer,
     pages: &[Content],
@@ -112,7 +128,7 @@ fn plan(
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
     let device = state.device.as_mut().filter(|device| device.status == Status::Serving)?;
-    let mut others = device.take_dead(OTHERS_MAX);
+    let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
     others.extend(identities);
     let room = device.log.room(LEAST.min(crcs.len() as u32 + KEY_PAGES_MAX));
     let fits = format::content_max(others.len(), room).map_or(0, |most| most.min(crcs.len() as u32));
@@ -123,29 +139,33 @@ fn plan(
     };
     debug_assert_eq!(stretch.pages, fits, "there was room");
     if stretch.opens {
-        open(device, writer, stretch.region);
+        open(writer);
+        device.fillings[stretch.region as usize] = (writer.filling.lap, 0);
     }
     let record = |i: usize| match still[i] {
         true => Record::Page { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
         false => Record::Void,
     };
     let records: Vec<Record> = (0..fits as usize).map(record).chain(others).collect();
-    let batch = Batch { filling: writer.filling, at: stretch.first - head, content: fits, records };
+    let (filling, oldest) = (writer.filling, oldest(device, writer));
+    let batch = Batch { filling, oldest, at: stretch.first - head, content: fits, records };
     writer.pages = batch.end();
     device.fillings[stretch.region as usize] = (writer.filling.lap, writer.pages);
-    device.events.content_bytes += still[..fits as usize].iter().filter(|still| **still).count() as u64 * PAGE_SIZE as u64;
     device.events.written_bytes += u64::from(batch.pages()) * PAGE_SIZE as u64;
     Some(Planned { stretch, batch })
 }
 
 /// The log goes on in another region.
-fn open(device: &mut Device, writer: &mut Writer, region: u32) {
+fn open(writer: &mut Writer) {
     if !writer.untouched {
-        let oldest = device.log.oldest().filter(|oldest| *oldest != region);
-        let oldest = oldest.map_or(writer.filling.lap + 1, |oldest| device.fillings[oldest as usize].0);
-        writer.filling = writer.filling.next(writer.pages, oldest);
+        writer.filling = writer.filling.next(writer.pages);
     }
     writer.untouched = false;
+}
+
+/// The lap of the oldest region that counts.
+fn oldest(device: &Device, writer: &Writer) -> u64 {
+    device.log.oldest().map_or(writer.filling.lap, |oldest| device.fillings[oldest as usize].0)
 }
 
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {

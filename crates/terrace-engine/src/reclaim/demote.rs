@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::reclaim::append::{self, Content};
+use crate::reclaim::regions;
 use crate::state::slots::DemoteCandidate;
 use crate::state::{Leaving, State};
 
@@ -17,7 +18,14 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
         while !rest.is_empty() {
             let pages: Vec<Content> = rest.iter().map(|page| content(cx, page)).collect();
             let is_still = |state: &State, i: usize| state.is_still(&rest[i]);
-            let Some(batch) = append::append(cx, &mut writer, &pages, &[], is_still) else { break };
+            let appended = append::append(cx, &mut writer, &pages, &[], is_still);
+            let Some(batch) = appended else {
+                // The device's thread has not kept regions free.
+                if regions::reclaim_one(cx, device, &mut writer) {
+                    continue;
+                }
+                break;
+            };
             let mut state = cx.state.lock();
             let mut written = batch.written.into_iter().peekable();
             for (i, page) in rest[..batch.taken].iter().enumerate() {

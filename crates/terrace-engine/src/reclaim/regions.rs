@@ -28,19 +28,22 @@ struct Page {
 
 /// Reclaims regions as long as one is due.
 pub(crate) fn reclaim_due(cx: &Context) {
-    while let Some(device) = &cx.device {
-        let mut writer = device.writer.lock();
-        let due = cx.state.lock().device.as_ref().filter(|d| d.is_serving()).and_then(|d| d.log.due());
-        let Some(region) = due else { return };
-        if let Err(e) = reclaim(cx, device, &mut writer, region) {
-            append::give_up(cx, &e);
-            return;
-        }
+    let Some(device) = &cx.device else { return };
+    while reclaim_one(cx, device, &mut device.writer.lock()) {}
+}
+
+/// Reclaims the oldest region, if one is due. False: none is, or the device has failed.
+pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
+    let due = cx.state.lock().device.as_ref().filter(|d| d.is_serving()).and_then(|d| d.log.due());
+    let reclaimed = due.map(|region| reclaim(cx, device, writer, region));
+    if let Some(Err(e)) = &reclaimed {
+        append::give_up(cx, e);
     }
+    reclaimed.is_some_and(|done| done.is_ok())
 }
 
 /// Reclaims the region that is the oldest.
-pub(crate) fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) -> io::Result<()> {
+fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) -> io::Result<()> {
     let (lap, pages_used) = {
         let state = cx.state.lock();
         state.device.as_ref().map_or((0, 0), |device| device.fillings[region as usize])

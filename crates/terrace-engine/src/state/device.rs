@@ -22,6 +22,7 @@ use crate::trim::trim;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::entry::DeviceSlot;
@@ -38,6 +39,9 @@ const WRITE_NS: u64 = 4_000;
 /// Cost of a read of the device or of the source, ns, until they are measured.
 const READ_NS: u64 = 90_000;
 const SOURCE_NS: u64 = 500_000;
+
+/// Bytes of the index for 16 pages of a file that is held whole: a leaf and its word.
+const INDEX_BYTES_16: u64 = 136;
 
 /// Pages on the device of a file that is not published.
 #[derive(Debug, Default)]
@@ -75,8 +79,7 @@ pub(crate) struct DeviceEvents {
     pub reinserted: u64,
     pub dropped: u64,
     pub promoted: u64,
-    /// Bytes of pages, and of all that was written.
-    pub content_bytes: u64,
+    /// Bytes of all that was written.
     pub written_bytes: u64,
     /// Pages whose content was not what it should be.
     pub damaged: u64,
@@ -169,6 +172,32 @@ impl Device {
         (slots + parked + self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24) as u64
     }
 
+    /// For `terrace stat`. `hits` are counted on the paths.
+    pub(crate) fn counts(&self, hits: u64, frames_populated: u32) -> DeviceCounts {
+        let e = self.events;
+        DeviceCounts {
+            pages: self.log.live(),
+            bytes: self.fillings.iter().map(|(_, pages)| u64::from(*pages) * PAGE_SIZE as u64).sum(),
+            capacity_bytes: u64::from(self.config.regions) * self.config.region_bytes,
+            hits,
+            read_ns: e.read_ns + self.clients_read.device_read_ns,
+            reads: e.reads + self.clients_read.device_hits,
+            demoted: e.demoted,
+            promoted: e.promoted,
+            reinserted: e.reinserted,
+            dropped: e.dropped,
+            content_bytes_written: e.demoted * PAGE_SIZE as u64,
+            bytes_written: e.written_bytes,
+            // Entries of pages that are nowhere else; those of others are counted with DRAM.
+            dram_bytes: self.bytes(frames_populated) + self.log.live() * INDEX_BYTES_16 / 16,
+            state: match &self.status {
+                Status::Scanning => SCANNING.to_owned(),
+                Status::Serving => SERVING.to_owned(),
+                Status::Off(why) => format!("off: {why}"),
+            },
+        }
+    }
+
     // ---- admission -----------------------------------------------------------------------------------------------
 
     /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget.
@@ -235,10 +264,6 @@ impl Device {
         }
         self.log.revive(in_log(slot));
         self.benefit.wrote();
-    }
-    /// A slot whose check is known holds a page: found by a scan, or named by the index of a dead terraced.
-    pub(crate) fn revive(&mut self, slot: DeviceSlot) {
-        self.log.revive(in_log(slot));
     }
     /// Nothing names the slot any more. While the device is being scanned nothing is counted yet.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {

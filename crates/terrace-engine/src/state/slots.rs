@@ -181,6 +181,10 @@ impl State {
 
 /// Files come and go.
 impl State {
+    /// Memory for the tier on a device beside the index, bytes.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.as_ref().map_or(0, |device| device.bytes(self.frames.populated()))
+    }
     /// Frames from `next` on that hold clean pages without a copy, used more than once or not: at most `most`, and `next` is behind them.
     pub(crate) fn without_copy(&mut self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
         let mut found = Vec::new();

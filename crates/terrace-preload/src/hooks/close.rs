@@ -2,7 +2,7 @@
 //!
 //! Forget first, then make the real call: once it has returned, another thread may own the number.
 
-use super::guard;
+use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, sys, table};
 use libc::{FILE, c_char, c_int, c_uint};

@@ -1,7 +1,7 @@
 //! Calls that make descriptors of other kinds. What they return is the program's, and none of our files: where a number
 //! was closed unseen (inside libc, or by a system call of the program's own), this is where the table hears of it.
 
-use super::guard;
+use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, table};
 use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};

@@ -1,6 +1,6 @@
 //! open and its forms: the only place where descriptors are classified.
 
-use super::guard;
+use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, sys, table};
 use libc::{c_char, c_int, mode_t};

@@ -8,7 +8,7 @@
 //! | clone, CLONE_VM without CLONE_FILES; unshare(CLONE_FILES) | shared | differs | the preload path closes |
 //! | clone, CLONE_VM and CLONE_FILES (threads) | shared | shared | nothing |
 
-use super::guard;
+use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, table};
 use libc::{c_int, c_long};

@@ -1,6 +1,6 @@
 //! read and its forms.
 
-use super::guard;
+use super::guard::guard;
 use crate::sys::{self, Ret};
 use crate::table::{self, Class};
 use crate::{next, read};

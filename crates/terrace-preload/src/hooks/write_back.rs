@@ -1,6 +1,6 @@
 //! Calls that the daemon has to know of: shared writable mappings, sync.
 
-use super::guard;
+use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, sys};
 use libc::{c_int, c_void, off_t, size_t};

@@ -6,11 +6,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::Serialize;
+use terrace_output::Progress;
 use terrace_policy::mix;
 use terrace_sim::cells::{Job, each_on_all_cores};
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
-use terrace_sim::output;
-use terrace_sim::progress::Progress;
 use terrace_sim::ranking::percent;
 use terrace_sim::trace::Trace;
 use terrace_sim::yardsticks::build;
@@ -201,7 +200,7 @@ pub fn csv(cells: &[Cell]) -> io::Result<String> {
             format!("{:.4}", c.time_ratio),
         ]
     };
-    output::csv(CSV_HEAD.split(','), cells.iter().map(row))
+    terrace_output::csv(CSV_HEAD.split(','), cells.iter().map(row))
 }
 
 /// One block a trace.

@@ -4,12 +4,11 @@ use std::fmt::Write;
 use std::io;
 
 use serde::Serialize;
+use terrace_output::Progress;
 use terrace_policy::device::admit::Admit;
 use terrace_sim::cells::{Job, Size, each_on_all_cores};
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
 use terrace_sim::device_sim::DeviceSetup;
-use terrace_sim::output;
-use terrace_sim::progress::Progress;
 use terrace_sim::ranking::percent;
 use terrace_sim::trace::Trace;
 use terrace_sim::yardsticks::build;
@@ -191,7 +190,7 @@ refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_rat
         row.extend([c.write_amplification, c.request_us, c.time_ratio].map(|number| format!("{number:.4}")));
         row
     };
-    output::csv(head.split(','), cells.iter().map(row))
+    terrace_output::csv(head.split(','), cells.iter().map(row))
 }
 
 /// One block a trace; shares of the requests.

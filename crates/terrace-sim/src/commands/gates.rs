@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrace_api::capture::Options;
+use terrace_output::{Progress, print};
 use terrace_sim::cells::Size;
 use terrace_sim::gates::{self, Gate, Group};
 use terrace_sim::kernel;
-use terrace_sim::output::print;
-use terrace_sim::progress::Progress;
 use terrace_sim::ranking::{Rank, ranking, ranking_table, table};
 use terrace_sim::reference::{self, PAGES_MIN, Reference};
 use terrace_sim::trace::{self, Trace};

@@ -7,10 +7,9 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
+use terrace_output::{Progress, print, write_whole};
 use terrace_policy::mrc::{Curve, Exact, SAMPLES, Shards};
-use terrace_sim::output::{self, print, write_whole};
 use terrace_sim::plot::{self, Chart, Line};
-use terrace_sim::progress::Progress;
 use terrace_sim::ranking::percent;
 use terrace_sim::trace::{each_key, name, warn_of_loss};
 
@@ -79,8 +78,9 @@ pub fn run(options: &Mrc) -> io::Result<()> {
     }
     print(&match (options.output.json, options.output.csv) {
         (true, _) => {
-            serde_json::to_string_pretty(&serde_json::json!({"schema": "terrace.mrc.v1", "traces": found}))?
-                + "\n"
+            serde_json::to_string_pretty(
+                &serde_json::json!({"schema": "terrace-sim.mrc.v1", "traces": found}),
+            )? + "\n"
         }
         (_, true) => csv(&found, options.exact)?,
         _ => found.iter().map(table).collect(),
@@ -178,7 +178,7 @@ fn csv(found: &[Found], exact: bool) -> io::Result<String> {
         row
     };
     let rows = |found: &Found| found.points.iter().map(|point| row(&found.trace, point)).collect::<Vec<_>>();
-    output::csv(head, found.iter().flat_map(rows))
+    terrace_output::csv(head, found.iter().flat_map(rows))
 }
 
 fn chart(found: &Found) -> Chart {

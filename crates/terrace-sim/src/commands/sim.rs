@@ -4,11 +4,10 @@ use std::io;
 
 use clap::Args;
 use serde::Serialize;
+use terrace_output::{Progress, print, write_whole};
 use terrace_policy::NAMES;
 use terrace_sim::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
-use terrace_sim::output::{self, print, write_whole};
 use terrace_sim::plot::{self, Chart, Line};
-use terrace_sim::progress::Progress;
 use terrace_sim::ranking::{Bounds, Rank, ranking, ranking_table, table};
 use terrace_sim::sim::Mode;
 use terrace_sim::trace::{Trace, names, warn_of_loss};
@@ -206,7 +205,7 @@ fn csv(cells: &[Cell]) -> io::Result<String> {
             format!("{miss_ratio:.6}"),
         ]
     };
-    output::csv(CSV_HEAD, cells.iter().map(row))
+    terrace_output::csv(CSV_HEAD, cells.iter().map(row))
 }
 
 fn charts(cells: &[Cell]) -> Vec<Chart> {

@@ -1,6 +1,7 @@
 //! The file against the code, precedence, and the text of errors.
 
 use super::*;
+use crate::cli::Tuning;
 
 const DOCUMENTED: &str = include_str!("../../../../docs/terrace.toml");
 

@@ -1,15 +1,14 @@
 //! The daemon's side.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use terrace_api::capture::Summary;
 use terrace_api::control::{CommandError, Done, ErrorCode, FRAME_MAX, Reply, Request, write_answer};
-
-use super::Answer;
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 * 1024;
@@ -17,6 +16,20 @@ const LINE_MAX: u64 = 64 * 1024;
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Most connections at one time; more are closed at once.
 const CONNECTIONS_MAX: usize = 32;
+
+/// The answering side: the daemon; a stand-in in tests.
+pub trait Answer: Sync {
+    /// Carries out a request.
+    fn answer(&self, request: Request) -> Result<Reply, CommandError>;
+    /// Begins a recording.
+    fn record(&self) -> Result<Box<dyn Record>, CommandError>;
+}
+
+/// A recording that has begun.
+pub trait Record {
+    /// Writes the capture until `ended`, and returns the summary.
+    fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary>;
+}
 
 /// The server's state: who is being answered.
 #[derive(Debug, Default)]
@@ -151,9 +164,8 @@ fn parse(line: &str) -> Result<Request, CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Client, Frame, Record};
+    use super::super::{Client, Frame};
     use super::*;
-    use terrace_api::capture::Summary;
     use terrace_api::control::{DropCaches, DropCachesReply, Stop, StopReply, Sync};
 
     struct Fake;

@@ -1,9 +1,8 @@
-//! The engine and its front, set up from the configuration.
+//! The engine over the memory files of the instance, set up from the configuration.
 
-use std::collections::HashSet;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,11 +11,8 @@ use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock,
 };
-use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
-use super::reserve;
 use crate::config::{Admit, CompressionMode, Config, IoEngine, Tier};
-use crate::supervisor::Shared;
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -36,6 +32,11 @@ impl Memory {
     /// See [`SegmentHandles::yield_memory`].
     pub fn give_back(&self, keep_bytes: u64) -> u64 {
         self.0.yield_memory(keep_bytes)
+    }
+
+    /// The part that is the namespace's: address and bytes.
+    pub fn user_region(&self) -> (NonNull<u8>, usize) {
+        self.0.user_region()
     }
 
     /// The limit in force, by the configuration or by a resize since.
@@ -66,86 +67,7 @@ fn io_of(kind: IoKind) -> Arc<dyn Io> {
     Arc::new(BlockingIo::default())
 }
 
-/// The mount's side: the namespace and the connection on which it answers.
-pub struct MountPath {
-    namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
-    fuse: OwnedFd,
-    mount_dev: Option<u64>,
-    threads: usize,
-    recovering: bool,
-}
-
-/// The namespace over the source, new or taken over from a dead terraced.
-///
-/// Whatever fails, it is not dropped, nor is the engine, which it holds: their descriptors are open in the shared table, where the next
-/// terraced finds them by the records.
-pub fn fuse(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MountPath> {
-    let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
-    if let Some(dev) = mount_dev {
-        engine.set_mount_dev(dev);
-    }
-    if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
-        tracing::warn!("{}: {err}; files are made stable one by one", shared.place.src.display());
-    }
-    let config = namespace_config(&shared.config);
-    let region = namespace_region(shared);
-    let namespace = if recovering {
-        let namespace = Namespace::recover(engine.clone(), region, config).map_err(failed)?;
-        tracing::warn!("taken over: {:?}", engine.recover_pages());
-        namespace.finish_recovery();
-        namespace
-    } else {
-        let root = shared.place.src_fd.try_clone()?;
-        Namespace::new(engine.clone(), root, region, config).map_err(failed)?
-    };
-    let namespace = ManuallyDrop::new(Arc::new(namespace));
-    // Before anything that a predecessor had open is closed.
-    let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
-    let counted = Arc::downgrade(&namespace);
-    engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
-    Ok(MountPath { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
-}
-
-fn namespace_region(shared: &Shared) -> DurableRegion {
-    let (base, bytes) = shared.memory.0.user_region();
-    // SAFETY: a mapping of the supervisor that is inherited and never unmapped, the namespace's alone; zeroed when new.
-    unsafe { DurableRegion::new(base, bytes) }
-}
-
-/// Descriptors that the tables of a dead terraced name.
-pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
-    let layout = namespace_config(&shared.config).layout;
-    terrace_fs::descriptors_named(namespace_region(shared), layout).map_err(failed)
-}
-
-impl MountPath {
-    /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
-    pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
-        let fuse = self.fuse.try_clone()?;
-        fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
-    }
-
-    /// In the end, when no terraced follows.
-    pub fn close(self) {
-        drop(ManuallyDrop::into_inner(self.namespace));
-    }
-}
-
-fn failed(err: terrace_fs::Error) -> io::Error {
-    io::Error::other(err.to_string())
-}
-
-/// The namespace's view of the configuration.
-fn namespace_config(config: &Config) -> NamespaceConfig {
-    let layout = DurableLayout {
-        inodes_max: config.limits.inodes_max,
-        handles_max: config.limits.handles_max,
-        ..DurableLayout::default()
-    };
-    NamespaceConfig { layout, descriptors_spared: reserve::size(), ..NamespaceConfig::default() }
-}
-
-/// The compressed tier likewise.
+/// The engine's view of the configuration of the compressed tier.
 fn compressed_config(tier: &Tier) -> CompressedConfig {
     let (config, default) = (&tier.compressed, CompressedConfig::default());
     CompressedConfig {
@@ -217,6 +139,5 @@ mod tests {
     fn the_defaults_are_the_engines() {
         let ours = engine_config(&Config::default(), None);
         assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
-        assert_eq!(namespace_config(&Config::default()).layout, DurableLayout::default());
     }
 }

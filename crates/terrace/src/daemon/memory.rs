@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_engine::Engine;
 
 use super::engine::Memory;
-use super::thread;
+use super::thread::thread;
 use crate::cgroup::Groups;
 use crate::size::{MIB, human};
 use crate::supervisor::channel::Channel;

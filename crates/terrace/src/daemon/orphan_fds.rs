@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use terrace_engine::io::{is_busy, is_ring};
 
-use super::engine::descriptors_named;
+use super::mount_path::descriptors_named;
 use crate::supervisor::Shared;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);

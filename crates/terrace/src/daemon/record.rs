@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrace_api::instance::{Dirty, DirtyFile};
 use terrace_engine::Engine;
 
-use super::thread;
+use super::thread::thread;
 use crate::data_loss::{self, FILES_MAX, RECORD_EVERY};
 use crate::supervisor::Shared;
 

@@ -13,8 +13,6 @@ use rustix::net::{
     socketpair,
 };
 
-use super::How;
-
 const HELPER: &str = "fusermount3";
 
 /// Mounts at `mnt` with these options besides; the answer is the descriptor of /dev/fuse, or the helper's own words.
@@ -57,11 +55,11 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(fd)
 }
 
-/// Unmounts what this user has mounted.
-pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
+/// Unmounts what this user has mounted; a mount in use only if `lazy`: at once for names, for open files when the last is closed.
+pub fn unmount(mnt: &Path, lazy: bool) -> io::Result<()> {
     let mut helper = Command::new(HELPER);
     helper.arg("-u");
-    if matches!(how, How::Lazy | How::Forced { lazy: true }) {
+    if lazy {
         helper.arg("-z");
     }
     let output = helper.arg("--").arg(mnt).stdin(Stdio::null()).output()?;

@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// The type a terrace mount has in /proc/mounts.
+pub const FSTYPE: &str = "fuse.terrace";
+
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -74,7 +77,7 @@ pub fn layer(path: &Path, dev: Option<(u32, u32)>) -> Layer {
 }
 
 fn layer_in(table: Vec<Entry>, path: &Path, dev: Option<(u32, u32)>) -> Layer {
-    let ours = |entry: &Entry| dev.map_or(entry.fstype == super::FSTYPE, |dev| entry.dev == dev);
+    let ours = |entry: &Entry| dev.map_or(entry.fstype == FSTYPE, |dev| entry.dev == dev);
     let mut here = table.into_iter().rev().filter(|entry| entry.point == path);
     match here.next() {
         Some(top) if ours(&top) => Layer::Top,
@@ -155,8 +158,7 @@ mod tests {
             options: String::new(),
         };
         let layer = |table: &[Entry], dev| layer_in(table.to_vec(), Path::new("/m"), dev);
-        let (terrace, tmpfs, other) =
-            (entry(1, super::super::FSTYPE), entry(2, "tmpfs"), entry(3, super::super::FSTYPE));
+        let (terrace, tmpfs, other) = (entry(1, FSTYPE), entry(2, "tmpfs"), entry(3, FSTYPE));
         assert_eq!(layer(&[tmpfs.clone(), terrace.clone()], Some((0, 1))), Layer::Top);
         assert_eq!(layer(&[terrace.clone(), tmpfs.clone()], Some((0, 1))), Layer::Below("tmpfs".to_owned()));
         assert_eq!(layer(std::slice::from_ref(&other), Some((0, 1))), Layer::Gone);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use crate::error::{Failure, Result, reason};
 use crate::sys::{self, SignalNumber};
 
-use super::Supervisor;
+use super::supervised::Supervisor;
 
 /// Signals that are caught while the command runs. The terminal sends its signals to the command as well:
 /// catching them here only means not to die of them. Signals that a process sends to us are forwarded to the

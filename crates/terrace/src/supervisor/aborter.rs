@@ -20,7 +20,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 use terrace_fs::fuse::refuse::Refuser;
 
-use super::setup::close_all_but;
 use super::stuck::{LOOK_EVERY, Thread};
 use crate::mounts::abort::Abort;
 use crate::supervisor::channel::{self, Channel, Event, Poll};
@@ -84,7 +83,7 @@ pub fn start(means: Means, log: bool) -> io::Result<Channel> {
 /// Lets go of everything of the supervisor's but what is needed.
 fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
     let kept: Vec<RawFd> = needed.iter().map(AsRawFd::as_raw_fd).collect();
-    close_all_but(&kept);
+    sys::close_all_but(&kept);
     rustix::process::setsid()?;
     rustix::thread::set_name(NAME)?;
     std::env::set_current_dir("/")?;

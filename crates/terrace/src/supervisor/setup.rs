@@ -1,25 +1,27 @@
 //! What the supervisor makes once, before any terraced: directory, log, memory, sockets, mount.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use rustix::process::{Resource, Rlimit};
+use terrace_fs::limits;
 
-use super::{Shared, Shortage, Task, aborter};
+use super::aborter;
+use super::channel::{self, Channel};
+use super::shared::Shared;
+use super::shortage::Shortage;
 use crate::cgroup;
-use crate::config::Level;
+use crate::config::{Config, Level};
 use crate::daemon::Memory;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{Instance, Kind, Lock};
 use crate::mount::names_of;
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
-use crate::supervisor::channel::{self, Channel};
 use crate::sys;
 use crate::tier;
 
@@ -27,6 +29,21 @@ use crate::tier;
 const OUTLIVES_BY: i32 = 500;
 /// The lowest adjustment of a process that can be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
+
+/// What a supervisor is to do.
+#[derive(Debug)]
+pub struct Task {
+    /// Source and mount point.
+    pub place: Place,
+    /// All settings.
+    pub config: Config,
+    /// For everybody or for one command.
+    pub kind: Kind,
+    /// Read-only, noatime, ...
+    pub flags: MountFlags,
+    /// To the command that started it; none in the foreground.
+    pub starter: Option<Channel>,
+}
 
 /// The supervisor's ends of [`Shared::news`] and [`Shared::go`].
 pub struct Heard {
@@ -42,7 +59,8 @@ pub struct Heard {
 pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
     // The kernel has applied the caller's mask before a mode gets here.
     rustix::process::umask(rustix::fs::Mode::empty());
-    raise_descriptor_limit();
+    // Each file the kernel knows costs terraced a descriptor.
+    let _ = limits::raise_descriptors_max();
     let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
     let made = detach_streams(detached, &instance).and_then(|()| {
         start_log(task.config.log.level);
@@ -151,16 +169,6 @@ fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
     }
 }
 
-/// Each file the kernel knows costs terraced a descriptor.
-fn raise_descriptor_limit() {
-    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
-    let all = Rlimit { current: most, maximum: most };
-    if most.is_none() || rustix::process::setrlimit(Resource::Nofile, all).is_err() {
-        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    }
-}
-
 /// A supervisor in the background is its own session, holds no directory and no terminal, and logs to its own file.
 fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
     if !detached {
@@ -202,20 +210,4 @@ fn start_log(level: Level) {
         .with_target(false)
         .with_writer(std::io::stderr);
     let _ = subscriber.try_init();
-}
-
-/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes
-/// only when somebody answers, or when the connection is gone.
-pub fn close_all_but(kept: &[RawFd]) {
-    let is_fuse = |fd: &RawFd| sys::is_fuse(Path::new("/proc/self"), *fd);
-    let open = sys::open_descriptors().unwrap_or_else(|err| {
-        tracing::error!("what terraced had open stays open: {err}");
-        Vec::new()
-    });
-    let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
-    let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
-    for fd in connections.into_iter().chain(others) {
-        // SAFETY: whoever opened it is another process, or a dead one; the supervisor's own descriptors are all in `kept`.
-        unsafe { rustix::io::close(fd) };
-    }
 }

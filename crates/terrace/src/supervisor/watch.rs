@@ -8,8 +8,9 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::setup::Heard as Ends;
+use super::shared::{EXIT_LOST, EXIT_REFUSED, Shared};
+use super::shortage::Kills;
 use super::stuck::{self, Rest, Thread};
-use super::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::daemon;
 use crate::data_loss;
 use crate::error::Failure;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Times between two states of the line.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A line on stderr, if that is a terminal.
+/// A line on stderr, if that is a terminal; gone when dropped.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,

@@ -1,4 +1,9 @@
-//! How results leave the program: printed at once, or put in place as a whole file.
+//! What the measuring programs (`terrace-bench`, `terrace-sim`) print and write: whole, or not at all; and a line of progress meanwhile.
+#![forbid(unsafe_code)]
+
+mod progress;
+
+pub use progress::Progress;
 
 use std::fmt;
 use std::fs;
@@ -34,4 +39,33 @@ pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 
 fn unwritten(what: impl fmt::Display, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e} (make room, or name another file)"))
+}
+
+/// A CSV of a head and rows of as many fields.
+///
+/// # Errors
+/// A row of another number of fields.
+pub fn csv<'a, R: IntoIterator<Item = String>>(
+    head: impl IntoIterator<Item = &'a str>,
+    rows: impl IntoIterator<Item = R>,
+) -> io::Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(head)?;
+    for row in rows {
+        writer.write_record(row)?;
+    }
+    let bytes = writer.into_inner().map_err(|e| io::Error::other(e.to_string()))?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_quotes_what_would_part_fields() {
+        let row = |name: &str| [name.to_owned(), "1".to_owned()];
+        let text = csv(["trace", "pages"], [row("a"), row("a,b"), row("a\"b")]).unwrap();
+        assert_eq!(text, "trace,pages\na,1\n\"a,b\",1\n\"a\"\"b\",1\n");
+    }
 }

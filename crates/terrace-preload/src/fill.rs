@@ -1,0 +1,68 @@
+//! What a client offers to the daemon by its ring: page fills, and requests for a frame.
+
+use crate::connection;
+use crate::file::File;
+use crate::sys::count;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_shm::client::PageVersion;
+use terrace_shm::codec::{Page, Unpack};
+use terrace_shm::protocol::slot;
+use terrace_shm::ring::{PageFill, Ring};
+use terrace_shm::unzstd::unzstd;
+
+/// What a client does about pages from the compressed tier: counts them, and asks for a frame for those that were read there before.
+#[derive(Debug)]
+pub struct FromTier<'a>(pub &'a File<'a>);
+
+impl Unpack for FromTier<'_> {
+    #[cold]
+    fn zstd(&mut self, bytes: &[u8], out: &mut Page) -> bool {
+        unzstd(bytes, out, self.0.local.stripe())
+    }
+    #[cold]
+    fn served(&mut self, page: u64, before: u8) {
+        let Some(ring) = connection::ring() else { return };
+        count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
+        // Once, when it gets there: asking is not free, and promoting takes a while.
+        if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
+            ask_for(self.0, ring, page);
+        }
+    }
+}
+
+/// Asks the daemon for a frame for a page: a fill without content.
+pub fn ask_for(file: &File, ring: &Ring, page: u64) {
+    let Some(slot) = is_serving(file).then(|| claim(ring, file)).flatten() else { return };
+    // Of a page that is not absent nothing was seen that the daemon would look at.
+    offer(ring.fill(slot.into()), file, page, PageVersion { identity: 0, clock: 0 }, 0);
+}
+
+/// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
+pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
+    d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
+    d.page.store(page, Ordering::Relaxed);
+    d.seen.store(seen.identity, Ordering::Relaxed);
+    d.clock.store(seen.clock, Ordering::Relaxed);
+    d.len.store(len as u64, Ordering::Relaxed);
+    slot::ready(&d.state);
+}
+
+/// False while the daemon stops: nobody takes fills then.
+pub fn is_serving(file: &File) -> bool {
+    file.world.segment.header().serving.load(Ordering::Relaxed) != 0
+}
+
+/// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that
+/// adjacent pages mostly get adjacent slots.
+pub fn claim(ring: &Ring, file: &File) -> Option<u8> {
+    static START: AtomicU64 = AtomicU64::new(0);
+    let slots = ring.slots();
+    let next = &file.local.next_slot;
+    if next.get() == 0 {
+        next.set(1 + START.fetch_add(16, Ordering::Relaxed) as u32 % 1024);
+    }
+    let start = next.get() as usize;
+    let found = (start..start + slots).find(|&i| slot::claim(&ring.fill(i % slots).state))?;
+    next.set((found % slots) as u32 + 1);
+    Some((found % slots) as u8)
+}

@@ -1,0 +1,28 @@
+//! What `terrace run` hears from its supervisor.
+
+use crate::error::Failure;
+use crate::supervisor::channel::{self, Channel, Event, Poll};
+
+/// The supervisor's state, as known here.
+pub struct Supervisor {
+    /// To it and from it.
+    pub line: Channel,
+    /// It said that the instance ended in order.
+    pub done: bool,
+}
+
+impl Supervisor {
+    /// Its next word, waited for; false when there is nothing more to come.
+    pub fn hear(&mut self) -> bool {
+        match self.line.hear() {
+            Poll::End => return false,
+            Poll::Nothing => {}
+            Poll::Line(line) => match channel::parse(&line) {
+                Some(Event::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
+                Some(Event::Done) => self.done = true,
+                _ => {}
+            },
+        }
+        true
+    }
+}

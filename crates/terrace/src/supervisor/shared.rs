@@ -1,0 +1,56 @@
+//! What supervisor and terraced have in common: what one hands to the other, and the exit statuses by which that one tells how it ended.
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+
+use rustix::process::Pid;
+use terrace_engine::device::target::Target;
+
+use super::channel::Channel;
+use super::shortage::Shortage;
+use crate::config::Config;
+use crate::daemon::Memory;
+use crate::instance::{Instance, Kind};
+use crate::mountpoint::Place;
+
+/// Exit status of a terraced that cannot start, after it said why.
+pub const EXIT_REFUSED: i32 = 3;
+/// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
+pub const EXIT_LOST: i32 = 4;
+
+/// What terraced inherits from its supervisor, at its first start and at every other.
+#[derive(Debug)]
+pub struct Shared {
+    /// Source and mount point.
+    pub place: Place,
+    /// All settings.
+    pub config: Config,
+    /// For everybody or for one command.
+    pub kind: Kind,
+    /// The memory files.
+    pub memory: Memory,
+    /// The tier on a device, locked.
+    pub tier: Option<Target>,
+    /// /dev/fuse.
+    pub fuse: OwnedFd,
+    /// The mount's device, major and minor, if the kernel's table had it.
+    pub mount_dev: Option<(u32, u32)>,
+    /// Where commands come in.
+    pub control: UnixListener,
+    /// Where clients of the preload path come in.
+    pub preload: OwnedFd,
+    /// To the supervisor: `ready`, or `failed LINE`.
+    pub news: Channel,
+    /// From the supervisor: a byte when terraced may begin to open and close descriptors.
+    pub go: OwnedFd,
+    /// Its directory.
+    pub instance: Instance,
+    /// Descriptors of the supervisor, which terraced leaves open.
+    pub kept: Vec<RawFd>,
+    /// The supervisor.
+    pub supervisor: Pid,
+    /// As the command was started with, which terraced keeps; see [`super::setup`].
+    pub oom_score_adj: Option<i32>,
+    /// Deaths for want of memory.
+    pub shortage: Shortage,
+}
