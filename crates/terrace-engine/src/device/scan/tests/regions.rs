@@ -86,7 +86,8 @@ fn batch_left_by_a_power_cut_never_counts_later() {
     let mut superblock = found(&medium);
     superblock::begin(&medium, &mut superblock, 2).unwrap();
     // Its first batch was lost.
-    put(&medium, 2, 2, FIRST, &[page(1, 1)], &[1]);
+    let lost = scan(&medium, &superblock, &mut |_| {}).unwrap().next;
+    put(&medium, 2, 2, lost, &[page(1, 1)], &[1]);
     let next = scanned(&medium).next;
     superblock::begin(&medium, &mut found(&medium), 2).unwrap();
     put(&medium, 2, 0, next, &[page(0, 0)], &[0]);
