@@ -147,6 +147,10 @@ fn show_and_list_tell_whose_a_tier_is() {
     assert!(facts.clean && facts.content.is_some());
     let page = tier(&["show", &path]).fine().out;
     assert!(page.starts_with(&format!("{path}   tier of {}\n", stage.src.display())), "{page}");
+    // The mount of `run` covers the source.
+    let show = format!("{} tier show {path}", env!("CARGO_BIN_EXE_terrace"));
+    let page = run(&stage, &path, &[], &show).fine().out;
+    assert!(page.contains("source       is there\n") && page.contains("in use by"), "{page}");
     fs::rename(&stage.src, stage.file("away")).unwrap();
     assert_eq!(shown(&path).tier.unwrap().source_state, SourceState::Gone);
     fs::create_dir(&stage.src).unwrap();
