@@ -283,7 +283,7 @@ fn known_failures(list: &str) -> Vec<String> {
 fn stat_page() -> String {
     let read =
         |name: &str| fs::read_to_string(root().join("crates/terrace-api/src").join(name)).expect("a source");
-    counters::page(&["stats.rs", "mrc.rs"].map(read))
+    counters::page(&["stats.rs", "tiers.rs", "mrc.rs"].map(read))
 }
 
 /// Whether docs/stat.md is not what the code says.

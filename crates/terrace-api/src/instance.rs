@@ -50,6 +50,9 @@ pub struct Info {
     pub memory_bytes: u64,
     /// Name of the eviction policy.
     pub policy: String,
+    /// File or block device of the tier below DRAM; none: there is no such tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<PathBuf>,
     /// Version of terrace.
     pub version: String,
 }

@@ -3,7 +3,7 @@
 //! | module | between |
 //! |---|---|
 //! | [`control`] | commands and the daemon: requests and replies of the control socket |
-//! | [`stats`], [`lru`], [`mrc`] | the daemon, commands, and readers of `terrace stat --json` and `terrace lru --json` |
+//! | [`stats`], [`tiers`], [`lru`], [`mrc`] | the daemon, commands, and readers of `terrace stat --json` and `terrace lru --json` |
 //! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
 //! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: measurements of storage devices |
@@ -16,3 +16,4 @@ pub mod instance;
 pub mod lru;
 pub mod mrc;
 pub mod stats;
+pub mod tiers;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::instance::Kind;
 use crate::mrc::Mrc;
+use crate::tiers::TierRow;
 
 /// Name and version of the format. JSON with another value is an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,9 @@ pub struct Stats {
     pub reclaim: Reclaim,
     /// The compressed tier; none: it is turned off.
     pub compressed: Option<CompressedTier>,
+    /// All tiers, from DRAM down; none from an older daemon.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierRow>,
     /// Dirty pages and their way to the source.
     pub writeback: Writeback,
     /// Files of which the cache keeps something.

@@ -1,5 +1,6 @@
 //! Configuration of an engine.
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 use terrace_shm::compress::CompressionMode;
 
@@ -44,6 +45,8 @@ pub struct EngineConfig {
     pub io: IoKind,
     /// The compressed tier.
     pub compressed: CompressedConfig,
+    /// The tier on a device; None: there is none.
+    pub device: Option<DeviceConfig>,
     /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
     /// Processes with the preload library at the most; others use the mount path.
@@ -69,6 +72,7 @@ impl Default for EngineConfig {
             readahead_max_bytes: 512 << 10,
             io: IoKind::Uring,
             compressed: CompressedConfig::default(),
+            device: None,
             ring_slots: 64,
             clients_max: 256,
         }
@@ -113,4 +117,31 @@ impl Default for CompressedConfig {
             miss_ns: 60_000,
         }
     }
+}
+
+/// The tier on a device, as its target was opened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceConfig {
+    /// Its name in statistics and messages.
+    pub name: String,
+    /// The target, opened for direct I/O and locked; open as long as the engine lives.
+    pub fd: RawFd,
+    /// Size of the target, bytes.
+    pub bytes: u64,
+    /// Size of a region, bytes.
+    pub region_bytes: u64,
+    /// Regions of the target.
+    pub regions: u32,
+    /// Identity of the tier: batches with another one are left over from an earlier format.
+    pub tier_id: [u8; 16],
+    /// Whether its last user closed it in order.
+    pub clean: bool,
+    /// Whether it was just formatted, so that there is nothing to scan.
+    pub fresh: bool,
+    /// Bytes that may be written a day; None: as many as pay.
+    pub write_budget: Option<u64>,
+    /// Bytes that the device's vendor warrants to be written in all (TBW); None: not known.
+    pub rated_writes: Option<u64>,
+    /// Time of a 4 KiB read by the device profile, ns; None: not measured.
+    pub read_ns: Option<u64>,
 }

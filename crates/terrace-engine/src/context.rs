@@ -6,6 +6,7 @@
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
+use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
@@ -34,6 +35,8 @@ pub(crate) struct Counters {
     pub throttled: AtomicU64,
     /// Reads of compressed pages; those of clients are counted in their rings.
     pub compressed_hits: AtomicU64,
+    /// Pages read from a device; likewise.
+    pub device_hits: AtomicU64,
 }
 
 /// Sums of the read counters of clients.
@@ -47,6 +50,9 @@ pub(crate) struct ReadTotals {
     pub misses: u64,
     pub reads: u64,
     pub read_ns: u64,
+    /// Pages read from a device, and how long that took.
+    pub device_hits: u64,
+    pub device_read_ns: u64,
 }
 
 /// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.
@@ -78,6 +84,10 @@ pub(crate) struct Context {
     pub reclaim_wakeup: Wakeup,
     pub writeback_wakeup: Wakeup,
     pub io: Arc<dyn Io>,
+    /// How the tier on a device is read and written, if there is one.
+    pub device: Option<DeviceIo>,
+    /// The device's thread has work before its time.
+    pub device_wakeup: Wakeup,
     pub clock: Arc<dyn Clock>,
     /// Time of the clock at the start, ns.
     started_ns: u64,
@@ -132,6 +142,7 @@ impl Context {
         state: State,
         clock: Arc<dyn Clock>,
         io: Arc<dyn Io>,
+        device: Option<DeviceIo>,
     ) -> Context {
         Context {
             config,
@@ -144,7 +155,9 @@ impl Context {
             dirty_done: Condvar::new(),
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
+            device_wakeup: Wakeup::default(),
             io,
+            device,
             started_ns: clock.now_ns(),
             clock,
             counters: Counters::default(),
@@ -190,6 +203,11 @@ impl Context {
     /// Reads that compressed pages have answered, clients' reads given.
     pub(crate) fn compressed_hits(&self, clients: &ReadTotals) -> u64 {
         self.counters.compressed_hits.load(Ordering::Relaxed) + clients.compressed_hits
+    }
+
+    /// Pages read from the device, clients' reads given.
+    pub(crate) fn device_hits(&self, clients: &ReadTotals) -> u64 {
+        self.counters.device_hits.load(Ordering::Relaxed) + clients.device_hits
     }
 
     /// Frames that the pool may hold now.

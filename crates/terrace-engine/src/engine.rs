@@ -3,6 +3,8 @@
 use crate::clock::Clock;
 use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::context::Context;
+use crate::device::io::DeviceIo;
+use crate::device::{FileMedium, Medium};
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
@@ -18,10 +20,12 @@ use crate::path::recover::{self, Recovered};
 use crate::path::{decompress, objects, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
+use crate::reclaim::device_loop;
 use crate::rings::Rings;
 use crate::segment::SegmentHandles;
 use crate::state::State;
 use crate::state::compressed::Compressed;
+use crate::state::device::Device;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
@@ -31,6 +35,17 @@ use std::sync::atomic::Ordering;
 use terrace_api::lru::{Evicted, Lru};
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::Stats;
+
+/// Begins to use the target of the configuration, if there is one.
+fn open_device(
+    config: &EngineConfig,
+    handles: &SegmentHandles,
+    io: &Arc<dyn Io>,
+) -> io::Result<Option<DeviceIo>> {
+    let (Some(config), Some((table, _))) = (&config.device, &handles.device) else { return Ok(None) };
+    let medium: Arc<dyn Medium> = Arc::new(FileMedium::new(config.fd, io.clone(), config.bytes));
+    DeviceIo::begin(config, medium, table.clone()).map(Some)
+}
 
 /// One instance of the cache.
 #[derive(Debug)]
@@ -76,10 +91,13 @@ impl Engine {
         let limit = limit.load(Ordering::Relaxed);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
         let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
-        let state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed);
+        let device = open_device(&config, &handles, &io)?;
+        let tier = device.as_ref().zip(config.device.clone());
+        let tier = tier.map(|(device, config)| Device::new(config, device.table.clone(), &handles));
+        let state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, tier);
         // A predecessor may have died over a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
-        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io));
+        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, device));
         Ok(Arc::new(Engine::over(cx)))
     }
 
@@ -113,6 +131,10 @@ impl Engine {
         };
         let (cx, writeback, sampling) = (self.cx.clone(), self.cx.clone(), self.sampling.clone());
         start("reclaim", Box::new(move || reclaim::reclaim_loop(&cx)))?;
+        if self.cx.device.is_some() {
+            let device = self.cx.clone();
+            start("device", Box::new(move || device_loop::device_loop(&device)))?;
+        }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
         self.handles().segment.header().serving.store(1, Ordering::Release);
@@ -136,6 +158,7 @@ impl Engine {
     pub fn shutdown(&self) -> io::Result<()> {
         self.handles().segment.header().serving.store(0, Ordering::Release);
         let flushed = self.flush_all(true);
+        device_loop::close(&self.cx);
         self.halt();
         flushed
     }
@@ -146,6 +169,7 @@ impl Engine {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
         self.cx.writeback_wakeup.signal();
+        self.cx.device_wakeup.signal();
         self.sampling.wakeup.signal();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();

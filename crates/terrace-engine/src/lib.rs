@@ -12,6 +12,7 @@
 //! | `context` | shared by all paths: configuration, io, clock, the state behind its lock, counters |
 //! | `state` | all data that change under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
+//! | [`device`] | the tier on a device: what stands on it, how it is read and written, what a start finds there |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
 //! | [`trim`](mod@trim) | room that a burst leaves behind in a table |
 //!
@@ -25,6 +26,7 @@ mod access_log;
 pub mod clock;
 pub mod config;
 mod context;
+pub mod device;
 mod engine;
 pub mod file;
 pub mod io;
@@ -42,7 +44,7 @@ pub use file::{object, source};
 pub use observe::{lru, trace};
 
 pub use clock::{Clock, SystemClock};
-pub use config::{Admit, CompressedConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
+pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};

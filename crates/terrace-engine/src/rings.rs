@@ -24,6 +24,8 @@ pub(crate) struct Totals {
     pub tier_hits: u64,
     pub reads: u64,
     pub read_ns: u64,
+    pub device_hits: u64,
+    pub device_read_ns: u64,
 }
 
 impl Totals {
@@ -40,6 +42,8 @@ impl Totals {
             tier_hits: r.sum(|c| &c.tier_hits),
             reads: r.sum(|c| &c.reads),
             read_ns: r.sum(|c| &c.read_ns),
+            device_hits: r.sum(|c| &c.device_hits),
+            device_read_ns: r.sum(|c| &c.device_read_ns),
         }
     }
     /// Clients count, and may count nonsense: sums wrap.
@@ -56,6 +60,8 @@ impl Totals {
             tier_hits: self.tier_hits.wrapping_add(more.tier_hits),
             reads: self.reads.wrapping_add(more.reads),
             read_ns: self.read_ns.wrapping_add(more.read_ns),
+            device_hits: self.device_hits.wrapping_add(more.device_hits),
+            device_read_ns: self.device_read_ns.wrapping_add(more.device_read_ns),
         }
     }
 }
@@ -108,8 +114,16 @@ impl Rings {
     }
     /// The sums that concern reads.
     pub(crate) fn read_totals(&self) -> ReadTotals {
-        let Totals { hits, tier_hits, misses, reads, read_ns, .. } = self.totals();
-        ReadTotals { hits, compressed_hits: tier_hits, misses, reads, read_ns }
+        let t = self.totals();
+        ReadTotals {
+            hits: t.hits,
+            compressed_hits: t.tier_hits,
+            misses: t.misses,
+            reads: t.reads,
+            read_ns: t.read_ns,
+            device_hits: t.device_hits,
+            device_read_ns: t.device_read_ns,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The memory files of an instance: made by the supervisor, inherited by each terraced that it starts.
 
-use crate::config::EngineConfig;
+use crate::config::{DeviceConfig, EngineConfig};
+use crate::device::DATA_AT;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use terrace_shm::layout::FRAMES_MAX;
 use terrace_shm::map::{memfd, read_only_twin};
-use terrace_shm::{Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
+use terrace_shm::{DeviceTable, Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 
 /// Room for durable tables of the engine's user (sparse), bytes.
 const USER_BYTES: usize = 512 << 20;
@@ -28,6 +29,8 @@ pub struct SegmentHandles {
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub touch_fd: OwnedFd,
+    /// What readers of the tier on a device need, if there is one; its memory file, read-only, for clients.
+    pub device: Option<(Arc<DeviceTable>, OwnedFd)>,
     durable: Arc<Mapping>,
     /// Kept so that the region shows up under its name in /proc.
     pub durable_fd: OwnedFd,
@@ -56,7 +59,9 @@ impl SegmentHandles {
     /// Out of memory or of address space.
     pub fn create(config: &EngineConfig) -> io::Result<SegmentHandles> {
         let max = config.memory_max_bytes.unwrap_or_else(machine_memory).max(config.memory_bytes);
-        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX));
+        let slots = config.device.as_ref().map_or(0, |device| device.bytes / PAGE_SIZE as u64);
+        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX))
+            .with_slots(u32::try_from(slots).unwrap_or(u32::MAX));
         let segment_fd = memfd("terrace-segment", geometry.segment_bytes())?;
         let segment = Arc::new(Segment::create(&segment_fd, geometry)?);
         let segment_ro = read_only_twin(segment_fd.as_fd())?;
@@ -65,7 +70,8 @@ impl SegmentHandles {
         let durable_bytes = geometry.frame_table_bytes() + USER_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
-        Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, durable, durable_fd })
+        let device = config.device.as_ref().map(device_table).transpose()?;
+        Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, device, durable, durable_fd })
     }
     /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
@@ -80,6 +86,17 @@ impl SegmentHandles {
         let p = unsafe { self.durable.as_ptr().add(at) };
         (NonNull::new(p).expect("mapping is not null"), USER_BYTES)
     }
+}
+
+/// The table of a target, and its memory file for clients.
+fn device_table(config: &DeviceConfig) -> io::Result<(Arc<DeviceTable>, OwnedFd)> {
+    let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
+    let fd = memfd("terrace-device", DeviceTable::bytes(config.regions, pages))?;
+    let table = DeviceTable::create(&fd, config.regions, pages)?;
+    for region in 0..config.regions {
+        table.set_region(region, DATA_AT + u64::from(region) * config.region_bytes);
+    }
+    Ok((Arc::new(table), read_only_twin(fd.as_fd())?))
 }
 
 /// Memory of the machine, bytes.

@@ -2,13 +2,13 @@
 
 use crate::codec::Unpack;
 use crate::copy;
-use crate::entry::{Entry, State};
+use crate::entry::{Below, DeviceSlot, Entry, State};
 use crate::index::Place;
 use crate::layout::{BLOCK_PAGES, ObjectSlot, PAGE_SIZE};
 use crate::map::{Segment, TouchTable};
 pub use crate::protocol::PageVersion;
 use crate::protocol::{NO_LEAF, look, same_epoch, same_version, unchanged, unwritten_since};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::tier::{Found, Look};
 
 /// How far a read got without the daemon.
@@ -16,7 +16,7 @@ use crate::tier::{Found, Look};
 pub enum Outcome {
     /// All of it: bytes delivered (short at the end of the file).
     Done(usize),
-    /// `done` bytes delivered; the next page is absent.
+    /// `done` bytes delivered; the next page is absent, or on a device.
     Miss {
         /// Bytes delivered before the miss.
         done: usize,
@@ -131,8 +131,8 @@ unsafe fn copy_run(
             }
             State::Busy => return Step::Unstable,
             State::Below => {
-                // Only the daemon can read a page on a device.
-                let Some(handle) = first.handle() else { return Step::Unstable };
+                // A page on a device is read from there, as a miss is read from the source.
+                let Some(handle) = first.handle() else { return Step::Absent };
                 let (place, entry) = (Place::new(leaf, at), &entries[at]);
                 let look = Look { seg, touches, entry, seen: first, handle, place, epoch, page };
                 let bytes = (PAGE_SIZE - in_page).min(len);
@@ -237,6 +237,32 @@ pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersi
         }
     };
     Some(PageVersion { identity, clock })
+}
+
+/// A page on a device: its slot, and the version for [`is_current_on_device`] and for a page fill. None if it is not on one.
+pub fn snapshot_on_device(
+    seg: &Segment,
+    slot: &ObjectSlot,
+    page: u64,
+) -> Option<(DeviceSlot, PageVersion)> {
+    let clock = seg.header().clock.load(Ordering::Acquire);
+    let epoch = seg.header().epoch.load(Ordering::Acquire);
+    let leaf = seg.find_leaf(slot, page / BLOCK_PAGES as u64)?;
+    let e = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
+    match e.below() {
+        Some(Below::Device(on_device)) if same_epoch(&seg.header().epoch, epoch) => {
+            Some((on_device, PageVersion { identity: e.identity(), clock }))
+        }
+        _ => None,
+    }
+}
+
+/// After the client read the page from its slot of a device: true if the slot was the page's all the while. Unlike the source, whose
+/// content stays a page's while the file is not written, a slot may be another page's next.
+pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
+    fence(Ordering::Acquire);
+    slot.flags.load(Ordering::Acquire) == 0
+        && snapshot_on_device(seg, slot, page).is_some_and(|(_, now)| now.identity == seen.identity)
 }
 
 /// After the client read the page from the source: true if nothing changed it since [`snapshot`], so that the

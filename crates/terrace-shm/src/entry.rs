@@ -61,6 +61,14 @@ impl DeviceSlot {
     pub fn region(self) -> u32 {
         self.0 >> REGION_PAGES_SHIFT
     }
+    /// As a number, for tables: less than 2^31.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+    /// The slot of [`DeviceSlot::bits`].
+    pub fn from_bits(bits: u32) -> DeviceSlot {
+        DeviceSlot(bits & !DEVICE)
+    }
     /// The page in it.
     pub fn page(self) -> u32 {
         self.0 & (Self::REGION_PAGES - 1)

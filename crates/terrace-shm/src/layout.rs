@@ -207,6 +207,14 @@ impl Geometry {
             zspages_max: (frames_max / PAGES_PER_ZSPAGE).min(ZSPAGES_MAX),
         }
     }
+    /// The same with nodes for so many pages on devices, too.
+    pub fn with_slots(self, slots: u32) -> Geometry {
+        Geometry {
+            inners_max: self.inners_max.saturating_add(slots / 64),
+            leaves_max: self.leaves_max.saturating_add(slots).min(LEAVES_MAX),
+            ..self
+        }
+    }
     /// Level `i` of the object table: its first slot and how many it has. Each level doubles the table, and is used when an
     /// object finds its bucket full on all levels before: so few objects touch little memory and nothing ever moves, for
     /// clients and handles know objects by their slots.

@@ -9,6 +9,7 @@
 //! | segment | daemon; clients map it read-only | header, object table, index nodes, frames, compressed pages |
 //! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
 //! | ring (one a client process) | that client and daemon | counters, page fills, records for a trace |
+//! | device table | daemon; clients map it read-only | where pages on a device lie, and their checks |
 //! | durable | supervisor and daemon | a restarted daemon's data beside the segment |
 //!
 //! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The
@@ -22,6 +23,8 @@ pub mod codec;
 pub mod compress;
 #[cfg(not(loom))]
 pub mod copy;
+#[cfg(not(loom))]
+pub mod device_table;
 pub mod entry;
 #[cfg(not(loom))]
 pub mod index;
@@ -51,6 +54,8 @@ pub mod zpool;
 mod zspages;
 
 pub use entry::{Below, DeviceSlot, Entry, State};
+#[cfg(not(loom))]
+pub use device_table::DeviceTable;
 #[cfg(not(loom))]
 pub use layout::{BLOCK_PAGES, Geometry, Header, ObjectSlot, PAGE_SIZE};
 #[cfg(not(loom))]

@@ -7,6 +7,7 @@
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
+//! | DEVICE | - | errno; ENODEV: there is no tier on a device | its table (read-only), its target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
 //!
 //! Every request but RING is answered by one [`Reply`]: a client must not map before the slow flag is set.
@@ -23,6 +24,9 @@ pub const SOURCE: u32 = 2;
 pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
+
+/// Ask for the tier on a device; after HELLO.
+pub const DEVICE: u32 = 6;
 
 /// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;

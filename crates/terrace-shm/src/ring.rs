@@ -50,6 +50,12 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Time that they took, ns.
     pub read_ns: AtomicU64,
+    /// Pages read from a device by the client, in how many reads, and the time that they took, ns.
+    pub device_hits: AtomicU64,
+    /// See `device_hits`.
+    pub device_reads: AtomicU64,
+    /// See `device_hits`.
+    pub device_read_ns: AtomicU64,
 }
 
 /// One page fill.

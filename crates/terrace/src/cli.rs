@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   terrace run --on ./data --memory 2GiB -- ./program    data is served by terrace while program runs
   terrace mount /data /mnt/data --memory 4GiB           the same for everybody, until umount
+  terrace mount /data /mnt/data --tier /ssd/data.tier:64GiB     more than memory, warm at the next mount
   terrace stat /mnt/data --watch 1
   terrace stat /mnt/data --mrc                          what other sizes of memory would do
 
@@ -49,6 +50,9 @@ pub enum Command {
     Check(Place),
     /// Change the memory limit of a live mount
     Resize(Resize),
+    /// Show and empty tiers on devices
+    #[command(subcommand)]
+    Tier(Tier),
     /// Print the man page or shell completions
     Generate(Generate),
 }
@@ -62,6 +66,13 @@ pub struct Tuning {
     /// Eviction policy; the names are the policies' own.
     #[arg(long, value_name = "NAME", help = policy_help())]
     pub policy: Option<String>,
+    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device
+    /// [environment: TERRACE_TIER]
+    #[arg(long, value_name = "PATH[:SIZE]")]
+    pub tier: Option<OsString>,
+    /// Erase what is on the tier if it is not a tier of this source, or give it another size
+    #[arg(long)]
+    pub format_tier: bool,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
@@ -86,7 +97,7 @@ pub struct Mount {
     /// Stay in the foreground; end with SIGINT or SIGTERM
     #[arg(long)]
     pub foreground: bool,
-    /// Mount options as mount(8) gives them: memory=, policy=, config=, ro, noatime, ...
+    /// Mount options as mount(8) gives them: memory=, policy=, tier=, config=, ro, noatime, ...
     #[arg(short = 'o', value_name = "OPTIONS", hide = true)]
     pub options: Option<String>,
     /// As mount(8) has it: pass over options that are not known
@@ -231,6 +242,53 @@ pub struct Resize {
     /// The new limit, for example 2GiB
     #[arg(value_name = "SIZE")]
     pub size: String,
+}
+
+/// `terrace tier`.
+#[derive(Debug, Subcommand)]
+pub enum Tier {
+    /// List the tiers that the configuration and running instances name, and those given
+    List(TierList),
+    /// Show whose tier a file or block device is, and what is in it
+    Show(TierShow),
+    /// Empty a tier that is not in use; it stays the tier of its source, and keeps its space
+    Drop(TierDrop),
+}
+
+/// `terrace tier list`.
+#[derive(Debug, Args)]
+pub struct TierList {
+    /// Files and block devices, and directories with files
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+}
+
+/// `terrace tier show`.
+#[derive(Debug, Args)]
+pub struct TierShow {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier drop`.
+#[derive(Debug, Args)]
+pub struct TierDrop {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    pub yes: bool,
 }
 
 /// `terrace generate`.

@@ -5,6 +5,7 @@
 //! settings in force are in one place. Everything is checked here, once; the rest of the program trusts the
 //! values. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
 
+mod device;
 mod limits;
 mod load;
 mod locate;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::{GIB, KIB, Size, Span};
 
+pub use device::Device;
 pub use limits::parse_memory;
 
 /// All that can be configured.
@@ -110,6 +112,15 @@ pub struct Tier {
     pub miss: Option<Duration>,
     /// Compressed DRAM.
     pub compressed: Compressed,
+    /// Cost of a read of the tier on a device, likewise.
+    #[serde(skip)]
+    pub device_read: Option<Duration>,
+    /// Files or block devices below DRAM.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device: Vec<Device>,
+    /// Erase what is on the device and is not a tier of this source. A flag only: in a file it would erase the tier at every start.
+    #[serde(skip)]
+    pub format: bool,
 }
 
 /// `[tier.compressed]`

@@ -128,7 +128,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
     }
     // 1. The engine and the namespace over the inherited memory and descriptors.
-    let engine = engine::start(&shared.config, &shared.memory).map_err(|err| cannot("engine", err))?;
+    let engine = engine::start(&shared.config, &shared.memory, shared.tier.as_ref())
+        .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
     let mount_path = mount_path::connect(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.

@@ -194,6 +194,7 @@ mod tests {
             mnt: "/mnt".into(),
             memory_bytes: 0,
             policy: String::new(),
+            tier: None,
             version: String::new(),
         }
     }

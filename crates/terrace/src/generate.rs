@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -41,9 +41,10 @@ fn man(out: &mut dyn Write) -> io::Result<()> {
     page.render_name_section(out)?;
     page.render_synopsis_section(out)?;
     page.render_description_section(out)?;
-    for sub in command.get_subcommands() {
-        let name = sub.get_name().to_uppercase();
-        writeln!(out, ".SH TERRACE {name}")?;
+    let with_parts = |sub: &Command| [vec![sub.clone()], sub.get_subcommands().cloned().collect()].concat();
+    for sub in command.get_subcommands().flat_map(with_parts) {
+        let name = sub.get_bin_name().unwrap_or_default().to_uppercase();
+        writeln!(out, ".SH {name}")?;
         let mut text = Vec::new();
         let man = Man::new(sub.clone());
         man.render_synopsis_section(&mut text)?;
@@ -68,7 +69,7 @@ Configuration; the file named by \-\-config or TERRACE_CONFIG goes before both.
 Sockets and logs of running instances.
 .SH ENVIRONMENT
 .TP
-.B TERRACE_MEMORY, TERRACE_POLICY, TERRACE_CONFIG
+.B TERRACE_MEMORY, TERRACE_POLICY, TERRACE_TIER, TERRACE_CONFIG
 As the flags of these names, which go before them.
 .TP
 .B TERRACE_PRELOAD
@@ -90,7 +91,8 @@ mod tests {
         for sub in Cli::command().get_subcommands() {
             assert!(text.contains(&format!(".SH TERRACE {}", sub.get_name().to_uppercase())));
         }
-        assert!(text.contains("no\\-preload"));
+        assert!(text.contains("no\\-preload") && text.contains("format\\-tier"));
+        assert!(text.contains(".SH TERRACE TIER SHOW") && text.contains(".SH TERRACE DROP-CACHES"));
     }
 
     #[test]

@@ -315,6 +315,7 @@ pub(crate) mod tests {
             mnt: "/b c".into(),
             memory_bytes: 1 << 30,
             policy: "strata".to_owned(),
+            tier: None,
             version: "0".to_owned(),
         }
     }

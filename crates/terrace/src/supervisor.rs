@@ -102,8 +102,10 @@ pub fn keep(mut task: Task) -> Result<()> {
 ///
 /// Where something may be lost the directory stays: it tells what, to the command that waits or to the next `terrace mount`.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
-    let Shared { place, fuse, mount_dev, kept, instance, .. } = shared;
+    let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;
     drop(fuse);
+    // Whoever sees that the instance is gone may use its tier.
+    drop(tier);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     sys::close_all_but(&kept);
     if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {

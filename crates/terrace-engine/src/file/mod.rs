@@ -3,6 +3,7 @@
 pub(crate) mod backoff;
 pub(crate) mod dirty_pages;
 pub mod errseq;
+pub mod identity;
 pub mod object;
 pub(crate) mod readahead;
 pub mod source;

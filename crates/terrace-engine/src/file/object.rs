@@ -38,6 +38,8 @@ pub struct Object {
     pub(crate) growing: AtomicU64,
     pub(crate) readahead: Mutex<Readahead>,
     errors: ErrorSequence,
+    /// Identity of the file when it was published; 0: not known.
+    pub(crate) identity: AtomicU64,
     /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
     /// Changed since its file was last made stable.
@@ -65,6 +67,7 @@ impl Object {
             growing: AtomicU64::new(0),
             readahead: Mutex::new(Readahead::default()),
             errors: ErrorSequence::new(),
+            identity: AtomicU64::new(0),
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
             doomed: AtomicBool::new(false),

@@ -117,6 +117,10 @@ impl SourceFile {
             Named::Borrowed(fd, _) => unsafe { BorrowedFd::borrow_raw(*fd) },
         }
     }
+    /// The O_PATH descriptor, borrowed.
+    pub(crate) fn as_path(&self) -> BorrowedFd<'_> {
+        self.borrowed()
+    }
     /// Status of the file.
     pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
         Ok(rustix::fs::fstat(self.borrowed())?)

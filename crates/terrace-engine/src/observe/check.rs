@@ -6,8 +6,8 @@ use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
 use std::sync::atomic::Ordering;
-use terrace_shm::State;
 use terrace_shm::index::Place;
+use terrace_shm::{Below, DeviceSlot, Entry, State};
 
 /// A resident page as the index has it.
 struct Found {
@@ -41,6 +41,40 @@ fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: F
     bad
 }
 
+/// The slots of a device that something names.
+#[derive(Default)]
+struct Slots(Vec<DeviceSlot>);
+
+impl Slots {
+    fn note(&mut self, state: &CacheState, place: Place, e: Entry) {
+        let Some(device) = &state.device else { return };
+        self.0.extend(match (e.frame(), e.below()) {
+            (Some(frame), _) => device.copy_of(frame),
+            (_, Some(Below::Device(slot))) => Some(slot),
+            (_, Some(Below::Compressed(_))) => device.copy_below(place),
+            _ => None,
+        });
+    }
+    /// Each slot is named once, and the log counts those that are.
+    fn check(mut self, state: &CacheState, bad: &mut Vec<String>) {
+        let Some(device) = &state.device else { return };
+        if device.is_scanning() {
+            return;
+        }
+        self.0.extend(device.all_parked().map(|(slot, ..)| slot));
+        let named = self.0.len() as u64;
+        self.0.sort_unstable_by_key(|slot| slot.bits());
+        self.0.dedup();
+        if named != self.0.len() as u64 {
+            bad.push(format!("{} slots of the device are named more than once", named - self.0.len() as u64));
+        }
+        if named != device.log.live() {
+            bad.push(format!("{named} slots of the device are named, {} counted", device.log.live()));
+        }
+        bad.extend(self.0.iter().filter(|slot| device.table.offset(**slot).is_none()).map(|slot| format!("no {slot:?}")));
+    }
+}
+
 /// Disagreements; empty = all is well. Holds the state lock all the while.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
     let state = cx.state.lock();
@@ -48,6 +82,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
     let mut bad = state.pages.index.check(&slots);
     bad.extend(state.lru.policy.check().err());
     let mut compressed = Vec::new();
+    let mut slots = Slots::default();
     let (mut named, mut dirty, mut unstable, mut flagged) = (0u32, 0u64, 0u64, [0u64; 3]);
     for o in state.objects.values() {
         let dirty_pages = o.dirty.lock();
@@ -58,6 +93,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
             if let Some(handle) = e.handle() {
                 compressed.push((place, handle));
             }
+            slots.note(&state, place, e);
             let Some(frame) = e.frame() else { return };
             named += 1;
             let flags = cx.handles.frame_flags(frame).load(Ordering::Relaxed);
@@ -74,6 +110,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
         None if compressed.is_empty() => {}
         None => bad.push(format!("{} pages in a tier that does not exist", compressed.len())),
     }
+    slots.check(&state, &mut bad);
     if named + state.claimed != state.frames.in_use() {
         bad.push(format!(
             "{named} frames named, {} claimed, {} in use",

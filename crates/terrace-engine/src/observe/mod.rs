@@ -4,4 +4,5 @@ pub(crate) mod check;
 pub mod lru;
 pub mod mrc;
 pub(crate) mod stat;
+pub mod tiers;
 pub mod trace;

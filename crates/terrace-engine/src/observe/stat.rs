@@ -1,5 +1,6 @@
 //! Gathers the output of `terrace stat`.
 
+use super::tiers;
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
@@ -9,12 +10,26 @@ use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
+    let mut stats = counted(cx, rings);
+    let hits = cx.device_hits(&rings.read_totals());
+    let counts = {
+        let state = cx.state.lock();
+        state.device.as_ref().map(|device| device.counts(hits, state.frames.populated()))
+    };
+    let device = cx.config.device.as_ref().zip(counts.as_ref());
+    stats.tiers = tiers::rows(&stats, device, cx.uptime_ms());
+    stats
+}
+
+/// All but what follows from it.
+fn counted(cx: &Context, rings: &Rings) -> Stats {
     let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
     let now_ms = cx.uptime_ms();
     let fast = rings.totals();
     let tier_hits = cx.compressed_hits(&rings.read_totals());
     let state = cx.state.lock();
-    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes());
+    let tier_bytes = state.compressed.as_ref().map_or(0, |tier| tier.pool.bytes() + tier.metadata_bytes())
+        + state.device_bytes();
     let (books, tables) = (state.metadata(), resize::tables_bytes(cx, &state));
     let metadata = books.total();
     let pages = u64::from(state.frames.in_use());
@@ -67,6 +82,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
             inserted: c.inserted,
         },
         compressed: state.compressed.as_ref().map(|tier| tier.stats(tier_hits)),
+        tiers: Vec::new(),
         writeback: Writeback {
             dirty: dirty.dirty,
             dirty_bytes: dirty.dirty * PAGE_SIZE as u64,

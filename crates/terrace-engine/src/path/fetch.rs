@@ -1,12 +1,17 @@
 //! Pages from the source into frames.
 
 use crate::context::Context;
+use crate::device::format;
+use crate::device::io::DeviceIo;
+use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, ReadOp};
 use std::io;
 use std::sync::Arc;
-use terrace_shm::PAGE_SIZE;
+use std::sync::atomic::Ordering;
+use terrace_shm::device_table::check_of;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -49,6 +54,34 @@ pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<
         Ok(())
     };
     pieces.iter().zip(readers).map(end).collect()
+}
+
+/// Reads pages from their slots on the device into frames; whether each of them is what was written there.
+pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> Vec<bool> {
+    let Some(device) = &cx.device else { return vec![false; pages.len()] };
+    let adjacent = |a: &(DeviceSlot, u32), b: &(DeviceSlot, u32)| {
+        a.0.region() == b.0.region() && a.0.page() + 1 == b.0.page()
+    };
+    let runs: Vec<&[(DeviceSlot, u32)]> = pages.chunk_by(adjacent).collect();
+    let frames_of = |run: &[(DeviceSlot, u32)]| run.iter().map(|(_, frame)| *frame).collect::<Vec<u32>>();
+    let piece = |run: &&[(DeviceSlot, u32)]| {
+        let at = device.table.offset(run[0].0).unwrap_or(u64::MAX);
+        ReadPiece::new(at, vectors(cx, &frames_of(run)))
+    };
+    let mut reads: Vec<ReadPiece> = runs.iter().map(piece).collect();
+    // SAFETY: the frames are claimed: no other thread reads or writes them.
+    unsafe { device.medium.read_batch(&mut reads) };
+    let arrived =
+        runs.iter().zip(&reads).flat_map(|(run, read)| run.iter().map(|page| (page, read.result.is_ok())));
+    arrived.map(|((slot, frame), arrived)| arrived && is_intact(cx, device, *slot, *frame)).collect()
+}
+
+/// Whether a claimed frame holds what the slot should hold.
+fn is_intact(cx: &Context, device: &DeviceIo, slot: DeviceSlot, frame: u32) -> bool {
+    // SAFETY: the frame is claimed by this thread; in bounds of the frame.
+    let content = unsafe { std::slice::from_raw_parts(cx.handles.segment.frame(frame), PAGE_SIZE) };
+    let check = check_of(format::crc(content));
+    device.table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
 }
 
 /// The memory of frames; adjacent ones are one piece.

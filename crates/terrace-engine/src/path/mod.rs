@@ -4,6 +4,7 @@ pub(crate) mod decompress;
 pub(crate) mod fetch;
 pub mod flusher;
 pub(crate) mod objects;
+pub(crate) mod park;
 pub(crate) mod promote;
 pub mod read;
 pub mod recover;

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
-use crate::path::{sync, writeback};
+use crate::path::{park, sync, writeback};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -12,14 +12,24 @@ use std::sync::atomic::Ordering;
 /// # Errors
 /// ENFILE if the object table has no room near the object's hash.
 pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> io::Result<ObjectRef> {
+    if let Some(o) = cx.lookup_object(id) {
+        return Ok(o);
+    }
+    let source = SourceFile::new(path_fd);
+    // Before anything of it is read: what is read later is not older.
+    let identity = park::identity_of(cx, source.as_path());
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
         return Ok(o.clone());
     }
     let seg = cx.handles.segment.clone();
-    state
-        .add_object(id, size, |slot| Object::new(id, slot, seg, SourceFile::new(path_fd)))
-        .ok_or_else(|| rustix::io::Errno::NFILE.into())
+    let published = state.add_object(id, size, |slot| Object::new(id, slot, seg, source));
+    let o = published.ok_or(rustix::io::Errno::NFILE)?;
+    o.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
+    if state.welcome(&o) {
+        cx.device_wakeup.signal();
+    }
+    Ok(o)
 }
 
 /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
@@ -39,7 +49,9 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
         sync::sync_foreign_locked(cx, &o)?;
         sync::stabilize_locked(cx, &o, true)?;
     }
+    let digest = cx.device.as_ref().and_then(|_| park::believable(cx, &o));
     let mut state = cx.state.lock();
+    state.park(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
     state.remove_object(&o);
     o.gone.store(true, Ordering::Relaxed);
     Ok(())

@@ -11,14 +11,14 @@ use crate::io::{AlignedBuf, IoVec};
 use crate::path::decompress::CompressedReader;
 use crate::path::{fetch, promote};
 use crate::state::State;
-use crate::state::page_table::{PageVersion, key_of};
+use crate::state::page_table::{NotInMemory, PageVersion, key_of};
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use terrace_policy::InsertReason;
 use terrace_shm::client::{Outcome, read_resident};
-use terrace_shm::{BLOCK_PAGES, PAGE_SIZE};
+use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Failed tries of a page before a read excludes writers: the page changes faster than the source can be
@@ -45,7 +45,12 @@ struct Planned {
     page: u64,
     before: PageVersion,
     frame: u32,
+    /// None: it is read from the source.
+    on_device: Option<DeviceSlot>,
 }
+
+/// A page that is not in memory, and what is known of it.
+type Absent = (u64, NotInMemory);
 
 /// A read that comes to an absent page.
 #[derive(Clone, Copy)]
@@ -64,7 +69,7 @@ enum Plan {
     /// Read into these frames and publish. Most of them have been here before, or not.
     Fill(Vec<Planned>, bool),
     /// Pass on the source's content, and only leave a shadow.
-    PassOn(Vec<(u64, PageVersion)>),
+    PassOn(Vec<Absent>),
 }
 
 /// Reads at `offset` into `buf`; short only at the end of the file.
@@ -101,11 +106,11 @@ pub(crate) fn read(
             }
             Outcome::Miss { done: n } => {
                 let miss = Miss { at: at + n as u64, access, calm: calm.is_some() };
-                let n2 = fault(cx, o, miss, &mut rest[n..])?;
+                let (n2, of_source) = fault(cx, o, miss, &mut rest[n..])?;
                 if traced {
                     cx.note_access(o, miss.at, n2, Kind::MainMiss);
                 }
-                missed += n2.div_ceil(PAGE_SIZE);
+                missed += if of_source { n2.div_ceil(PAGE_SIZE) } else { 0 };
                 done += n + n2;
                 vain = if n + n2 == 0 { vain + 1 } else { 0 };
             }
@@ -139,12 +144,12 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
 }
 
-/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again.
-fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usize> {
+/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and whether the source was read.
+fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, bool)> {
     let Miss { at, access, .. } = miss;
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
-        return Ok(0);
+        return Ok((0, true));
     }
     let end = (at + buf.len() as u64).min(size);
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
@@ -155,9 +160,16 @@ fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<usi
         pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
     }
     match plan(cx, o, first, pages, access) {
-        Plan::Again => Ok(0),
-        Plan::Fill(plan, known) => fill(cx, o, miss, end, buf, plan, known),
-        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan),
+        Plan::Again => Ok((0, true)),
+        Plan::Fill(plan, known) => {
+            let of_source = plan[0].on_device.is_none();
+            let n = fill(cx, o, miss, end, buf, plan, known)?;
+            if !of_source {
+                cx.counters.device_hits.fetch_add(n.div_ceil(PAGE_SIZE) as u64, Ordering::Relaxed);
+            }
+            Ok((n, of_source))
+        }
+        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan).map(|n| (n, true)),
     }
 }
 
@@ -175,17 +187,19 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
             state.pages.index.ensure(slot, page);
         }
     }
-    let Some((_, shadow)) = state.pages.snapshot(o, first) else { return Plan::Again };
-    let admit = access != AccessPath::Fuse || shadow != 0;
+    let Some(of_first) = state.pages.snapshot(o, first) else { return Plan::Again };
+    let is_known = |seen: &NotInMemory| seen.shadow != 0 || seen.on_device.is_some();
+    let admit = access != AccessPath::Fuse || is_known(&of_first);
     let (mut absent, mut known) = (Vec::new(), 0);
     for page in first..first + pages {
         match state.pages.snapshot(o, page) {
-            Some((before, shadow))
-                if (access != AccessPath::Fuse || (shadow != 0) == admit)
+            Some(seen)
+                if (access != AccessPath::Fuse || is_known(&seen) == admit)
+                    && seen.on_device.is_some() == of_first.on_device.is_some()
                     && !state.in_flight.contains(&(slot, page)) =>
             {
-                absent.push((page, before));
-                known += usize::from(shadow != 0);
+                absent.push((page, seen));
+                known += usize::from(is_known(&seen));
             }
             _ => break,
         }
@@ -213,21 +227,23 @@ fn fill(
     known: bool,
 ) -> io::Result<usize> {
     let at = miss.at;
-    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
     let began = cx.clock.now_ns();
-    let read = fetch::read_frames(cx, o, plan[0].page, &frames);
+    let read = read_planned(cx, o, &plan);
     let took = cx.clock.now_ns().saturating_sub(began);
-    let mut good = plan.len();
-    if read.is_ok() {
-        // Only this thread uses the frames: copy before they are published and can be evicted.
-        copy_out(cx, at, end, buf, &plan);
-    } else {
-        good = 0;
-    }
+    let arrived = read.as_ref().map_or(&[][..], |arrived| &arrived[..]);
+    let mut good = arrived.iter().take_while(|arrived| **arrived).count();
+    // Only this thread uses the frames: copy before they are published and can be evicted.
+    copy_out(cx, at, end, buf, &plan[..good]);
     let mut state = cx.state.lock();
     for (i, p) in plan.iter().enumerate() {
         state.in_flight.remove(&(o.slot_index(), p.page));
-        let valid = read.is_ok() && state.is_current(o, p.page, p.before);
+        let arrived = arrived.get(i).is_some_and(|arrived| *arrived);
+        let current = state.is_current(o, p.page, p.before);
+        if !arrived && current && p.on_device.is_some() {
+            // The source has it.
+            state.lose_slot(o, p.page);
+        }
+        let valid = arrived && current;
         let place = if valid { state.pages.index.ensure(o.slot_index(), p.page) } else { None };
         match place {
             Some(place) => {
@@ -240,22 +256,43 @@ fn fill(
             }
             None => state.unclaim(p.frame),
         }
-        if !valid && !miss.calm {
+        // A slot may be another page's by now; what the source gave was the page's content.
+        if !valid && (!miss.calm || p.on_device.is_some()) {
             good = good.min(i);
         }
     }
     if read.is_ok() && known {
         // Behind its page cache the kernel reads ahead: two such reads are under way at once.
         let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
-        if let Some(compressed) = &mut state.compressed {
-            compressed.note_source_read(plan.len(), took / at_once);
-        }
+        note_cost(&mut state, &plan, took / at_once);
     }
     drop(state);
     cx.fault_done.notify_all();
     read?;
     let until = (plan[0].page + good as u64) * PAGE;
     Ok(until.min(end).saturating_sub(at) as usize)
+}
+
+/// Reads the pages of a plan into their frames; which of them arrived.
+fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> io::Result<Vec<bool>> {
+    let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
+    if !slots.is_empty() {
+        debug_assert_eq!(slots.len(), plan.len(), "a plan is for the source or the device");
+        return Ok(fetch::read_slots(cx, &slots));
+    }
+    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+    fetch::read_frames(cx, o, plan[0].page, &frames).map(|()| vec![true; plan.len()])
+}
+
+/// Notes what it cost to read pages that had been in memory before.
+fn note_cost(state: &mut State, plan: &[Planned], ns: u64) {
+    let of_device = plan[0].on_device.is_some();
+    if let Some(device) = &mut state.device {
+        device.note_read(of_device, plan.len() as u64, ns);
+    }
+    if let Some(compressed) = &mut state.compressed {
+        compressed.note_source_read(plan.len(), ns);
+    }
 }
 
 fn copy_out(cx: &Context, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
@@ -279,7 +316,7 @@ fn pass_on(
     miss: Miss,
     end: u64,
     buf: &mut [u8],
-    plan: &[(u64, PageVersion)],
+    plan: &[Absent],
 ) -> io::Result<usize> {
     let at = miss.at;
     let (first, len) = (plan[0].0, plan.len() * PAGE_SIZE);
@@ -307,8 +344,8 @@ fn pass_on(
     }
     let mut state = cx.state.lock();
     let mut good = 0;
-    for &(page, before) in plan {
-        if state.is_current(o, page, before) {
+    for &(page, seen) in plan {
+        if state.is_current(o, page, seen.before) {
             remember(&mut state, o, page);
             state.sampler.pass(key_of(o.id(), page));
         } else if !miss.calm {
@@ -325,27 +362,27 @@ fn remember(state: &mut State, o: &Object, page: u64) {
     let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
     if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {
         let e = state.pages.index.get(place);
-        if e.shadow() == 0 {
+        if e.state() == EntryState::Absent && e.shadow() == 0 {
             terrace_shm::protocol::publish(state.pages.index.entry(place), e.with_shadow(shadow.get()));
         }
     }
 }
 
 /// Frames for consecutive pages, adjacent within each run where the pool has them.
-fn claim_frames(state: &mut State, absent: &[(u64, PageVersion)]) -> Vec<Planned> {
+fn claim_frames(state: &mut State, absent: &[Absent]) -> Vec<Planned> {
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
     while i < absent.len() {
         let left_in_run = BLOCK_PAGES - (absent[i].0 % BLOCK_PAGES as u64) as usize;
         let n = left_in_run.min(absent.len() - i);
         let run = if n > 1 { state.claim_run(n) } else { None };
-        for (k, &(page, before)) in absent[i..i + n].iter().enumerate() {
+        for (k, &(page, NotInMemory { before, on_device, .. })) in absent[i..i + n].iter().enumerate() {
             let frame = match run {
                 Some(first) => Some(first + k as u32),
                 None => state.claim(),
             };
             match frame {
-                Some(frame) => plan.push(Planned { page, before, frame }),
+                Some(frame) => plan.push(Planned { page, before, frame, on_device }),
                 None => return plan,
             }
         }

@@ -13,7 +13,7 @@
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
-use crate::path::resize;
+use crate::path::{park, resize};
 use crate::segment::flag::{HELD, UNSTABLE};
 use crate::state::State as CacheState;
 use std::cell::LazyCell;
@@ -43,6 +43,8 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     let seg = cx.handles.segment.clone();
     let slot = seg.find_object(id)?;
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
+    let identity = park::identity_of(cx, object.source().as_path());
+    object.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
     // Changes of the dead daemon that it did not make stable are unknown.
     object.unsynced.store(true, Ordering::Relaxed);
     // The flags stay: clients obey them meanwhile, and whoever knows the open handles sets them again.
@@ -113,13 +115,15 @@ struct Resident {
 /// The resident pages of each object. What lies below DRAM becomes absent: it was clean, and the pool of this daemon is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
+    // Entries that name slots stay: the scan of the device will tell whether they are right (`State::install`).
+    let has_device = state.device.is_some();
     let of_object = |o: &ObjectRef| {
         let mut pages = Vec::new();
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
             let entry = state.pages.index.get(place);
             if let Some(frame) = entry.frame() {
                 pages.push(Resident { page, place, frame, entry });
-            } else if entry.state() == State::Below {
+            } else if entry.handle().is_some() || (entry.state() == State::Below && !has_device) {
                 below.push(place);
             }
         });

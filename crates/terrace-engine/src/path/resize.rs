@@ -18,6 +18,9 @@ const CEILING_MIN: u64 = MEMORY_MIN / 4;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
+/// Bytes of the index for a page on a device, in a file that is held whole.
+const SLOT_INDEX: u64 = 9;
+
 /// Memory of files, clients and observers, bytes: objects, tables of inodes and handles, rings, the recording
 /// and the sample.
 pub(crate) fn tables_bytes(cx: &Context, state: &State) -> u64 {
@@ -34,7 +37,8 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
         let mut state = cx.state.lock();
         // Under the lock: of two limits that are set at once, the last one counts.
         let limit = cx.budget();
-        let index_max = (limit / 16).max(1 << 20) as usize;
+        let on_device = cx.config.device.as_ref().map_or(0, |device| device.bytes / PAGE_SIZE as u64 * SLOT_INDEX);
+        let index_max = (limit / 16 + on_device).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
         // The minimum that a full pool needs, so that it does not grow only to shrink again; and a reserve,
         // so that metadata may grow, and a client may come, between two calls.
@@ -42,6 +46,7 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier =
             state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.metadata_bytes());
+        let tier = tier + state.device_bytes();
         let metadata = state.metadata().total().max(full) + tables_bytes(cx, &state) + reserve + tier;
         let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
         let chunks = chunks.min(u64::from(cx.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);

@@ -6,7 +6,7 @@ use crate::path::fetch::{self, Piece};
 use crate::path::promote;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::credentials::Trusted;
-use crate::state::page_table::PageVersion;
+use crate::state::page_table::{NotInMemory, PageVersion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use terrace_policy::InsertReason;
-use terrace_shm::PAGE_SIZE;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::Ring;
 
@@ -82,6 +82,8 @@ struct Fill {
     frame: u32,
     /// Bytes of content; None: the daemon reads the page itself.
     len: Option<usize>,
+    /// From where; None: from the source.
+    on_device: Option<DeviceSlot>,
 }
 
 /// Takes the page fills of one client; returns the number of slots emptied.
@@ -133,7 +135,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
         if page >= object.size().div_ceil(PAGE) || named.insert((id, page), ()).is_some() {
             continue;
         }
-        let Some((ours, _)) = state.pages.snapshot(&object, page) else {
+        let Some(NotInMemory { before: ours, on_device, .. }) = state.pages.snapshot(&object, page) else {
             // Only a name, of a page that is in memory: the client has read it in the compressed tier, more
             // than once.
             asked_back.push((object, page));
@@ -145,7 +147,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
             && state.is_current(&object, page, offer.before);
         let Some(frame) = state.claim() else { break };
         let (before, len) = if content { (offer.before, Some(offer.len as usize)) } else { (ours, None) };
-        accepted.push(Fill { slot: offer.slot, object, page, before, frame, len });
+        accepted.push(Fill { slot: offer.slot, object, page, before, frame, len, on_device });
     }
     cx.wake_reclaim_if_low(&state);
     drop(state);
@@ -159,13 +161,18 @@ fn fill(cx: &Context, client: &Client, fills: &[Fill]) -> Vec<bool> {
         let Fill { object, page, frame, .. }: &Fill = fill;
         Piece { object, first: *page, frames: std::slice::from_ref(frame) }
     };
-    let from_source: Vec<Piece<'_>> = fills.iter().filter(|fill| fill.len.is_none()).map(piece).collect();
+    let named = || fills.iter().filter(|fill| fill.len.is_none());
+    let from_source: Vec<Piece<'_>> = named().filter(|fill| fill.on_device.is_none()).map(piece).collect();
+    let on_device: Vec<(DeviceSlot, u32)> =
+        named().filter_map(|fill| Some((fill.on_device?, fill.frame))).collect();
     let mut read = fetch::read_pieces(cx, &from_source).into_iter();
+    let mut read_there = fetch::read_slots(cx, &on_device).into_iter();
     let filled = fills.iter().map(|fill| match fill.len {
         Some(len) => {
             copy_from_ring(cx, client, fill, len);
             true
         }
+        None if fill.on_device.is_some() => read_there.next().is_some_and(|arrived| arrived),
         None => read.next().is_some_and(|result| result.is_ok()),
     });
     filled.collect()

@@ -5,6 +5,7 @@ use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::connection::{Connection, receive, send};
 use crate::preload_server::credentials::{Credentials, shown};
 use crate::preload_server::workers::Workers;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::UCred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -80,6 +81,7 @@ fn handle(
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
+        (proto::DEVICE, _) if c.client.is_some() => device(cx),
         (proto::MAPPED, Some(fd)) => {
             shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
             Ok((Reply::default(), Vec::new()))
@@ -126,6 +128,15 @@ pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
 
 fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
+}
+
+/// Clients that see all frames may read all slots.
+fn device(cx: &Context) -> Answer {
+    let tier = cx.config.device.as_ref().zip(cx.handles.device.as_ref());
+    let (config, (_, table)) = tier.ok_or(Errno::NODEV)?;
+    let path = format!("/proc/self/fd/{}", config.fd);
+    let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+    Ok((Reply::default(), vec![rustix::io::dup(table)?, target]))
 }
 
 fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {

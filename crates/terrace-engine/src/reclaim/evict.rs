@@ -1,26 +1,33 @@
-//! Pages leave DRAM: the policy names them, and some are compressed.
+//! Pages leave DRAM: the policy names them; some are written to a device, some are compressed.
 
 use crate::context::Context;
 use crate::path::resize;
-use crate::reclaim::compress;
+use crate::reclaim::append::CONTENT_MAX;
+use crate::reclaim::{compress, demote};
+use crate::state::Leaving;
 use terrace_shm::compress::Compressor;
 
 /// Frames freed under one state lock.
 pub(crate) const BATCH: usize = 64;
 
-/// Evicts some pages, compresses those that are worth it. Frames freed, or used otherwise by now.
+/// Evicts some pages, and keeps those below DRAM that are worth it. Frames freed, or used otherwise by now.
 pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>) -> usize {
-    let mut leaving = Vec::new();
+    let compresses = compressor.is_some();
+    let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, ..Leaving::default() };
+    // A device takes a long write in the time of a short one.
+    let batch = if cx.device.is_some() { CONTENT_MAX } else { BATCH };
     let freed = {
         let mut state = cx.state.lock();
-        let freed = state.reclaim(BATCH, compressor.is_some().then_some(&mut leaving));
+        let below = compresses || cx.device.is_some();
+        let freed = state.reclaim(batch, below.then_some(&mut leaving));
         if freed == 0 && state.dirty.totals.all() > 0 {
             cx.writeback_wakeup.signal();
         }
         freed
     };
+    demote::demote(cx, &mut leaving);
     if let Some(compressor) = compressor {
-        compress::compress(cx, &leaving, compressor);
+        compress::compress(cx, &leaving.to_compressed, compressor);
     }
     freed
 }

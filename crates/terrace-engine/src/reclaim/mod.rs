@@ -1,9 +1,14 @@
 //! Free frames ahead of need: the policy names victims, the state withdraws them.
 
+pub(crate) mod append;
 pub(crate) mod balance;
 pub(crate) mod compress;
 mod cpu_headroom;
+mod demote;
+pub(crate) mod device_loop;
 mod evict;
+mod hibernate;
+mod regions;
 
 use crate::context::Context;
 use crate::path::resize;

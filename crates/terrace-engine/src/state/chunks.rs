@@ -89,6 +89,11 @@ impl State {
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
         self.pages.publish_present(place, to);
         self.remap(place, to);
+        if let Some(device) = &mut self.device
+            && let Some(slot) = device.take_copy(from)
+        {
+            device.set_copy(to, slot);
+        }
         self.free_mapped(from);
         let shadow = self.lru.policy.shadow();
         self.lru.policy.remove(from);

@@ -6,6 +6,7 @@
 pub(crate) mod bits;
 pub(crate) mod chunks;
 pub(crate) mod compressed;
+pub(crate) mod device;
 pub(crate) mod dirty;
 pub(crate) mod frames;
 pub(crate) mod lru;
@@ -13,6 +14,7 @@ pub(crate) mod metadata;
 pub(crate) mod objects;
 pub(crate) mod page_table;
 pub(crate) mod sampler;
+pub(crate) mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use compressed::{CompressCandidate, Compressed, WAS_HERE};
+use device::Device;
 use dirty::{DirtyAccounting, WritebackOutcome};
 use frames::Frames;
 use lru::{Lru, MinTtl};
@@ -28,6 +31,7 @@ use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
 use sampler::Sampler;
+use slots::DemoteCandidate;
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -74,6 +78,17 @@ pub(crate) enum NotPromoted {
     Gone,
 }
 
+/// Pages that leave DRAM for somewhere below. Until they have arrived they are resident as before.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    /// The time, ns.
+    pub now_ns: u64,
+    /// Somebody compresses.
+    pub compresses: bool,
+    pub to_compressed: Vec<CompressCandidate>,
+    pub to_device: Vec<DemoteCandidate>,
+}
+
 /// Everything that changes together.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -87,6 +102,8 @@ pub(crate) struct State {
     pub dirty: DirtyAccounting,
     /// The compressed tier, if there is one.
     pub compressed: Option<Compressed>,
+    /// The tier on a device, if there is one.
+    pub device: Option<Device>,
     /// Pages that some thread is reading from the source: (object slot, page).
     pub in_flight: HashSet<(u32, u64)>,
     /// Frames handed out that no entry names yet.
@@ -106,6 +123,7 @@ impl State {
         min_ttl: Duration,
         clock: Arc<dyn Clock>,
         compressed: Option<Compressed>,
+        device: Option<Device>,
     ) -> State {
         let frames_max = handles.segment.geometry().frames_max as usize;
         let sampler = Sampler::new(handles.touches.clone(), frames_max);
@@ -118,6 +136,7 @@ impl State {
             objects: Objects::new(handles.segment.clone()),
             dirty: DirtyAccounting::default(),
             compressed,
+            device,
             in_flight: HashSet::new(),
             claimed: 0,
             counts: Counts::default(),
@@ -164,6 +183,7 @@ impl State {
 
     /// Marks a page dirty. Before it is published: a crash in between must not lose it.
     pub(crate) fn mark_dirty(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
+        self.end_copy(o, page, frame);
         self.dirty.mark(self.pages.flags(frame), o, page, now_ns);
     }
     /// A dirty page sets out. Its frame.
@@ -237,7 +257,11 @@ impl State {
 
     /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
     pub(crate) fn insert(&mut self, place: Place, frame: u32, reason: InsertReason) -> bool {
-        let shadow = self.pages.index.get(place).shadow();
+        let before = self.pages.index.get(place);
+        if let Some(Below::Device(slot)) = before.below() {
+            return self.insert_from_device(place, frame, slot, reason);
+        }
+        let shadow = before.shadow();
         self.map_frame(place, frame);
         self.pages.publish_present(place, frame);
         self.lru_add(frame, shadow, reason)
@@ -248,7 +272,7 @@ impl State {
         self.pages.index.count_present(place, 1);
     }
     /// [`State::map_frame`] for a page that was somewhere in memory already.
-    fn remap(&mut self, place: Place, frame: u32) {
+    pub(super) fn remap(&mut self, place: Place, frame: u32) {
         self.pages.set_rmap(place, frame);
         self.claimed -= 1;
     }
@@ -298,15 +322,15 @@ impl State {
         self.frames.free(frame);
     }
     /// [`State::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
-    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Leaving>) -> usize {
         if self.lru.min_ttl_holds() {
             return 0;
         }
         self.evict(want, leaving)
     }
     /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
-    /// compressing are put into `leaving`, if there is one, and stay until they are compressed. Frames freed, and to be freed.
-    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Vec<CompressCandidate>>) -> usize {
+    /// keeping below DRAM are put into `leaving`, if there is one, and stay until they are there. Frames freed, and to be freed.
+    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         let mut touches = self.lru.touches();
         let mut victims = std::mem::take(&mut self.victims);
         let mut freed = 0;
@@ -344,18 +368,24 @@ impl State {
         (!busy && !held).then_some(place)
     }
     /// [`State::evict`] of one page; false if it stays.
-    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Vec<CompressCandidate>>) -> bool {
+    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Leaving>) -> bool {
         let Some(place) = self.clean_place(v) else {
             self.lru.policy.restore(v.slot);
             return false;
         };
-        if let Some(leaving) = leaving
-            && let Some(page) = self.should_compress(v, place)
-        {
-            leaving.push(page);
-            return true;
+        if let Some(leaving) = leaving {
+            if let Some(page) = self.should_demote(v, place, leaving.now_ns) {
+                leaving.to_device.push(page);
+                return true;
+            }
+            if let Some(page) = leaving.compresses.then(|| self.should_compress(v, place)).flatten() {
+                leaving.to_compressed.push(page);
+                return true;
+            }
         }
-        self.release(place, v.slot, self.shadow_of(v.shadow));
+        if !self.return_to_copy(place, v.slot) {
+            self.release(place, v.slot, self.shadow_of(v.shadow));
+        }
         self.counts.pgsteal += 1;
         true
     }
@@ -371,6 +401,7 @@ impl State {
     }
     /// Drops a resident page, dirty or not, without a shadow.
     fn drop_page(&mut self, o: &Object, page: u64, place: Place, frame: u32) {
+        self.end_copy(o, page, frame);
         self.dirty.clean(self.pages.flags(frame), o, page);
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
@@ -378,6 +409,7 @@ impl State {
     /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so
     /// that a thread that read the source before cannot publish its data.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
+        self.end_parked(o, first, last);
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), first, last, |page, place| places.push((page, place)));
         for (page, place) in places {
@@ -410,6 +442,7 @@ impl State {
             return;
         }
         withdraw(self.pages.index.entry(place), Entry::busy(e.payload(), clock));
+        self.end_copy(o, size / PAGE, e.payload());
         let at = (size % PAGE) as usize;
         // SAFETY: the entry is Busy; the range lies inside the frame.
         unsafe { self.handles.segment.frame(e.payload()).add(at).write_bytes(0, PAGE_SIZE - at) };
@@ -420,15 +453,25 @@ impl State {
 
     /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
     fn should_compress(&mut self, v: &Victim, place: Place) -> Option<CompressCandidate> {
-        let flags = self.pages.flags(v.slot);
+        let page = self.compress_candidate(v.slot, place, v.shadow)?;
+        self.lru.policy.restore(v.slot);
+        Some(page)
+    }
+    /// Whether a page that the policy lists, or has given up, is worth compressing: then nothing else is done with it until it is.
+    fn compress_candidate(
+        &mut self,
+        frame: u32,
+        place: Place,
+        shadow: Option<Shadow>,
+    ) -> Option<CompressCandidate> {
+        let flags = self.pages.flags(frame);
         let (slot, _) = self.pages.index.whose(place);
         let object = self.objects.in_slot(slot).map(|o| &**o);
         let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
         let (filling, beyond_lz4) = self.compressed.as_mut()?.admits(object, reused)?;
-        self.lru.policy.restore(v.slot);
         flags.fetch_or(LEAVING, Ordering::Relaxed);
         let entry = self.pages.index.get(place);
-        Some(CompressCandidate { place, frame: v.slot, entry, shadow: v.shadow, filling, beyond_lz4 })
+        Some(CompressCandidate { place, frame, entry, shadow, filling, beyond_lz4 })
     }
 
     /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
@@ -460,8 +503,10 @@ impl State {
             Some(handle) => {
                 let clock = self.pages.index.tick();
                 replace(self.pages.index.entry(place), Entry::compressed(handle, clock));
+                self.keep_copy_below(place, frame);
                 self.free_mapped(frame);
             }
+            None if self.return_to_copy(place, frame) => {}
             None => self.release(place, frame, self.shadow_of(shadow)),
         }
         self.counts.pgsteal += 1;
@@ -471,27 +516,30 @@ impl State {
     /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
     /// dropped pages.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
-        let State { compressed: Some(compressed), pages, .. } = self else { return 0 };
+        let State { compressed: Some(compressed), pages, device, .. } = self else { return 0 };
         let mut coldest = Vec::new();
         compressed.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
-            pages.make_absent(place, WAS_HERE);
+            match device.as_mut().and_then(|device| device.take_copy_below(place)) {
+                Some(slot) => pages.publish_on_device(place, slot),
+                None => pages.make_absent(place, WAS_HERE),
+            }
             compressed.pool.evict(handle);
         }
         compressed.compact(&pages.index);
         coldest.len()
     }
 
-    /// Drops the compressed page at `place`, if there is one.
+    /// Drops the page at `place` that is below DRAM, if there is one.
     pub(crate) fn invalidate(&mut self, place: Place) {
         let Some(below) = self.pages.index.get(place).below() else { return };
         self.pages.make_absent(place, 0);
         match below {
             Below::Compressed(handle) => {
                 self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+                self.end_copy_below(place);
             }
-            // No device is served yet: there is nobody to give the slot back to.
-            Below::Device(_) => {}
+            Below::Device(slot) => self.end_slot(place, slot),
         }
     }
     /// [`State::invalidate`] by page.
@@ -539,6 +587,7 @@ impl State {
         }
         self.remap(place, frame);
         self.pages.publish_present(place, frame);
+        self.take_copy_up(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
         // A page that was read that often below is a page for DRAM.
         let shadow = self.lru.policy.shadow();

@@ -7,12 +7,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_shm::index::{Index, Place};
 /// The version of a page before a read of the source; see [`PageTable::is_unaltered`].
 pub(crate) use terrace_shm::protocol::PageVersion;
-use terrace_shm::protocol::{NO_LEAF, publish, same_version, stamp, withdraw};
-use terrace_shm::{Entry, State as EntryState};
+use terrace_shm::protocol::{NO_LEAF, publish, replace, same_version, stamp, withdraw};
+use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
 
 /// The key of a page for policies and samples: the same for the same page, also after a restart, and hardly ever that of another.
 pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
     object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
+}
+
+/// A page that is in no frame, nor compressed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NotInMemory {
+    pub before: PageVersion,
+    /// Of an absent page; 0: none.
+    pub shadow: u32,
+    /// Where it can be read faster than from the source.
+    pub on_device: Option<DeviceSlot>,
 }
 
 /// The index and the data of its entries.
@@ -73,6 +83,11 @@ impl PageTable {
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::present(frame, clock));
     }
+    /// The entry of a page that leaves memory names its slot on a device from now on.
+    pub(crate) fn publish_on_device(&self, place: Place, slot: DeviceSlot) {
+        let clock = self.index.tick();
+        replace(self.index.entry(place), Entry::device(slot, clock));
+    }
     /// The entry of a page that was somewhere in memory names nothing any longer.
     pub(crate) fn make_absent(&mut self, place: Place, shadow: u32) {
         let clock = self.index.tick();
@@ -84,21 +99,24 @@ impl PageTable {
     pub(crate) fn note_change(&self, o: &Object) -> u64 {
         stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }
-    /// Version and shadow of an absent page; None unless it is absent.
-    pub(crate) fn snapshot(&self, o: &Object, page: u64) -> Option<(PageVersion, u32)> {
+    /// A page that is not in memory; None if it is.
+    pub(crate) fn snapshot(&self, o: &Object, page: u64) -> Option<NotInMemory> {
         let clock = self.handles.segment.header().clock.load(Ordering::Relaxed);
-        match self.index.find(o.slot_index(), page) {
-            None => Some((PageVersion { identity: NO_LEAF, clock }, 0)),
-            Some(place) => {
-                let e = self.index.get(place);
-                (e.state() == EntryState::Absent)
-                    .then(|| (PageVersion { identity: e.identity(), clock }, e.shadow()))
-            }
+        let Some(place) = self.index.find(o.slot_index(), page) else {
+            let before = PageVersion { identity: NO_LEAF, clock };
+            return Some(NotInMemory { before, shadow: 0, on_device: None });
+        };
+        let e = self.index.get(place);
+        let before = PageVersion { identity: e.identity(), clock };
+        match (e.state(), e.below()) {
+            (EntryState::Absent, _) => Some(NotInMemory { before, shadow: e.shadow(), on_device: None }),
+            (_, Some(Below::Device(slot))) => Some(NotInMemory { before, shadow: 0, on_device: Some(slot) }),
+            _ => None,
         }
     }
-    /// True if the page of an object that is known is absent and its content in the source has not changed since `before`.
+    /// True if the page of an object that is known is not in memory, and its content in the source has not changed since `before`.
     pub(crate) fn is_unaltered(&self, o: &Object, page: u64, before: PageVersion) -> bool {
         self.snapshot(o, page)
-            .is_some_and(|(now, _)| same_version(before, now.identity, &o.slot().write_clock))
+            .is_some_and(|now| same_version(before, now.before.identity, &o.slot().write_clock))
     }
 }

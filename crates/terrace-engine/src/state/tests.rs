@@ -49,7 +49,7 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
     let (engine, ..) = engine(16 << 20);
     let file = tempfile::tempfile().unwrap();
     let old = engine.object(7, file.as_raw_fd(), 4096).unwrap();
-    let (before, _) = engine.cx.state.lock().pages.snapshot(&old, 0).unwrap();
+    let before = engine.cx.state.lock().pages.snapshot(&old, 0).unwrap().before;
     assert!(engine.cx.state.lock().is_current(&old, 0, before));
     engine.forget_object(7).unwrap();
     assert!(!engine.cx.state.lock().is_current(&old, 0, before));
@@ -75,7 +75,7 @@ fn who_looked_while_a_write_was_prepared_looked_before_it() {
         let before = PageVersion { identity: NO_LEAF, clock };
         assert!(!state.is_current(&o, 63, before), "clock {} of {start}", clock);
     }
-    let (now, _) = state.pages.snapshot(&o, 63).unwrap();
+    let now = state.pages.snapshot(&o, 63).unwrap().before;
     let unwritten = PageVersion { identity: now.identity ^ 1 << 40, clock: u64::MAX };
     assert!(!state.is_current(&o, 63, unwritten), "another entry, whatever the clock says");
 }

@@ -26,6 +26,19 @@ pub struct Place {
     pub page: u32,
 }
 
+/// Adjacent places of one region, for one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Region, from 0.
+    pub region: u32,
+    /// First page of content; what the caller puts before content is before it.
+    pub first: u32,
+    /// Pages of content.
+    pub pages: u32,
+    /// The first write to this region since it was free.
+    pub opens: bool,
+}
+
 /// Which regions are free, open and filled, and how many pages of each are live.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -48,20 +61,77 @@ impl Log {
         Log { pages, live: vec![0; regions as usize], filled: VecDeque::new(), free, open: None, appended: 0 }
     }
 
+    /// A log after a restart: `filled` regions, oldest first, nothing of which is live yet (see [`Log::revive`]); the others are free.
+    ///
+    /// # Panics
+    /// As [`Log::new`]; if a region is named twice, or is none of them.
+    pub fn restored(regions: u32, pages: u32, filled: &[u32]) -> Log {
+        let mut log = Log::new(regions, pages);
+        for region in filled {
+            let known = log.free.iter().position(|free| free == region);
+            log.free.remove(known.expect("a region is filled once"));
+            log.filled.push_back(*region);
+        }
+        log.appended = filled.len() as u64 * u64::from(pages);
+        log
+    }
+
     /// Takes the next place for a page, which is live from now on. None: a region must be reclaimed first.
     pub fn append(&mut self) -> Option<Place> {
-        let place = match self.open {
+        let Stretch { region, first, .. } = self.reserve(0, 1, 1)?;
+        let place = Place { region, page: first };
+        self.revive(place);
+        Some(place)
+    }
+
+    /// Takes adjacent places for one write: `head` pages that are no content, and up to `want` that are, but no fewer than `least` (or
+    /// `want`, if that is less): a region with less room is closed. The caller makes those live that arrive. None: a region must be
+    /// reclaimed first.
+    pub fn reserve(&mut self, head: u32, want: u32, least: u32) -> Option<Stretch> {
+        let needed = head + least.min(want);
+        debug_assert!(needed <= self.pages, "no region has {needed} pages");
+        if let Some(full) = self.open.take_if(|open| self.pages - open.page < needed) {
+            self.filled.push_back(full.region);
+        }
+        let opens = self.open.is_none();
+        let open = match self.open {
             Some(open) => open,
             None => Place { region: self.free.pop_front()?, page: 0 },
         };
-        let next = Place { page: place.page + 1, ..place };
+        let pages = want.min(self.pages - open.page - head);
+        let next = Place { page: open.page + head + pages, ..open };
         self.open = (next.page < self.pages).then_some(next);
         if self.open.is_none() {
-            self.filled.push_back(place.region);
+            self.filled.push_back(open.region);
         }
+        self.appended += u64::from(pages);
+        Some(Stretch { region: open.region, first: open.page + head, pages, opens })
+    }
+
+    /// Pages that the next stretch can have, its head included: of the open region, unless it has fewer than `least`.
+    pub fn room(&self, least: u32) -> u32 {
+        let left = self.open.map_or(0, |open| self.pages - open.page);
+        if left < least { self.pages } else { left }
+    }
+
+    /// The region that was filled first, or is being filled.
+    pub fn oldest(&self) -> Option<u32> {
+        self.filled.front().copied().or(self.open.map(|open| open.region))
+    }
+
+    /// Whether a region is free.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Pages live in a region.
+    pub fn live_in(&self, region: u32) -> u32 {
+        self.live[region as usize]
+    }
+
+    /// The page at `place` is valid from now on.
+    pub fn revive(&mut self, place: Place) {
         self.live[place.region as usize] += 1;
-        self.appended += 1;
-        Some(place)
     }
 
     /// The page at `place` is no longer valid.
@@ -149,6 +219,36 @@ mod tests {
         log.kill(Place { region: 0, page: 1 });
         log.reclaimed(0);
         assert_eq!((log.due(), log.live(), log.appended(), log.capacity()), (None, 3, 5, 8));
+    }
+
+    #[test]
+    fn stretch_stays_in_one_region() {
+        let mut log = Log::new(5, 10);
+        let taken = |log: &mut Log, want| {
+            log.reserve(1, want, 3).map(|s| (s.region, s.first, s.pages, s.opens))
+        };
+        assert_eq!(taken(&mut log, 4), Some((0, 1, 4, true)));
+        assert_eq!(taken(&mut log, 8), Some((0, 6, 4, false)), "what is left of the region");
+        assert_eq!(taken(&mut log, 7), Some((1, 1, 7, true)));
+        assert_eq!(taken(&mut log, 3), Some((2, 1, 3, true)), "two pages were left, one of them for the head");
+        assert_eq!((log.live(), log.due()), (0, None));
+        assert_eq!(taken(&mut log, 9), Some((2, 5, 5, false)));
+        assert_eq!(taken(&mut log, 9), Some((3, 1, 9, true)));
+        assert_eq!(log.due(), Some(0));
+        log.reclaimed(0);
+        assert_eq!(log.due(), None);
+        taken(&mut log, 9).unwrap();
+        assert_eq!(log.due(), Some(1), "oldest first");
+    }
+
+    #[test]
+    fn restored_log_goes_on_behind_what_is_filled() {
+        let mut log = Log::restored(5, 10, &[3, 1]);
+        log.revive(Place { region: 3, page: 7 });
+        assert_eq!((log.live(), log.due(), log.has_been_full()), (1, None, false));
+        assert_eq!(log.append(), Some(Place { region: 0, page: 0 }));
+        log.reserve(0, 10, 10).unwrap();
+        assert_eq!(log.due(), Some(3));
     }
 
     #[test]

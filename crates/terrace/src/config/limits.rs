@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Compressed, Config};
+use super::{Compressed, Config, device};
 use crate::error::{Failure, Result};
 use crate::size::{KIB, MIB, Size};
 
@@ -22,6 +22,13 @@ pub struct InvalidValue {
     why: String,
     /// The user's next step.
     pub cure: String,
+}
+
+impl InvalidValue {
+    /// `key` is not allowed because it `why`; `cure` is the user's next step.
+    pub fn new(key: &'static str, why: String, cure: String) -> InvalidValue {
+        InvalidValue { key, why, cure }
+    }
 }
 
 impl fmt::Display for InvalidValue {
@@ -45,6 +52,7 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     within("preload.clients_max", config.preload.clients_max, 1, 4096)?;
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     check_compressed(&config.tier.compressed)?;
+    device::check(&config.tier.device)?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
 }
@@ -121,7 +129,7 @@ fn within(key: &'static str, value: u32, min: u32, max: u32) -> std::result::Res
 }
 
 fn wrong(key: &'static str, why: String, cure: String) -> InvalidValue {
-    InvalidValue { key, why, cure }
+    InvalidValue::new(key, why, cure)
 }
 
 /// Why a memory limit cannot be, and the cure.

@@ -1,8 +1,9 @@
 //! How the configuration of an invocation is made: found, read, checked, overridden.
 
+use std::ffi::OsString;
 use std::path::Path;
 
-use super::{CompressionMode, Config, limits, locate, measured};
+use super::{CompressionMode, Config, device, limits, locate, measured};
 use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
 use crate::renamed;
@@ -30,6 +31,16 @@ impl Config {
             limits::check_min_ttl(&config)
                 .map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))?;
         }
+        let tier =
+            named(&tuning.tier, "--tier").or(named(&env("TERRACE_TIER").map(OsString::from), "TERRACE_TIER"));
+        if let Some((name, text)) = tier {
+            device::set(&mut config.tier, name, &text)?;
+        }
+        config.tier.format = tuning.format_tier;
+        if config.tier.format && config.tier.device.is_empty() {
+            let cure = "name it with --tier PATH[:SIZE], or in [[tier.device]] of the configuration";
+            return Err(Failure::new("--format-tier", "there is no tier to format", cure));
+        }
         Ok(config)
     }
 
@@ -44,10 +55,13 @@ impl Config {
         if !config.tier.probe.as_os_str().is_empty() {
             config.tier.probe = path.parent().unwrap_or(Path::new("")).join(&config.tier.probe);
         }
+        let file = std::path::absolute(path)
+            .map_err(|err| Failure::new(name, reason(err), "name it by an absolute path"))?;
+        device::resolve(&mut config.tier.device, file.parent().unwrap_or(Path::new("/")));
         Ok(config)
     }
 
-    /// Takes the costs of the device below `src` from the file that `tier.probe` names, if it names one.
+    /// Takes the costs of the device below `src`, and of that of the tier, from the file that `tier.probe` names, if it names one.
     pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());
@@ -55,6 +69,9 @@ impl Config {
         self.tier.miss = measured::miss(&self.tier.probe, src)?;
         if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
             eprintln!("{}", measured::unknown(&self.tier.probe, src));
+        }
+        if let Some(device) = self.tier.device.first() {
+            self.tier.device_read = measured::miss(&self.tier.probe, device.measured_at())?;
         }
         Ok(())
     }
@@ -77,6 +94,6 @@ impl Config {
 }
 
 /// A value with the name of where it came from.
-fn named<'a>(value: &Option<String>, name: &'a str) -> Option<(&'a str, String)> {
+fn named<'a, T: Clone>(value: &Option<T>, name: &'a str) -> Option<(&'a str, T)> {
     value.clone().map(|text| (name, text))
 }

@@ -25,7 +25,7 @@ pub fn line_of_offset(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }
 
-/// The line of a dotted key; of its nearest table that is written, else the first.
+/// The line of a dotted key; of its nearest table that is written, else the first. Of a list of tables it is the last one.
 pub fn line_of_key(text: &str, dotted: &str) -> usize {
     let Ok(root) = DeTable::parse(text) else { return 1 };
     let mut table = root.get_ref();
@@ -35,6 +35,10 @@ pub fn line_of_key(text: &str, dotted: &str) -> usize {
         offset = key.span().start;
         match value.get_ref() {
             DeValue::Table(inner) => table = inner,
+            DeValue::Array(list) => match list.last().map(|last| (last.span(), last.get_ref())) {
+                Some((span, DeValue::Table(inner))) => (offset, table) = (span.start, inner),
+                _ => break,
+            },
             _ => break,
         }
     }
@@ -52,6 +56,10 @@ mod tests {
         assert_eq!(line_of_key(text, "dirty.ratio"), 5);
         assert_eq!(line_of_key(text, "dirty.background_ratio"), 3);
         assert_eq!(line_of_key(text, "log.level"), 1);
+        let text = "[[tier.device]]\npath = \"a\"\n\n[[tier.device]]\nname = \"\"\n";
+        assert_eq!(line_of_key(text, "tier.device.name"), 5);
+        assert_eq!(line_of_key(text, "tier.device.path"), 4);
+        assert_eq!(line_of_key(text, "tier.device"), 4);
     }
 
     #[test]

@@ -5,16 +5,32 @@ use crate::cli::Tuning;
 
 const DOCUMENTED: &str = include_str!("../../../../docs/terrace.toml");
 
-/// docs/terrace.toml with its keys switched on: a commented key is `#key = value`, prose is `# text`.
+/// docs/terrace.toml with its keys switched on: a commented key is `#key = value`, prose is `# text`. Lists of tables are empty by
+/// default; their example (`#[[table]]`, up to the next line without a key) is left out.
 fn uncommented() -> String {
-    DOCUMENTED
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest,
-            _ => line,
-        })
-        .collect::<Vec<_>>()
-        .join("\n")
+    let mut in_example = false;
+    let is_key = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase());
+    let lines = DOCUMENTED.lines().map(|line| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with("[[") => {
+            in_example = true;
+            line
+        }
+        Some(rest) if is_key(rest) && !in_example => rest,
+        Some(rest) if is_key(rest) => line,
+        _ => {
+            in_example = false;
+            line
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The example of `[[tier.device]]` in docs/terrace.toml.
+fn device_example() -> String {
+    let mut lines = DOCUMENTED.lines().skip_while(|line| !line.starts_with("#[[tier.device]]"));
+    let of = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+    let example: Vec<String> = std::iter::from_fn(|| lines.next().and_then(of)).collect();
+    example.join("\n")
 }
 
 /// Every dotted key of a table.
@@ -48,6 +64,67 @@ fn every_key_is_documented() {
     let documented = keys("", &toml::from_str(&uncommented()).unwrap());
     let known = keys("", &toml::Table::try_from(Config::default()).unwrap());
     assert_eq!(documented, known);
+}
+
+#[test]
+fn every_key_of_a_device_is_documented() {
+    let size = |text: &str| Some(text.parse::<Size>().unwrap());
+    let device = Device {
+        name: "ssd".to_owned(),
+        path: "/ssd/terrace.tier".into(),
+        size: size("64GiB"),
+        write_budget: size("200GiB"),
+        rated_writes: size("600TB"),
+    };
+    assert_eq!(Config::parse(&device_example()).unwrap().tier.device, std::slice::from_ref(&device));
+    let documented: toml::Table = toml::from_str(&device_example()).unwrap();
+    let documented = documented["tier"]["device"][0].as_table().unwrap();
+    assert_eq!(keys("", documented), keys("", &toml::Table::try_from(device).unwrap()));
+}
+
+#[test]
+fn devices_that_cannot_be_name_their_line() {
+    let device = "[[tier.device]]\npath = \"/ssd/t\"\n";
+    assert_eq!(Config::parse(device).unwrap().tier.device[0].name, "device");
+    let (line, why) = parse_error(&format!("{device}\n{device}"));
+    assert_eq!(
+        (line, why.as_str()),
+        (4, "tier.device has 2 entries, and terrace uses 1 at one time; keep one of them")
+    );
+    let cases = [
+        ("[[tier.device]]\nsize = \"1GiB\"\n", 1, "tier.device.path is missing; write path"),
+        ("[[tier.device]]\npath = \"/t\"\nname = \"a b\"\n", 3, "= \"a b\" is no name"),
+        ("[[tier.device]]\npath = \"/t\"\nname = \"dram\"\n", 3, "the name of another tier"),
+        ("[[tier.device]]\npath = \"/t\"\nwrite_budget = 1\n", 3, "= 1 a day is too little"),
+        ("[[tier.device]]\npath = \"/t\"\n\nrated_writes = 0\n", 4, "= 0 is no rating"),
+        ("[[tier.device]]\npath = \"/t\"\nsize = \"big\"\n", 3, "`big` is not a size"),
+        ("[[tier.device]]\npath = \"/t\"\nbudget = 1\n", 3, "unknown field `budget`"),
+    ];
+    for (text, at, part) in cases {
+        let (line, why) = parse_error(text);
+        assert_eq!(line, at, "{text}{why}");
+        assert!(why.contains(part), "{why}");
+    }
+}
+
+#[test]
+fn flag_replaces_the_device_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("terrace.toml");
+    std::fs::write(&file, "[[tier.device]]\nname = \"ssd\"\npath = \"data.tier\"\n").unwrap();
+    let mut tuning = Tuning { config: Some(file), format_tier: true, ..Tuning::default() };
+    let config = Config::load_with(&tuning, &no_env).unwrap();
+    assert_eq!(config.tier.device[0].path, dir.path().join("data.tier"));
+    assert!(config.tier.format);
+    let env = |name: &str| (name == "TERRACE_TIER").then(|| "/ssd/t:1GiB".to_owned());
+    let config = Config::load_with(&tuning, &env).unwrap();
+    let device = &config.tier.device[0];
+    assert_eq!((device.name.as_str(), device.size), ("device", Some(Size(1 << 30))));
+    tuning.tier = Some("/ssd/other".into());
+    assert_eq!(Config::load_with(&tuning, &env).unwrap().tier.device[0].path, Path::new("/ssd/other"));
+    let tuning = Tuning { format_tier: true, ..Tuning::default() };
+    let failure = Config::load_with(&tuning, &no_env).unwrap_err().to_string();
+    assert!(failure.starts_with("terrace: --format-tier: there is no tier to format; name it"), "{failure}");
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! The engine over the memory files of the instance, set up from the configuration.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
-use terrace_engine::{CompressedConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock};
+use terrace_engine::{
+    CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock,
+};
 
 use crate::config::{Admit, CompressionMode, Config, IoEngine, Tier};
 
@@ -15,9 +19,9 @@ use crate::config::{Admit, CompressionMode, Config, IoEngine, Tier};
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates them, in the supervisor.
-    pub fn create(config: &Config) -> io::Result<Memory> {
-        SegmentHandles::create(&engine_config(config)).map(|handles| Memory(Arc::new(handles)))
+    /// Creates them, in the supervisor; `tier`: the tier on a device, whose index is a part of them.
+    pub fn create(config: &Config, tier: Option<&Target>) -> io::Result<Memory> {
+        SegmentHandles::create(&engine_config(config, tier)).map(|handles| Memory(Arc::new(handles)))
     }
 
     /// Memory that they have, bytes.
@@ -44,10 +48,10 @@ impl Memory {
     }
 }
 
-/// An engine over the memory files.
-pub fn start(config: &Config, memory: &Memory) -> io::Result<Arc<Engine>> {
+/// An engine over the memory files, and the tier on a device.
+pub fn start(config: &Config, memory: &Memory, tier: Option<&Target>) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
-    let config = engine_config(config);
+    let config = engine_config(config, tier);
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
 }
@@ -84,8 +88,27 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     }
 }
 
+/// The tier on a device likewise; `target` is open as long as the supervisor lives.
+fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
+    let (config, superblock) = (tier.device.first()?, &target.superblock);
+    let geometry = superblock.geometry;
+    Some(DeviceConfig {
+        name: config.name.clone(),
+        fd: target.fd.as_raw_fd(),
+        bytes: geometry.bytes(),
+        region_bytes: geometry.region_bytes().into(),
+        regions: geometry.regions(),
+        tier_id: superblock.id.0,
+        clean: superblock.clean,
+        fresh: target.fresh,
+        write_budget: config.write_budget.map(|size| size.0),
+        rated_writes: config.rated_writes.map(|size| size.0),
+        read_ns: tier.device_read.map(|read| read.as_nanos() as u64),
+    })
+}
+
 /// The engine's view of the configuration.
-fn engine_config(config: &Config) -> EngineConfig {
+fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.0,
         policy: config.policy.clone(),
@@ -101,6 +124,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             IoEngine::Blocking => IoKind::Blocking,
         },
         compressed: compressed_config(&config.tier),
+        device: tier.and_then(|target| device_config(&config.tier, target)),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
         ..EngineConfig::default()
@@ -113,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_engines() {
-        let ours = engine_config(&Config::default());
+        let ours = engine_config(&Config::default(), None);
         assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
     }
 }

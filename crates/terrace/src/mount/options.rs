@@ -15,6 +15,7 @@ pub struct Options {
     /// The memory limit.
     pub memory: Option<String>,
     policy: Option<String>,
+    tier: Option<String>,
     config: Option<String>,
 }
 
@@ -23,6 +24,7 @@ impl Options {
     pub fn tune(&self, tuning: &mut Tuning) {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
         tuning.policy = tuning.policy.take().or_else(|| self.policy.clone());
+        tuning.tier = tuning.tier.take().or_else(|| self.tier.clone().map(Into::into));
         tuning.config = tuning.config.take().or_else(|| self.config.clone().map(Into::into));
     }
 }
@@ -80,12 +82,19 @@ const REPEATED: &[&str] =
 /// Reads an option list. An unknown option is an error, so that typing errors are noticed, unless mount(8)
 /// asked for `sloppy`.
 pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
-    let mut options =
-        Options { flags: MountFlags::empty(), remount: false, memory: None, policy: None, config: None };
+    let mut options = Options {
+        flags: MountFlags::empty(),
+        remount: false,
+        memory: None,
+        policy: None,
+        tier: None,
+        config: None,
+    };
     for option in text.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("memory", value)) => options.memory = Some(value.to_owned()),
             Some(("policy", value)) => options.policy = Some(value.to_owned()),
+            Some(("tier", value)) => options.tier = Some(value.to_owned()),
             Some(("config", value)) => options.config = Some(value.to_owned()),
             Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
             None if option == "remount" => options.remount = true,
@@ -108,7 +117,7 @@ pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
 
 fn unknown(option: &str) -> Failure {
     let why = format!("there is no mount option `{option}`");
-    Failure::new("-o", why, "use memory=, policy=, config= or the usual ones of mount(8)")
+    Failure::new("-o", why, "use memory=, policy=, tier=, config= or the usual ones of mount(8)")
 }
 
 #[cfg(test)]
@@ -135,11 +144,12 @@ mod tests {
 
     #[test]
     fn our_own_options_go_under_the_flags() {
-        let options = parse("memory=64MiB,policy=lru,config=/etc/t.toml", false).unwrap();
+        let options = parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,config=/etc/t.toml", false).unwrap();
         let mut tuning = Tuning { policy: Some("clock".to_owned()), ..Tuning::default() };
         options.tune(&mut tuning);
         assert_eq!(tuning.memory.as_deref(), Some("64MiB"));
         assert_eq!(tuning.policy.as_deref(), Some("clock"));
+        assert_eq!(tuning.tier.as_deref(), Some("/ssd/t:1G".as_ref()));
         assert_eq!(tuning.config.as_deref(), Some("/etc/t.toml".as_ref()));
     }
 

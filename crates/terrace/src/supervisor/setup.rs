@@ -23,6 +23,7 @@ use crate::mount::names_of;
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
 use crate::sys;
+use crate::tier;
 
 /// By how much (thousandths of all memory) the supervisor counts less than terraced when the kernel chooses whom to kill.
 const OUTLIVES_BY: i32 = 500;
@@ -85,7 +86,8 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
         }
     };
-    let memory = Memory::create(&config).map_err(short("memory for the cache"))?;
+    let tier = tier::open(&config, &place.src)?;
+    let memory = Memory::create(&config, tier.as_ref()).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
     let (heard, news) = channel::pair().map_err(short("socket"))?;
@@ -106,6 +108,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         config,
         kind,
         memory,
+        tier,
         fuse,
         mount_dev,
         control,

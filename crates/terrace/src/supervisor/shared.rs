@@ -4,6 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use rustix::process::Pid;
+use terrace_engine::device::target::Target;
 
 use super::channel::Channel;
 use super::shortage::Shortage;
@@ -28,6 +29,8 @@ pub struct Shared {
     pub kind: Kind,
     /// The memory files.
     pub memory: Memory,
+    /// The tier on a device, locked.
+    pub tier: Option<Target>,
     /// /dev/fuse.
     pub fuse: OwnedFd,
     /// The mount's device, major and minor, if the kernel's table had it.

@@ -431,6 +431,7 @@ impl Watch {
             mnt: place.mnt.clone(),
             memory_bytes: config.memory.0,
             policy: config.policy.clone(),
+            tier: config.tier.device.first().map(|device| device.path.clone()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {

@@ -1,0 +1,143 @@
+//! One device of the tier: the only way to its bytes. Positions and lengths are multiples of 4096; a page of memory must begin
+//! at such an address too, as direct I/O wants it ([`crate::io::AlignedBuf`]).
+
+use crate::io::{Io, IoVec, ReadOp};
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// One read of several.
+#[derive(Debug)]
+pub struct ReadPiece {
+    /// Where it begins, in bytes.
+    pub at: u64,
+    /// Where to.
+    pub bufs: Vec<IoVec>,
+    /// Filled in: all of it was read, or the error.
+    pub result: io::Result<()>,
+}
+
+impl ReadPiece {
+    /// A read that was not done yet.
+    pub fn new(at: u64, bufs: Vec<IoVec>) -> ReadPiece {
+        ReadPiece { at, bufs, result: Err(io::ErrorKind::WouldBlock.into()) }
+    }
+}
+
+/// A device.
+pub trait Medium: Send + Sync + Debug {
+    /// Reads all of `bufs`, in order, from byte `at` on.
+    ///
+    /// # Errors
+    /// The device's; `UnexpectedEof` behind its end.
+    ///
+    /// # Safety
+    /// Each of `bufs` must be valid for writes until the call returns.
+    unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()>;
+
+    /// Does several reads, at once where the medium can.
+    ///
+    /// # Safety
+    /// As [`Medium::read_vectored`], for each piece.
+    unsafe fn read_batch(&self, pieces: &mut [ReadPiece]) {
+        for piece in pieces {
+            // SAFETY: the caller's promise.
+            piece.result = unsafe { self.read_vectored(piece.at, &piece.bufs) };
+        }
+    }
+
+    /// Fills `buf` from byte `at` on.
+    ///
+    /// # Errors
+    /// As [`Medium::read_vectored`].
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        // SAFETY: the buffer is borrowed for the whole call.
+        unsafe { self.read_vectored(at, &[IoVec { ptr: buf.as_mut_ptr(), len: buf.len() }]) }
+    }
+
+    /// Writes all of `buf` to byte `at` and on.
+    ///
+    /// # Errors
+    /// The device's; any part of the data may have been written.
+    fn write(&self, at: u64, buf: &[u8]) -> io::Result<()>;
+
+    /// What was written before the call survives a power cut once it has returned.
+    ///
+    /// # Errors
+    /// The device's: then nothing is known of any write since the last flush.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Its size in bytes.
+    fn bytes(&self) -> u64;
+}
+
+/// A file or a block device.
+#[derive(Debug)]
+pub struct FileMedium {
+    fd: RawFd,
+    io: Arc<dyn Io>,
+    bytes: u64,
+}
+
+impl FileMedium {
+    /// The medium behind `fd`, which is open with O_DIRECT and stays open for as long as this lives. `bytes`: its size.
+    pub fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
+        FileMedium { fd, io, bytes }
+    }
+
+    fn check(&self, at: u64, len: usize) -> io::Result<()> {
+        if at.checked_add(len as u64).is_some_and(|end| end <= self.bytes) {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{len} bytes at {at} of {}", self.bytes)))
+    }
+}
+
+/// A read gives all that was asked for, or it failed.
+fn whole(read: io::Result<usize>, want: usize) -> io::Result<()> {
+    if read? == want { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+pub(super) fn total(bufs: &[IoVec]) -> usize {
+    bufs.iter().map(|buf| buf.len).sum()
+}
+
+impl Medium for FileMedium {
+    unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
+        let want = total(bufs);
+        self.check(at, want)?;
+        // SAFETY: the caller's promise.
+        whole(unsafe { self.io.read(self.fd, at, bufs) }, want)
+    }
+
+    unsafe fn read_batch(&self, pieces: &mut [ReadPiece]) {
+        let op = |piece: &mut ReadPiece| {
+            let bufs = std::mem::take(&mut piece.bufs);
+            ReadOp { fd: self.fd, offset: piece.at, bufs, result: Err(io::ErrorKind::WouldBlock.into()) }
+        };
+        let mut ops: Vec<ReadOp> = pieces.iter_mut().map(op).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.io.read_batch(&mut ops) };
+        for (piece, op) in pieces.iter_mut().zip(ops) {
+            let want = total(&op.bufs);
+            piece.result = whole(op.result, want);
+            piece.bufs = op.bufs;
+        }
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> io::Result<()> {
+        self.check(at, buf.len())?;
+        let vec = IoVec { ptr: buf.as_ptr().cast_mut(), len: buf.len() };
+        // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
+        unsafe { self.io.write(self.fd, at, &[vec]) }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.io.sync(self.fd, true)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

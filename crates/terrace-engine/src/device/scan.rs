@@ -1,0 +1,399 @@
+//! What a device holds, found again after any end of the daemon: a clean one, a crash, a power cut.
+//!
+//! **Rules of the writer**, which the scan rests on:
+//! 1. Regions are filled one after the other, and reclaimed in the same order: the one that was filled first.
+//! 2. A region is opened only when everything written before is flushed. The same flush makes durable that its first page is zero (which
+//!    the writer wrote when it reclaimed the region, or now): its old keys are gone before anything else of it is, and tombstones never
+//!    vanish before what they kill.
+//! 3. A run goes on in no region of an earlier run. Its first region gets [`Scanned::next`], each later one [`Filling::next`].
+//! 4. Whenever the content of a page changes that has a key, or may have one, a tombstone is queued. Those that are queued go into the next
+//!    batch, and no page has a new key before all its tombstones have theirs.
+//!    When a region is reclaimed its keys are forgotten: the next batch says so ([`Batch::oldest`]), and its first page is overwritten.
+//! 5. A file's identity is recorded only when the tombstones of all its keys that are not its content are durable or in the same batch.
+//!    Its keys that were not believed after a start (another digest, or none) are among those: one tombstone for the whole file.
+//! 6. [`super::superblock::begin`] has returned before the first batch of a run.
+//!
+//! **What may be believed.** A key says: at that time this was the page's content. By rules 4 and 5 the keys that no tombstone killed before
+//! a file's last identity were its content then. If the file still has this identity, they still are, and so are later ones. This holds
+//! for every beginning of the log: what a power cut took from its end was not flushed. It also holds for every end of the log, where keys
+//! are missing, but never a tombstone later than those that are there. It does not hold across a hole. Heads tell how long the filling
+//! before was; where one is missing, or shorter, all before the hole is given up.
+//!
+//! **The region that was filled last** was perhaps not flushed, and of its batches some may be there in part. Keys count up to the first
+//! batch whose keys are damaged. Each page of content is read and checked. One that is damaged is left out. The key that it replaces
+//! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
+//! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
+//! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
+//! ([`super::Before::torn`]), and each scan checks the region again.
+
+use super::format::{Batch, Before, Filling, KEY_PAGES_MAX, Record, TO_THE_END, crc};
+use super::medium::{Medium, ReadPiece};
+use super::superblock::Superblock;
+use crate::io::{AlignedBuf, IoVec};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::Bound::{Excluded, Included};
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+/// Regions whose keys are read at a time; their records are in memory together (a full region of 16 MiB has up to 130 KiB of them).
+const WINDOW: usize = 64;
+/// Bytes that are read to find a batch's keys.
+const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
+
+/// A region with batches that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilledRegion {
+    /// The region.
+    pub region: u32,
+    /// The lap of its filling.
+    pub lap: u64,
+    /// Pages of its batches.
+    pub pages_used: u32,
+}
+
+/// What a device holds of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScannedFile {
+    /// The identity that was recorded last. None, or not the file's identity now: none of the pages may be believed.
+    pub digest: Option<u64>,
+    /// Page of the file, where it lies, checksum of the content; sorted by page.
+    pub pages: Vec<(u64, DeviceSlot, u32)>,
+}
+
+/// What a device holds.
+#[derive(Clone, Debug)]
+pub struct Scanned {
+    /// Regions in the order of their filling, the newest last. All others are free; what stands in them counts for nothing.
+    pub regions: Vec<FilledRegion>,
+    /// The filling of the region that is opened next; `next.lap` is the next lap.
+    pub next: Filling,
+    /// The lap of the oldest region, or the next lap: [`Batch::oldest`] until a region is reclaimed.
+    pub oldest: u64,
+    /// Files of which there are pages.
+    pub files: HashMap<u64, ScannedFile>,
+    /// Pages of content that were checked and are damaged.
+    pub pages_damaged: u64,
+    /// Regions given up: their keys, or those of a later region, are damaged.
+    pub regions_lost: u32,
+    /// Reads that failed; what lies there counts as damaged.
+    pub reads_failed: u64,
+}
+
+/// Finds out what a device holds. `superblock`: the one that was found on it, or the one with which the run began. `progress` is told now
+/// and then how many of the regions are done.
+///
+/// # Errors
+/// `InvalidData` if the device is smaller than its superblock says; the device's error if all reads fail.
+pub fn scan(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    progress: &mut dyn FnMut(u32),
+) -> io::Result<Scanned> {
+    let geometry = superblock.geometry;
+    if medium.bytes() < geometry.bytes() {
+        let text = format!("{} bytes, its superblock says {}", medium.bytes(), geometry.bytes());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let mut keys = Keys::new(medium, superblock);
+    let found = keys.first_heads();
+    if let Some(why) = keys.only_errors() {
+        return Err(why);
+    }
+    let oldest = keys.oldest(&found);
+    let links = chain(&found, oldest, geometry.region_pages());
+    let mut done = geometry.regions() - links.len() as u32;
+    let mut log = Log::default();
+    for window in links.chunks(WINDOW) {
+        for (link, batches) in window.iter().zip(keys.of_regions(window)) {
+            let checked = if link.torn || link.newest && !superblock.is_flushed(link.filling.lap) {
+                keys.damaged_pages(link.region, &batches)
+            } else {
+                Vec::new()
+            };
+            log.add(link, &batches, &checked);
+        }
+        done += window.len() as u32;
+        progress(done);
+    }
+    let highest = found.iter().map(|(_, filling)| filling.lap).max().unwrap_or(0);
+    let lap = superblock.lap_base().max(highest + 1);
+    let regions_lost = (found.len() - log.regions.len()) as u32;
+    Ok(log.finish(lap, regions_lost, keys.reads_failed))
+}
+
+/// All records of a region that is reclaimed, with the slots of the pages of content, in the order in which they were written; for
+/// others the slot is that of their batch's first page.
+///
+/// # Errors
+/// The device's; `InvalidData` if keys are damaged.
+pub fn region_keys(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    filled: FilledRegion,
+) -> io::Result<Vec<(DeviceSlot, Record)>> {
+    let mut keys = Keys::new(medium, superblock);
+    let (mut records, mut at, mut filling) = (Vec::new(), 0, None);
+    while at < filled.pages_used {
+        let batch = keys.heads(&[(filled.region, at)]).pop().flatten();
+        let Some(batch) = batch.filter(|batch| {
+            batch.filling.lap == filled.lap
+                && filling.is_none_or(|filling| filling == batch.filling)
+                && batch.end() <= filled.pages_used
+        }) else {
+            let text = format!("the keys at page {at} of region {} are damaged", filled.region);
+            return Err(keys
+                .only_errors()
+                .unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text)));
+        };
+        let slot = |page| DeviceSlot::new(filled.region, page);
+        records.extend(batch.others().iter().map(|record| (slot(at), *record)));
+        records.extend(batch.pages_of_content().map(|(page, record)| (slot(page), *record)));
+        (at, filling) = (batch.end(), Some(batch.filling));
+    }
+    Ok(records)
+}
+
+/// One region of the chain of those that count.
+#[derive(Debug)]
+struct Link {
+    region: u32,
+    filling: Filling,
+    /// Pages of its batches at the most; as many, if it is not the newest.
+    pages: u32,
+    torn: bool,
+    newest: bool,
+}
+
+impl Link {
+    fn newest(&(region, filling): &(u32, Filling), region_pages: u32) -> Link {
+        Link { region, filling, pages: region_pages, torn: false, newest: true }
+    }
+}
+
+/// From the newest region back, each time to the one that its heads name; oldest first.
+fn chain(found: &[(u32, Filling)], oldest: u64, region_pages: u32) -> Vec<Link> {
+    let by_lap: HashMap<u64, &(u32, Filling)> = found.iter().map(|one| (one.1.lap, one)).collect();
+    let newest = found.iter().max_by_key(|(_, filling)| filling.lap);
+    let mut links = Vec::new();
+    let mut next = newest.map(|newest| Link::newest(newest, region_pages));
+    while let Some(link) = next {
+        next = link.filling.before.filter(|before| before.lap >= oldest).and_then(|before| {
+            let (region, filling) = **by_lap.get(&before.lap)?;
+            let pages = before.pages.min(region_pages);
+            Some(Link { region, filling, pages, torn: before.torn, newest: false })
+        });
+        links.push(link);
+    }
+    links.reverse();
+    links
+}
+
+/// Reads keys. What cannot be read counts as damaged.
+struct Keys<'a> {
+    medium: &'a dyn Medium,
+    superblock: &'a Superblock,
+    buf: AlignedBuf,
+    reads: u64,
+    reads_failed: u64,
+    error: Option<io::Error>,
+}
+
+/// Heads that are read at once: 1 MiB.
+const HEADS: usize = 128;
+
+impl<'a> Keys<'a> {
+    fn new(medium: &'a dyn Medium, superblock: &'a Superblock) -> Keys<'a> {
+        Keys { medium, superblock, buf: AlignedBuf::default(), reads: 0, reads_failed: 0, error: None }
+    }
+
+    /// The last error, if no read was done.
+    fn only_errors(&mut self) -> Option<io::Error> {
+        if self.reads == self.reads_failed { self.error.take() } else { None }
+    }
+
+    fn note(&mut self, read: io::Result<()>) -> bool {
+        self.reads += 1;
+        match read {
+            Ok(()) => true,
+            Err(why) => {
+                self.reads_failed += 1;
+                self.error = Some(why);
+                false
+            }
+        }
+    }
+
+    /// The batches that begin at these pages of these regions, if there are any.
+    fn heads(&mut self, wanted: &[(u32, u32)]) -> Vec<Option<Batch>> {
+        let (id, geometry, medium) = (self.superblock.id, self.superblock.geometry, self.medium);
+        let mut heads = Vec::with_capacity(wanted.len());
+        let mut buf = std::mem::take(&mut self.buf);
+        for wanted in wanted.chunks(HEADS) {
+            buf.with(wanted.len() * KEYS_BYTES, |buf| {
+                let piece = |(&(region, at), keys): (&(u32, u32), &mut [u8])| {
+                    let len = ((geometry.region_pages() - at) as usize * PAGE_SIZE).min(keys.len());
+                    ReadPiece::new(geometry.byte(region, at), vec![IoVec { ptr: keys.as_mut_ptr(), len }])
+                };
+                let mut pieces: Vec<_> = wanted.iter().zip(buf.chunks_mut(KEYS_BYTES)).map(piece).collect();
+                // SAFETY: each piece lies in the buffer, which is borrowed for longer.
+                unsafe { medium.read_batch(&mut pieces) };
+                for ((piece, (_, at)), keys) in pieces.into_iter().zip(wanted).zip(buf.chunks(KEYS_BYTES)) {
+                    let len = piece.bufs[0].len;
+                    let read = self.note(piece.result);
+                    heads.push(Batch::decode(id, geometry, *at, &keys[..len]).filter(|_| read));
+                }
+            });
+        }
+        self.buf = buf;
+        heads
+    }
+
+    /// The regions that begin with a batch of this tier.
+    fn first_heads(&mut self) -> Vec<(u32, Filling)> {
+        let mut found = Vec::new();
+        let regions: Vec<(u32, u32)> =
+            (0..self.superblock.geometry.regions()).map(|region| (region, 0)).collect();
+        for some in regions.chunks(HEADS) {
+            let fillings = self.heads(some).into_iter().map(|batch| batch.map(|batch| batch.filling));
+            found.extend(
+                some.iter().zip(fillings).filter_map(|((region, _), filling)| Some((*region, filling?))),
+            );
+        }
+        found
+    }
+
+    /// The batches of these regions up to the first that is damaged. Reads one batch of each region at a time.
+    fn of_regions(&mut self, links: &[Link]) -> Vec<Vec<Batch>> {
+        let mut batches: Vec<Vec<Batch>> = links.iter().map(|_| Vec::new()).collect();
+        let mut open: Vec<(usize, u32)> = (0..links.len()).map(|i| (i, 0)).collect();
+        loop {
+            open.retain(|(i, at)| *at < links[*i].pages);
+            if open.is_empty() {
+                return batches;
+            }
+            let wanted: Vec<(u32, u32)> = open.iter().map(|(i, at)| (links[*i].region, *at)).collect();
+            let heads = self.heads(&wanted);
+            let going_on = open.iter().zip(heads).filter_map(|((i, _), batch)| {
+                let batch = batch?;
+                let end = batch.end();
+                if batch.filling != links[*i].filling || end > links[*i].pages {
+                    return None;
+                }
+                batches[*i].push(batch);
+                Some((*i, end))
+            });
+            open = going_on.collect();
+        }
+    }
+
+    /// The lap of the oldest region that counts, as the newest batch says.
+    fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
+        let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
+        let link = Link::newest(newest, self.superblock.geometry.region_pages());
+        self.of_regions(&[link])[0].last().map_or(0, |batch| batch.oldest)
+    }
+
+    /// Pages of content, counted from the start of the region, that are not what their keys say.
+    fn damaged_pages(&mut self, region: u32, batches: &[Batch]) -> Vec<u32> {
+        let mut damaged = Vec::new();
+        let mut buf = AlignedBuf::default();
+        for batch in batches.iter().filter(|batch| batch.content > 0) {
+            buf.with(batch.content as usize * PAGE_SIZE, |buf| {
+                let first = batch.at + batch.key_pages();
+                let unread = self.read_content(region, first, buf);
+                let pages = batch.pages_of_content().zip(buf.chunks(PAGE_SIZE));
+                damaged.extend(pages.filter_map(|((page, record), content)| {
+                    let Record::Page { crc: said, .. } = *record else { return None };
+                    (unread.contains(&page) || crc(content) != said).then_some(page)
+                }));
+            });
+        }
+        damaged
+    }
+
+    /// Reads adjacent pages of a region, and tells which of them cannot be read.
+    fn read_content(&mut self, region: u32, first: u32, buf: &mut [u8]) -> Vec<u32> {
+        let (medium, geometry) = (self.medium, self.superblock.geometry);
+        if self.note(medium.read(geometry.byte(region, first), buf)) {
+            return Vec::new();
+        }
+        let mut one_by_one = (first..).zip(buf.chunks_mut(PAGE_SIZE));
+        let mut unread = Vec::new();
+        one_by_one.by_ref().for_each(|(page, content)| {
+            if !self.note(medium.read(geometry.byte(region, page), content)) {
+                unread.push(page);
+            }
+        });
+        unread
+    }
+}
+
+/// What the log says, from its oldest region on.
+#[derive(Default)]
+struct Log {
+    pages: BTreeMap<(u64, u64), (DeviceSlot, u32)>,
+    digests: HashMap<u64, u64>,
+    regions: Vec<FilledRegion>,
+    last: Option<Before>,
+    pages_damaged: u64,
+}
+
+impl Log {
+    fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) {
+        let named = link.filling.before.map(|before| (before.lap, before.pages));
+        if self.last.map(|last| (last.lap, last.pages)) != named {
+            // A hole: tombstones may have stood there.
+            *self = Log { pages_damaged: self.pages_damaged, ..Log::default() };
+        }
+        for batch in batches {
+            self.add_batch(link.region, batch, damaged);
+        }
+        let pages = batches.last().map_or(0, Batch::end);
+        self.last = Some(Before { lap: link.filling.lap, pages, torn: !damaged.is_empty() });
+        self.regions.push(FilledRegion { region: link.region, lap: link.filling.lap, pages_used: pages });
+        self.pages_damaged += damaged.len() as u64;
+    }
+
+    fn add_batch(&mut self, region: u32, batch: &Batch, damaged: &[u32]) {
+        for record in batch.others() {
+            match *record {
+                Record::Dead { object, first, count } => self.kill(object, first, count),
+                Record::File { object, digest } => _ = self.digests.insert(object, digest),
+                Record::Page { .. } | Record::Void => unreachable!("decoding refuses it"),
+            }
+        }
+        for (at, record) in batch.pages_of_content() {
+            let Record::Page { object, page, crc } = *record else { continue };
+            let key = (object, page);
+            if damaged.binary_search(&at).is_err() {
+                self.pages.insert(key, (DeviceSlot::new(region, at), crc));
+            } else if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
+                self.pages.remove(&key);
+            }
+        }
+    }
+
+    fn kill(&mut self, object: u64, first: u64, count: u32) {
+        let end = if count == TO_THE_END { None } else { first.checked_add(count.into()) };
+        let dead = (
+            Included((object, first)),
+            end.map_or(Included((object, u64::MAX)), |end| Excluded((object, end))),
+        );
+        self.pages.extract_if(dead, |_, _| true).for_each(drop);
+    }
+
+    fn finish(self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+        let mut files: HashMap<u64, ScannedFile> = HashMap::new();
+        for ((object, page), (slot, crc)) in self.pages {
+            let new = || ScannedFile { digest: self.digests.get(&object).copied(), pages: Vec::new() };
+            files.entry(object).or_insert_with(new).pages.push((page, slot, crc));
+        }
+        let oldest = self.regions.first().map_or(lap, |region| region.lap);
+        let next = Filling { lap, before: self.last };
+        let Log { regions, pages_damaged, .. } = self;
+        Scanned { regions, next, oldest, files, pages_damaged, regions_lost, reads_failed }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! Scans of devices that a writer left in every state that the rules allow.
+
+mod power_cuts;
+mod regions;
+mod writer;

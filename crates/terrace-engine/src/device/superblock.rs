@@ -1,0 +1,261 @@
+//! Whose device it is, how it is divided, whether it was left clean: one page, in two copies.
+//!
+//! ```text
+//!    0 magic (8 bytes)    16 id of the tier (16)    40 sequence     64 bytes of a region    72 clean: 1 or 0
+//!    8 layout version     32 hash of the source's   48 created      68 regions              76 bytes of the path
+//!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
+//! ```
+//! Magic, layout version and crc stay where they are in all layouts. Both copies are written whenever one changes, the second after
+//! the first is durable: so one of them is always sound, and a run begins only when neither says any longer that the one before ended clean.
+//!
+//! **Each run has laps of its own**, those from `run << 32` on. A power cut can take the first batch of a region and leave a later one. If
+//! the next run used the same lap again, that later batch would count as its own.
+
+use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
+use super::medium::Medium;
+use crate::io::AlignedBuf;
+use std::io;
+use terrace_shm::PAGE_SIZE;
+
+/// Where the two copies lie, in bytes.
+pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
+/// Bytes of the source's path that are kept.
+pub const PATH_MAX: usize = 1024;
+/// The layout that this program reads and writes.
+pub const LAYOUT: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"terrTIER";
+const CRC_AT: usize = 12;
+const PATH_AT: usize = 80;
+/// Bits of a lap below those of the run.
+const LAP_BITS: u32 = 32;
+const RUN_AT: usize = PATH_AT + PATH_MAX;
+/// What is read has not more runs, so that there is room for those to come.
+const RUNS_MAX: u64 = 1 << 31;
+
+/// The directory whose pages a tier holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Hash of what identifies it.
+    pub hash: u64,
+    /// Its path, for messages; what is longer than [`PATH_MAX`] bytes is cut off.
+    pub path: String,
+}
+
+/// What a target says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The tier.
+    pub id: TierId,
+    /// Whose pages it holds.
+    pub source: Source,
+    /// How it is divided.
+    pub geometry: Geometry,
+    /// The last run flushed everything and ended.
+    pub clean: bool,
+    /// Higher in what was written later.
+    pub sequence: u64,
+    /// The last run that began.
+    run: u64,
+    /// It is this one. Not on the device.
+    begun: bool,
+    /// When it was formatted: seconds since 1970.
+    pub created: u64,
+    /// When a run last began or ended: seconds since 1970.
+    pub used: u64,
+}
+
+/// What stands where a superblock should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Zeros.
+    Empty,
+    /// Something that is not terrace's.
+    Foreign,
+    /// A superblock of another layout version.
+    Layout(u32),
+    /// A superblock of which something is wrong.
+    Damaged,
+    /// A sound one.
+    Ours(Superblock),
+}
+
+impl Superblock {
+    /// The superblock of a new tier; [`format`] writes it.
+    ///
+    /// # Errors
+    /// Of [`TierId::random`].
+    pub fn new(source: Source, geometry: Geometry, now: u64) -> io::Result<Superblock> {
+        let id = TierId::random()?;
+        Ok(Superblock {
+            id,
+            source,
+            geometry,
+            clean: true,
+            sequence: 0,
+            run: 0,
+            begun: false,
+            created: now,
+            used: now,
+        })
+    }
+
+    /// One copy.
+    pub fn encode(&self) -> [u8; PAGE_SIZE] {
+        let path = &self.source.path.as_bytes()[..self.source.path.floor_char_boundary(PATH_MAX)];
+        let mut page = [0; PAGE_SIZE];
+        page[..8].copy_from_slice(&MAGIC);
+        page[8..12].copy_from_slice(&LAYOUT.to_le_bytes());
+        page[16..32].copy_from_slice(&self.id.0);
+        for (at, value) in [
+            (32, self.source.hash),
+            (40, self.sequence),
+            (48, self.created),
+            (56, self.used),
+            (RUN_AT, self.run),
+        ] {
+            page[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        let (geometry, clean) = (self.geometry, u32::from(self.clean));
+        for (at, value) in
+            [(64, geometry.region_bytes()), (68, geometry.regions()), (72, clean), (76, path.len() as u32)]
+        {
+            page[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        page[PATH_AT..PATH_AT + path.len()].copy_from_slice(path);
+        let crc = crc_without_itself(&page, CRC_AT);
+        page[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    /// What one copy says.
+    pub fn decode(page: &[u8]) -> Found {
+        if page.iter().all(|byte| *byte == 0) {
+            return Found::Empty;
+        }
+        if !page.starts_with(&MAGIC) {
+            return Found::Foreign;
+        }
+        if page.len() != PAGE_SIZE || crc_without_itself(page, CRC_AT) != u32_at(page, CRC_AT) {
+            return Found::Damaged;
+        }
+        match u32_at(page, 8) {
+            LAYOUT => Self::fields(page).map_or(Found::Damaged, Found::Ours),
+            other => Found::Layout(other),
+        }
+    }
+
+    fn fields(page: &[u8]) -> Option<Superblock> {
+        let path = page[PATH_AT..PATH_AT + PATH_MAX].get(..u32_at(page, 76) as usize)?;
+        let superblock = Superblock {
+            id: TierId(page[16..32].try_into().expect("16 bytes")),
+            source: Source { hash: u64_at(page, 32), path: str::from_utf8(path).ok()?.to_owned() },
+            geometry: Geometry::new(u32_at(page, 64), u32_at(page, 68))?,
+            clean: u32_at(page, 72) == 1,
+            sequence: u64_at(page, 40),
+            run: u64_at(page, RUN_AT),
+            begun: false,
+            created: u64_at(page, 48),
+            used: u64_at(page, 56),
+        };
+        (superblock.run < RUNS_MAX && superblock.sequence < u64::MAX / 2).then_some(superblock)
+    }
+
+    /// What both copies together say: the newer sound one counts. If the other is not sound, it may have been newer: then the target
+    /// was not left clean, and a run more has begun.
+    pub fn decode_both(first: &[u8], second: &[u8]) -> Found {
+        match (Self::decode(first), Self::decode(second)) {
+            (Found::Ours(a), Found::Ours(b)) => Found::Ours(if a.sequence >= b.sequence { a } else { b }),
+            (Found::Ours(one), _) | (_, Found::Ours(one)) => {
+                Found::Ours(Superblock { clean: false, sequence: one.sequence + 1, run: one.run + 1, ..one })
+            }
+            (Found::Layout(version), _) | (_, Found::Layout(version)) => Found::Layout(version),
+            (Found::Damaged, _) | (_, Found::Damaged) => Found::Damaged,
+            (Found::Foreign, _) | (_, Found::Foreign) => Found::Foreign,
+            (Found::Empty, Found::Empty) => Found::Empty,
+        }
+    }
+
+    /// The laps of the run that has begun with this superblock, or will, start here.
+    pub(super) fn lap_base(&self) -> u64 {
+        (if self.begun { self.run } else { self.run + 1 }) << LAP_BITS
+    }
+
+    /// Whether the run that opened the region of this lap is known to have flushed it.
+    pub(super) fn is_flushed(&self, lap: u64) -> bool {
+        self.clean && lap >> LAP_BITS == self.run
+    }
+}
+
+/// What stands on a target. It is empty only if all up to the first region is zeros: some file systems leave the first pages to others.
+///
+/// # Errors
+/// The medium's.
+pub fn find(medium: &dyn Medium) -> io::Result<Found> {
+    let found = AlignedBuf::default().with(2 * PAGE_SIZE, |copies| {
+        medium.read(COPIES_AT[0], copies)?;
+        io::Result::Ok(Superblock::decode_both(&copies[..PAGE_SIZE], &copies[PAGE_SIZE..]))
+    })?;
+    if found != Found::Empty {
+        return Ok(found);
+    }
+    let start = medium.bytes().min(DATA_AT) as usize / PAGE_SIZE * PAGE_SIZE;
+    AlignedBuf::default().with(start, |start| {
+        medium.read(0, start)?;
+        Ok(if start.iter().all(|byte| *byte == 0) { Found::Empty } else { Found::Foreign })
+    })
+}
+
+/// A run begins, at `now` seconds since 1970: from here on the target is not clean. Before the first batch, and before or after the scan.
+///
+/// # Errors
+/// The medium's: no batch may be written.
+pub fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+    if !superblock.begun {
+        superblock.run += 1;
+    }
+    (superblock.begun, superblock.clean, superblock.used) = (true, false, now);
+    store(medium, superblock)
+}
+
+/// The run ends, at `now` seconds since 1970. After the last batch; everything is flushed first.
+///
+/// # Errors
+/// The medium's: the target may not count as clean.
+pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+    medium.flush()?;
+    (superblock.clean, superblock.used) = (true, now);
+    store(medium, superblock)
+}
+
+/// Makes a target terrace's: what stands there is lost.
+///
+/// # Errors
+/// The medium's, or `InvalidInput` if it is smaller than the geometry says.
+pub fn format(medium: &dyn Medium, superblock: &mut Superblock) -> io::Result<()> {
+    if medium.bytes() < superblock.geometry.bytes() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // Above the sequence of what is replaced: a copy of that which is still there does not count.
+    if let Found::Ours(old) = find(medium)? {
+        superblock.sequence = superblock.sequence.max(old.sequence);
+    }
+    store(medium, superblock)
+}
+
+/// Writes both copies, with the next sequence, and makes them durable.
+fn store(medium: &dyn Medium, superblock: &mut Superblock) -> io::Result<()> {
+    superblock.sequence += 1;
+    let page = superblock.encode();
+    AlignedBuf::default().with(PAGE_SIZE, |buf| {
+        medium.read(COPIES_AT[1], buf)?;
+        let second_is_sound = matches!(Superblock::decode(buf), Found::Ours(_));
+        buf.copy_from_slice(&page);
+        // A copy that is not sound first: a power cut can damage the one that is being written.
+        for copy in if second_is_sound { [0, 1] } else { [1, 0] } {
+            medium.write(COPIES_AT[copy], buf)?;
+            medium.flush()?;
+        }
+        Ok(())
+    })
+}

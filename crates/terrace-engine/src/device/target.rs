@@ -1,0 +1,468 @@
+//! The target of a device tier, opened and checked before a mount is made.
+//!
+//! ```text
+//!   path ──► file or block device? ──► outside the source? ──► open O_DIRECT ──► lock ──► superblocks
+//!                                                                                             │
+//!     ours: used as it is          empty: formatted          anything else: refused, or formatted if that was asked for
+//! ```
+//! Nothing is written before all checks have passed. A file that was made here and cannot be used is removed again.
+
+mod error;
+mod lock;
+
+use super::format::{DATA_AT, Geometry};
+use super::medium::{FileMedium, Medium};
+use super::scan::{Scanned, scan};
+use super::superblock::{self, Found, Source, Superblock};
+use crate::io::{AlignedBuf, BlockingIo};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use terrace_shm::PAGE_SIZE;
+
+pub use error::{Fault, TargetError};
+
+/// DRAM that the index takes for each page of a tier, bytes.
+pub const INDEX_BYTES_PER_PAGE: u64 = 12;
+/// The index of a tier takes this part of the memory at the most.
+const INDEX_PART: u64 = 4;
+/// An unused target is zero up to where the first region begins, and a block device in as much at its end: there all usual file systems,
+/// partition tables, RAIDs and volume managers have their marks.
+const MARKS_WITHIN: u64 = DATA_AT;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What is asked of a target.
+#[derive(Debug, Clone)]
+pub struct TargetRequest {
+    /// A file, or a block device.
+    pub path: PathBuf,
+    /// Its size, bytes; None: as large as it is.
+    pub size: Option<u64>,
+    /// The directory whose pages it is to hold, without symbolic links.
+    pub source: PathBuf,
+    /// The limit on memory, of which the index takes a part, bytes.
+    pub memory_bytes: u64,
+    /// It may be erased.
+    pub format: bool,
+}
+
+/// A target that can be used, locked as long as its descriptor, or a duplicate of it, is open.
+#[derive(Debug)]
+pub struct Target {
+    /// Opened for direct I/O.
+    pub fd: OwnedFd,
+    /// What stands on it.
+    pub superblock: Superblock,
+    /// It was formatted just now: there is nothing to scan.
+    pub fresh: bool,
+}
+
+/// Opens and checks a target, and formats it if it is empty or may be erased.
+///
+/// # Errors
+/// All that is wrong with it; what is on it is then as it was.
+pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
+    open_checked(request).map_err(|fault| TargetError::new(&request.path, fault))
+}
+
+fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
+    let is_new = check_path(request)?;
+    if is_new {
+        check_index(request, planned(request.size.ok_or(Fault::NoSize)?)?)?;
+    }
+    let file = File::open(&request.path, is_new)?;
+    let target = file.prepare(request);
+    if target.is_err() && is_new {
+        // It was made here, and is still locked.
+        let _ = std::fs::remove_file(&request.path);
+    }
+    target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
+}
+
+/// Whether the file must be made. What is there is a file or block device, and lies outside the source.
+fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
+    let source = request.source.canonicalize().map_err(Fault::Io)?;
+    let outside = |path: PathBuf| match path.starts_with(&source) {
+        true => Err(Fault::InsideSource(source.clone())),
+        false => Ok(()),
+    };
+    match std::fs::metadata(&request.path) {
+        Ok(meta) => {
+            outside(request.path.canonicalize().map_err(Fault::Io)?)?;
+            check_kind(&meta).map(|()| false)
+        }
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            let parent = request.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            outside(parent.unwrap_or(Path::new(".")).canonicalize().map_err(Fault::Io)?)?;
+            Ok(true)
+        }
+        Err(err) => Err(Fault::Io(err)),
+    }
+}
+
+fn check_kind(meta: &Metadata) -> Result<(), Fault> {
+    match FileType::from_raw_mode(meta.mode()) {
+        FileType::RegularFile | FileType::BlockDevice => Ok(()),
+        FileType::Directory => Err(Fault::Directory),
+        _ => Err(Fault::Special),
+    }
+}
+
+/// The division of a target of so many bytes.
+fn planned(bytes: u64) -> Result<Geometry, Fault> {
+    Geometry::plan(bytes).ok_or_else(|| Fault::TooSmall { bytes, min: size_min() })
+}
+
+/// The smallest target, in whole MiB.
+fn size_min() -> u64 {
+    (1..).map(|mib: u64| mib << 20).find(|bytes| Geometry::plan(*bytes).is_some()).expect("some size works")
+}
+
+fn check_index(request: &TargetRequest, geometry: Geometry) -> Result<Geometry, Fault> {
+    const MIB: u64 = 1 << 20;
+    let pages = u64::from(geometry.regions()) * u64::from(geometry.region_pages());
+    let (index, memory) = (pages * INDEX_BYTES_PER_PAGE, request.memory_bytes);
+    if index <= memory / INDEX_PART {
+        return Ok(geometry);
+    }
+    let fits = memory / INDEX_PART / INDEX_BYTES_PER_PAGE * PAGE_SIZE as u64 / MIB * MIB;
+    Err(Fault::IndexTooLarge {
+        index,
+        memory,
+        memory_min: (index * INDEX_PART).next_multiple_of(MIB),
+        tier_max: Geometry::plan(fits).map(|_| fits),
+    })
+}
+
+/// What identifies a directory, also after the machine was started anew. Its file system's own identity where there is one: device numbers are
+/// given out in the order in which devices are found, and by some file systems anew at each mount. Without it the time of birth
+/// and the number of the inode must do, or else the device number.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn source_of(dir: &Path) -> io::Result<Source> {
+    let flags = StatxFlags::INO | StatxFlags::BTIME;
+    let of = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), flags)?;
+    let born = (of.stx_mask & StatxFlags::BTIME.bits() != 0)
+        .then_some((of.stx_btime.tv_sec as u64, u64::from(of.stx_btime.tv_nsec)));
+    let file_system = std::fs::metadata(dir)?.dev();
+    let file_system = match (rustix::fs::statvfs(dir)?.f_fsid, born) {
+        (0, None) => file_system,
+        (id, _) => id,
+    };
+    let (seconds, nanoseconds) = born.unwrap_or_default();
+    let parts = [file_system, of.stx_ino, seconds, nanoseconds];
+    Ok(Source { hash: hash(&parts), path: dir.to_string_lossy().into_owned() })
+}
+
+/// FNV-1a.
+fn hash(parts: &[u64]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// What stands on a file or block device, looked at without using it.
+#[derive(Debug)]
+pub struct Look {
+    /// Opened for direct reads, not locked.
+    pub fd: OwnedFd,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Its superblocks.
+    pub found: Found,
+    /// Whether an instance uses it; then what is on it changes.
+    pub in_use: bool,
+    /// That instance's process, if it can be seen.
+    pub holder: Option<i32>,
+}
+
+/// Looks at a target that others may be using.
+///
+/// # Errors
+/// It does not exist, is neither file nor block device, or cannot be read.
+pub fn look(path: &Path) -> Result<Look, TargetError> {
+    look_unnamed(path).map_err(|fault| TargetError::new(path, fault))
+}
+
+fn look_unnamed(path: &Path) -> Result<Look, Fault> {
+    check_kind(&std::fs::metadata(path).map_err(Fault::Io)?)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| match err {
+        Errno::INVAL => Fault::NoDirectIo,
+        err => io(err),
+    })?;
+    let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
+    let found = find(&fd, bytes).map_err(Fault::Io)?;
+    let in_use = lock::is_taken(&fd).map_err(Fault::Io)?;
+    let holder = if in_use { lock::holder(&fd) } else { None };
+    Ok(Look { fd, bytes, found, in_use, holder })
+}
+
+/// The tier of what was found, if it is one.
+///
+/// # Errors
+/// It is none, or one that this program cannot read.
+pub fn tier_of(path: &Path, found: Found) -> Result<Superblock, TargetError> {
+    let fault = match found {
+        Found::Ours(superblock) => return Ok(superblock),
+        Found::Layout(version) => Fault::OtherLayout(version),
+        Found::Damaged => Fault::Damaged,
+        Found::Foreign | Found::Empty => Fault::NoTier,
+    };
+    Err(TargetError::new(path, fault))
+}
+
+impl Look {
+    /// Counts what is in a tier that nobody uses.
+    ///
+    /// # Errors
+    /// As [`scan`].
+    pub fn scan(&self, superblock: &Superblock) -> io::Result<Scanned> {
+        scan(&medium(&self.fd, self.bytes), superblock, &mut |_| {})
+    }
+}
+
+/// Empties a tier that nobody uses: it stays the tier of its source, and keeps its space. Returns what it was.
+///
+/// # Errors
+/// It is no tier, in use, or cannot be written.
+pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
+    let named = |fault| TargetError::new(path, fault);
+    std::fs::metadata(path).map_err(Fault::Io).and_then(|meta| check_kind(&meta)).map_err(named)?;
+    let file = File::open(path, false).map_err(named)?;
+    let found = find(&file.fd, file.bytes).map_err(|err| named(Fault::Io(err)))?;
+    let was = tier_of(path, found)?;
+    let write = || {
+        let mut superblock = Superblock::new(was.source.clone(), was.geometry, now())?;
+        superblock::format(&medium(&file.fd, file.bytes), &mut superblock)
+    };
+    write().map_err(|err| named(Fault::Io(err)))?;
+    Ok(was)
+}
+
+/// An open target.
+#[derive(Debug)]
+struct File {
+    fd: OwnedFd,
+    is_device: bool,
+    /// Its size when it was opened.
+    bytes: u64,
+}
+
+impl File {
+    /// Opens and locks it.
+    fn open(path: &Path, create: bool) -> Result<File, Fault> {
+        let is_device = !create && is_device(path)?;
+        // A block device is taken exclusively, so that one that is mounted is refused. Two names of one device have two locks.
+        let more = match (create, is_device) {
+            (true, _) => OFlags::CREATE | OFlags::EXCL,
+            (false, true) => OFlags::EXCL,
+            (false, false) => OFlags::empty(),
+        };
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | more;
+        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|err| match err {
+            Errno::BUSY if is_device => device_in_use(path),
+            err => not_opened(err, path, create),
+        })?;
+        if !lock::take(&fd).map_err(Fault::Io)? {
+            return Err(Fault::InUse(lock::holder(&fd)));
+        }
+        let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
+        if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {
+            if create {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(Fault::Memory);
+        }
+        let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
+        Ok(File { fd, is_device, bytes })
+    }
+
+    /// Checks what is on it, and formats it where that is needed and allowed. True: it was formatted.
+    fn prepare(&self, request: &TargetRequest) -> Result<(Superblock, bool), Fault> {
+        let source = source_of(&request.source).map_err(Fault::Io)?;
+        match self.content(request, &source) {
+            Ok(Some(superblock)) => Ok((superblock, false)),
+            Ok(None) => self.format(request, source),
+            Err(fault) if request.format && fault.is_cured_by_formatting() => self.format(request, source),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Its superblock, if it is a tier that can be used as it is; none if it is empty.
+    fn content(&self, request: &TargetRequest, source: &Source) -> Result<Option<Superblock>, Fault> {
+        let superblock = match find(&self.fd, self.bytes).map_err(Fault::Io)? {
+            Found::Ours(superblock) => superblock,
+            Found::Layout(version) => return Err(Fault::OtherLayout(version)),
+            Found::Damaged => return Err(Fault::Damaged),
+            Found::Foreign => return Err(Fault::Foreign),
+            Found::Empty if self.has_zero_end().map_err(Fault::Io)? => return Ok(None),
+            Found::Empty => return Err(Fault::Foreign),
+        };
+        if superblock.source.hash != source.hash {
+            let theirs = superblock.source.path;
+            return Err(Fault::OtherSource { theirs, ours: request.source.clone() });
+        }
+        let tier = superblock.geometry.bytes();
+        if self.bytes < tier {
+            return Err(Fault::Short { bytes: self.bytes, tier });
+        }
+        if let Some(asked) = request.size
+            && planned(asked)? != superblock.geometry
+        {
+            return Err(Fault::OtherSize { bytes: tier, asked });
+        }
+        check_index(request, superblock.geometry)?;
+        Ok(Some(superblock))
+    }
+
+    /// Whether a block device has nothing where others leave marks at the end. A file has none there.
+    fn has_zero_end(&self) -> io::Result<bool> {
+        let (from, to) = self.end();
+        AlignedBuf::default().with((to - from) as usize, |buf| {
+            medium(&self.fd, self.bytes).read(from, buf)?;
+            Ok(buf.iter().all(|byte| *byte == 0))
+        })
+    }
+
+    /// Makes it an empty tier.
+    fn format(&self, request: &TargetRequest, source: Source) -> Result<(Superblock, bool), Fault> {
+        let bytes = request.size.unwrap_or(self.bytes);
+        if self.is_device && bytes > self.bytes {
+            return Err(Fault::DeviceTooSmall { bytes: self.bytes, asked: bytes });
+        }
+        let geometry = check_index(request, planned(bytes)?)?;
+        if !self.is_device {
+            self.allocate(bytes)?;
+        }
+        let write = || {
+            self.erase_marks()?;
+            let mut superblock = Superblock::new(source, geometry, now())?;
+            superblock::format(&medium(&self.fd, bytes), &mut superblock)?;
+            Ok((superblock, true))
+        };
+        write().map_err(Fault::Io)
+    }
+
+    /// Zeros where others leave their marks, so that no other program takes the target for what it was before.
+    fn erase_marks(&self) -> io::Result<()> {
+        let (from, to) = self.end();
+        AlignedBuf::default().with(MARKS_WITHIN as usize, |buf| {
+            buf.fill(0);
+            let start = 2 * PAGE_SIZE as u64;
+            let medium = medium(&self.fd, self.bytes.max(MARKS_WITHIN));
+            medium.write(start, &buf[..(MARKS_WITHIN - start) as usize])?;
+            medium.write(from, &buf[..(to - from) as usize])
+        })
+    }
+
+    /// From where to where marks may stand at the end, bytes; nothing for a file.
+    fn end(&self) -> (u64, u64) {
+        let page = PAGE_SIZE as u64;
+        let to = self.bytes / page * page;
+        (if self.is_device { to.saturating_sub(MARKS_WITHIN) } else { to }, to)
+    }
+
+    /// Gives the file its size, and all of the space.
+    fn allocate(&self, bytes: u64) -> Result<(), Fault> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(io)?;
+        let has = (stat.st_blocks as u64 * 512).min(bytes);
+        let left = || rustix::fs::fstatvfs(&self.fd).map(|of| of.f_bavail * of.f_frsize).map_err(io);
+        let no_space = |left| Fault::NoSpace { needed: bytes - has, left };
+        let before = left()?;
+        if before < bytes - has {
+            return Err(no_space(before));
+        }
+        rustix::fs::ftruncate(&self.fd, bytes).map_err(io)?;
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes) {
+            // Its file system cannot: a write may find it full later, and turns the tier off then.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(err) => {
+                let _ = rustix::fs::ftruncate(&self.fd, self.bytes);
+                Err(if err == Errno::NOSPC || err == Errno::DQUOT { no_space(left()?) } else { io(err) })
+            }
+        }
+    }
+}
+
+impl Fault {
+    fn is_cured_by_formatting(&self) -> bool {
+        matches!(
+            self,
+            Fault::OtherSource { .. }
+                | Fault::OtherLayout(_)
+                | Fault::OtherSize { .. }
+                | Fault::Short { .. }
+                | Fault::Damaged
+                | Fault::Foreign
+        )
+    }
+}
+
+/// Why it cannot be opened.
+fn not_opened(err: Errno, path: &Path, create: bool) -> Fault {
+    match err {
+        Errno::ROFS | Errno::ACCESS | Errno::PERM => Fault::ReadOnly(err.into()),
+        Errno::ISDIR => Fault::Directory,
+        Errno::INVAL => {
+            // The file is made before the kernel finds that its file system has no direct I/O.
+            if create && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+                let _ = std::fs::remove_file(path);
+            }
+            Fault::NoDirectIo
+        }
+        err => io(err),
+    }
+}
+
+fn io(err: Errno) -> Fault {
+    Fault::Io(err.into())
+}
+
+fn is_device(path: &Path) -> Result<bool, Fault> {
+    let meta = std::fs::metadata(path).map_err(Fault::Io)?;
+    Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
+}
+
+/// Who has a block device: an instance of terrace locks it as well.
+fn device_in_use(path: &Path) -> Fault {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) if lock::is_taken(&fd).unwrap_or(false) => Fault::InUse(lock::holder(&fd)),
+        _ => Fault::Busy,
+    }
+}
+
+/// What stands on a target of `bytes` bytes.
+fn find(fd: impl AsFd, bytes: u64) -> io::Result<Found> {
+    let medium = medium(&fd, bytes);
+    if bytes >= 2 * PAGE_SIZE as u64 {
+        return superblock::find(&medium);
+    }
+    // Shorter than its superblocks would be.
+    AlignedBuf::default().with(2 * PAGE_SIZE, |buf| {
+        let n = rustix::io::retry_on_intr(|| rustix::io::pread(fd.as_fd(), &mut *buf, 0))?;
+        Ok(if buf[..n].iter().all(|byte| *byte == 0) { Found::Empty } else { Found::Foreign })
+    })
+}
+
+/// Valid as long as the descriptor is.
+fn medium(fd: impl AsFd, bytes: u64) -> FileMedium {
+    FileMedium::new(fd.as_fd().as_raw_fd(), Arc::new(BlockingIo::default()), bytes)
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests;

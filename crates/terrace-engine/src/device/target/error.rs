@@ -1,0 +1,299 @@
+//! Why a target cannot be used: one line each, `FILE: why; cure`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A target that cannot be used.
+#[derive(Debug)]
+pub struct TargetError {
+    /// The file or device.
+    pub path: PathBuf,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// What is wrong with a target. Sizes are in bytes.
+#[derive(Debug)]
+pub enum Fault {
+    /// There is no such file, and nothing says how large it should be.
+    NoSize,
+    /// A directory.
+    Directory,
+    /// A pipe, socket or character device.
+    Special,
+    /// It lies in the directory that is served.
+    InsideSource(PathBuf),
+    /// The file, or its file system, cannot be written.
+    ReadOnly(std::io::Error),
+    /// Its file system has no direct I/O.
+    NoDirectIo,
+    /// Its file system is memory.
+    Memory,
+    /// Another instance has it; its process, if it can be seen.
+    InUse(Option<i32>),
+    /// A block device that is mounted, or that another part of the kernel uses.
+    Busy,
+    /// Too small.
+    TooSmall {
+        /// Its size.
+        bytes: u64,
+        /// The smallest that works.
+        min: u64,
+    },
+    /// A block device that is smaller than the size asked for.
+    DeviceTooSmall {
+        /// The size of the device.
+        bytes: u64,
+        /// The size asked for.
+        asked: u64,
+    },
+    /// The file system has not enough space.
+    NoSpace {
+        /// What the file needs beyond what it has.
+        needed: u64,
+        /// What the file system has left.
+        left: u64,
+    },
+    /// The index of so many pages does not fit.
+    IndexTooLarge {
+        /// What the index would take.
+        index: u64,
+        /// The limit on memory.
+        memory: u64,
+        /// The smallest limit that would do.
+        memory_min: u64,
+        /// The largest tier that fits; none: no tier does.
+        tier_max: Option<u64>,
+    },
+    /// The tier has another size than the one asked for.
+    OtherSize {
+        /// Its size.
+        bytes: u64,
+        /// The size asked for.
+        asked: u64,
+    },
+    /// The tier of another directory.
+    OtherSource {
+        /// Its path, as the tier recorded it.
+        theirs: String,
+        /// The directory that is to be served now.
+        ours: PathBuf,
+    },
+    /// The tier of another version of terrace.
+    OtherLayout(u32),
+    /// No sound superblock.
+    Damaged,
+    /// The file is shorter than its tier.
+    Short {
+        /// The size of the file.
+        bytes: u64,
+        /// The size of the tier.
+        tier: u64,
+    },
+    /// Something that is not terrace's.
+    Foreign,
+    /// Nothing, or not a tier: for commands about what is there.
+    NoTier,
+    /// A call failed.
+    Io(std::io::Error),
+}
+
+impl TargetError {
+    /// `fault` of the target at `path`.
+    pub fn new(path: &Path, fault: Fault) -> TargetError {
+        TargetError { path: path.to_owned(), fault }
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+const ERASE: &str = "name another file, or erase it with --format-tier";
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.fault)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NoSize => {
+                write!(
+                    f,
+                    "the tier does not exist, and its size is not given; give one, as in --tier FILE:64GiB"
+                )
+            }
+            Fault::Directory => write!(f, "the tier is a directory; name a file in it, which terrace makes"),
+            Fault::Special => write!(f, "the tier is no file and no block device; name one"),
+            Fault::InsideSource(source) => {
+                let source = source.display();
+                write!(f, "the tier lies in the served directory {source}; name a file outside of it")
+            }
+            Fault::ReadOnly(err) => {
+                write!(f, "the tier cannot be written: {}; name one that this user may write", reason(err))
+            }
+            Fault::NoDirectIo => {
+                write!(
+                    f,
+                    "its file system has no direct I/O (O_DIRECT); name a file on a local disk, or a block device"
+                )
+            }
+            Fault::Memory => {
+                write!(
+                    f,
+                    "its file system is memory (tmpfs); raise --memory instead, or name a file on a disk"
+                )
+            }
+            Fault::InUse(Some(pid)) => {
+                write!(
+                    f,
+                    "the tier is in use by process {pid}; unmount that instance first, or name another file"
+                )
+            }
+            Fault::InUse(None) => write!(
+                f,
+                "the tier is in use by a process that cannot be seen from here; unmount that instance first, or name another file"
+            ),
+            Fault::Busy => write!(
+                f,
+                "the device is mounted or otherwise in use; unmount it if nobody needs it, or name another device"
+            ),
+            other => other.fmt_content(f),
+        }
+    }
+}
+
+impl Fault {
+    /// The faults of size and content.
+    fn fmt_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::TooSmall { bytes, min } => {
+                let (bytes, min) = (Size(*bytes), Size(*min));
+                write!(f, "{bytes} is too small for a tier; give it at least {min}")
+            }
+            Fault::DeviceTooSmall { bytes, asked } => {
+                let (bytes, asked) = (Size(*bytes), Size(*asked));
+                write!(f, "the device has {bytes}, not {asked}; leave the size out to use all of it")
+            }
+            Fault::NoSpace { needed, left } => {
+                let (missing, left) = (Size(needed.saturating_sub(*left)), Size(*left));
+                let needed = Size(*needed);
+                write!(
+                    f,
+                    "the tier needs {needed} more, and its file system has {left} left: {missing} are missing; make room, or give a smaller size"
+                )
+            }
+            Fault::IndexTooLarge { index, memory, memory_min, tier_max } => {
+                let (index, memory, memory_min) = (Size(*index), Size(*memory), Size(*memory_min));
+                write!(
+                    f,
+                    "its index takes {index}, more than a quarter of the {memory} of --memory; give --memory {memory_min}"
+                )?;
+                match tier_max {
+                    Some(max) => write!(f, ", or a tier of at most {}", Size(*max)),
+                    None => Ok(()),
+                }
+            }
+            Fault::OtherSize { bytes, asked } => {
+                let (bytes, asked) = (Size(*bytes), Size(*asked));
+                write!(
+                    f,
+                    "the tier has {bytes}, not {asked}; leave the size out, or give up what is in it and begin anew with --format-tier"
+                )
+            }
+            Fault::OtherSource { theirs, ours } if Path::new(theirs) == ours => {
+                write!(
+                    f,
+                    "the tier belongs to an earlier directory {theirs}, which has been replaced; {ERASE}"
+                )
+            }
+            Fault::OtherSource { theirs, .. } => write!(f, "the tier belongs to {theirs}; {ERASE}"),
+            Fault::OtherLayout(version) => write!(
+                f,
+                "the tier has layout version {version}, made by another version of terrace; use that one, or erase it with --format-tier"
+            ),
+            Fault::Damaged => write!(f, "both superblocks of the tier are damaged; {ERASE}"),
+            Fault::Short { bytes, tier } => {
+                let (bytes, tier) = (Size(*bytes), Size(*tier));
+                write!(f, "the file has {bytes} of the {tier} of its tier, somebody cut it; {ERASE}")
+            }
+            Fault::Foreign => write!(f, "it holds something that is not terrace's; {ERASE}"),
+            Fault::NoTier => write!(f, "there is no tier of terrace here; name its file or device"),
+            Fault::Io(err) => write!(f, "{}; name another file or device", reason(err)),
+            _ => unreachable!("told by the caller"),
+        }
+    }
+}
+
+/// The operating system's reason without Rust's `(os error N)`.
+fn reason(err: &std::io::Error) -> String {
+    let text = err.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
+}
+
+/// A size in the largest unit that loses nothing; in MiB with one digit if that would be KiB or bytes.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20)] {
+            if self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift) {
+                return write!(f, "{}{name}", self.0 >> shift);
+            }
+        }
+        match self.0 {
+            bytes if bytes >= 1 << 20 => write!(f, "{:.1}MiB", bytes as f64 / f64::from(1 << 20)),
+            bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => write!(f, "{}KiB", bytes >> 10),
+            bytes => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let told = [0, 4096, 100, 5 << 20, 3 << 30, (1 << 30) + 4096, 2 << 40].map(|n| Size(n).to_string());
+        assert_eq!(told, ["0 bytes", "4KiB", "100 bytes", "5MiB", "3GiB", "1024.0MiB", "2TiB"]);
+    }
+
+    #[test]
+    fn every_fault_is_one_line_with_a_cure() {
+        let err = || std::io::Error::from_raw_os_error(libc::EROFS);
+        let (bytes, asked, min, index, memory) = (1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20);
+        let faults = [
+            Fault::NoSize,
+            Fault::Directory,
+            Fault::Special,
+            Fault::InsideSource("/data".into()),
+            Fault::ReadOnly(err()),
+            Fault::NoDirectIo,
+            Fault::Memory,
+            Fault::InUse(Some(7)),
+            Fault::InUse(None),
+            Fault::Busy,
+            Fault::TooSmall { bytes, min },
+            Fault::DeviceTooSmall { bytes, asked },
+            Fault::NoSpace { needed: asked, left: bytes },
+            Fault::IndexTooLarge { index, memory, memory_min: asked, tier_max: Some(min) },
+            Fault::IndexTooLarge { index, memory, memory_min: asked, tier_max: None },
+            Fault::OtherSize { bytes, asked },
+            Fault::OtherSource { theirs: "/a".to_owned(), ours: "/b".into() },
+            Fault::OtherSource { theirs: "/a".to_owned(), ours: "/a".into() },
+            Fault::OtherLayout(9),
+            Fault::Damaged,
+            Fault::Short { bytes, tier: asked },
+            Fault::Foreign,
+            Fault::NoTier,
+            Fault::Io(err()),
+        ];
+        for fault in faults {
+            let line = TargetError::new(Path::new("/ssd/t"), fault).to_string();
+            assert!(line.starts_with("/ssd/t: ") && line.matches("; ").count() == 1, "{line}");
+            assert!(!line.contains('\n') && !line.contains("os error"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! One instance a tier: a write lock on the open file (F_OFD_SETLK), which the kernel drops with the last descriptor of it.
+//!
+//! The lock belongs to the open file and not to a process, so it outlives a crash of terraced: the supervisor has the same descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Takes the lock; false if somebody else has it.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn take(file: impl AsFd) -> io::Result<bool> {
+    let lock = whole(libc::F_WRLCK);
+    // SAFETY: an open descriptor and an initialised lock, which the kernel reads.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            err if [Some(libc::EAGAIN), Some(libc::EACCES)].contains(&err.raw_os_error()) => Ok(false),
+            err => Err(err),
+        },
+    }
+}
+
+/// Whether somebody else has the lock.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn is_taken(file: impl AsFd) -> io::Result<bool> {
+    let mut lock = whole(libc::F_WRLCK);
+    // SAFETY: an open descriptor and an initialised lock, which the kernel reads and writes.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+        0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn whole(kind: libc::c_int) -> libc::flock {
+    // SAFETY: plain numbers, for which zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    lock
+}
+
+/// The process that holds the lock, as far as this user may look. The kernel names none for such a lock, so descriptors are searched; of a
+/// supervisor and its terraced, which share them, the supervisor is named.
+pub fn holder(file: impl AsFd) -> Option<i32> {
+    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
+    let is_it = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (stat.st_dev, stat.st_ino))
+    };
+    let own = std::process::id() as i32;
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let holders: Vec<i32> = pids.filter(|pid| *pid != own && has_locked(*pid, is_it)).collect();
+    let is_child = |pid: &i32| parent(*pid).is_some_and(|parent| holders.contains(&parent));
+    holders.iter().find(|pid| !is_child(pid)).or(holders.first()).copied()
+}
+
+/// Whether a descriptor of the process is the file, and locked.
+fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let locked = |fd: &str| {
+        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+        info.lines().any(|line| line.starts_with("lock:") && line.contains("OFDLCK"))
+    };
+    fds.flatten().any(|fd| is_it(&fd.path()) && fd.file_name().to_str().is_some_and(locked))
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_open_file_does_not_get_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let open = || std::fs::File::options().create(true).append(true).open(&path).unwrap();
+        let (first, second) = (open(), open());
+        assert!(!is_taken(&first).unwrap());
+        assert!(take(&first).unwrap() && take(&first).unwrap());
+        assert!(!take(&second).unwrap() && is_taken(&second).unwrap() && !is_taken(&first).unwrap());
+        assert!(has_locked(std::process::id() as i32, |file| {
+            std::fs::metadata(file).is_ok_and(|meta| meta.ino() == first.metadata().unwrap().ino())
+        }));
+        // A duplicate keeps it.
+        let twin = first.try_clone().unwrap();
+        drop(first);
+        assert!(!take(&second).unwrap());
+        drop(twin);
+        assert!(take(&second).unwrap());
+    }
+}

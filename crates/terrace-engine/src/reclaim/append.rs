@@ -1,0 +1,192 @@
+//! The writer of a device's log: one batch at a time.
+//!
+//! 1. The caller has pages whose content does not change, or would be noticed: they are copied behind the place of the keys.
+//! 2. Under the state lock: pages that changed while they were copied are left out, tombstones join, the log gives a place.
+//! 3. Keys and content are written at once, without a lock. A region is opened only after all before it is stable.
+//! 4. The caller, under the state lock, makes entries name the slots, or not.
+
+use crate::context::Context;
+use crate::device::format::{self, Batch, KEY_PAGES_MAX, Record};
+use crate::device::io::{DeviceIo, Writer};
+use crate::state::State;
+use crate::state::device::{Device, Status};
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+use terrace_policy::device::log::Stretch;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+/// Most pages of content of a batch.
+pub(crate) const CONTENT_MAX: usize = (format::BATCH_PAGES_MAX - KEY_PAGES_MAX) as usize;
+/// Most records of a batch that are no pages.
+const OTHERS_MAX: usize = 64;
+/// Most tombstones of a batch without pages.
+const DEAD_MAX: usize = format::RECORDS_MAX - OTHERS_MAX;
+/// A region with less room than for so many pages is closed.
+const LEAST: u32 = 32;
+
+/// A page to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Content {
+    pub object: u64,
+    pub page: u64,
+    /// Start of its 4096 bytes.
+    pub from: *const u8,
+}
+
+/// A page that was written: its place in the list, its slot, its checksum.
+pub(crate) type Written = (usize, DeviceSlot, u32);
+
+/// What came of a write.
+#[derive(Debug)]
+pub(crate) struct Appended {
+    /// Pages dealt with, from the first on: there may have been no room for more.
+    pub taken: usize,
+    /// Those of them that are on the device; the others changed meanwhile.
+    pub written: Vec<Written>,
+}
+
+/// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. What was
+/// written. None: nothing could be.
+pub(crate) fn append(
+    cx: &Context,
+    writer: &mut Writer,
+    pages: &[Content],
+    identities: &[Record],
+    is_still: impl Fn(&State, usize) -> bool,
+) -> Option<Appended> {
+    // No page gets a new key before all its tombstones have theirs.
+    while cx.state.lock().device.as_ref().is_some_and(|device| device.dead().len() > OTHERS_MAX) {
+        append_batch(cx, writer, &[], &[], |_, _| false)?;
+    }
+    append_batch(cx, writer, pages, identities, is_still)
+}
+
+fn append_batch(
+    cx: &Context,
+    writer: &mut Writer,
+    pages: &[Content],
+    identities: &[Record],
+    is_still: impl Fn(&State, usize) -> bool,
+) -> Option<Appended> {
+    let device = cx.device.as_ref()?;
+    let mut buf = std::mem::take(&mut writer.buf);
+    let bytes = format::BATCH_PAGES_MAX as usize * PAGE_SIZE;
+    let written = buf.with(bytes, |buf| {
+        let crcs = copy(&pages[..pages.len().min(CONTENT_MAX)], buf);
+        let planned = plan(cx, writer, pages, &crcs, identities, is_still)?;
+        match write(device, writer, &planned, buf) {
+            Ok(()) => Some(planned.appended()),
+            Err(e) => {
+                give_up(cx, &e);
+                None
+            }
+        }
+    });
+    writer.buf = buf;
+    written
+}
+
+/// Copies the content behind the place of the keys; the checksums.
+fn copy(pages: &[Content], buf: &mut [u8]) -> Vec<u32> {
+    let content = buf[KEY_PAGES_MAX as usize * PAGE_SIZE..].chunks_exact_mut(PAGE_SIZE);
+    let crcs = pages.iter().zip(content).map(|(page, to)| {
+        // SAFETY: the caller's pages are readable; one that is written meanwhile is left out afterwards.
+        unsafe { std::ptr::copy_nonoverlapping(page.from, to.as_mut_ptr(), PAGE_SIZE) };
+        format::crc(to)
+    });
+    let crcs = crcs.collect();
+    // Before the looks at the entries.
+    fence(Ordering::Acquire);
+    crcs
+}
+
+/// A batch and where it goes.
+struct Planned {
+    stretch: Stretch,
+    batch: Batch,
+}
+
+impl Planned {
+    fn appended(&self) -> Appended {
+        let records = self.batch.pages_of_content().enumerate();
+        let of = |(i, (at, record)): (usize, (u32, &Record))| match record {
+            Record::Page { crc, .. } => Some((i, DeviceSlot::new(self.stretch.region, at), *crc)),
+            _ => None,
+        };
+        Appended { taken: self.batch.content as usize, written: records.filter_map(of).collect() }
+    }
+}
+
+fn plan(
+    cx: &Context,
+    writer: &mut Writer,
+    pages: &[Content],
+    crcs: &[u32],
+    identities: &[Record],
+    is_still: impl Fn(&State, usize) -> bool,
+) -> Option<Planned> {
+    let mut state = cx.state.lock();
+    let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
+    let device = state.device.as_mut().filter(|device| device.status == Status::Serving)?;
+    let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
+    others.extend(identities);
+    let room = device.log.room(LEAST.min(crcs.len() as u32 + KEY_PAGES_MAX));
+    let fits = format::content_max(others.len(), room).map_or(0, |most| most.min(crcs.len() as u32));
+    let head = format::key_pages(fits as usize + others.len());
+    let Some(stretch) = device.log.reserve(head, fits, fits) else {
+        device.put_dead(others);
+        return None;
+    };
+    debug_assert_eq!(stretch.pages, fits, "there was room");
+    if stretch.opens {
+        open(writer);
+        device.fillings[stretch.region as usize] = (writer.filling.lap, 0);
+    }
+    let record = |i: usize| match still[i] {
+        true => Record::Page { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
+        false => Record::Void,
+    };
+    let records: Vec<Record> = (0..fits as usize).map(record).chain(others).collect();
+    let (filling, oldest) = (writer.filling, oldest(device, writer));
+    let batch = Batch { filling, oldest, at: stretch.first - head, content: fits, records };
+    writer.pages = batch.end();
+    device.fillings[stretch.region as usize] = (writer.filling.lap, writer.pages);
+    device.events.written_bytes += u64::from(batch.pages()) * PAGE_SIZE as u64;
+    Some(Planned { stretch, batch })
+}
+
+/// The log goes on in another region.
+fn open(writer: &mut Writer) {
+    if !writer.untouched {
+        writer.filling = writer.filling.next(writer.pages);
+    }
+    writer.untouched = false;
+}
+
+/// The lap of the oldest region that counts.
+fn oldest(device: &Device, writer: &Writer) -> u64 {
+    device.log.oldest().map_or(writer.filling.lap, |oldest| device.fillings[oldest as usize].0)
+}
+
+fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
+    let Planned { stretch, batch } = planned;
+    if stretch.opens {
+        device.medium.flush()?;
+    }
+    let keys = batch.key_pages();
+    let from = (KEY_PAGES_MAX - keys) as usize * PAGE_SIZE;
+    let to = KEY_PAGES_MAX as usize * PAGE_SIZE;
+    batch.encode(device.id, &mut buf[from..to]);
+    debug_assert_eq!(writer.pages, batch.end());
+    let at = device.geometry.byte(stretch.region, batch.at);
+    device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
+}
+
+/// A write has failed: from now on the tier is read only. A restart finds it again as it is.
+pub(crate) fn give_up(cx: &Context, e: &io::Error) {
+    if let Some(device) = &mut cx.state.lock().device {
+        let name = &device.config.name;
+        tracing::error!("tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end");
+        device.status = Status::Off(e.to_string());
+    }
+}

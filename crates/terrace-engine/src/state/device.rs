@@ -1,0 +1,431 @@
+//! The tier on a device: where clean pages go that leave memory, and from where they are read faster than from the source.
+//!
+//! Life of a page in it:
+//! 1. The policy gives the page up, and [`State::evict`](super::State::evict) asks [`Device::admits`]; reclaim's thread copies it, with
+//!    others, into one write (`reclaim/demote.rs`), and the entry then names the slot.
+//! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to DRAM and keeps its slot as a
+//!    *copy*: if it leaves clean, its entry names the slot again, without a write.
+//! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no restart believes what the
+//!    slot holds ([`Device::bury`]).
+//! 4. Its region is the oldest: `reclaim/regions.rs` drops the page, or writes it again at the head of the log if it was read often.
+//!
+//! Pages of files that are not published are *parked* ([`Parked`]): found by the scan of a restart, or left by a file that the kernel has
+//! forgotten. They come back when the file does, if its identity is what it was (`path/park.rs`).
+
+use crate::config::DeviceConfig;
+use crate::context::ReadTotals;
+use crate::device::Record;
+use crate::device::format::TO_THE_END;
+use crate::file::object::ObjectId;
+use crate::segment::SegmentHandles;
+use crate::trim::trim;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
+use terrace_policy::device::admit::{Admit, Benefit, Budget};
+use terrace_policy::device::log::{Log, Place as LogPlace};
+use terrace_shm::entry::DeviceSlot;
+use terrace_shm::device_table::check_of;
+use terrace_shm::index::Place;
+use terrace_shm::{DeviceTable, PAGE_SIZE};
+
+/// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
+pub(crate) const REINSERT_AT: u8 = 2;
+/// Where the hits of a slot stop.
+const HITS_MAX: u8 = 3;
+/// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
+const WRITE_NS: u64 = 4_000;
+/// Cost of a read of the device or of the source, ns, until they are measured.
+const READ_NS: u64 = 90_000;
+const SOURCE_NS: u64 = 500_000;
+
+/// Bytes of the index for 16 pages of a file that is held whole: a leaf and its word.
+const INDEX_BYTES_16: u64 = 136;
+
+/// Pages on the device of a file that is not published.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    /// Identity of the file when they were its content; None: nobody knows, they are not believed.
+    pub digest: Option<u64>,
+    /// Page and slot, by page.
+    pub pages: Vec<(u32, DeviceSlot)>,
+}
+
+impl Parked {
+    fn find(&self, page: u64) -> Option<usize> {
+        self.pages.binary_search_by_key(&page, |(page, _)| (*page).into()).ok()
+    }
+}
+
+/// What a scan has found.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    pub log: Log,
+    /// By region.
+    pub fillings: Vec<(u64, u32)>,
+    pub parked: HashMap<ObjectId, Parked>,
+    pub checks: Vec<(DeviceSlot, u32)>,
+}
+
+/// Events, since terraced began.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct DeviceEvents {
+    /// Reads by the daemon, and how long they took, ns.
+    pub reads: u64,
+    pub read_ns: u64,
+    /// Pages written when they left memory; written again; dropped with their region; promoted.
+    pub demoted: u64,
+    pub reinserted: u64,
+    pub dropped: u64,
+    pub promoted: u64,
+    /// Bytes of all that was written.
+    pub written_bytes: u64,
+    /// Pages whose content was not what it should be.
+    pub damaged: u64,
+}
+
+/// What the tier can do at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// What is on the device is being looked at: pages are read, none are written.
+    Scanning,
+    Serving,
+    /// A write has failed: pages are read, none are written any more.
+    Off(String),
+}
+
+/// The tier on a device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub config: DeviceConfig,
+    pub table: Arc<DeviceTable>,
+    pub status: Status,
+    pub log: Log,
+    /// Lap of each region's filling, and pages of its batches.
+    pub fillings: Vec<(u64, u32)>,
+    pub events: DeviceEvents,
+    pub parked: HashMap<ObjectId, Parked>,
+    /// Files that are published, and whose parked pages come back.
+    pub arriving: Vec<ObjectId>,
+    /// Files of which the device has a valid identity, as recorded; files of which it has pages and none.
+    pub recorded: HashMap<ObjectId, u64>,
+    pub unrecorded: HashSet<ObjectId>,
+    clients_read: ReadTotals,
+    /// Slot + 1 of the copy of each frame's page; 0: none.
+    copies: Vec<u32>,
+    /// Slots of the copies of compressed pages, by place.
+    copies_below: HashMap<u32, DeviceSlot>,
+    /// Hits of each slot since it was written.
+    hits: Vec<u8>,
+    /// Tombstones that wait for the next write.
+    dead: Vec<Record>,
+    admit: Admit,
+    budget: Budget,
+    benefit: Benefit,
+    budget_at: Option<u64>,
+    source_ns: u64,
+    device_ns: u64,
+}
+
+/// A slot as a place of the log.
+pub(crate) fn in_log(slot: DeviceSlot) -> LogPlace {
+    LogPlace { region: slot.region(), page: slot.page() }
+}
+
+impl Device {
+    /// The tier, before what the device holds is known.
+    pub(crate) fn new(config: DeviceConfig, table: Arc<DeviceTable>, handles: &SegmentHandles) -> Device {
+        let frames_max = handles.segment.geometry().frames_max as usize;
+        let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
+        let log = Log::new(config.regions, pages);
+        Device {
+            status: Status::Scanning,
+            fillings: vec![(0, 0); config.regions as usize],
+            events: DeviceEvents::default(),
+            parked: HashMap::new(),
+            arriving: Vec::new(),
+            recorded: HashMap::new(),
+            unrecorded: HashSet::new(),
+            clients_read: ReadTotals::default(),
+            copies: vec![0; frames_max],
+            copies_below: HashMap::new(),
+            hits: vec![0; table.slots()],
+            dead: Vec::new(),
+            admit: Admit::Reused,
+            budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
+            benefit: Benefit::new(log.capacity()),
+            budget_at: None,
+            source_ns: SOURCE_NS,
+            device_ns: config.read_ns.unwrap_or(READ_NS),
+            log,
+            table,
+            config,
+        }
+    }
+
+    /// Memory for the tier beside the index, bytes: checks, hits, copies of the frames in use, parked pages.
+    pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
+        let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
+        let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
+        let slots = self.table.slots() * 3 + copies;
+        (slots + parked + self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24) as u64
+    }
+
+    /// For `terrace stat`. `hits` are counted on the paths.
+    pub(crate) fn counts(&self, hits: u64, frames_populated: u32) -> DeviceCounts {
+        let e = self.events;
+        DeviceCounts {
+            pages: self.log.live(),
+            bytes: self.fillings.iter().map(|(_, pages)| u64::from(*pages) * PAGE_SIZE as u64).sum(),
+            capacity_bytes: u64::from(self.config.regions) * self.config.region_bytes,
+            hits,
+            read_ns: e.read_ns + self.clients_read.device_read_ns,
+            reads: e.reads + self.clients_read.device_hits,
+            demoted: e.demoted,
+            promoted: e.promoted,
+            reinserted: e.reinserted,
+            dropped: e.dropped,
+            content_bytes_written: e.demoted * PAGE_SIZE as u64,
+            bytes_written: e.written_bytes,
+            // Entries of pages that are nowhere else; those of others are counted with DRAM.
+            dram_bytes: self.bytes(frames_populated) + self.log.live() * INDEX_BYTES_16 / 16,
+            state: match &self.status {
+                Status::Scanning => SCANNING.to_owned(),
+                Status::Serving => SERVING.to_owned(),
+                Status::Off(why) => format!("off: {why}"),
+            },
+        }
+    }
+
+    // ---- admission -----------------------------------------------------------------------------------------------
+
+    /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget.
+    pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> bool {
+        let before = self.budget_at.replace(now_ns).unwrap_or(now_ns);
+        self.budget.pass(now_ns.saturating_sub(before));
+        let saved = self.source_ns as i64 - self.device_ns as i64;
+        self.status == Status::Serving
+            && self.admit.wants(reused, self.log.has_been_full())
+            && self.benefit.pays(saved, WRITE_NS)
+            && self.budget.spend(1)
+    }
+    /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
+    pub(crate) fn admits_again(&mut self, slot: DeviceSlot) -> bool {
+        self.hits_of(slot) >= REINSERT_AT && self.status == Status::Serving && self.budget.spend(1)
+    }
+    /// The source or the device was read: `pages` pages in `ns`.
+    pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
+        self.note_cost(of_device, ns / pages.max(1));
+        if of_device {
+            self.events.reads += pages;
+            self.events.read_ns += ns;
+        }
+    }
+
+    /// Sums of the reads of clients: what is new counts for the costs.
+    pub(crate) fn note_client_reads(&mut self, totals: &ReadTotals) {
+        let before = std::mem::replace(&mut self.clients_read, *totals);
+        let new = |now: u64, before: u64| now.saturating_sub(before);
+        let hits = new(totals.device_hits, before.device_hits);
+        let misses = new(totals.misses, before.misses);
+        for (of_device, pages, ns) in [
+            (true, hits, new(totals.device_read_ns, before.device_read_ns)),
+            (false, misses, new(totals.read_ns, before.read_ns)),
+        ] {
+            // A mean of some reads at a time; clients count, and may count nonsense.
+            let each = ns.checked_div(pages).unwrap_or(0);
+            (0..pages.min(64)).for_each(|_| self.note_cost(of_device, each));
+        }
+    }
+    fn note_cost(&mut self, of_device: bool, each: u64) {
+        let known = if of_device { &mut self.device_ns } else { &mut self.source_ns };
+        *known = *known - *known / 64 + each.clamp(1_000, 1_000_000_000) / 64;
+    }
+
+    // ---- slots ---------------------------------------------------------------------------------------------------
+
+    fn hits_of(&self, slot: DeviceSlot) -> u8 {
+        self.table.index(slot).map_or(0, |i| self.hits[i])
+    }
+    /// A page was read from its slot. Its hits before.
+    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> u8 {
+        self.benefit.hit();
+        let Some(i) = self.table.index(slot) else { return 0 };
+        let before = self.hits[i];
+        self.hits[i] = (before + 1).min(HITS_MAX);
+        before
+    }
+    /// A slot holds a page from now on: before its entry says so.
+    pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
+        if let (Some(i), Some(check)) = (self.table.index(slot), self.table.check(slot)) {
+            check.store(check_of(crc), Ordering::Relaxed);
+            self.hits[i] = 0;
+        }
+        self.log.revive(in_log(slot));
+        self.benefit.wrote();
+    }
+    /// Nothing names the slot any more. While the device is being scanned nothing is counted yet.
+    pub(crate) fn kill(&mut self, slot: DeviceSlot) {
+        if self.status != Status::Scanning {
+            self.log.kill(in_log(slot));
+        }
+    }
+    /// The slot that holds a copy of the page in a frame.
+    pub(crate) fn copy_of(&self, frame: u32) -> Option<DeviceSlot> {
+        self.copies[frame as usize].checked_sub(1).map(DeviceSlot::from_bits)
+    }
+    pub(crate) fn set_copy(&mut self, frame: u32, slot: DeviceSlot) {
+        self.copies[frame as usize] = slot.bits() + 1;
+    }
+    /// The frame's page has no copy any more; the slot that it had.
+    pub(crate) fn take_copy(&mut self, frame: u32) -> Option<DeviceSlot> {
+        let slot = self.copy_of(frame);
+        self.copies[frame as usize] = 0;
+        slot
+    }
+
+    /// The slot that holds a copy of the compressed page at `place`.
+    pub(crate) fn copy_below(&self, place: Place) -> Option<DeviceSlot> {
+        self.copies_below.get(&place.0).copied()
+    }
+    pub(crate) fn set_copy_below(&mut self, place: Place, slot: DeviceSlot) {
+        self.copies_below.insert(place.0, slot);
+    }
+    pub(crate) fn take_copy_below(&mut self, place: Place) -> Option<DeviceSlot> {
+        let slot = self.copies_below.remove(&place.0);
+        trim(&mut self.copies_below);
+        slot
+    }
+
+    // ---- ends ----------------------------------------------------------------------------------------------------
+
+    /// What the device holds of these pages is their content no longer: no restart may believe it. The last of them at `last`.
+    pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
+        let count = last.saturating_sub(first).saturating_add(1);
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let joined = self.dead.last_mut().is_some_and(|dead| match dead {
+            Record::Dead { object: o, first: f, count: c } if *o == object => {
+                let adjacent = f.checked_add(u64::from(*c)) == Some(first) && *c != u32::MAX;
+                let longer = c.checked_add(count).filter(|_| adjacent && count != u32::MAX);
+                *c = longer.unwrap_or(*c);
+                longer.is_some()
+            }
+            _ => false,
+        });
+        if !joined {
+            self.dead.push(Record::Dead { object, first, count });
+        }
+        self.recorded.remove(&object);
+        self.unrecorded.insert(object);
+    }
+    /// Up to `most` tombstones, for a write.
+    pub(crate) fn take_dead(&mut self, most: usize) -> Vec<Record> {
+        let most = most.min(self.dead.len());
+        let taken = self.dead.drain(..most).collect();
+        if self.dead.is_empty() {
+            self.dead = Vec::new();
+        }
+        taken
+    }
+    /// They were not written.
+    pub(crate) fn put_dead(&mut self, records: Vec<Record>) {
+        let dead = records.into_iter().filter(|record| matches!(record, Record::Dead { .. }));
+        self.dead.extend(dead);
+    }
+    /// Tombstones that wait.
+    pub(crate) fn dead(&self) -> &[Record] {
+        &self.dead
+    }
+    /// The slot of a parked page.
+    pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {
+        let parked = self.parked.get(&object)?;
+        Some(parked.pages[parked.find(page)?].1)
+    }
+    /// A parked page lies elsewhere from now on.
+    pub(crate) fn repark(&mut self, object: ObjectId, page: u64, slot: DeviceSlot) {
+        let parked = self.parked.get_mut(&object);
+        let at = parked.as_ref().and_then(|parked| parked.find(page));
+        if let (Some(parked), Some(at)) = (parked, at) {
+            parked.pages[at].1 = slot;
+        }
+    }
+    /// A parked page goes, without a tombstone.
+    pub(crate) fn forget_parked(&mut self, object: ObjectId, page: u64) {
+        let Some(parked) = self.parked.get_mut(&object) else { return };
+        if let Some(at) = parked.find(page) {
+            parked.pages.remove(at);
+        }
+        if parked.pages.is_empty() {
+            self.parked.remove(&object);
+        }
+    }
+    /// All parked pages.
+    pub(crate) fn all_parked(&self) -> impl Iterator<Item = (DeviceSlot, ObjectId, u64)> {
+        self.parked.iter().flat_map(|(id, parked)| {
+            parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page)))
+        })
+    }
+    /// What was found on the device is what there is.
+    pub(crate) fn install(&mut self, restored: Restored) {
+        let Restored { log, fillings, parked, checks } = restored;
+        for (slot, crc) in checks {
+            if let Some(check) = self.table.check(slot) {
+                check.store(check_of(crc), Ordering::Relaxed);
+            }
+        }
+        self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
+        (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
+        // What changed since terraced began.
+        for dead in std::mem::take(&mut self.dead) {
+            if let Record::Dead { object, first, count } = dead {
+                let last = if count == TO_THE_END { u64::MAX } else { first + u64::from(count) - 1 };
+                self.unpark(object, first, last);
+                self.bury(object, first, last);
+            }
+        }
+    }
+    /// The file that is forgotten has these pages on the device.
+    pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {
+        // Those that had not come back yet.
+        pages.extend(self.parked.remove(&id).into_iter().flat_map(|parked| parked.pages));
+        if pages.is_empty() {
+            return;
+        }
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        self.parked.insert(id, Parked { digest, pages });
+        match digest {
+            Some(digest) if self.recorded.get(&id) != Some(&digest) => drop(self.unrecorded.insert(id)),
+            Some(_) => {}
+            None => self.unpark(id, 0, u64::MAX),
+        }
+    }
+    /// The device has a page of the file.
+    pub(crate) fn note_page_of(&mut self, id: ObjectId) {
+        if !self.recorded.contains_key(&id) {
+            self.unrecorded.insert(id);
+        }
+    }
+    /// What it holds is not known yet.
+    pub(crate) fn is_scanning(&self) -> bool {
+        self.status == Status::Scanning
+    }
+    /// Whether pages are written to it.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.status == Status::Serving
+    }
+    /// The parked pages `[first, last]` of a file are its content no longer.
+    pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {
+        let Some(parked) = self.parked.get_mut(&object) else { return };
+        let from = parked.pages.partition_point(|(page, _)| u64::from(*page) < first);
+        let to = parked.pages.partition_point(|(page, _)| u64::from(*page) <= last);
+        let gone: Vec<DeviceSlot> = parked.pages.drain(from..to).map(|(_, slot)| slot).collect();
+        if parked.pages.is_empty() {
+            self.parked.remove(&object);
+        }
+        if !gone.is_empty() {
+            self.bury(object, first, last);
+            gone.into_iter().for_each(|slot| self.kill(slot));
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Pages of the index and their slots on a device: the operations of [`State`] that touch both.
+
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::state::{Leaving, State};
+use crate::state::compressed::WAS_HERE;
+use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::state::device::{Restored, Status};
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use terrace_policy::{AccessCounts, InsertReason, Shadow, Victim};
+use terrace_shm::index::Place;
+use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
+
+impl State {
+    /// [`State::insert`] of a page that was read from its slot, which stays as a copy.
+    pub(super) fn insert_from_device(
+        &mut self,
+        place: Place,
+        frame: u32,
+        slot: DeviceSlot,
+        reason: InsertReason,
+    ) -> bool {
+        self.remap(place, frame);
+        self.pages.publish_present(place, frame);
+        let device = self.device.as_mut().expect("an entry names its tier");
+        device.set_copy(frame, slot);
+        device.events.promoted += 1;
+        let hits = device.note_hit(slot);
+        // A second hit: the page came back, whatever the policy remembers of it.
+        let came_back = self.lru.policy.shadow().filter(|_| hits > 0).map(|shadow| shadow.0);
+        self.lru_add(frame, came_back.map_or(WAS_HERE, NonZeroU32::get), reason)
+    }
+
+    /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
+    pub(super) fn return_to_copy(&mut self, place: Place, frame: u32) -> bool {
+        let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy(frame)) else { return false };
+        self.pages.publish_on_device(place, slot);
+        self.free_mapped(frame);
+        true
+    }
+    /// The page at `place` is compressed from now on, no longer in `frame`: its copy stays its copy.
+    pub(super) fn keep_copy_below(&mut self, place: Place, frame: u32) {
+        if let Some(device) = &mut self.device
+            && let Some(slot) = device.take_copy(frame)
+        {
+            device.set_copy_below(place, slot);
+        }
+    }
+    /// The compressed page at `place` is in `frame` from now on.
+    pub(super) fn take_copy_up(&mut self, place: Place, frame: u32) {
+        if let Some(device) = &mut self.device
+            && let Some(slot) = device.take_copy_below(place)
+        {
+            device.set_copy(frame, slot);
+        }
+    }
+
+    /// The content of a page in a frame changes: what the device has is its content no longer.
+    pub(super) fn end_copy(&mut self, o: &Object, page: u64, frame: u32) {
+        let Some(device) = &mut self.device else { return };
+        device.unpark(o.id(), page, page);
+        let copy = device.take_copy(frame);
+        if let Some(slot) = copy {
+            device.kill(slot);
+        }
+        if copy.is_some() || device.status == Status::Scanning {
+            device.bury(o.id(), page, page);
+        }
+    }
+    /// [`State::end_copy`] of a compressed page.
+    pub(super) fn end_copy_below(&mut self, place: Place) {
+        if let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy_below(place)) {
+            self.end_slot(place, slot);
+        }
+    }
+    /// The slot of the page at `place`, which nothing names any more, is its content no longer.
+    pub(super) fn end_slot(&mut self, place: Place, slot: DeviceSlot) {
+        let (object, page) = self.pages.index.whose(place);
+        let id = self.objects.in_slot(object).map(|o| o.id());
+        let Some(device) = &mut self.device else { return };
+        device.kill(slot);
+        if let Some(id) = id {
+            device.bury(id, page, page);
+        }
+    }
+    /// The slot of an object's page cannot be read, or holds something else.
+    pub(crate) fn lose_slot(&mut self, o: &Object, page: u64) {
+        if let Some(device) = &mut self.device {
+            device.events.damaged += 1;
+        }
+        self.invalidate_page(o, page);
+    }
+    /// The pages `[first, last]` of an object change: what is parked of them goes. While the device is being scanned, whatever it holds.
+    pub(super) fn end_parked(&mut self, o: &Object, first: u64, last: u64) {
+        let Some(device) = &mut self.device else { return };
+        device.unpark(o.id(), first, last);
+        if device.status == Status::Scanning {
+            device.bury(o.id(), first, last);
+        }
+    }
+}
+
+/// A page that is written to the device before it leaves its frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DemoteCandidate {
+    pub place: Place,
+    pub frame: u32,
+    pub entry: Entry,
+    pub object: u64,
+    pub page: u64,
+    shadow: Option<Shadow>,
+}
+
+impl State {
+    /// Whether a page that the policy gives up is to be written to the device before. It goes back to the policy until it is.
+    pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
+        let (frame, shadow) = (v.slot, v.shadow);
+        let flags = self.pages.flags(frame);
+        let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
+        let device = self.device.as_mut().filter(|device| device.copy_of(frame).is_none())?;
+        let (slot, page) = self.pages.index.whose(place);
+        let object = self.objects.in_slot(slot)?.id();
+        // Entries of the tier name pages by 32 bits.
+        if u32::try_from(page).is_err() || !device.admits(reused, now_ns) {
+            return None;
+        }
+        self.lru.policy.restore(frame);
+        flags.fetch_or(LEAVING, Ordering::Relaxed);
+        let entry = self.pages.index.get(place);
+        Some(DemoteCandidate { place, frame, entry, object, page, shadow })
+    }
+    /// A page whose copy was just written leaves its frame, unless it was put aside for something else meanwhile.
+    fn leave_with_copy(&mut self, page: &DemoteCandidate, leaving: &mut Leaving) {
+        let DemoteCandidate { place, frame, shadow, .. } = *page;
+        self.stay(page);
+        if !self.lru.policy.contains(frame) {
+            return;
+        }
+        let compresses = leaving.compresses;
+        match compresses.then(|| self.compress_candidate(frame, place, shadow)).flatten() {
+            Some(candidate) => leaving.to_compressed.push(candidate),
+            None => {
+                self.lru.policy.remove(frame);
+                self.return_to_copy(place, frame);
+                self.counts.pgsteal += 1;
+            }
+        }
+    }
+    /// A page that was to leave stays for now: it may be evicted again.
+    pub(crate) fn stay(&self, page: &DemoteCandidate) {
+        self.pages.flags(page.frame).fetch_and(!LEAVING, Ordering::Relaxed);
+    }
+    /// Whether nothing has changed the page since it was to be written.
+    pub(crate) fn is_still(&self, page: &DemoteCandidate) -> bool {
+        let flags = self.pages.flags(page.frame).load(Ordering::Relaxed);
+        self.pages.index.get(page.place) == page.entry && flags & HELD == 0
+    }
+    /// The page was written to `slot`: that is its copy, unless the page was changed meanwhile. Then it leaves its frame, or is one of those
+    /// to be compressed.
+    pub(crate) fn finish_demotion(
+        &mut self,
+        page: &DemoteCandidate,
+        slot: DeviceSlot,
+        crc: u32,
+        leaving: &mut Leaving,
+    ) {
+        let still = self.is_still(page);
+        let Some(device) = &mut self.device else { return };
+        if still {
+            device.fill(slot, crc);
+            device.set_copy(page.frame, slot);
+            device.note_page_of(page.object);
+            device.events.demoted += 1;
+            self.leave_with_copy(page, leaving);
+        } else {
+            device.bury(page.object, page.page, page.page);
+            self.stay(page);
+        }
+    }
+}
+
+/// Files come and go.
+impl State {
+    /// Memory for the tier on a device beside the index, bytes.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.as_ref().map_or(0, |device| device.bytes(self.frames.populated()))
+    }
+    /// Frames from `next` on that hold clean pages without a copy, used more than once or not: at most `most`, and `next` is behind them.
+    pub(crate) fn without_copy(&mut self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
+        let mut found = Vec::new();
+        while *next < self.frames.populated() && found.len() < most {
+            found.extend(self.candidate(*next, reused));
+            *next += 1;
+        }
+        found
+    }
+    fn candidate(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
+        let place = self.pages.place_of(frame)?;
+        let entry = self.pages.index.get(place);
+        let flags = self.pages.flags(frame).load(Ordering::Relaxed);
+        let used_again = flags & REUSED != 0 || self.lru.touches().peek(frame) > 1;
+        let clean = entry.state() == EntryState::Present && flags & HELD == 0;
+        let lacks = self.device.as_ref()?.copy_of(frame).is_none();
+        let (slot, page) = self.pages.index.whose(place);
+        let object = self.objects.in_slot(slot)?.id();
+        let named = u32::try_from(page).is_ok();
+        (clean && lacks && named && used_again == reused)
+            .then_some(DemoteCandidate { place, frame, entry, object, page, shadow: None })
+    }
+    /// The page was written to `slot`, and stays where it is.
+    pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) {
+        let still = self.is_still(page);
+        let Some(device) = &mut self.device else { return };
+        if !still {
+            device.bury(page.object, page.page, page.page);
+            return;
+        }
+        device.fill(slot, crc);
+        device.set_copy(page.frame, slot);
+        device.note_page_of(page.object);
+        device.events.demoted += 1;
+    }
+    /// Names a slot that holds a page of a published file, as it is in the source.
+    pub(crate) fn name_slot(&mut self, o: &Object, page: u64, slot: DeviceSlot) {
+        let place = self.pages.index.ensure(o.slot_index(), page);
+        let entry = place.map(|place| self.pages.index.get(place));
+        let frame = entry.and_then(Entry::frame);
+        let compressed = entry.and_then(Entry::handle).is_some();
+        let clean = |frame| self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
+        let Some(device) = &mut self.device else { return };
+        match (place, entry.map(Entry::state), frame) {
+            (Some(place), Some(EntryState::Absent), _) => {
+                self.pages.publish_on_device(place, slot);
+                self.pages.index.count_present(place, 1);
+            }
+            (_, Some(EntryState::Present), Some(frame)) if clean(frame) && device.copy_of(frame).is_none() => {
+                device.set_copy(frame, slot);
+            }
+            (Some(place), _, _) if compressed && device.copy_below(place).is_none() => {
+                device.set_copy_below(place, slot);
+            }
+            // The index has no room for it, or it is being written.
+            _ => {
+                device.kill(slot);
+                device.bury(o.id(), page, page);
+            }
+        }
+    }
+    /// Takes the slots away from all pages of an object that have one; pages that are only there become absent.
+    pub(crate) fn take_slots(&mut self, o: &Object) -> Vec<(u32, DeviceSlot)> {
+        let mut places = Vec::new();
+        self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
+        let mut taken = Vec::new();
+        for (page, place) in places {
+            let entry = self.pages.index.get(place);
+            let Some(device) = &mut self.device else { return taken };
+            let slot = match (entry.frame(), entry.below()) {
+                (Some(frame), _) => device.take_copy(frame),
+                (_, Some(Below::Compressed(_))) => device.take_copy_below(place),
+                (_, Some(Below::Device(slot))) => {
+                    self.pages.make_absent(place, 0);
+                    Some(slot)
+                }
+                _ => None,
+            };
+            taken.extend(slot.zip(u32::try_from(page).ok()).map(|(slot, page)| (page, slot)));
+        }
+        taken
+    }
+    /// A file's identity is on the device, unless the file has changed since the event `wrote`.
+    pub(crate) fn note_recorded(&mut self, id: ObjectId, digest: u64, wrote: u64) {
+        let same = match self.objects.get(&id) {
+            Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,
+            None => true,
+        };
+        if let Some(device) = self.device.as_mut().filter(|_| same) {
+            device.unrecorded.remove(&id);
+            device.recorded.insert(id, digest);
+        }
+    }
+    /// What a scan has found becomes what is on the device.
+    pub(crate) fn install(&mut self, restored: Restored) {
+        let Some(device) = &mut self.device else { return };
+        device.install(restored);
+        let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
+        for o in &objects {
+            self.take_over_slots(o);
+            self.welcome(o);
+        }
+        let Some(device) = &mut self.device else { return };
+        let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
+        for id in unknown.map(|(id, _)| *id).collect::<Vec<_>>() {
+            device.unpark(id, 0, u64::MAX);
+        }
+    }
+    /// Entries that a dead terraced has left name their slots, if the device holds what they say. Of what was found for pages that are in
+    /// memory nothing is believed: a tombstone may have been lost.
+    fn take_over_slots(&mut self, o: &Object) {
+        let mut places = Vec::new();
+        self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
+        for (page, place) in places {
+            let entry = self.pages.index.get(place);
+            let Some(device) = &mut self.device else { return };
+            match entry.below() {
+                Some(Below::Device(slot)) if device.parked_at(o.id(), page) == Some(slot) => {
+                    device.forget_parked(o.id(), page);
+                    device.note_page_of(o.id());
+                }
+                Some(Below::Device(_)) => self.pages.make_absent(place, 0),
+                _ if entry.state() != EntryState::Absent => device.unpark(o.id(), page, page),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What names a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Named {
+    No,
+    /// The entry of a page that is only there.
+    Entry(Place),
+    /// The frame that holds the page, too.
+    Frame(u32),
+    /// The compressed page at this place.
+    Compressed(Place),
+    /// A file that is not published.
+    Parked,
+}
+
+/// The oldest region goes.
+impl State {
+    /// What names the slot that was written for a page.
+    pub(crate) fn names(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Named {
+        let Some(device) = &self.device else { return Named::No };
+        if device.parked_at(object, page) == Some(slot) {
+            return Named::Parked;
+        }
+        let o = self.objects.get(&object);
+        let Some(place) = o.and_then(|o| self.pages.index.find(o.slot_index(), page)) else { return Named::No };
+        let entry = self.pages.index.get(place);
+        match (entry.frame(), entry.below()) {
+            (Some(frame), _) if device.copy_of(frame) == Some(slot) => Named::Frame(frame),
+            (_, Some(Below::Device(now))) if now == slot => Named::Entry(place),
+            (_, Some(Below::Compressed(_))) if device.copy_below(place) == Some(slot) => Named::Compressed(place),
+            _ => Named::No,
+        }
+    }
+    /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget.
+    pub(crate) fn is_worth_writing_again(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
+        self.names(slot, object, page) != Named::No
+            && self.device.as_mut().is_some_and(|device| device.admits_again(slot))
+    }
+    /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
+    pub(crate) fn move_slot(&mut self, from: DeviceSlot, to: DeviceSlot, crc: u32, object: ObjectId, page: u64) {
+        let named = self.names(from, object, page);
+        let Some(device) = &mut self.device else { return };
+        if named == Named::No {
+            device.bury(object, page, page);
+            return;
+        }
+        device.fill(to, crc);
+        device.events.reinserted += 1;
+        match named {
+            Named::Entry(place) => self.pages.publish_on_device(place, to),
+            Named::Frame(frame) => device.set_copy(frame, to),
+            Named::Compressed(place) => device.set_copy_below(place, to),
+            Named::Parked => device.repark(object, page, to),
+            Named::No => {}
+        }
+        device.kill(from);
+    }
+    /// The slot of a page goes, with its region: no tombstone is needed.
+    pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
+        let named = self.names(slot, object, page);
+        if let Named::Entry(place) = named {
+            self.pages.make_absent(place, WAS_HERE);
+        }
+        let Some(device) = &mut self.device else { return };
+        match named {
+            Named::No => return,
+            Named::Entry(_) => device.events.dropped += 1,
+            Named::Frame(frame) => drop(device.take_copy(frame)),
+            Named::Compressed(place) => drop(device.take_copy_below(place)),
+            Named::Parked => {
+                device.forget_parked(object, page);
+                device.events.dropped += 1;
+            }
+        }
+        device.kill(slot);
+    }
+    /// The region goes whose keys were dealt with: if something still names a slot of it, its keys were damaged, and all is looked through.
+    pub(crate) fn drop_region(&mut self, region: u32) {
+        let live = |state: &State| state.device.as_ref().map_or(0, |device| device.log.live_in(region));
+        if live(self) == 0 {
+            return;
+        }
+        let mut left: Vec<(DeviceSlot, ObjectId, u64)> = Vec::new();
+        let device = self.device.as_ref().expect("something of it is live");
+        for o in self.objects.values() {
+            self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
+                let entry = self.pages.index.get(place);
+                let copy = match (entry.frame(), entry.below()) {
+                    (Some(frame), _) => device.copy_of(frame),
+                    (_, Some(Below::Device(slot))) => Some(slot),
+                    (_, Some(Below::Compressed(_))) => device.copy_below(place),
+                    _ => None,
+                };
+                left.extend(copy.map(|slot| (slot, o.id(), page)));
+            });
+        }
+        left.extend(device.all_parked());
+        for (slot, object, page) in left.into_iter().filter(|(slot, ..)| slot.region() == region) {
+            self.drop_slot(slot, object, page);
+        }
+        debug_assert_eq!(live(self), 0, "all that names slots was looked through");
+    }
+}

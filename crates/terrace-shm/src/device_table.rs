@@ -1,0 +1,182 @@
+//! What a reader of a page on a device needs beside the index: where the page's region lies, and 16 bits of the page's checksum.
+//!
+//! ```text
+//! 0         head: magic, version, regions, pages of a region
+//! regions   u64 x regions              byte offset of each region on its target
+//! checks    u16 x regions x pages      low bits of the crc32 of what the slot holds
+//! ```
+//! A memory file of its own, that the daemon writes and clients map read-only. It outlives terraced.
+
+use crate::entry::DeviceSlot;
+use crate::layout::{LAYOUT_VERSION, PAGE_SIZE};
+use crate::map::Mapping;
+use crate::sync::{AtomicU64, Ordering};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU16;
+
+/// "terrdev1", little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"terrdev1");
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    magic: u64,
+    version: u32,
+    regions: u32,
+    region_pages: u32,
+}
+
+/// The table as one process maps it.
+#[derive(Debug)]
+pub struct DeviceTable {
+    map: Mapping,
+    regions: u32,
+    region_pages: u32,
+}
+
+fn checks_at(regions: u32) -> usize {
+    PAGE_SIZE + (regions as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE)
+}
+
+fn is_sane(regions: u32, region_pages: u32) -> bool {
+    regions <= DeviceSlot::REGIONS_MAX && (1..=DeviceSlot::REGION_PAGES).contains(&region_pages)
+}
+
+/// The low bits of a page's checksum, which each read is compared with.
+pub fn check_of(crc: u32) -> u16 {
+    crc as u16
+}
+
+impl DeviceTable {
+    /// Bytes of the table of so many regions of so many pages (sparse).
+    pub fn bytes(regions: u32, region_pages: u32) -> usize {
+        let checks = regions as usize * region_pages as usize * size_of::<u16>();
+        checks_at(regions) + checks.next_multiple_of(PAGE_SIZE)
+    }
+    /// Daemon: lays the table out in `fd`, which must be empty and of [`DeviceTable::bytes`].
+    ///
+    /// # Errors
+    /// Out of address space.
+    ///
+    /// # Panics
+    /// If entries cannot name so many regions, or pages of one.
+    pub fn create(fd: impl AsFd, regions: u32, region_pages: u32) -> io::Result<DeviceTable> {
+        assert!(is_sane(regions, region_pages), "{regions} regions of {region_pages} pages");
+        let map = Mapping::new(fd.as_fd(), Self::bytes(regions, region_pages), true, PAGE_SIZE)?;
+        // SAFETY: the mapping is writable, page aligned, longer than a head, and not shared yet.
+        unsafe {
+            map.as_ptr().cast::<Head>().write(Head {
+                magic: MAGIC,
+                version: LAYOUT_VERSION,
+                regions,
+                region_pages,
+            });
+        }
+        Ok(DeviceTable { map, regions, region_pages })
+    }
+    /// Client: maps the table read-only and checks that it is one.
+    ///
+    /// # Errors
+    /// `InvalidData` if the file is no such table of this version.
+    pub fn attach(fd: impl AsFd) -> io::Result<DeviceTable> {
+        let bytes = rustix::fs::fstat(fd.as_fd())?.st_size as usize;
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("device table: {what}"));
+        if bytes < PAGE_SIZE || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(bad("too small"));
+        }
+        let map = Mapping::new(fd.as_fd(), bytes, false, PAGE_SIZE)?;
+        // SAFETY: the first page is mapped, and any bytes are a head.
+        let head = unsafe { map.as_ptr().cast::<Head>().read() };
+        if head.magic != MAGIC || head.version != LAYOUT_VERSION {
+            return Err(bad("other version"));
+        }
+        let Head { regions, region_pages, .. } = head;
+        if !is_sane(regions, region_pages) || Self::bytes(regions, region_pages) > bytes {
+            return Err(bad("bad geometry"));
+        }
+        Ok(DeviceTable { map, regions, region_pages })
+    }
+    /// Regions.
+    pub fn regions(&self) -> u32 {
+        self.regions
+    }
+    /// Pages of a region.
+    pub fn region_pages(&self) -> u32 {
+        self.region_pages
+    }
+    /// Slots in all.
+    pub fn slots(&self) -> usize {
+        self.regions as usize * self.region_pages as usize
+    }
+    /// The number of a slot among all; None if the table has no such slot.
+    #[inline]
+    pub fn index(&self, slot: DeviceSlot) -> Option<usize> {
+        let known = slot.region() < self.regions && slot.page() < self.region_pages;
+        known.then(|| slot.region() as usize * self.region_pages as usize + slot.page() as usize)
+    }
+    /// Where the region lies on its target, bytes.
+    fn region(&self, region: u32) -> &AtomicU64 {
+        assert!(region < self.regions);
+        // SAFETY: in bounds; accessed as atomics only.
+        unsafe {
+            AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(region as usize))
+        }
+    }
+    /// Daemon: says where a region lies on its target, bytes.
+    pub fn set_region(&self, region: u32, at: u64) {
+        self.region(region).store(at, Ordering::Relaxed);
+    }
+    /// Byte offset of a slot on its target; None if there is no such slot.
+    #[inline]
+    pub fn offset(&self, slot: DeviceSlot) -> Option<u64> {
+        self.index(slot)?;
+        Some(self.region(slot.region()).load(Ordering::Relaxed) + u64::from(slot.page()) * PAGE_SIZE as u64)
+    }
+    /// The check of a slot's content, see [`check_of`]; None if there is no such slot.
+    #[inline]
+    pub fn check(&self, slot: DeviceSlot) -> Option<&AtomicU16> {
+        let i = self.index(slot)?;
+        // SAFETY: in bounds; accessed as atomics only.
+        unsafe {
+            Some(AtomicU16::from_ptr(self.map.as_ptr().add(checks_at(self.regions)).cast::<u16>().add(i)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::{memfd, read_only_twin};
+    use std::os::fd::OwnedFd;
+
+    fn table(regions: u32, pages: u32) -> (OwnedFd, DeviceTable) {
+        let fd = memfd("terrace-test", DeviceTable::bytes(regions, pages)).unwrap();
+        let table = DeviceTable::create(&fd, regions, pages).unwrap();
+        (fd, table)
+    }
+
+    #[test]
+    fn client_reads_what_the_daemon_wrote() {
+        let (fd, ours) = table(5, 256);
+        let slot = DeviceSlot::new(4, 255);
+        ours.set_region(4, 7 << 20);
+        ours.check(slot).unwrap().store(0xabcd, Ordering::Relaxed);
+        let theirs = DeviceTable::attach(read_only_twin(fd.as_fd()).unwrap()).unwrap();
+        assert_eq!((theirs.regions(), theirs.region_pages(), theirs.slots()), (5, 256, 1280));
+        assert_eq!(theirs.offset(slot), Some((7 << 20) + 255 * 4096));
+        assert_eq!(theirs.check(slot).unwrap().load(Ordering::Relaxed), 0xabcd);
+        for beyond in [DeviceSlot::new(5, 0), DeviceSlot::new(0, 256)] {
+            assert_eq!((theirs.offset(beyond), theirs.index(beyond)), (None, None));
+            assert!(theirs.check(beyond).is_none());
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let empty = memfd("terrace-test", 1 << 20).unwrap();
+        assert!(DeviceTable::attach(&empty).is_err());
+        let short = memfd("terrace-test", 100).unwrap();
+        assert!(DeviceTable::attach(&short).is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! `[[tier.device]]` and `--tier`: the tier on a device.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Tier;
+use super::limits::InvalidValue;
+use crate::error::{Failure, Result, reason};
+use crate::size::{MIB, Size};
+
+/// Targets at the most.
+const DEVICES_MAX: usize = 1;
+/// Names are shown in a column.
+const NAME_MAX: usize = 32;
+/// One batch: with less nothing could be written.
+const WRITE_BUDGET_MIN: Size = Size(MIB);
+
+/// `[[tier.device]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Device {
+    /// Its name in statistics and messages.
+    pub name: String,
+    /// A file or a block device.
+    pub path: PathBuf,
+    /// How large; none: as large as the file or device is.
+    pub size: Option<Size>,
+    /// Bytes that may be written a day; none: as many as pay.
+    pub write_budget: Option<Size>,
+    /// Bytes that the device's vendor warrants to be written in all; none: not known.
+    pub rated_writes: Option<Size>,
+}
+
+impl Default for Device {
+    fn default() -> Device {
+        Device {
+            name: "device".to_owned(),
+            path: PathBuf::new(),
+            size: None,
+            write_budget: None,
+            rated_writes: None,
+        }
+    }
+}
+
+impl Device {
+    /// A path on its file system: that of the file, or, if that does not exist yet, its directory.
+    pub fn measured_at(&self) -> &Path {
+        match self.path.exists() {
+            true => &self.path,
+            false => self.path.parent().unwrap_or(Path::new("/")),
+        }
+    }
+}
+
+/// Checks the entries; an error names the key.
+pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
+    let wrong = |key, why: String, cure: String| Err(InvalidValue::new(key, why, cure));
+    if devices.len() > DEVICES_MAX {
+        let why = format!("has {} entries, and terrace uses {DEVICES_MAX} at one time", devices.len());
+        return wrong("tier.device", why, "keep one of them".to_owned());
+    }
+    for device in devices {
+        if device.path.as_os_str().is_empty() {
+            let cure = "write path = \"FILE\", a file or a block device on a local SSD";
+            return wrong("tier.device.path", "is missing".to_owned(), cure.to_owned());
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if !(1..=NAME_MAX).contains(&device.name.len()) || !device.name.chars().all(plain) {
+            let cure = format!("write 1 to {NAME_MAX} letters, digits, `-`, `_` or `.`");
+            return wrong("tier.device.name", format!("= \"{}\" is no name", device.name), cure);
+        }
+        if ["dram", "compressed"].contains(&device.name.as_str()) {
+            let why = format!("= \"{}\" is the name of another tier", device.name);
+            return wrong("tier.device.name", why, "choose another, for example \"ssd\"".to_owned());
+        }
+        if let Some(budget) = device.write_budget.filter(|budget| *budget < WRITE_BUDGET_MIN) {
+            let cure = format!("write at least {WRITE_BUDGET_MIN}, or leave it out for no limit");
+            return wrong("tier.device.write_budget", format!("= {budget} a day is too little"), cure);
+        }
+        if device.rated_writes == Some(Size(0)) {
+            let cure = "write the vendor's figure, for example \"600TB\", or leave it out";
+            return wrong("tier.device.rated_writes", "= 0 is no rating".to_owned(), cure.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Relative paths of a configuration file are looked for beside it.
+pub fn resolve(devices: &mut [Device], beside: &Path) {
+    for device in devices {
+        device.path = beside.join(&device.path);
+    }
+}
+
+/// `PATH[:SIZE]`: what follows the last colon is the size if it can be read as one, and part of the path otherwise.
+pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
+    let bytes = text.as_bytes();
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let colon = bytes.iter().rposition(|byte| *byte == b':');
+    let sized = colon.and_then(|at| {
+        let size = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse::<Size>().ok()?;
+        Some((path(&bytes[..at]), Some(size)))
+    });
+    sized.unwrap_or_else(|| (path(bytes), None))
+}
+
+/// Puts the tier of flag, environment or mount option `name` in place of that of the file. What the file says of the same path holds still.
+pub fn set(tier: &mut Tier, name: &str, text: &OsStr) -> Result<()> {
+    let (path, size) = split(text);
+    if path.as_os_str().is_empty() {
+        let why = format!("`{}` names no file", text.display());
+        return Err(Failure::new(name, why, "write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB"));
+    }
+    // The supervisor works in another directory.
+    let path = std::path::absolute(&path)
+        .map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
+    let known = tier.device.drain(..).find(|device| device.path == path);
+    let mut device = known.unwrap_or_default();
+    device.path = path;
+    device.size = size.or(device.size);
+    tier.device.push(device);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::GIB;
+
+    fn split_of(text: &str) -> (String, Option<u64>) {
+        let (path, size) = split(OsStr::new(text));
+        (path.display().to_string(), size.map(|size| size.0))
+    }
+
+    #[test]
+    fn last_colon_separates_a_size_only() {
+        assert_eq!(split_of("/ssd/t"), ("/ssd/t".to_owned(), None));
+        assert_eq!(split_of("/ssd/t:2GiB"), ("/ssd/t".to_owned(), Some(2 * GIB)));
+        assert_eq!(split_of("/ssd/a:b"), ("/ssd/a:b".to_owned(), None));
+        assert_eq!(split_of("/ssd/a:b:1G"), ("/ssd/a:b".to_owned(), Some(GIB)));
+        assert_eq!(split_of("/ssd/pci-0:1f:"), ("/ssd/pci-0:1f:".to_owned(), None));
+        assert_eq!(split_of("/ssd/t:12:x"), ("/ssd/t:12:x".to_owned(), None));
+        assert_eq!(split_of(":1G"), (String::new(), Some(GIB)));
+        let bytes = OsStr::from_bytes(b"/ssd/\xff:\xff");
+        assert_eq!(split(bytes), (PathBuf::from(bytes), None));
+    }
+
+    #[test]
+    fn flag_keeps_what_the_file_says_of_the_same_path() {
+        let ssd = Device {
+            name: "ssd".to_owned(),
+            path: "/ssd/t".into(),
+            size: Some(Size(GIB)),
+            write_budget: Some(Size(GIB)),
+            ..Device::default()
+        };
+        let mut tier = Tier { device: vec![ssd.clone()], ..Tier::default() };
+        set(&mut tier, "--tier", OsStr::new("/ssd/t:2GiB")).unwrap();
+        assert_eq!(tier.device, [Device { size: Some(Size(2 * GIB)), ..ssd }]);
+        set(&mut tier, "--tier", OsStr::new("/other")).unwrap();
+        assert_eq!(tier.device, [Device { path: "/other".into(), ..Device::default() }]);
+        set(&mut tier, "--tier", OsStr::new("beside")).unwrap();
+        assert!(tier.device[0].path.is_absolute());
+        let failure = set(&mut tier, "--tier", OsStr::new(":1GiB")).unwrap_err().to_string();
+        assert_eq!(
+            failure,
+            "terrace: --tier: `:1GiB` names no file; write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB"
+        );
+    }
+}
