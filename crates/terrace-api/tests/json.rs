@@ -8,6 +8,7 @@ use terrace_api::capture::SummaryReport;
 use terrace_api::instance::{Dirty, Info};
 use terrace_api::lru::LruReport;
 use terrace_api::stats::StatReport;
+use terrace_api::tiers::{TierKind, TierReport};
 
 /// Parses `text`, and compares keys and values after serializing it again.
 #[track_caller]
@@ -73,6 +74,23 @@ fn counters_missing_from_an_older_daemon_are_zero() {
         assert!(serde_json::from_str::<StatReport>(&STAT.replace(from, to)).is_err(), "{to}");
     }
     assert!(serde_json::from_str::<StatReport>("{}").is_err());
+}
+
+#[test]
+fn tiers_json_keeps_its_keys() {
+    let rows = r#""tiers":[{"name":"ssd","kind":"device","pages":1,"bytes":2,"capacity_bytes":3,"hits":4,"share":0.5,
+        "read_us":90.5,"demoted":5,"promoted":6,"reinserted":7,"dropped":8,"bytes_written":9,"write_amplification":1.25,
+        "days_of_life":null,"dram_bytes_per_page":11.5,"state":"serving"}],"objects"#;
+    let stat: StatReport = kept(&STAT.replacen("\"objects", rows, 1));
+    assert_eq!((stat.cache.tiers[0].kind, stat.cache.tiers[0].dropped), (TierKind::Device, 8));
+    let report: TierReport = kept(
+        r#"{"schema":"terrace.tier.v1","path":"/ssd/t","state":"tier","bytes":1,"in_use":true,"pid":2,"mnt":"/mnt","tier":
+        {"id":"0","source":"/data","source_state":"there","created":3,"used":4,"clean":false,"capacity_bytes":5,"region_bytes":6,
+        "regions":7,"content":{"files":8,"pages":9,"bytes":10,"pages_damaged":0}}}"#,
+    );
+    assert_eq!(report.tier.unwrap().content.unwrap().pages, 9);
+    let info: Info = kept(&include_str!("data/info.json").replacen('{', r#"{"tier":"/ssd/t","#, 1));
+    assert_eq!(info.tier.as_deref(), Some("/ssd/t".as_ref()));
 }
 
 #[test]

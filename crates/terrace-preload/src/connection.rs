@@ -273,6 +273,18 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     Some((reply, (fds[0] >= 0).then_some(fds[0])))
 }
 
+/// Asks for the tier on a device. None: not now. Its table and its target, if there is one, are the caller's.
+pub fn device() -> Option<Option<[c_int; 2]>> {
+    let held = Held::try_take(volatile()?)?;
+    let mut fds = [-1; HELLO_FDS];
+    let reply = ask(&held, proto::DEVICE, None, &mut fds, ANSWER_MS)?;
+    if reply.errno == 0 && fds[0] >= 0 && fds[1] >= 0 {
+        return Some(Some([fds[0], fds[1]]));
+    }
+    fds.into_iter().filter(|&fd| fd >= 0).for_each(sys::close);
+    Some(None)
+}
+
 /// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows. False: it cannot be
 /// told, and would go on to give others what they stored before.
 pub fn mapped(fd: c_int) -> bool {

@@ -7,6 +7,7 @@
 //! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
 
 use crate::connection;
+use crate::device::{Device, device};
 use crate::file::File;
 use crate::fill::{FromTier, claim, is_serving, offer};
 use crate::source::{self, Source};
@@ -14,9 +15,10 @@ use crate::sys::{self, count};
 use libc::iovec;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
+use terrace_shm::device_table::check_of_page;
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::{Ring, SLOTS_MAX};
-use terrace_shm::{BLOCK_PAGES, PAGE_SIZE};
+use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE};
 
 /// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
 const BATCH_MAX: usize = 256;
@@ -89,6 +91,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         file,
         source,
         ring,
+        on_device: None,
         buf,
         n,
         offset,
@@ -113,8 +116,12 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     let read = unsafe { batch.read() };
     let took = sys::now_ns().saturating_sub(began);
     let counters = ring.counters(file.local.stripe());
-    count(&counters.reads, 1);
-    count(&counters.read_ns, took);
+    let (reads, ns) = match batch.on_device {
+        None => (&counters.reads, &counters.read_ns),
+        Some(_) => (&counters.device_reads, &counters.device_read_ns),
+    };
+    count(reads, 1);
+    count(ns, took);
     // SAFETY: as above.
     unsafe { batch.hand_over(read, size) }
 }
@@ -123,6 +130,8 @@ struct Batch<'a> {
     file: &'a File<'a>,
     source: Source,
     ring: &'static Ring,
+    /// The pages lie on the device, from this slot on; None: they are absent, and read from the source.
+    on_device: Option<(Device, DeviceSlot)>,
     /// The program's buffer, its length, and the place in the file where it starts.
     buf: *mut u8,
     n: usize,
@@ -163,15 +172,29 @@ impl Batch<'_> {
         let size = self.file.slot.size.load(Ordering::Acquire);
         let end = (self.offset + self.n as u64).min(size);
         while self.len < BATCH_MAX && self.start(self.len) < end {
-            let Some(seen) = snapshot(&self.file.world.segment, self.file.slot, self.page(self.len)) else {
-                return;
-            };
+            let Some(seen) = self.look(self.len) else { return };
             if self.len == 0 {
                 self.clock = seen.clock;
             }
             self.seen[self.len] = seen.identity;
             self.len += 1;
         }
+    }
+
+    /// The version of page `i`, if it is to be read where those before it are.
+    fn look(&mut self, i: usize) -> Option<PageVersion> {
+        let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
+        if self.on_device.is_none()
+            && let Some(seen) = snapshot(segment, slot, page)
+        {
+            return Some(seen);
+        }
+        let (at, seen) = client::snapshot_on_device(segment, slot, page)?;
+        if i == 0 {
+            self.on_device = Some((device()?, at));
+        }
+        let (_, first) = self.on_device?;
+        (at.region() == first.region() && at.page() as usize == first.page() as usize + i).then_some(seen)
     }
 
     /// Phase 2. Ends the batch at the first page that has no place to land.
@@ -215,14 +238,20 @@ impl Batch<'_> {
                 }
             }
         }
+        let (fd, at) = match self.on_device {
+            None => (self.source.fd, self.base),
+            Some((device, first)) => match device.table.offset(first) {
+                Some(at) => (device.fd, at),
+                None => return 0,
+            },
+        };
         // SAFETY: see above.
-        let got = unsafe { sys::preadv(self.source.fd, &iov[..vectors], self.base) };
+        let got = unsafe { sys::preadv(fd, &iov[..vectors], at) };
         usize::try_from(got).unwrap_or(0)
     }
 
     /// Phases 4 and 5. Bytes delivered to the caller.
     unsafe fn hand_over(&mut self, read: usize, size: u64) -> usize {
-        let (world, c) = (self.file.world, self.ring.counters(self.file.local.stripe()));
         let serving = is_serving(self.file);
         let (mut delivered, mut good) = (0, 0);
         for i in 0..self.len {
@@ -231,7 +260,7 @@ impl Batch<'_> {
             let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             let whole = i * PAGE_SIZE + valid <= read;
             let seen = PageVersion { identity: self.seen[i], clock: self.clock };
-            if !whole || !is_current(&world.segment, self.file.slot, self.page(i), seen) {
+            if !whole || !self.is_current(i, seen, size) {
                 break;
             }
             // SAFETY: the page's part of the caller's buffer, inside it; the slot is ours until it is ready.
@@ -246,13 +275,48 @@ impl Batch<'_> {
         for i in good..self.len {
             self.give_up(i);
         }
-        count(&c.misses, good as u64);
-        count(&c.miss_bytes, delivered as u64);
+        self.count(good as u64, delivered as u64);
         if good > 0 && self.file.is_traced() {
-            self.file.trace(self.ring, self.base, good * PAGE_SIZE, true);
+            let miss = self.on_device.is_none();
+            self.file.trace(self.ring, self.base, good * PAGE_SIZE, miss);
         }
         self.look_at_ring();
         delivered
+    }
+
+    /// Whether page `i` is what was read.
+    fn is_current(&self, i: usize, seen: PageVersion, size: u64) -> bool {
+        let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
+        let Some((device, first)) = self.on_device else { return is_current(segment, slot, page, seen) };
+        let at = DeviceSlot::new(first.region(), first.page() + i as u32);
+        let content = match self.slots[i] {
+            // `land` left only pages for which this is Some.
+            NO_SLOT => self.direct(i, size).unwrap_or(std::ptr::null_mut()),
+            slot => self.ring.content(slot.into()),
+        };
+        if content.is_null() {
+            return false;
+        }
+        // SAFETY: a whole page of the ring or of the caller's buffer, which was just read into.
+        let check = check_of_page(unsafe { std::slice::from_raw_parts(content, PAGE_SIZE) });
+        let intact = device.table.check(at).is_some_and(|known| known.load(Ordering::Relaxed) == check);
+        intact && client::is_current_on_device(segment, slot, page, seen)
+    }
+
+    /// Counts pages and bytes that were delivered.
+    fn count(&self, pages: u64, bytes: u64) {
+        let c = self.ring.counters(self.file.local.stripe());
+        match self.on_device {
+            None => {
+                count(&c.misses, pages);
+                count(&c.miss_bytes, bytes);
+            }
+            Some(_) => {
+                count(&c.device_hits, pages);
+                count(&c.hits, pages);
+                count(&c.hit_bytes, bytes);
+            }
+        }
     }
 
     /// Copies the wanted part of page `i` to the caller, unless it landed there.

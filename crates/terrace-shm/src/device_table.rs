@@ -43,6 +43,12 @@ fn is_sane(regions: u32, region_pages: u32) -> bool {
     regions <= DeviceSlot::REGIONS_MAX && (1..=DeviceSlot::REGION_PAGES).contains(&region_pages)
 }
 
+/// The check of a page's content.
+#[inline]
+pub fn check_of_page(content: &[u8]) -> u16 {
+    check_of(crc32fast::hash(content))
+}
+
 /// The low bits of a page's checksum, which each read is compared with.
 pub fn check_of(crc: u32) -> u16 {
     crc as u16

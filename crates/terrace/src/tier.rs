@@ -114,6 +114,9 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
     let named = |err| refused(&err);
     let look = target::look(path).map_err(named)?;
     let source = target::tier_of(path, look.found).map_err(named)?.source.path;
+    if look.in_use {
+        return Err(refused(&TargetError::new(path, Fault::InUse(look.holder))));
+    }
     if !args.yes && !agreed(&format!("Give up what is in the tier of {source}, {}?", path.display())) {
         println!("{}: nothing was changed", path.display());
         return Ok(ExitCode::from(EXIT_NEGATIVE));

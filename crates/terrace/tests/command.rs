@@ -20,5 +20,7 @@ mod lifecycle;
 mod memory;
 #[path = "command/run.rs"]
 mod run;
+#[path = "command/tiers.rs"]
+mod tiers;
 #[path = "command/unmount.rs"]
 mod unmount;

@@ -376,3 +376,6 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,3 +141,6 @@ impl Medium for FileMedium {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,3 +259,6 @@ fn store(medium: &dyn Medium, superblock: &mut Superblock) -> io::Result<()> {
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests;

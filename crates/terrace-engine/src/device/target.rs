@@ -74,11 +74,18 @@ pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
 }
 
 fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
-    let is_new = check_path(request)?;
+    let mut is_new = check_path(request)?;
     if is_new {
         check_index(request, planned(request.size.ok_or(Fault::NoSize)?)?)?;
     }
-    let file = File::open(&request.path, is_new)?;
+    let file = match File::open(&request.path, is_new) {
+        // Somebody else has made it meanwhile.
+        Err(Fault::Io(err)) if is_new && err.kind() == io::ErrorKind::AlreadyExists => {
+            is_new = false;
+            File::open(&request.path, false)?
+        }
+        done => done?,
+    };
     let target = file.prepare(request);
     if target.is_err() && is_new {
         // It was made here, and is still locked.
@@ -89,9 +96,12 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
 
 /// Whether the file must be made. What is there is a file or block device, and lies outside the source.
 fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
-    let source = request.source.canonicalize().map_err(Fault::Io)?;
-    let outside = |path: PathBuf| match path.starts_with(&source) {
-        true => Err(Fault::InsideSource(source.clone())),
+    // By identity: the source may be mounted in several places.
+    let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let source = identity(&request.source).map_err(Fault::Io)?;
+    let outside = |path: PathBuf| match path.ancestors().any(|dir| identity(dir).is_ok_and(|it| it == source))
+    {
+        true => Err(Fault::InsideSource(request.source.clone())),
         false => Ok(()),
     };
     match std::fs::metadata(&request.path) {
@@ -382,7 +392,8 @@ impl File {
             return Err(no_space(before));
         }
         rustix::fs::ftruncate(&self.fd, bytes).map_err(io)?;
-        match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes) {
+        let allocate = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes);
+        match rustix::io::retry_on_intr(allocate) {
             // Its file system cannot: a write may find it full later, and turns the tier off then.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(err) => {

@@ -36,7 +36,8 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
 
 /// Brings parked pages of published files back into the index, a bounded number under each lock.
 pub(crate) fn bring_back(cx: &Context) {
-    while let Some(id) = cx.state.lock().next_arriving() {
+    let next = || cx.state.lock().next_arriving();
+    while let Some(id) = next() {
         while !cx.is_stopping() && cx.state.lock().bring_back(id, BATCH) {}
         if cx.is_stopping() {
             return;

@@ -171,6 +171,9 @@ fn oldest(device: &Device, writer: &Writer) -> u64 {
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
     let Planned { stretch, batch } = planned;
     if stretch.opens {
+        // What an older filling left does not count from here on.
+        buf[..PAGE_SIZE].fill(0);
+        device.medium.write(device.geometry.byte(stretch.region, 0), &buf[..PAGE_SIZE])?;
         device.medium.flush()?;
     }
     let keys = batch.key_pages();

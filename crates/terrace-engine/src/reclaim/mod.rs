@@ -9,6 +9,8 @@ pub(crate) mod device_loop;
 mod evict;
 mod hibernate;
 mod regions;
+#[cfg(test)]
+mod device_tests;
 
 use crate::context::Context;
 use crate::path::resize;

@@ -1,7 +1,7 @@
 //! The oldest region of the log is emptied: what is worth it is written again at the head, the rest is dropped.
 //!
 //! Each entry that names a slot of the region is withdrawn before anything is written to the region: a reader that still reads the
-//! old slot finds its entry changed. The region's first page is zeroed, so that its keys do not outlive tombstones that come later.
+//! old slot finds its entry changed.
 
 use crate::context::Context;
 use crate::device::format::Record;
@@ -51,6 +51,7 @@ fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) ->
     let filled = FilledRegion { region, lap, pages_used };
     match region_keys(&*device.medium, &writer.superblock, filled) {
         Ok(keys) => {
+            cx.state.lock().forget_records(&keys);
             let pages: Vec<Page> = keys.into_iter().filter_map(page_of).collect();
             reinsert(cx, device, writer, &pages)?;
             pages.chunks(BATCH).for_each(|pages| drop_pages(cx, pages));
@@ -61,12 +62,7 @@ fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) ->
     state.drop_region(region);
     let Some(log) = state.device.as_mut().map(|device| &mut device.log) else { return Ok(()) };
     log.reclaimed(region);
-    drop(state);
-    let mut zeros = AlignedBuf::default();
-    zeros.with(PAGE_SIZE, |page| {
-        page.fill(0);
-        device.medium.write(device.geometry.byte(region, 0), page)
-    })
+    Ok(())
 }
 
 fn page_of((slot, record): (DeviceSlot, Record)) -> Option<Page> {

@@ -1,5 +1,6 @@
 //! Pages of the index and their slots on a device: the operations of [`State`] that touch both.
 
+use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::state::{Leaving, State};
 use crate::state::compressed::WAS_HERE;
@@ -377,6 +378,18 @@ impl State {
             }
         }
         device.kill(slot);
+    }
+    /// Identities that a region recorded go with it: they are to be recorded again.
+    pub(crate) fn forget_records(&mut self, keys: &[(DeviceSlot, Record)]) {
+        let Some(device) = &mut self.device else { return };
+        for (_, record) in keys {
+            if let Record::File { object, digest } = record
+                && device.recorded.get(object) == Some(digest)
+            {
+                device.recorded.remove(object);
+                device.unrecorded.insert(*object);
+            }
+        }
     }
     /// The region goes whose keys were dealt with: if something still names a slot of it, its keys were damaged, and all is looked through.
     pub(crate) fn drop_region(&mut self, region: u32) {

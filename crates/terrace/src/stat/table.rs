@@ -6,6 +6,7 @@ use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
     CompressedTier, GenerationRow, Instance, Memory, MountPath, PreloadPath, Reclaim, StatReport, Writeback,
 };
+use terrace_api::tiers::{TierKind, TierRow};
 
 use crate::size::human;
 
@@ -18,6 +19,7 @@ pub fn of(stat: &StatReport) -> String {
     preload(&mut page, &cache.preload);
     fuse(&mut page, &cache.fuse);
     reclaim(&mut page, &cache.reclaim);
+    tiers(&mut page, &cache.tiers);
     if let Some(tier) = &cache.compressed {
         compressed(&mut page, tier);
     }
@@ -122,6 +124,59 @@ fn reclaim(page: &mut String, r: &Reclaim) {
         format_args!(
             "{} scanned, {} evicted, {} refaults, {} inserted",
             r.pgscan, r.pgsteal, r.workingset_refault, r.inserted,
+        ),
+    );
+}
+
+/// A table of all tiers; below it, what only devices have.
+fn tiers(page: &mut String, rows: &[TierRow]) {
+    let Some(longest) = rows.iter().map(|row| row.name.len()).max() else { return };
+    let width = longest.max("compressed".len());
+    line(
+        page,
+        "tiers",
+        format_args!(
+            "{:<width$} {:>11} {:>10} {:>10} {:>12} {:>7} {:>8} {:>11} {:>11} {:>11}  state",
+            "", "pages", "bytes", "of", "hits", "share", "read us", "demoted", "promoted", "dropped",
+        ),
+    );
+    for row in rows {
+        line(
+            page,
+            "",
+            format_args!(
+                "{:<width$} {:>11} {:>10} {:>10} {:>12} {:>6.1}% {:>8} {:>11} {:>11} {:>11}  {}",
+                row.name,
+                row.pages,
+                human(row.bytes),
+                human(row.capacity_bytes),
+                row.hits,
+                100.0 * row.share,
+                row.read_us.map_or("-".to_owned(), |us| format!("{us:.0}")),
+                row.demoted,
+                row.promoted,
+                row.dropped,
+                row.state,
+            ),
+        );
+    }
+    rows.iter().filter(|row| row.kind == TierKind::Device).for_each(|row| wear(page, row));
+}
+
+/// Writes of a device, and what it costs in DRAM.
+fn wear(page: &mut String, row: &TierRow) {
+    let digits =
+        |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    line(
+        page,
+        &row.name,
+        format_args!(
+            "{} written, amplification {}, {} pages written again, {} days of life, {} B of DRAM a page",
+            human(row.bytes_written),
+            digits(row.write_amplification, 2),
+            row.reinserted,
+            digits(row.days_of_life, 0),
+            digits(row.dram_bytes_per_page, 1),
         ),
     );
 }
@@ -265,7 +320,9 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("preload path") && page.contains("hit ratio -"), "{page}");
-        for there in ["last death", "supervisor", "compressed", "generations", "with memory", "failing"] {
+        for there in
+            ["last death", "supervisor", "tiers", "compressed", "generations", "with memory", "failing"]
+        {
             assert!(!page.contains(there), "{there}: {page}");
         }
     }
@@ -290,6 +347,41 @@ mod tests {
         assert!(page.contains("generations  probation             7 pages, 1.5 s"), "{page}");
         assert!(page.contains("last death   terraced was killed by signal 9"), "{page}");
         assert!(page.contains("supervisor   dead; a crash"), "{page}");
+    }
+
+    #[test]
+    fn tiers_are_told_in_a_table() {
+        let dram = TierRow { name: "dram".to_owned(), hits: 75, share: 0.75, ..TierRow::default() };
+        let ssd = TierRow {
+            name: "fast-disk-2".to_owned(),
+            kind: TierKind::Device,
+            pages: 1000,
+            bytes: 4 << 20,
+            capacity_bytes: 64 << 30,
+            hits: 20,
+            share: 0.2,
+            read_us: Some(91.4),
+            demoted: 1100,
+            promoted: 20,
+            reinserted: 10,
+            dropped: 80,
+            bytes_written: 5 << 20,
+            write_amplification: Some(1.28),
+            days_of_life: None,
+            dram_bytes_per_page: Some(11.84),
+            state: "scanning".to_owned(),
+        };
+        let page = of(&stat(Stats { tiers: vec![dram, ssd], ..Stats::default() }, None));
+        let lines: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("  tiers ")).collect();
+        let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(1), "dram 0 0 B 0 B 75 75.0% - 0 0 0");
+        assert_eq!(words(2), "fast-disk-2 1000 4.00 MiB 64.0 GiB 20 20.0% 91 1100 20 80 scanning");
+        assert_eq!(
+            words(3),
+            "fast-disk-2 5.00 MiB written, amplification 1.28, 10 pages written again, - days of life, 11.8 B of DRAM a page"
+        );
+        // The columns stand below each other.
+        assert_eq!(lines[0].find("dropped").unwrap() + "dropped".len(), lines[2].find("  scanning").unwrap());
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn of(path: &Path, look: Look) -> TierReport {
         pid: user.as_ref().map(|info| info.pid).or(look.holder),
         mnt: user.map(|info| info.mnt),
         tier: match look.found {
-            Found::Ours(superblock) => Some(facts(superblock)),
+            Found::Ours(superblock) => Some(facts(superblock, look.in_use)),
             _ => None,
         },
         path: path.to_owned(),
@@ -67,10 +67,12 @@ fn of(path: &Path, look: Look) -> TierReport {
     }
 }
 
-fn facts(superblock: Superblock) -> TierFacts {
+fn facts(superblock: Superblock, in_use: bool) -> TierFacts {
     let geometry = superblock.geometry;
     let source = PathBuf::from(&superblock.source.path);
     let source_state = match target::source_of(&source) {
+        // Its user holds it. What has its path may be a mount over it, as under `terrace run`.
+        _ if in_use => SourceState::There,
         Ok(now) if now.hash == superblock.source.hash => SourceState::There,
         Ok(_) => SourceState::Replaced,
         Err(_) => SourceState::Gone,

@@ -72,28 +72,3 @@ fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn second_open_file_does_not_get_the_lock() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t");
-        let open = || std::fs::File::options().create(true).append(true).open(&path).unwrap();
-        let (first, second) = (open(), open());
-        assert!(!is_taken(&first).unwrap());
-        assert!(take(&first).unwrap() && take(&first).unwrap());
-        assert!(!take(&second).unwrap() && is_taken(&second).unwrap() && !is_taken(&first).unwrap());
-        assert!(has_locked(std::process::id() as i32, |file| {
-            std::fs::metadata(file).is_ok_and(|meta| meta.ino() == first.metadata().unwrap().ino())
-        }));
-        // A duplicate keeps it.
-        let twin = first.try_clone().unwrap();
-        drop(first);
-        assert!(!take(&second).unwrap());
-        drop(twin);
-        assert!(take(&second).unwrap());
-    }
-}

@@ -142,6 +142,22 @@ fn tier_in_use_is_refused_by_name_and_process() {
 }
 
 #[test]
+fn lock_lives_as_long_as_a_duplicate() {
+    let stage = Stage::new();
+    let open = || fs::File::options().create(true).append(true).open(stage.path("t")).unwrap();
+    let (first, second) = (open(), open());
+    assert!(!lock::is_taken(&first).unwrap());
+    assert!(lock::take(&first).unwrap() && lock::take(&first).unwrap());
+    assert!(!lock::take(&second).unwrap());
+    assert!(lock::is_taken(&second).unwrap() && !lock::is_taken(&first).unwrap());
+    let twin = first.try_clone().unwrap();
+    drop(first);
+    assert!(!lock::take(&second).unwrap());
+    drop(twin);
+    assert!(lock::take(&second).unwrap());
+}
+
+#[test]
 fn tier_of_another_source_is_refused() {
     let stage = Stage::new();
     drop(stage.open(Some(32 * MIB)).unwrap());
@@ -249,6 +265,19 @@ fn paths_that_cannot_be_targets() {
     refused(at(&stage.path("link")), &["/link: the tier lies in the served directory"]);
     refused(at(&stage.path("none/t")), &["/none/t: No such file"]);
     refused(at(&stage.path("link/t")), &["/link/t: Not a directory"]);
+}
+
+#[test]
+fn source_mounted_elsewhere_is_recognised() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::create_dir(stage.path("also")).unwrap();
+    run("mount", &["--bind", stage.path("src").to_str().unwrap(), stage.path("also").to_str().unwrap()]);
+    let target = open(&stage.request("also/t", Some(32 * MIB)));
+    run("umount", &[stage.path("also").to_str().unwrap()]);
+    refused(target, &["/also/t: the tier lies in the served directory", "/src;"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::io::BlockingIo;
 use crate::path::resize;
 use crate::reclaim::balance::{self, BalanceClock};
 use crate::reclaim::compress;
+use crate::state::Leaving;
 use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -60,9 +61,9 @@ impl Squeezed {
         s
     }
     fn squeeze(&mut self) {
-        let mut leaving = Vec::new();
+        let mut leaving = Leaving { compresses: true, ..Leaving::default() };
         self.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut leaving));
-        compress::compress(&self.engine.cx, &leaving, &mut self.compressor);
+        compress::compress(&self.engine.cx, &leaving.to_compressed, &mut self.compressor);
     }
     pub(crate) fn read(&self, page: u64) -> Vec<u8> {
         let mut buf = vec![0; PAGE_SIZE];
@@ -175,11 +176,11 @@ fn eviction_skips_pages_that_are_being_compressed() {
     let mut s = Squeezed::new(CompressionMode::Lz4);
     // Back in DRAM.
     (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
-    let mut leaving = Vec::new();
+    let mut leaving = Leaving { compresses: true, ..Leaving::default() };
     s.engine.cx.state.lock().reclaim(PAGES as usize / 2, Some(&mut leaving));
-    assert_eq!(leaving.len(), PAGES as usize / 2);
+    assert_eq!(leaving.to_compressed.len(), PAGES as usize / 2);
     s.engine.cx.state.lock().reclaim(PAGES as usize, None);
-    compress::compress(&s.engine.cx, &leaving, &mut s.compressor);
+    compress::compress(&s.engine.cx, &leaving.to_compressed, &mut s.compressor);
     assert_eq!((s.stats().store_raced, s.stats().pages), (0, PAGES / 2));
     // Nothing is left of the mark.
     s.engine.drop_clean();
@@ -193,16 +194,16 @@ fn duplicate_page_is_counted_and_present_one_stays() {
     let mut s = Squeezed::new(CompressionMode::Lz4);
     s.engine.drop_clean();
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
-    let mut late = Vec::new();
+    let mut late = Leaving { compresses: true, ..Leaving::default() };
     s.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut late));
-    assert_eq!(late.len() as u64, PAGES);
+    assert_eq!(late.to_compressed.len() as u64, PAGES);
     // As truncation does, and read again: in other frames, without the mark of what is being compressed.
     (0..PAGES).for_each(|page| s.engine.cx.state.lock().drop_pages(&s.o, page, page));
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.squeeze();
     let before = s.stats();
     assert_eq!((before.pages, before.duplicate_entry), (PAGES, 0));
-    compress::compress(&s.engine.cx, &late, &mut s.compressor);
+    compress::compress(&s.engine.cx, &late.to_compressed, &mut s.compressor);
     let after = s.stats();
     assert_eq!((after.duplicate_entry, after.store_raced), (PAGES, before.store_raced));
     assert_eq!((after.pages, after.stored_pages), (PAGES, before.stored_pages));

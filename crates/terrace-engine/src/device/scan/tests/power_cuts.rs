@@ -115,9 +115,12 @@ fn stop(mut writer: Writer<'_>, files: &mut Files, rng: &mut Rng, trouble: Troub
     }
     if trouble == Trouble::Flips && rng.chance(50) {
         let region = rng.below(geometry.regions().into()) as u32;
-        let at = geometry.byte(region, rng.below(geometry.region_pages().into()) as u32);
-        medium.flip_bit(at..at + PAGE_SIZE as u64, rng);
-        medium.flip_bit(geometry.byte(region, 0)..geometry.byte(region, 0) + 512, rng);
+        let whole = rng.chance(30);
+        for _ in 0..4 {
+            let page = if whole { 0 } else { 1 + rng.below(geometry.region_pages() as u64 - 1) };
+            let at = geometry.byte(region, page as u32);
+            medium.flip_bit(at..at + PAGE_SIZE as u64, rng);
+        }
     }
     if trouble == Trouble::None {
         let scanned = scan(medium, &found(medium), &mut |_| {}).unwrap();

@@ -1,0 +1,279 @@
+//! The engine with a tier on a device: contents, restarts, failures.
+
+use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
+use crate::io::testing::{Call, HookIo};
+use crate::io::{BlockingIo, Io};
+use crate::{
+    AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
+    config::DeviceConfig,
+};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use terrace_testkit::rng::Rng;
+use terrace_testkit::wait::wait_until;
+
+const PAGE: usize = 4096;
+const FILES: u64 = 3;
+const PAGES: u64 = 4096;
+const TIER_BYTES: u64 = 64 << 20;
+
+/// Source files of three times the memory, a tier that holds them, and what they should hold.
+struct World {
+    sources: Vec<File>,
+    target: File,
+    contents: Vec<Vec<u32>>,
+    failing: Arc<AtomicBool>,
+    source_reads: Arc<AtomicU64>,
+    compressed: CompressedConfig,
+}
+
+/// Content of a page of a file after so many changes. Hardly compressible.
+fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
+    let mut rng = Rng::new(file << 48 | page << 16 | u64::from(version));
+    (0..PAGE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+fn device_config(target: &File) -> DeviceConfig {
+    let geometry = Geometry::plan(TIER_BYTES).unwrap();
+    let medium = FileMedium::new(target.as_raw_fd(), Arc::new(BlockingIo::default()), TIER_BYTES);
+    let superblock::Found::Ours(found) = superblock::find(&medium).unwrap() else { panic!("not formatted") };
+    DeviceConfig {
+        name: "test".into(),
+        fd: target.as_raw_fd(),
+        bytes: TIER_BYTES,
+        region_bytes: geometry.region_bytes().into(),
+        regions: geometry.regions(),
+        tier_id: found.id.0,
+        clean: found.clean,
+        fresh: false,
+        write_budget: None,
+        rated_writes: None,
+        read_ns: None,
+    }
+}
+
+impl World {
+    fn new(compressed: CompressedConfig) -> World {
+        let make = |file: u64| {
+            let source = tempfile::tempfile().unwrap();
+            for page in 0..PAGES {
+                source.write_all_at(&content(file, page, 0), page * PAGE as u64).unwrap();
+            }
+            source
+        };
+        let target = tempfile::tempfile().unwrap();
+        target.set_len(TIER_BYTES).unwrap();
+        let medium = FileMedium::new(target.as_raw_fd(), Arc::new(BlockingIo::default()), TIER_BYTES);
+        let source = Source { hash: 7, path: "/src".into() };
+        let mut fresh = Superblock::new(source, Geometry::plan(TIER_BYTES).unwrap(), 0).unwrap();
+        superblock::format(&medium, &mut fresh).unwrap();
+        World {
+            sources: (0..FILES).map(make).collect(),
+            target,
+            contents: vec![vec![0; PAGES as usize]; FILES as usize],
+            failing: Arc::default(),
+            source_reads: Arc::default(),
+            compressed,
+        }
+    }
+    fn config(&self) -> EngineConfig {
+        EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(32 << 20),
+            compressed: self.compressed,
+            device: Some(device_config(&self.target)),
+            ..EngineConfig::default()
+        }
+    }
+    fn io(&self) -> Arc<dyn Io> {
+        let (failing, reads) = (self.failing.clone(), self.source_reads.clone());
+        Arc::new(HookIo::new(BlockingIo::default(), move |call| match call {
+            Call::Read(n) => {
+                reads.fetch_add(n as u64, Ordering::Relaxed);
+                Ok(())
+            }
+            Call::Write(_) if failing.load(Ordering::Relaxed) => Err(rustix::io::Errno::IO.into()),
+            _ => Ok(()),
+        }))
+    }
+    /// An engine over a new segment, that has looked at the device.
+    fn start(&self) -> (Arc<Engine>, Vec<ObjectRef>) {
+        let config = self.config();
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), self.io()).unwrap();
+        engine.serve().unwrap();
+        let object = |file: u64| {
+            let source = &self.sources[file as usize];
+            engine.object(100 + file, source.as_raw_fd(), PAGES * PAGE as u64).unwrap()
+        };
+        let objects = (0..FILES).map(object).collect();
+        wait_until("the scan", || !engine.cx.state.lock().device.as_ref().unwrap().is_scanning());
+        (engine, objects)
+    }
+    fn read(&self, engine: &Engine, objects: &[ObjectRef], file: u64, page: u64) {
+        let mut buf = vec![0; PAGE];
+        let o = &objects[file as usize];
+        engine.read(o, page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
+        let version = self.contents[file as usize][page as usize];
+        assert!(buf == content(file, page, version), "file {file} page {page} version {version}");
+    }
+    fn write(&mut self, engine: &Engine, objects: &[ObjectRef], file: u64, page: u64) {
+        let version = &mut self.contents[file as usize][page as usize];
+        *version += 1;
+        let new = content(file, page, *version);
+        engine.write(&objects[file as usize], page * PAGE as u64, &new).unwrap();
+    }
+    /// Reads pages at random, and writes one in `writes_in`, if that is not 0.
+    fn work(&mut self, engine: &Engine, objects: &[ObjectRef], rng: &mut Rng, steps: u64, writes_in: u64) {
+        for _ in 0..steps {
+            let (file, page) = (rng.below(FILES), rng.below(PAGES / 2) + rng.below(PAGES / 2));
+            match writes_in > 0 && rng.below(writes_in.max(1)) == 0 {
+                true => self.write(engine, objects, file, page),
+                false => self.read(engine, objects, file, page),
+            }
+        }
+    }
+    fn read_all(&self, engine: &Engine, objects: &[ObjectRef]) {
+        (0..FILES).for_each(|file| (0..PAGES).for_each(|page| self.read(engine, objects, file, page)));
+    }
+}
+
+fn device_pages(engine: &Engine) -> u64 {
+    engine.cx.state.lock().device.as_ref().unwrap().log.live()
+}
+
+fn without_compression() -> CompressedConfig {
+    CompressedConfig { codec: None, ..CompressedConfig::default() }
+}
+
+#[test]
+fn pages_that_leave_memory_are_read_from_the_device() {
+    let mut w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    let mut rng = Rng::new(1);
+    w.read_all(&engine, &objects);
+    assert!(device_pages(&engine) > PAGES, "{} pages are on the device", device_pages(&engine));
+    w.work(&engine, &objects, &mut rng, 20_000, 0);
+    let device = engine.stats().tiers.pop().unwrap();
+    assert!(device.hits > 2_000 && device.promoted > 2_000, "{device:?}");
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn what_is_written_is_never_read_from_an_old_slot() {
+    for compressed in [without_compression(), CompressedConfig::default()] {
+        let mut w = World::new(compressed);
+        let (engine, objects) = w.start();
+        let mut rng = Rng::new(2);
+        w.work(&engine, &objects, &mut rng, 40_000, 5);
+        engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
+        engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
+        let mut buf = vec![1; PAGE];
+        for page in 1000..PAGES {
+            engine.read(&objects[0], page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
+            assert!(buf == [0; PAGE], "page {page} is beyond what was cut");
+        }
+        (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
+        assert_eq!(engine.check(), Vec::<String>::new());
+        engine.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn restart_begins_warm_and_reads_no_source() {
+    let mut w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    let mut rng = Rng::new(3);
+    w.work(&engine, &objects, &mut rng, 20_000, 50);
+    w.read_all(&engine, &objects);
+    engine.flush_all(true).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    engine.shutdown().unwrap();
+    let before = device_pages(&engine);
+    drop((engine, objects));
+    let (engine, objects) = w.start();
+    wait_until("parked pages", || engine.cx.state.lock().device.as_ref().unwrap().parked.is_empty());
+    let found = device_pages(&engine);
+    assert!(found * 10 >= before * 9 && found > 2 * PAGES, "{found} of {before} pages");
+    w.read_all(&engine, &objects);
+    let row = engine.stats().tiers.pop().unwrap();
+    assert!(row.hits * 10 >= found * 9, "{} hits of {found} pages", row.hits);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn file_changed_meanwhile_is_cold() {
+    let mut w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    std::thread::sleep(Duration::from_millis(30));
+    engine.shutdown().unwrap();
+    drop((engine, objects));
+    // With its old mtime, as a careful forger would.
+    let mtime = w.sources[1].metadata().unwrap().modified().unwrap();
+    w.sources[1].write_all_at(&content(1, 7, 1), 7 * PAGE as u64).unwrap();
+    w.contents[1][7] = 1;
+    w.sources[1].set_modified(mtime).unwrap();
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    let row = engine.stats().tiers.pop().unwrap();
+    assert!(row.hits > PAGES && row.hits <= 2 * PAGES, "{} hits: of two files", row.hits);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn file_that_is_forgotten_comes_back_with_its_pages() {
+    let mut w = World::new(without_compression());
+    let (engine, mut objects) = w.start();
+    w.work(&engine, &objects, &mut Rng::new(4), 5_000, 20);
+    w.read_all(&engine, &objects);
+    std::thread::sleep(Duration::from_millis(60));
+    let before = device_pages(&engine);
+    engine.forget_object(objects[2].id()).unwrap();
+    engine.flush_all(true).unwrap();
+    assert_eq!(engine.check(), Vec::<String>::new());
+    let parked = engine.cx.state.lock().device.as_ref().unwrap().parked.len();
+    assert_eq!(parked, 1, "{before} pages before");
+    objects[2] = engine.object(102, w.sources[2].as_raw_fd(), PAGES * PAGE as u64).unwrap();
+    wait_until("parked pages", || engine.cx.state.lock().device.as_ref().unwrap().parked.is_empty());
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn device_that_fails_leaves_the_cache_serving() {
+    let mut w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.work(&engine, &objects, &mut Rng::new(5), 5_000, 0);
+    w.failing.store(true, Ordering::Relaxed);
+    w.work(&engine, &objects, &mut Rng::new(6), 10_000, 0);
+    let row = engine.stats().tiers.pop().unwrap();
+    assert!(row.state.starts_with("off: "), "{}", row.state);
+    w.failing.store(false, Ordering::Relaxed);
+    w.work(&engine, &objects, &mut Rng::new(7), 10_000, 5);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn damaged_slot_is_read_from_the_source() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    let noise = content(9, 9, 9);
+    for at in (1 << 20..TIER_BYTES).step_by(3 * PAGE) {
+        w.target.write_all_at(&noise, at).unwrap();
+    }
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    assert!(engine.cx.state.lock().device.as_ref().unwrap().events.damaged > 0);
+    engine.shutdown().unwrap();
+}

@@ -1,0 +1,252 @@
+//! The tier on a device from outside: what is refused leaves nothing behind and disturbs nobody, and a target belongs to one instance, also
+//! over crashes of its terraced.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use terrace_api::tiers::{SourceState, TargetState, TierKind, TierReport};
+
+use crate::stage::{Stage, Told, crash, possible, runs, terrace, text, told, wait_until};
+
+/// `terrace run --on SRC --tier TIER -- SCRIPT`, the preload path off.
+fn run(stage: &Stage, tier: &str, more: &[&str], script: &str) -> Told {
+    let mut command = terrace(["run", "--no-preload", "--memory", "32MiB", "--tier", tier]);
+    command.args(more).arg("--on").arg(&stage.src).args(["--", "sh", "-c", script]);
+    told(command)
+}
+
+fn tier(words: &[&str]) -> Told {
+    told(terrace([&["tier"], words].concat()))
+}
+
+fn shown(path: &str) -> TierReport {
+    serde_json::from_str(&tier(&["show", "--json", path]).fine().out).unwrap()
+}
+
+fn sized(path: &str, size: &str) -> String {
+    format!("{path}:{size}")
+}
+
+fn target(stage: &Stage) -> String {
+    text(&stage.file("t.tier")).to_owned()
+}
+
+#[test]
+fn tier_that_cannot_be_used_leaves_nothing_mounted() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let inside = text(&stage.src.join("in")).to_owned();
+    let letter = text(&stage.file("letter")).to_owned();
+    fs::write(&letter, "a letter").unwrap();
+    let new = target(&stage);
+    let cases = [
+        (new.clone(), vec!["t.tier: the tier does not exist, and its size is not given"]),
+        (sized(&new, "4KiB"), vec!["4KiB is too small for a tier; give it at least"]),
+        (
+            sized(&new, "64GiB"),
+            vec!["a quarter of the 32MiB of --memory; give --memory 768MiB, or a tier of at most"],
+        ),
+        (text(&stage.mnt).to_owned(), vec!["the tier is a directory"]),
+        (sized(&inside, "16MiB"), vec!["/in: the tier lies in the served directory", text(&stage.src)]),
+        (sized(&letter, "16MiB"), vec!["/letter: it holds something that is not terrace's", "--format-tier"]),
+        ("/dev/null".to_owned(), vec!["/dev/null: the tier is no file and no block device"]),
+        (":16MiB".to_owned(), vec!["--tier: `:16MiB` names no file"]),
+    ];
+    for (tier, parts) in cases {
+        stage.mount(&["--tier", &tier]).refused(&parts);
+        stage.mount(&["--foreground", "--tier", &tier]).refused(&parts);
+        run(&stage, &tier, &[], "true").refused(&parts);
+        stage.nothing_is_left();
+    }
+    assert_eq!(fs::read(&letter).unwrap(), b"a letter");
+    assert!(!stage.file("t.tier").exists());
+    stage.mount(&["--format-tier"]).refused(&["--format-tier: there is no tier to format"]);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn relative_path_of_a_tier_is_that_of_the_command() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut command = terrace(["mount", "--memory", "32MiB", "--tier", "t.tier:16MiB"]);
+    command.args([&stage.src, &stage.mnt]).current_dir(stage.file(""));
+    told(command).fine();
+    assert_eq!(stage.info().tier, Some(stage.file("t.tier")));
+    stage.ask("umount", &[]).fine();
+    assert!(stage.file("t.tier").exists());
+    stage.nothing_is_left();
+}
+
+#[test]
+fn tier_belongs_to_one_instance_also_over_a_crash() {
+    if !possible() {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    let path = target(&stage);
+    fs::write(stage.src.join("f"), "content").unwrap();
+    stage.mount(&["--tier", &sized(&path, "16MiB")]).fine();
+    let (supervisor, terraced) = stage.processes();
+    let used = ["the tier is in use by the mount of", text(&stage.mnt), &format!("(process {supervisor})")];
+    other.mount(&["--tier", &path]).refused(&used);
+    run(&other, &path, &["--format-tier"], "true").refused(&used);
+    crash(terraced, Signal::KILL);
+    wait_until("another serves", || stage.info().terraced != terraced && runs(stage.info().terraced));
+    assert_eq!(fs::read(stage.mnt.join("f")).unwrap(), b"content");
+    other.mount(&["--tier", &path]).refused(&used);
+    let report = shown(&path);
+    assert_eq!((report.in_use, report.pid, report.mnt), (true, Some(supervisor), Some(stage.mnt.clone())));
+    tier(&["drop", &path]).refused(&used);
+    stage.ask("umount", &[]).fine();
+    // Whoever saw the unmount can use it at once.
+    run(&stage, &path, &[], "true").fine();
+    other.mount(&["--tier", &path]).refused(&["the tier belongs to", text(&stage.src), "--format-tier"]);
+    other.mount(&["--tier", &path, "--format-tier"]).fine();
+    other.ask("umount", &[]).fine();
+    other.nothing_is_left();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn tier_without_processes_is_free() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let path = target(&stage);
+    stage.mount(&["--tier", &sized(&path, "16MiB")]).fine();
+    let (supervisor, terraced) = stage.processes();
+    crash(supervisor, Signal::KILL);
+    crash(terraced, Signal::KILL);
+    wait_until("all are dead", || !runs(supervisor) && !runs(terraced));
+    wait_until("the tier is free", || !shown(&path).in_use);
+    stage.ask("umount", &[]);
+    stage.mount(&["--tier", &path]);
+    assert!(stage.is_mounted());
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn show_and_list_tell_whose_a_tier_is() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let path = target(&stage);
+    run(&stage, &sized(&path, "16MiB"), &[], "true").fine();
+    let report = shown(&path);
+    let facts = report.tier.unwrap();
+    assert_eq!((report.state, report.bytes, report.in_use), (TargetState::Tier, 16 << 20, false));
+    assert_eq!((facts.source, facts.source_state), (stage.src.clone(), SourceState::There));
+    assert!(facts.clean && facts.content.is_some());
+    let page = tier(&["show", &path]).fine().out;
+    assert!(page.starts_with(&format!("{path}   tier of {}\n", stage.src.display())), "{page}");
+    // The mount of `run` covers the source.
+    let show = format!("{} tier show {path}", env!("CARGO_BIN_EXE_terrace"));
+    let page = run(&stage, &path, &[], &show).fine().out;
+    assert!(page.contains("source       is there\n") && page.contains("in use by"), "{page}");
+    fs::rename(&stage.src, stage.file("away")).unwrap();
+    assert_eq!(shown(&path).tier.unwrap().source_state, SourceState::Gone);
+    fs::create_dir(&stage.src).unwrap();
+    assert_eq!(shown(&path).tier.unwrap().source_state, SourceState::Replaced);
+
+    let config = stage.file("terrace.toml");
+    fs::write(&config, "[[tier.device]]\npath = \"not-yet.tier\"\n").unwrap();
+    fs::write(stage.file("letter"), "a letter").unwrap();
+    let dir = stage.file("");
+    let listed = tier(&["list", "--json", "--config", text(&config), text(&dir)]).fine().out;
+    let listed: Vec<TierReport> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ours: Vec<(PathBuf, TargetState)> = listed
+        .into_iter()
+        .filter(|report| report.path.starts_with(&dir))
+        .map(|report| (report.path, report.state))
+        .collect();
+    let (missing, there) = (stage.file("not-yet.tier"), stage.file("t.tier"));
+    assert_eq!(ours, [(missing, TargetState::Missing), (there, TargetState::Tier)]);
+    let page = tier(&["list", &path]).fine().out;
+    assert!(page.starts_with("TIER ") && page.contains("its source was replaced"), "{page}");
+
+    tier(&["show", text(&stage.file("letter"))]).refused(&["/letter: there is no tier of terrace here"]);
+    tier(&["show", "/nonexistent"]).refused(&["/nonexistent: No such file"]);
+    tier(&["list", "/nonexistent"]).refused(&["/nonexistent: No such file"]);
+    tier(&["show", text(&dir)]).refused(&["the tier is a directory"]);
+    tier(&["drop", text(&stage.file("letter"))]).refused(&["there is no tier of terrace here"]);
+    tier(&["drop", "--yes", "/nonexistent"]).refused(&["/nonexistent: No such file"]);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn drop_empties_a_tier_and_keeps_its_place() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let path = target(&stage);
+    run(&stage, &sized(&path, "16MiB"), &[], "true").fine();
+    let was = shown(&path).tier.unwrap();
+    assert!(tier(&["drop", &path]).fine().out.contains("is the tier of"));
+    let now = shown(&path).tier.unwrap();
+    assert!(now.id != was.id && now.source == was.source);
+    assert_eq!((now.regions, now.content.unwrap().pages), (was.regions, 0));
+    run(&stage, &path, &[], "true").fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn two_devices_and_wrong_values_are_refused() {
+    let stage = Stage::new();
+    let file = stage.file("terrace.toml");
+    let cases = [
+        (
+            "[[tier.device]]\npath = \"a\"\n[[tier.device]]\npath = \"b\"\n",
+            "line 3",
+            "terrace uses 1 at one time",
+        ),
+        ("\n[[tier.device]]\nsize = \"1GiB\"\n", "line 2", "tier.device.path is missing"),
+        ("[[tier.device]]\npath = \"a\"\nsize = \"big\"\n", "line 3", "`big` is not a size"),
+        ("[[tier.device]]\npath = \"a\"\nwrite_budget = 1\n", "line 3", "a day is too little"),
+    ];
+    for (content, line, why) in cases {
+        fs::write(&file, content).unwrap();
+        stage.mount(&["--config", text(&file)]).refused(&[text(&file), line, why]);
+        tier(&["list", "--config", text(&file)]).refused(&[line, why]);
+    }
+    stage.nothing_is_left();
+}
+
+#[test]
+fn stat_has_a_row_for_each_tier() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let tiers = stage.stat().cache.tiers;
+    assert_eq!(tiers.iter().map(|row| row.kind).collect::<Vec<_>>(), [TierKind::Dram, TierKind::Compressed]);
+    assert!(tiers.iter().all(|row| row.state == "serving"));
+    let page = stage.ask("stat", &[]).fine().out;
+    assert!(page.lines().any(|line| line.starts_with("  tiers ") && line.ends_with("state")), "{page}");
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn help_tells_how_a_tier_is_given() {
+    let help = |words: &[&str]| told(terrace([words, &["--help"]].concat())).fine().out;
+    for command in ["mount", "run"] {
+        let help = help(&[command]);
+        let has = |part: &str| assert!(help.contains(part), "`{part}` is not in: {help}");
+        ["--tier <PATH[:SIZE]>", "TERRACE_TIER", "--format-tier"].iter().for_each(|part| has(part));
+    }
+    let page = help(&["tier"]);
+    assert!(["list", "show", "drop"].iter().all(|verb| page.contains(&format!("  {verb} "))), "{page}");
+    assert!(help(&["tier", "drop"]).contains("--yes"));
+    let man = told(terrace(["generate", "man"])).fine().out;
+    assert!(man.contains(".SH TERRACE TIER DROP") && man.contains("TERRACE_TIER"), "{man}");
+}
