@@ -10,6 +10,7 @@ use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
+use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
 use crate::state::State;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -37,22 +38,6 @@ pub(crate) struct Counters {
     pub compressed_hits: AtomicU64,
     /// Pages read from a device; likewise.
     pub device_hits: AtomicU64,
-}
-
-/// Sums of the read counters of clients.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct ReadTotals {
-    /// Pages found in the cache.
-    pub hits: u64,
-    /// Of these, compressed ones.
-    pub compressed_hits: u64,
-    /// Pages read from the source, in how many reads, and how long these took.
-    pub misses: u64,
-    pub reads: u64,
-    pub read_ns: u64,
-    /// Pages read from a device, and how long that took.
-    pub device_hits: u64,
-    pub device_read_ns: u64,
 }
 
 /// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.

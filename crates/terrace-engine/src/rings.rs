@@ -2,10 +2,25 @@
 //!
 //! The server of the preload library adds and removes them; statistics and recordings read them.
 
-use crate::context::ReadTotals;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use terrace_shm::ring::Ring;
+
+/// Sums of the read counters of clients.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ReadTotals {
+    /// Pages found in the cache.
+    pub hits: u64,
+    /// Of these, compressed ones.
+    pub compressed_hits: u64,
+    /// Pages read from the source, in how many reads, and how long these took.
+    pub misses: u64,
+    pub reads: u64,
+    pub read_ns: u64,
+    /// Pages read from a device, and how long that took.
+    pub device_hits: u64,
+    pub device_read_ns: u64,
+}
 
 /// Maximum number of rings kept for their lanes after their clients ended.
 const LEAVING_MAX: usize = 256;

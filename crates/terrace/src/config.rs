@@ -6,6 +6,7 @@
 //! values. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
 
 mod device;
+mod invalid;
 mod limits;
 mod load;
 mod locate;

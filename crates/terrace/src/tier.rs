@@ -2,6 +2,7 @@
 
 mod report;
 mod table;
+mod user;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
@@ -15,7 +16,9 @@ use crate::cli::{self, Tuning};
 use crate::commands;
 use crate::config::Config;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
-use crate::instance::{self, Info};
+use crate::instance;
+
+use user::user_of;
 
 /// Opens the tier of an instance that is to serve `src`, if it is to have one. Nothing is mounted yet.
 pub fn open(config: &Config, src: &Path) -> Result<Option<Target>> {
@@ -44,16 +47,6 @@ fn refused(err: &TargetError) -> Failure {
         instance::Kind::Run => "wait for the end of its command, or name another file".to_owned(),
     };
     Failure::new(err.path.display(), why, cure)
-}
-
-/// The instance that uses a target: by its record, or by its process.
-fn user_of(path: &Path, pid: Option<i32>) -> Option<Info> {
-    let same = |tier: &PathBuf| tier == path || tier.canonicalize().ok() == path.canonicalize().ok();
-    let is_it = |info: &Info| {
-        let process = instance::in_our_pid_namespace(info) && pid == Some(info.pid);
-        process || info.tier.as_ref().is_some_and(same)
-    };
-    instance::living().into_iter().map(|(_, info)| info).find(is_it)
 }
 
 /// `terrace tier ...`

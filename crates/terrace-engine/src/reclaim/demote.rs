@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::reclaim::append::{self, Content};
 use crate::reclaim::regions;
-use crate::state::slots::DemoteCandidate;
+use crate::state::device::DemoteCandidate;
 use crate::state::{Leaving, State};
 
 /// Writes the pages that are to go to the device. They leave their frames, or join those to be compressed.

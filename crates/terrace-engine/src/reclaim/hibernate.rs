@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::reclaim::append::{self, CONTENT_MAX, Content};
 use crate::reclaim::regions;
 use crate::state::State;
-use crate::state::slots::DemoteCandidate;
+use crate::state::device::DemoteCandidate;
 use std::time::{Duration, Instant};
 
 /// Longest time that it takes.

@@ -13,22 +13,23 @@
 //! forgotten. They come back when the file does, if its identity is what it was (`path/park.rs`).
 
 use crate::config::DeviceConfig;
-use crate::context::ReadTotals;
 use crate::device::Record;
 use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
+use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
 use crate::trim::trim;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
+use terrace_policy::Shadow;
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::entry::DeviceSlot;
 use terrace_shm::device_table::check_of;
 use terrace_shm::index::Place;
-use terrace_shm::{DeviceTable, PAGE_SIZE};
+use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
 
 /// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
 pub(crate) const REINSERT_AT: u8 = 2;
@@ -42,6 +43,17 @@ const SOURCE_NS: u64 = 500_000;
 
 /// Bytes of the index for 16 pages of a file that is held whole: a leaf and its word.
 const INDEX_BYTES_16: u64 = 136;
+
+/// A page that is written to the device before it leaves its frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DemoteCandidate {
+    pub place: Place,
+    pub frame: u32,
+    pub entry: Entry,
+    pub object: u64,
+    pub page: u64,
+    pub(super) shadow: Option<Shadow>,
+}
 
 /// Pages on the device of a file that is not published.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
 use sampler::Sampler;
-use slots::DemoteCandidate;
+use device::DemoteCandidate;
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -5,10 +5,10 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::state::{Leaving, State};
 use crate::state::compressed::WAS_HERE;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::state::device::{Restored, Status};
+use crate::state::device::{DemoteCandidate, Restored, Status};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
-use terrace_policy::{AccessCounts, InsertReason, Shadow, Victim};
+use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
 
@@ -99,17 +99,6 @@ impl State {
             device.bury(o.id(), first, last);
         }
     }
-}
-
-/// A page that is written to the device before it leaves its frame.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DemoteCandidate {
-    pub place: Place,
-    pub frame: u32,
-    pub entry: Entry,
-    pub object: u64,
-    pub page: u64,
-    shadow: Option<Shadow>,
 }
 
 impl State {

@@ -3,6 +3,7 @@
 mod deleted;
 pub(crate) mod heap;
 pub mod limits;
+mod names;
 mod shrink;
 
 use std::cell::Cell;

@@ -14,9 +14,7 @@
 //! of which something is cached then *rests*: it stays in the table as if it were known. The same thread drops resting inodes when there is
 //! nothing left to keep, and, the longest unused first, when the tables become crowded.
 
-use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -24,17 +22,14 @@ use super::heap::{Freed, give_heap_back};
 use super::{MAY_WAIT, PATIENCE, limits};
 use crate::coherence;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, ROOT};
+use crate::inode::ROOT;
 use crate::namespace::Namespace;
-use crate::ops::lookup::stat_name;
 use crate::page_cache::{CachedFile, PageCache};
 
 /// How often the shrinker looks around where nothing calls it.
 const ROUND: Duration = Duration::from_secs(1);
 /// Inodes asked for at a time.
 const BATCH: usize = 512;
-/// Names that are written down at the most, until the kernel is told to forget them.
-const NAMES_MAX: usize = 2048;
 /// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
 const SWEEP_MAX: usize = 4096;
 /// Inodes of any kind that are looked at in one round to find those, while there is no hurry.
@@ -208,49 +203,6 @@ impl<C: PageCache> Namespace<C> {
         true
     }
 
-    /// Names that the kernel is to forget: told by [`Namespace::forget_names_loop`].
-    pub(super) fn list_names(&self, names: Vec<(u64, OsString)>) {
-        let mut listed = self.pressure.names.lock();
-        let room = NAMES_MAX.saturating_sub(listed.len());
-        listed.extend(names.into_iter().take(room));
-        self.pressure.names_bell.notify_one();
-    }
-
-    /// A name was looked for in vain. The kernel keeps that, and the name's directory with it, which pruning then spares. It drops it when it
-    /// is told to, name by name: so, once the tables are half full, each is written down, for the thread that tells it.
-    pub fn note_vain(&self, parent: u64, name: &OsStr) {
-        if !self.pressure.is_half_full(self.inodes.len()) {
-            return;
-        }
-        let mut names = self.pressure.names.lock();
-        if names.len() < NAMES_MAX {
-            names.push((parent, name.to_owned()));
-        }
-        if names.len() >= NAMES_MAX / 16 {
-            self.pressure.names_bell.notify_one();
-        }
-    }
-
-    /// Tells the kernel which names to forget. It takes the directory's lock for that, which a request may hold that waits for a
-    /// descriptor: so this is a thread that nobody waits for. Returns after `end_shrinking`.
-    pub fn forget_names_loop(&self) {
-        let pressure = &self.pressure;
-        while !pressure.ended.load(Ordering::Acquire) {
-            let names = std::mem::take(&mut *pressure.names.lock());
-            if let Some(kernel) = self.kernel.get() {
-                let alive = |_: &&(u64, OsString)| !pressure.ended.load(Ordering::Acquire);
-                names
-                    .iter()
-                    .take_while(alive)
-                    .for_each(|(parent, name)| kernel.invalidate_name(*parent, name));
-            }
-            let mut names = pressure.names.lock();
-            if names.len() < NAMES_MAX / 16 && !pressure.ended.load(Ordering::Acquire) {
-                pressure.names_bell.wait_for(&mut names, Duration::from_secs(1));
-            }
-        }
-    }
-
     /// Waits until an inode that is about to be made can be opened. Once it is made, it is too late to refuse.
     pub(crate) fn make_room(&self, any: BorrowedFd<'_>) -> Result<()> {
         match self.pressure.is_high(self.inodes.len()) {
@@ -259,21 +211,6 @@ impl<C: PageCache> Namespace<C> {
             }
             false => Ok(()),
         }
-    }
-
-    /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
-    pub(crate) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
-        let inode = self.inode(nodeid).ok()?;
-        self.name_at(root, &std::fs::read_link(inode.path().as_path()).ok()?)
-    }
-
-    /// The name that a path of the source ends with, and the directory of it, if the path is below the root.
-    pub(super) fn name_at(&self, root: &Inode<C::Object>, path: &Path) -> Option<(u64, OsString)> {
-        let below = path.strip_prefix(std::fs::read_link(root.path().as_path()).ok()?).ok()?;
-        let (parent, name) = (below.parent()?, below.file_name()?);
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let parent = self.inodes.find(&stat_name(root.fd(), parent.as_os_str()).ok()?, |_| false)?;
-        Some((parent.nodeid, name.to_owned()))
     }
 
     /// Up to `want` inodes that nobody has open and that were not looked up for a while.

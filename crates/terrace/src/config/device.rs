@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Tier;
-use super::limits::InvalidValue;
+use super::invalid::InvalidValue;
 use crate::error::{Failure, Result, reason};
 use crate::size::{MIB, Size};
 

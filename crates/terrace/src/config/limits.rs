@@ -1,7 +1,6 @@
 //! Limits of values: every number has one, and keys that contradict each other are an error.
 
-use std::fmt;
-
+use super::invalid::InvalidValue;
 use super::{Compressed, Config, device};
 use crate::error::{Failure, Result};
 use crate::size::{KIB, MIB, Size};
@@ -13,29 +12,6 @@ const MEMORY_MAX: Size = Size(64 << 40);
 
 /// Longer, and a full cache would be closed for too long to be of use.
 const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
-
-/// A value that is not allowed, and the cure.
-#[derive(Debug)]
-pub struct InvalidValue {
-    /// The dotted key.
-    pub key: &'static str,
-    why: String,
-    /// The user's next step.
-    pub cure: String,
-}
-
-impl InvalidValue {
-    /// `key` is not allowed because it `why`; `cure` is the user's next step.
-    pub fn new(key: &'static str, why: String, cure: String) -> InvalidValue {
-        InvalidValue { key, why, cure }
-    }
-}
-
-impl fmt::Display for InvalidValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.key, self.why)
-    }
-}
 
 /// Checks every key; returns the first error.
 pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {

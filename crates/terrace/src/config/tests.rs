@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cli::Tuning;
+use std::path::Path;
 
 const DOCUMENTED: &str = include_str!("../../../../docs/terrace.toml");
 

@@ -7,7 +7,7 @@ use terrace_api::tiers::{SourceState, TargetState, TierContent, TierFacts, TierR
 use terrace_engine::device::target::{self, Fault, Look, TargetError};
 use terrace_engine::device::{Found, Superblock};
 
-use super::user_of;
+use super::user::user_of;
 
 const PAGE_BYTES: u64 = 4096;
 

@@ -1,0 +1,75 @@
+//! Names that the kernel is to forget: written down until a thread of their own tells it.
+//!
+//! Telling takes the lock of the name's directory in the kernel, which a request may hold that waits for a descriptor.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::inode::Inode;
+use crate::namespace::Namespace;
+use crate::ops::lookup::stat_name;
+use crate::page_cache::PageCache;
+
+/// Names that are written down at the most, until the kernel is told to forget them.
+const NAMES_MAX: usize = 2048;
+
+impl<C: PageCache> Namespace<C> {
+    /// Names that the kernel is to forget: told by [`Namespace::forget_names_loop`].
+    pub(super) fn list_names(&self, names: Vec<(u64, OsString)>) {
+        let mut listed = self.pressure.names.lock();
+        let room = NAMES_MAX.saturating_sub(listed.len());
+        listed.extend(names.into_iter().take(room));
+        self.pressure.names_bell.notify_one();
+    }
+
+    /// A name was looked for in vain. The kernel keeps that, and the name's directory with it, which pruning then spares. It drops it when it
+    /// is told to, name by name: so, once the tables are half full, each is written down, for the thread that tells it.
+    pub fn note_vain(&self, parent: u64, name: &OsStr) {
+        if !self.pressure.is_half_full(self.inodes.len()) {
+            return;
+        }
+        let mut names = self.pressure.names.lock();
+        if names.len() < NAMES_MAX {
+            names.push((parent, name.to_owned()));
+        }
+        if names.len() >= NAMES_MAX / 16 {
+            self.pressure.names_bell.notify_one();
+        }
+    }
+
+    /// Tells the kernel which names to forget, on a thread that nobody waits for. Returns after `end_shrinking`.
+    pub fn forget_names_loop(&self) {
+        let pressure = &self.pressure;
+        while !pressure.ended.load(Ordering::Acquire) {
+            let names = std::mem::take(&mut *pressure.names.lock());
+            if let Some(kernel) = self.kernel.get() {
+                let alive = |_: &&(u64, OsString)| !pressure.ended.load(Ordering::Acquire);
+                names
+                    .iter()
+                    .take_while(alive)
+                    .for_each(|(parent, name)| kernel.invalidate_name(*parent, name));
+            }
+            let mut names = pressure.names.lock();
+            if names.len() < NAMES_MAX / 16 && !pressure.ended.load(Ordering::Acquire) {
+                pressure.names_bell.wait_for(&mut names, Duration::from_secs(1));
+            }
+        }
+    }
+
+    /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
+    pub(crate) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
+        let inode = self.inode(nodeid).ok()?;
+        self.name_at(root, &std::fs::read_link(inode.path().as_path()).ok()?)
+    }
+
+    /// The name that a path of the source ends with, and the directory of it, if the path is below the root.
+    pub(super) fn name_at(&self, root: &Inode<C::Object>, path: &Path) -> Option<(u64, OsString)> {
+        let below = path.strip_prefix(std::fs::read_link(root.path().as_path()).ok()?).ok()?;
+        let (parent, name) = (below.parent()?, below.file_name()?);
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let parent = self.inodes.find(&stat_name(root.fd(), parent.as_os_str()).ok()?, |_| false)?;
+        Some((parent.nodeid, name.to_owned()))
+    }
+}

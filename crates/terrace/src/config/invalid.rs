@@ -1,0 +1,26 @@
+//! A value that is not allowed.
+
+use std::fmt;
+
+/// A value that is not allowed, and the cure.
+#[derive(Debug)]
+pub struct InvalidValue {
+    /// The dotted key.
+    pub key: &'static str,
+    why: String,
+    /// The user's next step.
+    pub cure: String,
+}
+
+impl InvalidValue {
+    /// `key` is not allowed because it `why`; `cure` is the user's next step.
+    pub fn new(key: &'static str, why: String, cure: String) -> InvalidValue {
+        InvalidValue { key, why, cure }
+    }
+}
+
+impl fmt::Display for InvalidValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.why)
+    }
+}
