@@ -240,11 +240,7 @@ pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersi
 }
 
 /// A page on a device: its slot, and the version for [`is_current_on_device`] and for a page fill. None if it is not on one.
-pub fn snapshot_on_device(
-    seg: &Segment,
-    slot: &ObjectSlot,
-    page: u64,
-) -> Option<(DeviceSlot, PageVersion)> {
+pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<(DeviceSlot, PageVersion)> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
     let leaf = seg.find_leaf(slot, page / BLOCK_PAGES as u64)?;

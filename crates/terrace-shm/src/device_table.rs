@@ -125,9 +125,7 @@ impl DeviceTable {
     fn region(&self, region: u32) -> &AtomicU64 {
         assert!(region < self.regions);
         // SAFETY: in bounds; accessed as atomics only.
-        unsafe {
-            AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(region as usize))
-        }
+        unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(region as usize)) }
     }
     /// Daemon: says where a region lies on its target, bytes.
     pub fn set_region(&self, region: u32, at: u64) {

@@ -53,9 +53,9 @@ pub mod zpool;
 #[cfg(not(loom))]
 mod zspages;
 
-pub use entry::{Below, DeviceSlot, Entry, State};
 #[cfg(not(loom))]
 pub use device_table::DeviceTable;
+pub use entry::{Below, DeviceSlot, Entry, State};
 #[cfg(not(loom))]
 pub use layout::{BLOCK_PAGES, Geometry, Header, ObjectSlot, PAGE_SIZE};
 #[cfg(not(loom))]

@@ -55,8 +55,10 @@ impl DeviceIo {
         }
         // The scan tells the first one.
         let filling = Filling { lap: 1, before: None };
-        let writer = Writer { superblock: found, filling, pages: 0, untouched: true, buf: AlignedBuf::default() };
-        let device = DeviceIo { medium, table, id: TierId(config.tier_id), geometry, writer: Mutex::new(writer) };
+        let writer =
+            Writer { superblock: found, filling, pages: 0, untouched: true, buf: AlignedBuf::default() };
+        let device =
+            DeviceIo { medium, table, id: TierId(config.tier_id), geometry, writer: Mutex::new(writer) };
         Ok(device)
     }
 }

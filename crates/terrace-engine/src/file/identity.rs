@@ -85,6 +85,8 @@ mod tests {
     #[test]
     fn fresh_change_is_not_settled() {
         let at = Identity { digest: 1, ctime: 1_000_000_000 };
-        assert!(!at.is_settled(1_000_000_000) && !at.is_settled(1_019_000_000) && at.is_settled(1_021_000_001));
+        assert!(
+            !at.is_settled(1_000_000_000) && !at.is_settled(1_019_000_000) && at.is_settled(1_021_000_001)
+        );
     }
 }

@@ -71,7 +71,12 @@ impl Slots {
         if named != device.log.live() {
             bad.push(format!("{named} slots of the device are named, {} counted", device.log.live()));
         }
-        bad.extend(self.0.iter().filter(|slot| device.table.offset(**slot).is_none()).map(|slot| format!("no {slot:?}")));
+        bad.extend(
+            self.0
+                .iter()
+                .filter(|slot| device.table.offset(**slot).is_none())
+                .map(|slot| format!("no {slot:?}")),
+        );
     }
 }
 

@@ -65,7 +65,9 @@ impl State {
     /// Some of the parked pages of a file come back; true if there are more.
     fn bring_back(&mut self, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
-        let Some(parked) = self.device.as_mut().and_then(|device| device.parked.get_mut(&id)) else { return false };
+        let Some(parked) = self.device.as_mut().and_then(|device| device.parked.get_mut(&id)) else {
+            return false;
+        };
         let from = parked.pages.len().saturating_sub(most);
         let pages: Vec<_> = parked.pages.drain(from..).collect();
         let more = from > 0;

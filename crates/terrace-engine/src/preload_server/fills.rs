@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use terrace_policy::InsertReason;
-use terrace_shm::{DeviceSlot, PAGE_SIZE};
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::Ring;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

@@ -189,7 +189,9 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
 pub(crate) fn give_up(cx: &Context, e: &io::Error) {
     if let Some(device) = &mut cx.state.lock().device {
         let name = &device.config.name;
-        tracing::error!("tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end");
+        tracing::error!(
+            "tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end"
+        );
         device.status = Status::Off(e.to_string());
     }
 }

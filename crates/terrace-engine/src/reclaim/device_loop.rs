@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::device::Record;
-use crate::device::scan::{ScannedFile, Scanned, scan};
+use crate::device::scan::{Scanned, ScannedFile, scan};
 use crate::device::superblock;
 use crate::file::object::ObjectId;
 use crate::path::park;
@@ -91,8 +91,10 @@ pub(crate) fn record_identities(cx: &Context) {
     };
     for ids in unrecorded.chunks(IDENTITIES) {
         let known: Vec<(ObjectId, u64, u64)> = ids.iter().filter_map(|id| identity(cx, *id)).collect();
-        let records: Vec<Record> =
-            known.iter().map(|(object, digest, _)| Record::File { object: *object, digest: *digest }).collect();
+        let records: Vec<Record> = known
+            .iter()
+            .map(|(object, digest, _)| Record::File { object: *object, digest: *digest })
+            .collect();
         let mut writer = device.writer.lock();
         let written = append::append(cx, &mut writer, &[], &records, |_, _| false);
         drop(writer);

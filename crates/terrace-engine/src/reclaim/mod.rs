@@ -6,11 +6,11 @@ pub(crate) mod compress;
 mod cpu_headroom;
 mod demote;
 pub(crate) mod device_loop;
+#[cfg(test)]
+mod device_tests;
 mod evict;
 mod hibernate;
 mod regions;
-#[cfg(test)]
-mod device_tests;
 
 use crate::context::Context;
 use crate::path::resize;

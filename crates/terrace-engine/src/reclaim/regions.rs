@@ -56,7 +56,9 @@ fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) ->
             reinsert(cx, device, writer, &pages)?;
             pages.chunks(BATCH).for_each(|pages| drop_pages(cx, pages));
         }
-        Err(e) => tracing::warn!("tier: keys of region {region} cannot be read ({e}); its pages are looked for one by one"),
+        Err(e) => tracing::warn!(
+            "tier: keys of region {region} cannot be read ({e}); its pages are looked for one by one"
+        ),
     }
     let mut state = cx.state.lock();
     state.drop_region(region);
@@ -77,7 +79,12 @@ fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]
     let again: Vec<Page> = {
         let mut state = cx.state.lock();
         let most = state.device.as_ref().map_or(0, |device| device.log.reinserted_max() as usize);
-        pages.iter().filter(|page| state.is_worth_writing_again(page.slot, page.object, page.page)).take(most).copied().collect()
+        pages
+            .iter()
+            .filter(|page| state.is_worth_writing_again(page.slot, page.object, page.page))
+            .take(most)
+            .copied()
+            .collect()
     };
     let mut buf = AlignedBuf::default();
     for pages in again.chunks(CONTENT_MAX) {
@@ -101,13 +108,18 @@ fn write_again(
         rest = behind;
     }
     let list = |from: usize| -> Vec<Content> {
-        let of = |(page, bytes): (&Page, &[u8])| Content { object: page.object, page: page.page, from: bytes.as_ptr() };
+        let of = |(page, bytes): (&Page, &[u8])| Content {
+            object: page.object,
+            page: page.page,
+            from: bytes.as_ptr(),
+        };
         pages[from..].iter().zip(content[from * PAGE_SIZE..].chunks_exact(PAGE_SIZE)).map(of).collect()
     };
     let mut done = 0;
     while done < pages.len() {
         let rest = &pages[done..];
-        let is_still = |state: &State, i: usize| state.names(rest[i].slot, rest[i].object, rest[i].page) != Named::No;
+        let is_still =
+            |state: &State, i: usize| state.names(rest[i].slot, rest[i].object, rest[i].page) != Named::No;
         let Some(batch) = append::append(cx, writer, &list(done), &[], is_still) else { return Ok(()) };
         let mut state = cx.state.lock();
         for (i, slot, crc) in batch.written {

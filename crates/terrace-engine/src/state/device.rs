@@ -26,8 +26,8 @@ use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::Shadow;
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
 use terrace_policy::device::log::{Log, Place as LogPlace};
-use terrace_shm::entry::DeviceSlot;
 use terrace_shm::device_table::check_of;
+use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
 
@@ -374,9 +374,9 @@ impl Device {
     }
     /// All parked pages.
     pub(crate) fn all_parked(&self) -> impl Iterator<Item = (DeviceSlot, ObjectId, u64)> {
-        self.parked.iter().flat_map(|(id, parked)| {
-            parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page)))
-        })
+        self.parked
+            .iter()
+            .flat_map(|(id, parked)| parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page))))
     }
     /// What was found on the device is what there is.
     pub(crate) fn install(&mut self, restored: Restored) {

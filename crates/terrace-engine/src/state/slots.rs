@@ -2,10 +2,10 @@
 
 use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use crate::state::{Leaving, State};
-use crate::state::compressed::WAS_HERE;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::state::compressed::WAS_HERE;
 use crate::state::device::{DemoteCandidate, Restored, Status};
+use crate::state::{Leaving, State};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use terrace_policy::{AccessCounts, InsertReason, Victim};
@@ -34,7 +34,9 @@ impl State {
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
     pub(super) fn return_to_copy(&mut self, place: Place, frame: u32) -> bool {
-        let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy(frame)) else { return false };
+        let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy(frame)) else {
+            return false;
+        };
         self.pages.publish_on_device(place, slot);
         self.free_mapped(frame);
         true
@@ -194,8 +196,14 @@ impl State {
         let (slot, page) = self.pages.index.whose(place);
         let object = self.objects.in_slot(slot)?.id();
         let named = u32::try_from(page).is_ok();
-        (clean && lacks && named && used_again == reused)
-            .then_some(DemoteCandidate { place, frame, entry, object, page, shadow: None })
+        (clean && lacks && named && used_again == reused).then_some(DemoteCandidate {
+            place,
+            frame,
+            entry,
+            object,
+            page,
+            shadow: None,
+        })
     }
     /// The page was written to `slot`, and stays where it is.
     pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) {
@@ -223,7 +231,9 @@ impl State {
                 self.pages.publish_on_device(place, slot);
                 self.pages.index.count_present(place, 1);
             }
-            (_, Some(EntryState::Present), Some(frame)) if clean(frame) && device.copy_of(frame).is_none() => {
+            (_, Some(EntryState::Present), Some(frame))
+                if clean(frame) && device.copy_of(frame).is_none() =>
+            {
                 device.set_copy(frame, slot);
             }
             (Some(place), _, _) if compressed && device.copy_below(place).is_none() => {
@@ -327,12 +337,16 @@ impl State {
             return Named::Parked;
         }
         let o = self.objects.get(&object);
-        let Some(place) = o.and_then(|o| self.pages.index.find(o.slot_index(), page)) else { return Named::No };
+        let Some(place) = o.and_then(|o| self.pages.index.find(o.slot_index(), page)) else {
+            return Named::No;
+        };
         let entry = self.pages.index.get(place);
         match (entry.frame(), entry.below()) {
             (Some(frame), _) if device.copy_of(frame) == Some(slot) => Named::Frame(frame),
             (_, Some(Below::Device(now))) if now == slot => Named::Entry(place),
-            (_, Some(Below::Compressed(_))) if device.copy_below(place) == Some(slot) => Named::Compressed(place),
+            (_, Some(Below::Compressed(_))) if device.copy_below(place) == Some(slot) => {
+                Named::Compressed(place)
+            }
             _ => Named::No,
         }
     }
@@ -342,7 +356,14 @@ impl State {
             && self.device.as_mut().is_some_and(|device| device.admits_again(slot))
     }
     /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
-    pub(crate) fn move_slot(&mut self, from: DeviceSlot, to: DeviceSlot, crc: u32, object: ObjectId, page: u64) {
+    pub(crate) fn move_slot(
+        &mut self,
+        from: DeviceSlot,
+        to: DeviceSlot,
+        crc: u32,
+        object: ObjectId,
+        page: u64,
+    ) {
         let named = self.names(from, object, page);
         let Some(device) = &mut self.device else { return };
         if named == Named::No {

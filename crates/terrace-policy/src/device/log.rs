@@ -224,13 +224,16 @@ mod tests {
     #[test]
     fn stretch_stays_in_one_region() {
         let mut log = Log::new(5, 10);
-        let taken = |log: &mut Log, want| {
-            log.reserve(1, want, 3).map(|s| (s.region, s.first, s.pages, s.opens))
-        };
+        let taken =
+            |log: &mut Log, want| log.reserve(1, want, 3).map(|s| (s.region, s.first, s.pages, s.opens));
         assert_eq!(taken(&mut log, 4), Some((0, 1, 4, true)));
         assert_eq!(taken(&mut log, 8), Some((0, 6, 4, false)), "what is left of the region");
         assert_eq!(taken(&mut log, 7), Some((1, 1, 7, true)));
-        assert_eq!(taken(&mut log, 3), Some((2, 1, 3, true)), "two pages were left, one of them for the head");
+        assert_eq!(
+            taken(&mut log, 3),
+            Some((2, 1, 3, true)),
+            "two pages were left, one of them for the head"
+        );
         assert_eq!((log.live(), log.due()), (0, None));
         assert_eq!(taken(&mut log, 9), Some((2, 5, 5, false)));
         assert_eq!(taken(&mut log, 9), Some((3, 1, 9, true)));
