@@ -26,7 +26,7 @@ use plan::Planned;
 use spec::{LoadKind, Spec};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options of a matrix.
@@ -55,6 +55,9 @@ pub struct Matrix {
     /// The terrace binary; by default the one beside this program.
     #[arg(long)]
     terrace: Option<PathBuf>,
+    /// The program of bench/foyer; by default the one that `make bench-foyer` builds.
+    #[arg(long)]
+    foyer: Option<PathBuf>,
     /// Seconds to wait, before each run, until others leave the processors idle.
     #[arg(long, default_value_t = 0)]
     wait_quiet: u64,
@@ -88,9 +91,9 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
         return Err(named(&format!("no run's id contains {:?}", options.only.clone().unwrap_or_default())));
     }
     if options.dry_run {
-        return dry_run(&spec, &runs, seed).map(|()| 0);
+        return dry_run(&spec, &runs, seed, &options.foyer()?).map(|()| 0);
     }
-    systems::check_machine(&spec)?;
+    systems::check_machine(&spec, &options.foyer()?)?;
     if spec.load.iter().any(|load| load.kind == LoadKind::Fio) {
         cleanup::tool("fio", &["--version"])?;
     }
@@ -115,12 +118,20 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     Ok(code.max(i32::from(judged.iter().any(|target| !target.is_met()))))
 }
 
-fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {
+impl Matrix {
+    fn foyer(&self) -> io::Result<PathBuf> {
+        let bench = std::env::current_exe()?;
+        let target = bench.ancestors().nth(2).unwrap_or(Path::new("."));
+        Ok(self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer")))
+    }
+}
+
+fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64, foyer: &Path) -> io::Result<()> {
     println!("{}: {} runs, about {}, seed {seed}", spec.name, runs.len(), minutes(estimate(runs)));
     for run in runs {
         println!("{:5} {}", run.order, run.id);
     }
-    systems::check_machine(spec)
+    systems::check_machine(spec, foyer)
 }
 
 /// What a run takes beside its warm-up and its measurement, until that is known.
