@@ -275,7 +275,7 @@ impl Spec {
     fn check_targets(&self) -> Result<(), Wrong> {
         for (i, t) in self.target.iter().enumerate() {
             let key = |name: &str| format!("target.{i}.{name}");
-            if !self.is_paired() {
+            if !self.is_paired() && !t.alone {
                 return wrong(key("metric"), "a target is for pairs of runs: pairing = true, or interleave");
             }
             if [t.at_most, t.at_least, t.above].iter().flatten().count() != 1 {

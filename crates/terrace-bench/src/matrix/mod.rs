@@ -91,9 +91,10 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
         return Err(named(&format!("no run's id contains {:?}", options.only.clone().unwrap_or_default())));
     }
     if options.dry_run {
-        return dry_run(&spec, &runs, seed, &options.foyer()?).map(|()| 0);
+        return dry_run(&spec, &runs, seed).map(|()| 0);
     }
-    systems::check_machine(&spec, &options.foyer()?)?;
+    systems::check_machine(&spec)?;
+    systems::check_foyer(&spec, &options.foyer()?)?;
     if spec.load.iter().any(|load| load.kind == LoadKind::Fio) {
         cleanup::tool("fio", &["--version"])?;
     }
@@ -122,16 +123,17 @@ impl Matrix {
     fn foyer(&self) -> io::Result<PathBuf> {
         let bench = std::env::current_exe()?;
         let target = bench.ancestors().nth(2).unwrap_or(Path::new("."));
-        Ok(self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer")))
+        let foyer = self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer"));
+        Ok(foyer.canonicalize().unwrap_or(foyer))
     }
 }
 
-fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64, foyer: &Path) -> io::Result<()> {
+fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {
     println!("{}: {} runs, about {}, seed {seed}", spec.name, runs.len(), minutes(estimate(runs)));
     for run in runs {
         println!("{:5} {}", run.order, run.id);
     }
-    systems::check_machine(spec, foyer)
+    systems::check_machine(spec)
 }
 
 /// What a run takes beside its warm-up and its measurement, until that is known.

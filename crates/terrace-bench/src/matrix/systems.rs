@@ -55,16 +55,9 @@ pub struct Systems<'a> {
 ///
 /// # Errors
 /// What is not there, and what would do without it.
-pub fn check_machine(spec: &Spec, foyer: &Path) -> io::Result<()> {
+pub fn check_machine(spec: &Spec) -> io::Result<()> {
     for system in &spec.system {
         match system.kind {
-            SystemKind::Foyer if !foyer.exists() => {
-                return Err(io::Error::other(format!(
-                    "system {}: no {}; `make bench-foyer` builds it, or leave the system out",
-                    system.name,
-                    foyer.display()
-                )));
-            }
             SystemKind::KernelMglru if !Path::new(LRU_GEN).exists() => {
                 return Err(io::Error::other(format!(
                     "system {}: this kernel has no MGLRU (no {LRU_GEN}); leave the system out, or simulate it with \
@@ -82,6 +75,21 @@ pub fn check_machine(spec: &Spec, foyer: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The program of a rival, which is built apart.
+///
+/// # Errors
+/// It is not there.
+pub fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
+    match spec.system.iter().find(|system| system.kind == SystemKind::Foyer) {
+        Some(system) if !foyer.exists() => Err(io::Error::other(format!(
+            "system {}: no {}; `make bench-foyer` builds it, or leave the system out",
+            system.name,
+            foyer.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 impl<'a> Systems<'a> {
