@@ -72,7 +72,7 @@ bench-suites: packages-bench build
 bench-foyer: toolchain
 	$(CARGO) build --release --locked --manifest-path bench/foyer/Cargo.toml --target-dir target/foyer
 
-## bench-tiers: a tier on a device against none, the kernel's page cache and foyer; three hours; wants a quiet machine
+## bench-tiers: a tier on a device against none, the kernel's page cache and foyer; three and a half hours; wants a quiet machine
 bench-tiers: packages-bench build bench-foyer
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-tiers; failed=; \
 	for name in tiers tiers-overhead tiers-hits tiers-restart; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
