@@ -35,9 +35,9 @@ pub struct Options {
     /// Reads of each kind.
     #[arg(long)]
     ops: u64,
-    /// Times that the file is read in order before.
-    #[arg(long, default_value_t = 3)]
-    fills: u32,
+    /// Most times that the file is read in order before: until the device answers as many of the pages as are measured.
+    #[arg(long, default_value_t = 20)]
+    fills_max: u32,
     /// Seed of the order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -56,16 +56,12 @@ const HITS_MIN: f64 = 0.9;
 pub fn run(o: &Options) -> io::Result<BTreeMap<String, f64>> {
     let file = Reader::open(&o.file, false)?;
     let common = Common::of(o.seed, o.content);
-    for _ in 0..o.fills {
-        file.fill(&common, &mut Buffer::new(1 << 20))?;
-        // The daemon writes behind the reads.
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    file.expect_random();
+    let meters = Meters::of_step();
     let kept = (2 * o.memory_mib * MIB).min(file.size) / PAGE as u64;
+    let fills = fill(o, &file, &common, &meters, (file.pages() - kept) as f64)?;
+    file.expect_random();
     let order = order(0..file.pages() - kept, o.ops, o.seed)?;
     let device = Bare::open(&o.tier)?;
-    let meters = Meters::of_step();
     let before = meters.read();
     let (hits, bare) = alternate(&file, &device, &order, o.seed)?;
     let counted = meters.since(&before);
@@ -85,8 +81,23 @@ pub fn run(o: &Options) -> io::Result<BTreeMap<String, f64>> {
     put("bare_mean_us", bare.mean_us);
     put("p50_over_bare", hit.p50_us / bare.p50_us);
     put("device_hit_share", share);
-    put("bytes", (u64::from(o.fills) * file.size + (o.ops + 1024) * PAGE as u64) as f64);
+    put("fills", f64::from(fills));
+    put("bytes", (u64::from(fills) * file.size + (o.ops + 1024) * PAGE as u64) as f64);
     Ok(numbers)
+}
+
+/// Reads the file in order until the device answers so many pages of it; how often that was.
+fn fill(o: &Options, file: &Reader, common: &Common, meters: &Meters, wanted: f64) -> io::Result<u32> {
+    for fills in 1..=o.fills_max {
+        let before = meters.read();
+        file.fill(common, &mut Buffer::new(1 << 20))?;
+        // The daemon writes behind the reads.
+        std::thread::sleep(Duration::from_secs(1));
+        if meters.since(&before).get("device_hits").is_some_and(|hits| *hits >= wanted) {
+            return Ok(fills);
+        }
+    }
+    Ok(o.fills_max)
 }
 
 /// The share of device hits, where it is enough.
