@@ -7,7 +7,7 @@ use crate::device::superblock;
 use crate::file::object::ObjectId;
 use crate::path::park;
 use crate::reclaim::{append, hibernate, regions};
-use crate::state::device::{Parked, Restored};
+use crate::state::device::{Device, Parked, Restored};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -137,9 +137,9 @@ pub(crate) fn close(cx: &Context) {
     hibernate::hibernate(cx);
     record_identities(cx);
     let mut writer = device.writer.lock();
-    if cx.state.lock().device.as_ref().is_some_and(|device| device.is_serving())
-        && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now())
-    {
+    // Nothing is written behind the clean superblock.
+    let ended = cx.state.lock().device.as_mut().is_some_and(Device::end);
+    if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now()) {
         append::give_up(cx, &e);
     }
 }

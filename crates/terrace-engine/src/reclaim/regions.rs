@@ -4,7 +4,7 @@
 //! old slot finds its entry changed.
 
 use crate::context::Context;
-use crate::device::format::Record;
+use crate::device::format::{self, Record};
 use crate::device::io::{DeviceIo, Writer};
 use crate::device::scan::{FilledRegion, region_keys};
 use crate::file::object::ObjectId;
@@ -12,7 +12,6 @@ use crate::io::AlignedBuf;
 use crate::reclaim::append::{self, CONTENT_MAX, Content};
 use crate::state::State;
 use crate::state::slots::Named;
-use std::io;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 /// Pages that are dropped under one lock.
@@ -24,6 +23,7 @@ struct Page {
     slot: DeviceSlot,
     object: ObjectId,
     page: u64,
+    crc: u32,
 }
 
 /// Reclaims regions as long as one is due.
@@ -32,18 +32,17 @@ pub(crate) fn reclaim_due(cx: &Context) {
     while reclaim_one(cx, device, &mut device.writer.lock()) {}
 }
 
-/// Reclaims the oldest region, if one is due. False: none is, or the device has failed.
+/// Reclaims the oldest region, if one is due. False: none is.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
     let due = cx.state.lock().device.as_ref().filter(|d| d.is_serving()).and_then(|d| d.log.due());
-    let reclaimed = due.map(|region| reclaim(cx, device, writer, region));
-    if let Some(Err(e)) = &reclaimed {
-        append::give_up(cx, e);
+    if let Some(region) = due {
+        reclaim(cx, device, writer, region);
     }
-    reclaimed.is_some_and(|done| done.is_ok())
+    due.is_some()
 }
 
 /// Reclaims the region that is the oldest.
-fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) -> io::Result<()> {
+fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) {
     let (lap, pages_used) = {
         let state = cx.state.lock();
         state.device.as_ref().map_or((0, 0), |device| device.fillings[region as usize])
@@ -53,7 +52,7 @@ fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) ->
         Ok(keys) => {
             cx.state.lock().forget_records(&keys);
             let pages: Vec<Page> = keys.into_iter().filter_map(page_of).collect();
-            reinsert(cx, device, writer, &pages)?;
+            reinsert(cx, device, writer, &pages);
             pages.chunks(BATCH).for_each(|pages| drop_pages(cx, pages));
         }
         Err(e) => tracing::warn!(
@@ -62,20 +61,20 @@ fn reclaim(cx: &Context, device: &DeviceIo, writer: &mut Writer, region: u32) ->
     }
     let mut state = cx.state.lock();
     state.drop_region(region);
-    let Some(log) = state.device.as_mut().map(|device| &mut device.log) else { return Ok(()) };
-    log.reclaimed(region);
-    Ok(())
+    if let Some(device) = &mut state.device {
+        device.log.reclaimed(region);
+    }
 }
 
 fn page_of((slot, record): (DeviceSlot, Record)) -> Option<Page> {
     match record {
-        Record::Page { object, page, .. } => Some(Page { slot, object, page }),
+        Record::Page { object, page, crc } => Some(Page { slot, object, page, crc }),
         _ => None,
     }
 }
 
 /// Writes the pages again that were read often, at most half of the region.
-fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]) -> io::Result<()> {
+fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]) {
     let again: Vec<Page> = {
         let mut state = cx.state.lock();
         let most = state.device.as_ref().map_or(0, |device| device.log.reinserted_max() as usize);
@@ -88,25 +87,12 @@ fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]
     };
     let mut buf = AlignedBuf::default();
     for pages in again.chunks(CONTENT_MAX) {
-        buf.with(pages.len() * PAGE_SIZE, |content| write_again(cx, device, writer, pages, content))?;
+        buf.with(pages.len() * PAGE_SIZE, |content| write_again(cx, device, writer, pages, content));
     }
-    Ok(())
 }
 
-fn write_again(
-    cx: &Context,
-    device: &DeviceIo,
-    writer: &mut Writer,
-    pages: &[Page],
-    content: &mut [u8],
-) -> io::Result<()> {
-    let adjacent = |a: &Page, b: &Page| a.slot.page() + 1 == b.slot.page();
-    let mut rest = &mut *content;
-    for run in pages.chunk_by(adjacent) {
-        let (part, behind) = rest.split_at_mut(run.len() * PAGE_SIZE);
-        device.medium.read(device.geometry.byte_of(run[0].slot), part)?;
-        rest = behind;
-    }
+fn write_again(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page], content: &mut [u8]) {
+    let intact = read_pages(device, pages, content);
     let list = |from: usize| -> Vec<Content> {
         let of = |(page, bytes): (&Page, &[u8])| Content {
             object: page.object,
@@ -118,16 +104,30 @@ fn write_again(
     let mut done = 0;
     while done < pages.len() {
         let rest = &pages[done..];
-        let is_still =
-            |state: &State, i: usize| state.names(rest[i].slot, rest[i].object, rest[i].page) != Named::No;
-        let Some(batch) = append::append(cx, writer, &list(done), &[], is_still) else { return Ok(()) };
+        let is_still = |state: &State, i: usize| {
+            intact[done + i] && state.names(rest[i].slot, rest[i].object, rest[i].page) != Named::No
+        };
+        let Some(batch) = append::append(cx, writer, &list(done), &[], is_still) else { return };
         let mut state = cx.state.lock();
         for (i, slot, crc) in batch.written {
             state.move_slot(rest[i].slot, slot, crc, rest[i].object, rest[i].page);
         }
         done += batch.taken.max(1);
     }
-    Ok(())
+}
+
+/// Reads pages from their slots; which of them are what was written there.
+fn read_pages(device: &DeviceIo, pages: &[Page], content: &mut [u8]) -> Vec<bool> {
+    let adjacent = |a: &Page, b: &Page| a.slot.page() + 1 == b.slot.page();
+    let (mut rest, mut intact) = (content, Vec::with_capacity(pages.len()));
+    for run in pages.chunk_by(adjacent) {
+        let (part, behind) = rest.split_at_mut(run.len() * PAGE_SIZE);
+        let read = device.medium.read(device.geometry.byte_of(run[0].slot), part);
+        let page = |(page, bytes): (&Page, &[u8])| read.is_ok() && format::crc(bytes) == page.crc;
+        intact.extend(run.iter().zip(part.chunks_exact(PAGE_SIZE)).map(page));
+        rest = behind;
+    }
+    intact
 }
 
 fn drop_pages(cx: &Context, pages: &[Page]) {

@@ -113,6 +113,8 @@ pub(crate) struct Device {
     pub config: DeviceConfig,
     pub table: Arc<DeviceTable>,
     pub status: Status,
+    /// A scan has told what is live.
+    counted: bool,
     pub log: Log,
     /// Lap of each region's filling, and pages of its batches.
     pub fillings: Vec<(u64, u32)>,
@@ -153,6 +155,7 @@ impl Device {
         let log = Log::new(config.regions, pages);
         Device {
             status: Status::Scanning,
+            counted: false,
             fillings: vec![(0, 0); config.regions as usize],
             events: DeviceEvents::default(),
             parked: HashMap::new(),
@@ -279,7 +282,7 @@ impl Device {
     }
     /// Nothing names the slot any more. While the device is being scanned nothing is counted yet.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {
-        if self.status != Status::Scanning {
+        if self.counted {
             self.log.kill(in_log(slot));
         }
     }
@@ -314,6 +317,10 @@ impl Device {
 
     /// What the device holds of these pages is their content no longer: no restart may believe it. The last of them at `last`.
     pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
+        if matches!(self.status, Status::Off(_)) {
+            // No identity will be recorded either that would have the next start believe the page.
+            return;
+        }
         let count = last.saturating_sub(first).saturating_add(1);
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let joined = self.dead.last_mut().is_some_and(|dead| match dead {
@@ -388,6 +395,7 @@ impl Device {
         }
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
+        self.counted = true;
         // What changed since terraced began.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {
@@ -415,6 +423,14 @@ impl Device {
         if !self.recorded.contains_key(&id) {
             self.unrecorded.insert(id);
         }
+    }
+    /// The instance ends: nothing more is written. True if it was served until now.
+    pub(crate) fn end(&mut self) -> bool {
+        let served = self.is_serving();
+        if served {
+            self.status = Status::Off("the instance ends".into());
+        }
+        served
     }
     /// What it holds is not known yet.
     pub(crate) fn is_scanning(&self) -> bool {

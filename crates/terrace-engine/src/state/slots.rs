@@ -301,13 +301,21 @@ impl State {
         for (page, place) in places {
             let entry = self.pages.index.get(place);
             let Some(device) = &mut self.device else { return };
-            match entry.below() {
-                Some(Below::Device(slot)) if device.parked_at(o.id(), page) == Some(slot) => {
+            let parked = device.parked_at(o.id(), page);
+            let copy = entry.frame().and_then(|frame| device.copy_of(frame));
+            match (entry.below(), entry.frame()) {
+                (Some(Below::Device(slot)), _) if parked == Some(slot) => {
                     device.forget_parked(o.id(), page);
                     device.note_page_of(o.id());
                 }
-                Some(Below::Device(_)) => self.pages.make_absent(place, 0),
-                _ if entry.state() != EntryState::Absent => device.unpark(o.id(), page, page),
+                (Some(Below::Device(_)), _) => self.pages.make_absent(place, 0),
+                // It was promoted since.
+                (_, Some(_)) if copy.is_some() && copy == parked => device.forget_parked(o.id(), page),
+                (_, frame) if entry.state() != EntryState::Absent => {
+                    frame.and_then(|frame| device.take_copy(frame));
+                    device.take_copy_below(place);
+                    device.unpark(o.id(), page, page);
+                }
                 _ => {}
             }
         }
@@ -350,9 +358,10 @@ impl State {
             _ => Named::No,
         }
     }
-    /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget.
+    /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget. One that is
+    /// in memory, too, is not: it will be written if it leaves.
     pub(crate) fn is_worth_writing_again(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
-        self.names(slot, object, page) != Named::No
+        matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked)
             && self.device.as_mut().is_some_and(|device| device.admits_again(slot))
     }
     /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
