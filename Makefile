@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests bench bench-suites bench-real bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -66,6 +66,16 @@ bench: packages-bench build
 bench-suites: packages-bench build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-suites; failed=; \
 	for name in hits misses paths writes fio; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	[ -z "$$failed" ]
+
+## bench-foyer: the program that puts foyer's hybrid cache under loads of terrace-bench; its dependencies are no part of the product
+bench-foyer: toolchain
+	$(CARGO) build --release --locked --manifest-path bench/foyer/Cargo.toml --target-dir target/foyer
+
+## bench-tiers: a tier on a device against none, the kernel's page cache and foyer; three and a half hours; wants a quiet machine
+bench-tiers: packages-bench build bench-foyer
+	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-tiers; failed=; \
+	for name in tiers tiers-overhead tiers-hits tiers-restart; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine

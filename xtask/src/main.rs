@@ -101,7 +101,7 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = String> {
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path.is_dir() && !path.ends_with("target") {
+        if path.is_dir() && !path.join("CACHEDIR.TAG").exists() {
             sources(&path, out);
         } else if path.extension().is_some_and(|e| e == "rs") {
             out.push(path);

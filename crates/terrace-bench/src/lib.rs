@@ -1,7 +1,7 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
-//! between commands), and the loads: [`worker`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
+//! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
 //! people: [`report`]. Apart from all that: [`probe`], what storage can do.
 
 pub mod buffer;
@@ -12,13 +12,18 @@ pub mod fio;
 pub mod format;
 pub mod machine;
 pub mod matrix;
+pub mod meters;
 pub mod pages;
 pub mod passthrough;
+pub mod pattern;
 pub mod probe;
 pub mod raw;
+mod reader;
+pub mod reads;
 pub mod report;
 pub mod signals;
 pub mod stats;
 pub mod steps;
 pub mod system;
+pub mod tier_hit;
 pub mod worker;

@@ -6,7 +6,9 @@
 
 use crate::cgroup::{Group, Memory};
 use crate::machine;
+use crate::meters::{Counted, METERS, Meters, difference};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -57,6 +59,9 @@ pub struct Context {
     pub terrace: Option<PathBuf>,
     /// The group that holds everything.
     pub group: Option<Group>,
+    /// Statistics of devices that only the system under test uses, by name.
+    #[serde(default)]
+    pub devices: BTreeMap<String, PathBuf>,
     /// Where outputs (`NAME.out`) go: not below `dir`. Commands run there.
     pub out: PathBuf,
 }
@@ -110,6 +115,9 @@ pub struct Outcome {
     pub memory: Option<Memory>,
     /// What the preload path did meanwhile, where terrace serves.
     pub preload: Option<PreloadBytes>,
+    /// What devices and tiers did meanwhile, where the matrix has a device for tiers.
+    #[serde(default)]
+    pub counted: Counted,
     /// Standard output.
     pub output: String,
 }
@@ -200,6 +208,10 @@ impl Context {
         Ok(outcome)
     }
 
+    fn meters(&self) -> Meters {
+        Meters { devices: self.devices.clone(), terrace: self.terrace.clone(), dir: self.dir.clone() }
+    }
+
     fn run(&self, step: &Step) -> io::Result<Outcome> {
         let dir = self.dir.to_string_lossy();
         let argv: Vec<String> = step.argv.iter().map(|a| a.replace("{dir}", &dir)).collect();
@@ -210,29 +222,37 @@ impl Context {
         if let Some(group) = group {
             command.env(GROUP, serde_json::to_string(group)?);
         }
+        // Asking terrace costs time too: only for who wants to know.
+        let meters = (!self.devices.is_empty()).then(|| self.meters());
+        if let Some(meters) = &meters {
+            command.env(METERS, serde_json::to_string(meters)?);
+        }
         let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
         let preload = || self.terrace.as_ref().and_then(|terrace| PreloadBytes::read(terrace, &self.dir));
         // Outside of the meters: asking costs CPU time too.
         let preload_before = preload();
+        let counted = || meters.as_ref().map(Meters::read).unwrap_or_default();
+        let counted_before = counted();
         let before = read();
         let start = Instant::now();
         let status = command.status().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", argv[0])))?;
         let wall_ns = start.elapsed().as_nanos() as u64;
         let after = read();
-        let preload_after = preload();
+        let (preload_after, counted_after) = (preload(), counted());
 
-        let difference = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?));
+        let less = |a: Option<u64>, b: Option<u64>| Some(b?.saturating_sub(a?));
         Ok(Outcome {
             name: step.name.clone(),
             status: exit_code(status),
             wall_ns,
-            cpu_ns: difference(before.0, after.0),
-            read_bytes: difference(before.1, after.1),
+            cpu_ns: less(before.0, after.0),
+            read_bytes: less(before.1, after.1),
             machine_busy_ns: after.2.busy_ns.saturating_sub(before.2.busy_ns),
             machine_steal_ns: after.2.steal_ns.saturating_sub(before.2.steal_ns),
             kernel_threads_ns: after.2.kernel_ns.saturating_sub(before.2.kernel_ns),
             memory: group.and_then(Group::memory),
             preload: preload_after.zip(preload_before).map(|(after, before)| after.since(before)),
+            counted: difference(&counted_after, &counted_before),
             output: String::from_utf8_lossy(&fs::read(&path)?).into_owned(),
         })
     }
@@ -258,7 +278,8 @@ mod tests {
     use terrace_api::stats::{Instance, PreloadPath, Stats};
 
     fn serve_steps(dir: &Path, terrace: Option<PathBuf>, steps: &[Step]) -> Vec<Outcome> {
-        let context = Context { dir: dir.into(), terrace, group: None, out: dir.into() };
+        let context =
+            Context { dir: dir.into(), terrace, group: None, devices: BTreeMap::new(), out: dir.into() };
         let mut input = serde_json::to_string(&context).unwrap();
         for step in steps {
             input += &format!("\n{}", serde_json::to_string(step).unwrap());

@@ -3,6 +3,7 @@
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
 use crate::signals::interrupted;
 use crate::steps::{self, Context, Outcome, Step};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -51,8 +52,14 @@ pub struct Places {
     pub terrace: PathBuf,
     /// This program.
     pub bench: PathBuf,
+    /// The program with foyer's cache.
+    pub foyer: PathBuf,
     /// Further arguments of `terrace run`.
     pub terrace_args: Vec<String>,
+    /// The file of the system's tier, where it has one.
+    pub tier: Option<PathBuf>,
+    /// Statistics of devices that only the system under test uses, by name.
+    pub devices: BTreeMap<String, PathBuf>,
     /// Go on without control groups or the right to drop caches: a demonstration, not a measurement.
     pub lenient: bool,
     /// Give the measured group most of the processors.
@@ -190,6 +197,7 @@ impl Standing {
             terrace: matches!(system, System::Terrace { preload: true, .. })
                 .then(|| self.places.terrace.clone()),
             group: self.group.as_deref().cloned(),
+            devices: self.places.devices.clone(),
             out: self.out.clone(),
         };
         let mut command = command(&self.places, system, &self.stats_file());

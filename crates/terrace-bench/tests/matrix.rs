@@ -211,6 +211,63 @@ kind = "command"
 command = "touch MARKS/running; sleep 60; echo 1"
 "#;
 
+/// The source answers 200 requests a second, which the kernel's page cache helps; the rival's program only writes 4 MiB to its tier.
+const TIERS: &str = r#"
+name = "tiers"
+repetitions = 1
+limit_mib = 64
+file_mib = 96
+ramp_s = 1
+measure_s = 3
+patterns = ["zipf:0.8"]
+jobs = [2]
+
+[device]
+kind = "throttled"
+on = "memory"
+iops = 200
+
+[[system]]
+kind = "kernel"
+
+[[system]]
+kind = "direct"
+
+[[system]]
+kind = "foyer"
+tier_mib = 32
+
+[[load]]
+kind = "reads"
+expect = "nothing"
+"#;
+
+#[test]
+fn reads_are_counted_at_their_devices() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new(TIERS);
+    let script = "#!/bin/sh\nwhile [ $1 != --tier ]; do shift; done\nmkdir $2\n\
+        dd if=/dev/zero of=$2/data bs=1M count=4 oflag=direct 2>/dev/null\necho '{\"ops\": 9}'\n";
+    fs::write(place.at("rival"), script).unwrap();
+    fs::set_permissions(place.at("rival"), fs::Permissions::from_mode(0o755)).unwrap();
+    refused(place.0.path(), &format!("{ARGS} --foyer none"), "system foyer: no none");
+    let (code, said) = place.run(&format!("{ARGS} --foyer rival"));
+    assert_eq!(code, 0, "{said}");
+    let results = place.results();
+    let metrics =
+        |system: &str| &results.runs.iter().find(|run| run.system == system).expect("it ran").metrics;
+    let (kernel, direct, foyer) = (metrics("kernel"), metrics("direct"), metrics("foyer"));
+    for system in [kernel, direct] {
+        // In the first moments the throttle lets more through.
+        assert!((400.0..900.0).contains(&system["source_reads"]), "{system:?}");
+        assert_eq!(system["tier_write_mib"], 0.0);
+    }
+    assert!(direct["miss_ratio"] > 0.99 && direct["hits_per_s"] < 5.0, "{direct:?}");
+    assert!(kernel["miss_ratio"] < 0.98, "{kernel:?}");
+    assert!((4.0..6.0).contains(&foyer["tier_write_mib"]), "{foyer:?}");
+    assert_eq!((foyer["ops"], foyer["source_reads"]), (9.0, 0.0));
+}
+
 fn mounts_below(dir: &Path) -> usize {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     mounts

@@ -109,13 +109,13 @@ impl Wakeup {
             self.cond.notify_one();
         }
     }
-    /// Sleeps until signalled or until `timeout` has passed.
-    pub(crate) fn wait(&self, timeout: Duration) {
+    /// Sleeps until signalled or until `timeout` has passed. True if signalled.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let mut signalled = self.signalled.lock();
         if !*signalled {
             self.cond.wait_for(&mut signalled, timeout);
         }
-        *signalled = false;
+        std::mem::take(&mut *signalled)
     }
 }
 

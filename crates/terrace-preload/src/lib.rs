@@ -20,6 +20,7 @@ compile_error!("the preload path knows the system calls and the calling conventi
 mod buffer;
 mod connection;
 mod device;
+mod exchange;
 mod file;
 mod fill;
 mod helper;

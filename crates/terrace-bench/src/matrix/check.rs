@@ -55,6 +55,7 @@ impl Spec {
         for load in self.load.iter_mut().filter(|l| l.name.is_empty()) {
             load.name = match load.kind {
                 LoadKind::Fio => format!("fio-{}", load.engine.name().replace('_', "-")),
+                LoadKind::Reads => "reads".into(),
                 LoadKind::Command => "command".into(),
             };
         }
@@ -145,10 +146,12 @@ impl Spec {
             let key = |name: &str| format!("system.{i}.{name}");
             let terrace = matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMount);
             let command = s.kind == SystemKind::Command;
+            let foyer = s.kind == SystemKind::Foyer;
             check_name(&key("name"), &s.name, self.system[..i].iter().map(|o| &o.name))?;
             let given = [
                 ("args", !s.args.is_empty(), terrace),
-                ("memory_mib", s.memory_mib.is_some(), terrace),
+                ("memory_mib", s.memory_mib.is_some(), terrace || foyer),
+                ("tier_mib", s.tier_mib.is_some(), terrace || foyer),
                 ("setup", !s.setup.is_empty(), command),
                 ("teardown", !s.teardown.is_empty(), command),
                 ("dir", s.dir.is_some(), command),
@@ -159,6 +162,15 @@ impl Spec {
             }
             if terrace && s.memory_mib.is_none() && self.limit_mib.is_none() {
                 return wrong(key("kind"), "without a limit_mib, terrace wants memory_mib");
+            }
+            if foyer && (s.memory_mib.or(self.limit_mib).is_none() || s.tier_mib.is_none()) {
+                return wrong(key("kind"), "foyer wants tier_mib, and memory_mib or a limit_mib");
+            }
+            if foyer && self.load.iter().any(|load| load.kind != LoadKind::Reads) {
+                return wrong(key("kind"), "foyer is no file system: its loads are of kind = \"reads\"");
+            }
+            if s.tier_mib.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
+                return wrong(key("tier_mib"), "32 to 16777216 MiB");
             }
             if s.kind == SystemKind::Zram && self.limit_mib.is_none() {
                 return wrong(key("kind"), "zram wants a limit_mib, which it shares with the program");
@@ -176,7 +188,12 @@ impl Spec {
             check_name(&key("name"), &l.name, self.load[..i].iter().map(|o| &o.name))?;
             match l.kind {
                 LoadKind::Fio => self.check_fio(l, &key)?,
+                LoadKind::Reads => self.check_reads(l, &key)?,
                 LoadKind::Command => self.check_command(l, &key)?,
+            }
+            let restarts = |s: &SystemSpec| matches!(s.kind, SystemKind::Terrace | SystemKind::TerraceMount);
+            if l.restart && (l.kind != LoadKind::Reads || !self.system.iter().all(restarts)) {
+                return wrong(key("restart"), "for kind = \"reads\" and systems of terrace");
             }
             if l.expect == Some(Expect::Limit) && self.limit_mib.is_none() {
                 return wrong(key("expect"), "there is no limit_mib");
@@ -185,19 +202,25 @@ impl Spec {
         Ok(())
     }
 
-    fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
-        let given = [
-            ("command", l.command.is_some()),
-            ("ramp", l.ramp.is_some()),
-            ("regex", l.regex.is_some()),
-            ("tree", l.tree.is_some()),
-            ("prepare", l.prepare.is_some()),
-            ("verify", l.verify.is_some()),
-            ("check", l.check.is_some()),
-        ];
-        if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
-            return wrong(key(name), "not for kind = \"fio\"");
+    fn check_reads(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+        no_shell(l, key, "reads")?;
+        if l.once
+            || !l.options.is_empty()
+            || l.parts != 1
+            || l.depth != 1
+            || l.rw != Access::Randread
+            || l.bs != "4k"
+        {
+            return wrong(key("kind"), "once, options, parts, depth, rw and bs are fio's");
         }
+        match self.file_mib_of(l) {
+            None => wrong(key("kind"), "reads want a data set: file_mib, or file_set and limit_mib"),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+        no_shell(l, key, "fio")?;
         if l.depth == 0 || l.depth > 4096 || l.depth > 1 && l.engine == Engine::Psync {
             return wrong(key("depth"), "1 to 4096, above 1 for io_uring only");
         }
@@ -252,14 +275,15 @@ impl Spec {
     fn check_targets(&self) -> Result<(), Wrong> {
         for (i, t) in self.target.iter().enumerate() {
             let key = |name: &str| format!("target.{i}.{name}");
-            if !self.is_paired() {
+            if !self.is_paired() && !t.alone {
                 return wrong(key("metric"), "a target is for pairs of runs: pairing = true, or interleave");
             }
             if [t.at_most, t.at_least, t.above].iter().flatten().count() != 1 {
                 return wrong(key("metric"), "one of at_most, at_least, above");
             }
             for (name, system) in [("system", &t.system), ("baseline", &t.baseline)] {
-                if !self.system.iter().any(|s| s.name == *system) {
+                let needed = name == "system" || !t.alone;
+                if needed && !self.system.iter().any(|s| s.name == *system) {
                     return wrong(key(name), format!("there is no system {system:?}"));
                 }
             }
@@ -278,7 +302,10 @@ impl Spec {
             return wrong("interleave", "1 or more turns");
         }
         let alone = |s: &SystemSpec| {
-            matches!(s.kind, SystemKind::Zram | SystemKind::KernelMglru | SystemKind::Command)
+            matches!(
+                s.kind,
+                SystemKind::Zram | SystemKind::KernelMglru | SystemKind::Foyer | SystemKind::Command
+            )
         };
         if let Some(i) = self.system.iter().position(alone) {
             return wrong(
@@ -286,13 +313,30 @@ impl Spec {
                 "one that cannot stand beside others, as interleave wants",
             );
         }
-        match self.load.iter().position(|l| l.kind == LoadKind::Command || l.once || l.rw == Access::Write) {
+        match self.load.iter().position(|l| l.kind != LoadKind::Fio || l.once || l.rw == Access::Write) {
             Some(i) => wrong(
                 format!("load.{i}.kind"),
-                "a turn reads what the one before has left: with interleave no command, once or write",
+                "a turn reads what the one before has left: with interleave only fio, without once or write",
             ),
             None => Ok(()),
         }
+    }
+}
+
+/// Keys of commands are not for loads of this kind.
+fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<(), Wrong> {
+    let given = [
+        ("command", l.command.is_some()),
+        ("ramp", l.ramp.is_some()),
+        ("regex", l.regex.is_some()),
+        ("tree", l.tree.is_some()),
+        ("prepare", l.prepare.is_some()),
+        ("verify", l.verify.is_some()),
+        ("check", l.check.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => wrong(key(name), format!("not for kind = \"{kind}\"")),
+        None => Ok(()),
     }
 }
 

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub struct Device {
     /// Where data go.
     pub data: PathBuf,
+    /// The kernel's statistics of the block device, where only the systems under test use it.
+    pub stat: Option<PathBuf>,
     /// How much the group is held back.
     pub throttle: Option<Throttle>,
     /// One line for people.
@@ -47,7 +49,7 @@ impl Device {
     ) -> io::Result<Device> {
         let mut device = match spec.base() {
             Base::Directory => directory(spec.path.as_deref().unwrap_or(dir), keep, cleanup)?,
-            Base::Memory => memory(spec, work, mib, cleanup)?,
+            Base::Memory => memory("ext4", spec.latency_us, work, mib, cleanup)?,
         };
         if spec.kind == DeviceKind::Throttled && (spec.mib_s.is_some() || spec.iops.is_some()) {
             let on = throttled(&device)?;
@@ -61,9 +63,25 @@ impl Device {
         Ok(device)
     }
 
+    /// A device in memory for tiers of so many MiB: nothing slows it down. All its memory is allocated now, and so is none that a system
+    /// under test would be charged with.
+    ///
+    /// # Errors
+    /// What the machine cannot do, and what would help.
+    pub fn for_tiers(work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
+        let device = memory("tier", None, work, mib, cleanup)?;
+        let image = fs::File::options().write(true).open(work.join("tier-tmpfs/image"))?;
+        let bytes = image.metadata()?.len();
+        // SAFETY: takes a descriptor and numbers only.
+        match unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(&image), 0, 0, bytes as i64) } {
+            0 => Ok(device),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// A file system that was mounted by somebody else of the harness.
     pub(super) fn mounted(data: PathBuf, block: String, at: PathBuf) -> Device {
-        Device { data, throttle: None, told: block.clone(), mount: Some((block, at)) }
+        Device { data, stat: None, throttle: None, told: block.clone(), mount: Some((block, at)) }
     }
 
     /// Mounts it anew, where the mount is ours: no run finds what the one before left in the file system's memory.
@@ -89,12 +107,24 @@ fn directory(path: &Path, keep: bool, cleanup: &mut Cleanup) -> io::Result<Devic
     }
     fs::create_dir_all(&data).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", data.display())))?;
     let data = data.canonicalize()?;
-    Ok(Device { told: format!("directory {}", data.display()), data, throttle: None, mount: None })
+    Ok(Device {
+        told: format!("directory {}", data.display()),
+        data,
+        stat: None,
+        throttle: None,
+        mount: None,
+    })
 }
 
-fn memory(spec: &DeviceSpec, work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
+fn memory(
+    name: &str,
+    latency_us: Option<u64>,
+    work: &Path,
+    mib: u64,
+    cleanup: &mut Cleanup,
+) -> io::Result<Device> {
     let room = mib + mib / 32 + METADATA_MIB;
-    let (tmpfs, at) = (work.join("tmpfs"), work.join("ext4"));
+    let (tmpfs, at) = (work.join(format!("{name}-tmpfs")), work.join(name));
     let image = tmpfs.join("image");
     check_room(room)?;
     fs::create_dir_all(&tmpfs)?;
@@ -105,7 +135,7 @@ fn memory(spec: &DeviceSpec, work: &Path, mib: u64, cleanup: &mut Cleanup) -> io
     fs::File::create(&image)?.set_len(room << 20)?;
     let mut block = attach(&image, cleanup)?;
     let mut told = format!("{room} MiB of memory, as ext4 on {block}");
-    if let Some(us) = spec.latency_us {
+    if let Some(us) = latency_us {
         block = delayed(&block, us, cleanup)?;
         told += &format!(", {us} us later");
     }
@@ -114,7 +144,9 @@ fn memory(spec: &DeviceSpec, work: &Path, mib: u64, cleanup: &mut Cleanup) -> io
     mount(&block, &at)?;
     let data = at.join("data");
     fs::create_dir(&data)?;
-    Ok(Device { data: data.canonicalize()?, throttle: None, told, mount: Some((block, at)) })
+    let (major, minor) = number_of(&data)?;
+    let stat = Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat")));
+    Ok(Device { data: data.canonicalize()?, stat, throttle: None, told, mount: Some((block, at)) })
 }
 
 /// Memory that the device would take must be there, or the machine would end somebody to get it.
@@ -175,10 +207,15 @@ fn delayed(block: &str, us: u64, cleanup: &mut Cleanup) -> io::Result<String> {
     Ok(format!("/dev/mapper/{name}"))
 }
 
+/// Number of the block device below a file system.
+fn number_of(path: &Path) -> io::Result<(u32, u32)> {
+    let number = fs::metadata(path)?.dev();
+    Ok((libc::major(number), libc::minor(number)))
+}
+
 /// Number of the disk below the data: throttles are for whole disks.
 fn throttled(device: &Device) -> io::Result<(u32, u32)> {
-    let number = fs::metadata(&device.data)?.dev();
-    let (major, minor) = (libc::major(number), libc::minor(number));
+    let (major, minor) = number_of(&device.data)?;
     let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).map_err(|_| {
         io::Error::other(format!(
             "{} is on no block device, which alone can be throttled",

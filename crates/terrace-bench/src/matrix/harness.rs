@@ -2,7 +2,7 @@
 
 use super::cleanup::{Cleanup, Setup};
 use super::device::Device;
-use super::load::{self, Load, Setting};
+use super::load::{self, Load};
 use super::numbers::{self, Numbers};
 use super::options::Matrix;
 use super::plan::{Planned, estimate, minutes};
@@ -10,6 +10,7 @@ use super::spec::{Spec, SystemKind};
 use super::systems::{self, Systems};
 use crate::format::short;
 use crate::machine::{self, FOREIGN_CPU_MAX, Machine};
+use crate::meters;
 use crate::pages::DATA_SEED;
 use crate::raw;
 use crate::signals::interrupted;
@@ -62,6 +63,7 @@ impl<'a> Harness<'a> {
         let (work, scratch) = work_dirs(&options.dir, cleanup)?;
         let device = make_device(options, spec, runs, &work, cleanup)?;
         println!("device: {}", device.told);
+        let tiers = make_tiers(spec, runs, &work, cleanup)?;
         let header = raw::Header {
             machine: machine::describe(&device.data),
             matrix: raw::Matrix { name: spec.name.clone(), text: text.into(), paired: spec.is_paired() },
@@ -76,6 +78,8 @@ impl<'a> Harness<'a> {
             scratch,
             terrace: terrace.canonicalize().unwrap_or(terrace),
             bench,
+            foyer: options.foyer()?,
+            devices: stats_of(&device, tiers.as_ref()),
             favour: options.favour,
             lenient: options.lenient,
             throttle: device.throttle,
@@ -86,7 +90,7 @@ impl<'a> Harness<'a> {
             options,
             spec,
             device,
-            systems: Systems::new(spec, places, here),
+            systems: Systems::new(spec, places, here, tiers.map(|device| device.data)),
             sides: HashMap::new(),
             cell: String::new(),
             writer,
@@ -168,13 +172,18 @@ impl<'a> Harness<'a> {
     ) -> Result<(), String> {
         let (system, load) = (planned.system, &planned.load);
         let mark = cleanup.mark();
-        let setup = self.systems.set_up(system, load, &self.device, cleanup)?;
+        self.device.renew().map_err(|e| e.to_string())?;
+        let setup = self.systems.set_up(system, load, cleanup)?;
         let copy = self.systems.copy(load, &setup.places.data)?;
         if load.ramp_s == 0 && !setup.places.lenient {
             steps::warm_memory();
         }
-        let steps = load.steps(&self.setting(&setup, planned));
+        let steps = load.steps(&self.systems.setting(&setup, planned.seed));
         let made = system::run(&setup.places, &setup.system, setup.limit, &steps);
+        let again = match &made {
+            Ok(_) if load.spec.restart => Some(self.restarted(load, &setup, planned)),
+            _ => None,
+        };
         if matches!(setup.system, System::Command { .. }) {
             // Taken down already, with the run.
             cleanup.forget(mark);
@@ -182,12 +191,16 @@ impl<'a> Harness<'a> {
         let undone = cleanup.undo(mark).map_err(|e| e.to_string());
         let made = made.map_err(|why| numbers::told(&why))?;
         undone?;
+        let again = again.transpose()?;
         self.check(load, &setup, planned)?;
         drop(copy);
         let outcome = made.step(load::MEASURE)?;
         let log = setup.places.scratch.join("run").join(format!("{}_bw.log", load::MEASURE));
         let mut found = Numbers::of(load, outcome, &fs::read_to_string(log).unwrap_or_default())?;
         found.add_memory(&made.end);
+        if let Some(after) = again {
+            found.add_restarted(&after);
+        }
         let stats = made.end.stats.as_ref();
         run.stats = stats.and_then(|stats| serde_json::to_value(stats).ok());
         self.put(planned, run, outcome, outcome.foreign_cpu(), found);
@@ -200,15 +213,23 @@ impl<'a> Harness<'a> {
             .map_or(Ok(()), Err)
     }
 
-    fn setting<'b>(&'b self, setup: &'b systems::Setup, planned: &Planned<'_>) -> Setting<'b> {
-        let two_paths = planned.system.kind == SystemKind::Terrace;
-        self.systems.setting(&setup.places, planned.seed, setup.direct, two_paths)
+    /// The numbers of a system that was taken down and is started again.
+    fn restarted(
+        &self,
+        load: &Load<'_>,
+        setup: &systems::Setup,
+        planned: &Planned<'_>,
+    ) -> Result<Numbers, String> {
+        let steps = load.restarted_steps(&self.systems.setting(setup, planned.seed));
+        let made = system::run(&setup.places, &setup.system, setup.limit, &steps);
+        let made = made.map_err(|why| format!("after the restart: {}", numbers::told(&why)))?;
+        Numbers::of(load, made.step(load::MEASURE)?, "")
     }
 
     /// The load's own check on the plain directory, when the system is gone.
     fn check(&self, load: &Load<'_>, setup: &systems::Setup, planned: &Planned<'_>) -> Result<(), String> {
         let Some(line) = &load.spec.check else { return Ok(()) };
-        let step = load.shell("check", line, &self.setting(setup, planned), 0);
+        let step = load.shell("check", line, &self.systems.setting(setup, planned.seed), 0);
         let made = system::run(&setup.places, &System::Kernel, None, &[step]);
         made.map(drop).map_err(|why| format!("the data are wrong on the plain directory: {why}"))
     }
@@ -248,7 +269,7 @@ impl<'a> Harness<'a> {
             Some(side) => side,
             None => self.side(planned, cleanup)?,
         };
-        let step = planned.load.measure_step(&self.setting(&side.setup, planned), side.turns);
+        let step = planned.load.measure_step(&self.systems.setting(&side.setup, planned.seed), side.turns);
         let outcome = side.standing.step(&step)?;
         side.turns += 1;
         let log = side.standing.out().join(format!("{}_bw.log", load::MEASURE));
@@ -266,7 +287,10 @@ impl<'a> Harness<'a> {
     /// Brings a side up and warms it. It has a directory of its own, with links to the one data file, which nobody writes.
     fn side(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> Result<Side, String> {
         let (system, load) = (planned.system, &planned.load);
-        let mut setup = self.systems.set_up(system, load, &self.device, cleanup)?;
+        if self.sides.is_empty() {
+            self.device.renew().map_err(|e| e.to_string())?;
+        }
+        let mut setup = self.systems.set_up(system, load, cleanup)?;
         let file = load.file().ok_or("a turn wants a data set")?;
         let dir = setup.places.data.with_added_extension(&system.name);
         let told = |e: io::Error| format!("{}: {e}", dir.display());
@@ -281,7 +305,7 @@ impl<'a> Harness<'a> {
         setup.places.data = dir;
         setup.places.suffix = format!("-{}", system.name);
         cleanup.note(Setup::Group(system::group_name() + &setup.places.suffix)).map_err(|e| e.to_string())?;
-        let setting = self.setting(&setup, planned);
+        let setting = self.systems.setting(&setup, planned.seed);
         let (warm, verify) = (load.warm_steps(&setting), load.verify_steps(&setting));
         let mut standing = Standing::bring_up(&setup.places, &setup.system, setup.limit)?;
         warm.iter().try_for_each(|step| standing.step(step).map(drop))?;
@@ -371,6 +395,30 @@ fn make_device(
     Ok(device)
 }
 
+/// The device for tiers, where a system has one: room for all of them, because systems may stand side by side.
+fn make_tiers(
+    spec: &Spec,
+    runs: &[Planned<'_>],
+    work: &Path,
+    cleanup: &mut Cleanup,
+) -> io::Result<Option<Device>> {
+    let runs = |name: &str| runs.iter().any(|run| run.system.name == name);
+    let mib: u64 = spec.system.iter().filter(|s| runs(&s.name)).filter_map(|s| s.tier_mib).sum();
+    if spec.system.iter().all(|s| s.tier_mib.is_none()) {
+        return Ok(None);
+    }
+    let device = Device::for_tiers(work, mib, cleanup)?;
+    println!("tiers: {}", device.told);
+    Ok(Some(device))
+}
+
+/// Statistics of the devices that only systems under test use, in a matrix with tiers.
+fn stats_of(device: &Device, tiers: Option<&Device>) -> BTreeMap<String, PathBuf> {
+    let Some(tiers) = tiers else { return BTreeMap::new() };
+    let all = [(meters::SOURCE, device.stat.clone()), (meters::TIER, tiers.stat.clone())];
+    all.into_iter().filter_map(|(name, file)| Some((name.to_string(), file?))).collect()
+}
+
 /// One run on one line.
 fn brief(run: &raw::Run) -> String {
     if let Some(why) = &run.refused {
@@ -378,6 +426,9 @@ fn brief(run: &raw::Run) -> String {
     }
     let told = [
         ("throughput_mib_s", "MiB/s"),
+        ("reads_per_s", "reads/s"),
+        ("hit_ratio_kept", "of the hits kept"),
+        ("p50_over_bare", "of a bare read"),
         ("tps", "tps"),
         ("build_s", "s"),
         ("p99_us", "us p99"),

@@ -7,7 +7,7 @@ use crate::machine;
 use crate::pages::{self, MIB};
 use crate::steps::Step;
 use crate::system::Places;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A load of a cell.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,21 @@ pub struct Setting<'a> {
     pub direct: bool,
     /// terrace serves by both paths.
     pub two_paths: bool,
+    /// terrace's memory; 0 for others.
+    pub memory_mib: u64,
+    /// The cache is in the reading program.
+    pub hybrid: Option<&'a Hybrid>,
+}
+
+/// A hybrid cache in the reading program itself.
+#[derive(Clone, Debug)]
+pub struct Hybrid {
+    /// The program.
+    pub program: PathBuf,
+    /// Bytes that its process may hold.
+    pub memory: u64,
+    /// Bytes of its tier.
+    pub tier_bytes: u64,
 }
 
 /// The step whose meters count.
@@ -124,6 +139,7 @@ impl<'a> Load<'a> {
             steps.push(fill.until_hits(self.file_mib.unwrap_or(0) * MIB));
         }
         match (self.spec.kind, self.spec.rw) {
+            (LoadKind::Reads, _) => {}
             (LoadKind::Command, _) => {
                 steps.extend(self.spec.ramp.iter().map(|line| self.shell(WARM, line, setting, self.ramp_s)));
             }
@@ -139,12 +155,41 @@ impl<'a> Load<'a> {
     /// The measurement; of loads with parts, that of the turn, from 0.
     pub fn measure_step(&self, setting: &Setting<'_>, turn: u32) -> Step {
         match (self.spec.kind, &self.spec.command) {
+            (LoadKind::Reads, _) => self.reads_step(self.ramp_s, setting),
             (LoadKind::Command, Some(line)) => self.shell(MEASURE, line, setting, self.measure_s),
             _ if self.spec.rw == Access::Write => {
                 self.write_step(MEASURE, setting.direct, &["--end_fsync=1", "--do_verify=0"])
             }
             _ => self.fio_step(MEASURE, self.measure_s, setting, setting.seed + 1, turn),
         }
+    }
+
+    /// The measurement after a restart: from the first read on.
+    pub fn restarted_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+        let mut steps = vec![self.reads_step(0, &Setting { seed: setting.seed + 2, ..*setting })];
+        steps.extend(self.verify_steps(setting));
+        steps
+    }
+
+    fn reads_step(&self, ramp_s: u64, setting: &Setting<'_>) -> Step {
+        let mut options = vec![
+            ("file", format!("{{dir}}/{}", self.data_file())),
+            ("pattern", self.pattern.to_string()),
+            ("threads", self.jobs.to_string()),
+            ("ramp-s", ramp_s.to_string()),
+            ("seconds", self.measure_s.to_string()),
+            ("seed", setting.seed.to_string()),
+            ("content", self.content.name().to_string()),
+        ];
+        let Some(hybrid) = setting.hybrid else {
+            options.push(("direct", u8::from(setting.direct).to_string()));
+            return worker_step(setting.places, MEASURE, "reads", &options);
+        };
+        let tier = setting.places.tier.as_deref().map(|path| path.display().to_string());
+        options.push(("memory", hybrid.memory.to_string()));
+        options.push(("tier", tier.unwrap_or_default()));
+        options.push(("tier-bytes", hybrid.tier_bytes.to_string()));
+        Step::new(MEASURE, argv_of(vec![hybrid.program.display().to_string(), "reads".into()], &options))
     }
 
     /// What comes after it: by both paths, where there are two.
@@ -263,6 +308,8 @@ impl<'a> Load<'a> {
         let filled = [
             ("{file}", path(&self.file())),
             ("{tree}", path(&self.spec.tree)),
+            ("{tier}", setting.places.tier.as_ref().map_or(String::new(), |p| p.display().to_string())),
+            ("{memory_mib}", setting.memory_mib.to_string()),
             ("{here}", setting.here.display().to_string()),
             ("{bench}", setting.places.bench.display().to_string()),
             ("{content}", self.content.name().to_string()),
@@ -289,9 +336,13 @@ fn remove_step() -> Step {
 
 /// A step that runs a loop of this program.
 fn worker_step(places: &Places, name: &str, load: &str, options: &[(&str, String)]) -> Step {
-    let mut argv = vec![places.bench.display().to_string(), "worker".into(), load.into()];
+    let argv = vec![places.bench.display().to_string(), "worker".into(), load.into()];
+    Step::new(name, argv_of(argv, options))
+}
+
+fn argv_of(mut argv: Vec<String>, options: &[(&str, String)]) -> Vec<String> {
     for (name, value) in options {
         argv.extend([format!("--{name}"), value.clone()]);
     }
-    Step::new(name, argv)
+    argv
 }

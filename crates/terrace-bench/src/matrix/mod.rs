@@ -48,6 +48,7 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
         return dry_run(&spec, &runs, seed).map(|()| 0);
     }
     systems::check_machine(&spec)?;
+    systems::check_foyer(&spec, &options.foyer()?)?;
     if spec.load.iter().any(|load| load.kind == LoadKind::Fio) {
         cleanup::tool("fio", &["--version"])?;
     }

@@ -31,14 +31,31 @@ impl Numbers {
     pub fn of(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, String> {
         let mut numbers = match load.spec.kind {
             LoadKind::Fio => of_fio(load, outcome, log)?,
-            LoadKind::Command => of_command(load, outcome)?,
+            LoadKind::Reads | LoadKind::Command => of_command(load, outcome)?,
         };
+        // A loop that read the meters around its own timed part knows better.
+        for (name, n) in &outcome.counted {
+            numbers.metrics.entry(name.clone()).or_insert(*n);
+        }
         numbers.metrics.insert("foreign_cpu_percent".into(), outcome.foreign_cpu() * 100.0);
         if let Some(preload) = outcome.preload {
             numbers.metrics.insert("preload_hit_mib".into(), preload.hit_bytes as f64 / MIB as f64);
             numbers.metrics.insert("preload_miss_mib".into(), preload.miss_bytes as f64 / MIB as f64);
         }
         Ok(numbers)
+    }
+
+    /// Adds the numbers after a restart, and how much of the hits is left.
+    pub fn add_restarted(&mut self, after: &Numbers) {
+        for name in ["hit_ratio", "reads_per_s", "device_hits"] {
+            if let Some(n) = after.metrics.get(name) {
+                self.metrics.insert(format!("restarted_{name}"), *n);
+            }
+        }
+        let ratio = |numbers: &Numbers| numbers.metrics.get("hit_ratio").copied();
+        if let Some((before, after)) = ratio(self).zip(ratio(after)).filter(|(before, _)| *before > 0.0) {
+            self.metrics.insert("hit_ratio_kept".into(), after / before);
+        }
     }
 
     /// Adds what the group's memory was.
@@ -70,7 +87,10 @@ fn of_fio(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, Stri
     put("cpu_us_per_op", outcome.cpu_ns.map(|ns| ns as f64 / 1000.0 / report.ios));
     put("kernel_threads_us_per_op", Some(outcome.kernel_threads_ns as f64 / 1000.0 / report.ios));
     if direction == "read" {
-        put("miss_ratio", outcome.read_bytes.map(|bytes| bytes as f64 / report.bytes));
+        // A process's own account has its reads of a tier's device, too.
+        let source = outcome.counted.get("source_read_mib").map(|mib| mib * MIB as f64);
+        let missed = source.or(outcome.read_bytes.map(|bytes| bytes as f64));
+        put("miss_ratio", missed.map(|bytes| bytes / report.bytes));
     }
     let series = fio::throughput_series(log, SERIES_MS);
     let series = (!series.is_empty()).then(|| ("throughput_mib_s".to_string(), series));
@@ -86,7 +106,9 @@ fn of_command(load: &Load<'_>, outcome: &Outcome) -> Result<Numbers, String> {
     };
     // A load that counts its bytes tells which of them missed.
     let read = outcome.read_bytes.zip(metrics.get("bytes").copied());
-    metrics.extend(read.map(|(device, all)| ("miss_ratio".to_string(), device as f64 / all.max(1.0))));
+    if let Some((device, all)) = read.filter(|_| !metrics.contains_key("miss_ratio")) {
+        metrics.insert("miss_ratio".into(), device as f64 / all.max(1.0));
+    }
     metrics.insert("wall_s".into(), outcome.wall_ns as f64 / 1e9);
     metrics.extend(outcome.cpu_ns.map(|ns| ("cpu_s".to_string(), ns as f64 / 1e9)));
     metrics
@@ -191,7 +213,8 @@ fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Sta
     let share = used * MIB as f64 / limit as f64;
     let told = format!("the memory limit did not bind: {used:.0} of {} MiB used", limit / MIB);
     match system {
-        SystemKind::Direct => None,
+        // foyer's memory is what it is told, and the limit is above it.
+        SystemKind::Direct | SystemKind::Foyer => None,
         SystemKind::Terrace | SystemKind::TerraceMount => {
             let evicted = stats.map_or(0, |stats| stats.reclaim.pgsteal);
             (evicted == 0).then(|| format!("{told}, and terrace evicted nothing"))

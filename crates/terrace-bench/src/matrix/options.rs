@@ -1,7 +1,8 @@
 //! What is asked of a matrix on the command line.
 
 use clap::Args;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Options of a matrix.
 #[derive(Clone, Debug, Args)]
@@ -29,6 +30,9 @@ pub struct Matrix {
     /// The terrace binary; by default the one beside this program.
     #[arg(long)]
     pub terrace: Option<PathBuf>,
+    /// The program of bench/foyer; by default the one that `make bench-foyer` builds.
+    #[arg(long)]
+    pub foyer: Option<PathBuf>,
     /// Seconds to wait, before each run, until others leave the processors idle.
     #[arg(long, default_value_t = 0)]
     pub wait_quiet: u64,
@@ -44,4 +48,17 @@ pub struct Matrix {
     /// Where it is written down what is set up.
     #[arg(long, hide = true, default_value = "/run/terrace-bench")]
     pub state: PathBuf,
+}
+
+impl Matrix {
+    /// The program of bench/foyer, whether it is there or not.
+    ///
+    /// # Errors
+    /// This program cannot be found.
+    pub fn foyer(&self) -> io::Result<PathBuf> {
+        let bench = std::env::current_exe()?;
+        let target = bench.ancestors().nth(2).unwrap_or(Path::new("."));
+        let foyer = self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer"));
+        Ok(foyer.canonicalize().unwrap_or(foyer))
+    }
 }

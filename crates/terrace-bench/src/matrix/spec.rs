@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::compare::Better;
 use crate::content::Content;
+use crate::pattern::Pattern;
 
 /// A whole matrix.
 #[derive(Clone, Debug, Deserialize)]
@@ -133,8 +134,10 @@ pub struct SystemSpec {
     /// terrace: further arguments of `terrace run`.
     #[serde(default)]
     pub args: Vec<String>,
-    /// terrace: its `--memory`; by default the largest that stays below the limit.
+    /// terrace: its `--memory`; by default the largest that stays below the limit. foyer: all that its process may hold.
     pub memory_mib: Option<u64>,
+    /// terrace, foyer: size of a tier on a device in memory of its own, which nothing slows down.
+    pub tier_mib: Option<u64>,
     /// command: shell lines that bring it up, run inside the memory limit.
     #[serde(default)]
     pub setup: Vec<String>,
@@ -165,6 +168,8 @@ pub enum SystemKind {
     Zram,
     /// The plain pass-through FUSE of terrace-bench, with eight threads.
     PassThrough,
+    /// The hybrid cache of foyer in the reading program itself (bench/foyer), past the page cache.
+    Foyer,
     /// Anything that shell lines bring up.
     Command,
 }
@@ -228,6 +233,9 @@ pub struct LoadSpec {
     pub expect: Option<Expect>,
     /// terrace: how much of the reads must go by the preload path, or the run measured something else.
     pub preload: Option<Preload>,
+    /// reads, terrace: it is taken down after the measurement, and measured again from its next start.
+    #[serde(default)]
+    pub restart: bool,
     /// Instead of the matrix's.
     pub ramp_s: Option<u64>,
     /// Instead of the matrix's.
@@ -254,6 +262,8 @@ fn metric() -> String {
 pub enum LoadKind {
     /// fio.
     Fio,
+    /// Threads of this program that read pages by the pattern, in one process with their warm-up.
+    Reads,
     /// A command that prints a number.
     Command,
 }
@@ -325,6 +335,9 @@ pub struct TargetSpec {
     /// Compared with whose.
     #[serde(default = "kernel")]
     pub baseline: String,
+    /// The bound is for the number of `system` itself, not for a ratio.
+    #[serde(default)]
+    pub alone: bool,
     /// Only in cells of this load.
     pub load: Option<String>,
     /// Only in cells of this pattern.
@@ -421,6 +434,7 @@ impl SystemKind {
             SystemKind::Direct => "direct",
             SystemKind::Zram => "zram",
             SystemKind::PassThrough => "pass-through",
+            SystemKind::Foyer => "foyer",
             SystemKind::Command => "command",
         }
     }
@@ -428,14 +442,9 @@ impl SystemKind {
 
 /// fio's name of a pattern: the hot spot of a zipf stays where it is when the seed changes. `None` for what is no pattern.
 pub fn distribution(pattern: &str) -> Option<String> {
-    let number = |text: &str, max: f64| text.parse::<f64>().is_ok_and(|n| n > 0.0 && n <= max);
-    match pattern.split_once(':') {
-        None if pattern == "random" => Some("random".into()),
-        Some(("zipf", theta)) if number(theta, 10.0) && theta.parse() != Ok(1.0) => {
-            Some(format!("zipf:{theta}:0.5"))
-        }
-        Some(("normal", dev)) if number(dev, 100.0) => Some(format!("normal:{dev}")),
-        _ => None,
+    match pattern.parse().ok()? {
+        Pattern::Zipf(_) => Some(format!("{pattern}:0.5")),
+        Pattern::Random | Pattern::Normal(_) => Some(pattern.to_string()),
     }
 }
 
@@ -523,6 +532,19 @@ bs = "4k"
             ("kind = \"kernel\"", "kind = \"terrace\"", "line 14: name: there is another \"terrace\""),
             ("bs = \"4k\"", "bs = \"5k\"", "line 20: bs: a multiple of 4k"),
             ("bs = \"4k\"", "depth = 8", "line 20: depth: 1 to 4096, above 1 for io_uring only"),
+            (
+                "kind = \"kernel\"",
+                "kind = \"kernel\"\ntier_mib = 64",
+                "line 13: tier_mib: not for kind = \"kernel\"",
+            ),
+            ("kind = \"kernel\"", "kind = \"foyer\"", "line 12: kind: foyer wants tier_mib"),
+            (
+                "kind = \"kernel\"",
+                "kind = \"foyer\"\ntier_mib = 64",
+                "line 12: kind: foyer is no file system",
+            ),
+            ("bs = \"4k\"", "restart = true", "line 20: restart: for kind = \"reads\""),
+            ("kind = \"fio\"", "kind = \"reads\"\nonce = true", "line 19: kind: once, options, parts"),
             ("bs = \"4k\"", "regex = \"(\"", "line 20: regex: not for kind = \"fio\""),
             ("kind = \"fio\"", "kind = \"command\"", "line 19: kind: a command load wants its command"),
             ("name = \"x\"", "name = ", "line 1: name: "),

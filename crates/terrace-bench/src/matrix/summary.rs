@@ -92,12 +92,16 @@ fn custom_metrics(spec: &Spec) -> Vec<String> {
 }
 
 /// The numbers that a first look is for, with their heads.
-const SHOWN: [(&str, &str); 7] = [
+const SHOWN: [(&str, &str); 11] = [
     ("tps", "tps"),
     ("build_s", "build, s"),
     ("throughput_mib_s", "MiB/s"),
+    ("reads_per_s", "reads/s"),
     ("p99_us", "p99, us"),
+    ("p50_over_bare", "p50 : bare read"),
     ("miss_ratio", "misses"),
+    ("tier_write_mib", "tier written, MiB"),
+    ("hit_ratio_kept", "hits kept"),
     ("cpu_us_per_op", "CPU a read, us"),
     ("wall_s", "seconds"),
 ];

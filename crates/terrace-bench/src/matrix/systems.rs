@@ -2,7 +2,7 @@
 
 use super::cleanup::{Cleanup, Setup as Made, tool};
 use super::device::{self, Device};
-use super::load::{Load, Setting};
+use super::load::{Hybrid, Load, Setting};
 use super::spec::{Spec, SystemKind, SystemSpec};
 use super::trees::{Copy, Trees};
 use crate::pages::{DATA_SEED, MIB};
@@ -30,6 +30,10 @@ pub struct Setup {
     pub limit: Option<u64>,
     /// The load is to go past the page cache.
     pub direct: bool,
+    /// The cache is in the reading program.
+    pub hybrid: Option<Hybrid>,
+    /// terrace's memory in bytes; 0 for others.
+    pub memory: u64,
 }
 
 /// The systems of a matrix on this machine.
@@ -39,6 +43,8 @@ pub struct Systems<'a> {
     places: Places,
     /// Directory of the matrix's file.
     here: PathBuf,
+    /// Directory for files of tiers, on their device.
+    tiers: Option<PathBuf>,
     trees: Trees,
     /// terrace's `--memory` by system, load and jobs: what else the group holds differs.
     memory: HashMap<(String, String, u32), u64>,
@@ -71,22 +77,39 @@ pub fn check_machine(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
+/// The program of a rival, which is built apart.
+///
+/// # Errors
+/// It is not there.
+pub fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
+    match spec.system.iter().find(|system| system.kind == SystemKind::Foyer) {
+        Some(system) if !foyer.exists() => Err(io::Error::other(format!(
+            "system {}: no {}; `make bench-foyer` builds it, or leave the system out",
+            system.name,
+            foyer.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 impl<'a> Systems<'a> {
-    /// The systems of `spec`, on `places`; `here` is where the matrix's file is.
-    pub fn new(spec: &'a Spec, places: Places, here: PathBuf) -> Systems<'a> {
+    /// The systems of `spec`, on `places`; `here` is where the matrix's file is, `tiers` a directory for files of tiers.
+    pub fn new(spec: &'a Spec, places: Places, here: PathBuf, tiers: Option<PathBuf>) -> Systems<'a> {
         let trees = Trees::beside(&places.data);
-        Systems { spec, places, here, trees, memory: HashMap::new(), zram: None }
+        Systems { spec, places, here, tiers, trees, memory: HashMap::new(), zram: None }
     }
 
-    /// What steps follow from beside their load.
-    pub fn setting<'b>(
-        &'b self,
-        places: &'b Places,
-        seed: u64,
-        direct: bool,
-        two_paths: bool,
-    ) -> Setting<'b> {
-        Setting { places, here: &self.here, seed, direct, two_paths }
+    /// What steps of a run follow from beside their load.
+    pub fn setting<'b>(&'b self, setup: &'b Setup, seed: u64) -> Setting<'b> {
+        let two_paths = matches!(setup.system, System::Terrace { preload: true, .. });
+        let (direct, hybrid, memory_mib) = (setup.direct, setup.hybrid.as_ref(), setup.memory / MIB);
+        Setting { direct, two_paths, hybrid, memory_mib, ..self.plain(&setup.places, seed) }
+    }
+
+    /// The same of a run that measures nothing.
+    fn plain<'b>(&'b self, places: &'b Places, seed: u64) -> Setting<'b> {
+        let here = &self.here;
+        Setting { places, here, seed, direct: false, two_paths: false, memory_mib: 0, hybrid: None }
     }
 
     /// The data that a run of this load changes; gone when dropped.
@@ -108,7 +131,7 @@ impl<'a> Systems<'a> {
         cleanup: &mut Cleanup,
     ) -> Result<(), String> {
         if let Some(line) = load.spec.prepare.as_ref() {
-            let setting = self.setting(&self.places, DATA_SEED, false, false);
+            let setting = self.plain(&self.places, DATA_SEED);
             let step = load.shell("prepare", line, &setting, 0);
             self.trees.prepare(load, &self.places, &step, cleanup)?;
         }
@@ -138,8 +161,9 @@ impl<'a> Systems<'a> {
                 let places = self.places_of(system);
                 let limits = (limit * MIB, self.spec.spare_mib * MIB);
                 let what = format!("{}, {} with {} jobs", system.name, load.spec.name, load.jobs);
-                let steps = load.short_steps(&self.setting(&places, 1, false, false));
+                let steps = load.short_steps(&self.plain(&places, 1));
                 let copy = self.trees.copy(load, &places.data)?;
+                forget_tier(&places)?;
                 let probe = if load.spec.tree.is_some() { limits.0 / 4 } else { limits.0 / 4 * 3 };
                 let memory = largest_memory(&places, &what, limits, probe, &steps);
                 drop(copy);
@@ -152,7 +176,15 @@ impl<'a> Systems<'a> {
     }
 
     fn places_of(&self, system: &SystemSpec) -> Places {
-        Places { terrace_args: system.args.clone(), ..self.places.clone() }
+        let mut places = Places { terrace_args: system.args.clone(), ..self.places.clone() };
+        if let Some((mib, dir)) = system.tier_mib.zip(self.tiers.as_ref()) {
+            let tier = dir.join(&system.name);
+            if system.kind != SystemKind::Foyer {
+                places.terrace_args.extend(["--tier".into(), format!("{}:{}", tier.display(), mib * MIB)]);
+            }
+            places.tier = Some(tier);
+        }
+        places
     }
 
     /// Memory that terrace was given, in bytes.
@@ -168,14 +200,14 @@ impl<'a> Systems<'a> {
         &self,
         system: &SystemSpec,
         load: &Load<'_>,
-        device: &Device,
         cleanup: &mut Cleanup,
     ) -> Result<Setup, String> {
-        device.renew().map_err(|e| e.to_string())?;
         let preload = system.kind == SystemKind::Terrace;
         let limit = self.spec.limit_mib.map(|mib| mib * MIB);
+        let places = self.places_of(system);
+        forget_tier(&places)?;
         let mut setup =
-            Setup { system: System::Kernel, places: self.places_of(system), limit, direct: false };
+            Setup { system: System::Kernel, places, limit, direct: false, hybrid: None, memory: 0 };
         match system.kind {
             SystemKind::Kernel if self.spec.system.iter().any(|s| s.kind == SystemKind::KernelMglru) => {
                 set_mglru("n", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?;
@@ -186,7 +218,7 @@ impl<'a> Systems<'a> {
             SystemKind::Direct => setup.direct = true,
             SystemKind::Terrace | SystemKind::TerraceMount => {
                 let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
-                setup.system = System::Terrace { memory, preload };
+                (setup.system, setup.memory) = (System::Terrace { memory, preload }, memory);
                 cleanup.note(Made::Fuse(setup.places.data.clone())).map_err(|e| e.to_string())?;
             }
             SystemKind::Zram => {
@@ -195,6 +227,7 @@ impl<'a> Systems<'a> {
                 setup.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
                 setup.places.data.clone_from(&zram.device.data);
             }
+            SystemKind::Foyer => setup.hybrid = Some(self.hybrid(system)?),
             SystemKind::Command => {
                 setup.system = self.command(system);
                 if let System::Command { teardown, .. } = &setup.system {
@@ -203,6 +236,15 @@ impl<'a> Systems<'a> {
             }
         }
         Ok(setup)
+    }
+
+    /// foyer in its program.
+    fn hybrid(&self, system: &SystemSpec) -> Result<Hybrid, String> {
+        let limit = self.spec.limit_mib.map(|mib| mib.saturating_sub(self.spec.spare_mib));
+        let memory =
+            system.memory_mib.or(limit).filter(|mib| *mib > 0).ok_or("no memory is left for foyer")?;
+        let tier_bytes = system.tier_mib.unwrap_or(0) * MIB;
+        Ok(Hybrid { program: self.places.foyer.clone(), memory: memory * MIB, tier_bytes })
     }
 
     /// The shell lines with their places filled in.
@@ -247,6 +289,16 @@ fn largest_memory(
         "{what}: {beside} MiB beside terrace's memory, so --memory {mib}MiB under the limit of {limit} MiB"
     );
     Ok(memory)
+}
+
+/// Removes what a run before has left in its tier: foyer's is a directory.
+fn forget_tier(places: &Places) -> Result<(), String> {
+    let Some(tier) = &places.tier else { return Ok(()) };
+    let removed = if tier.is_dir() { fs::remove_dir_all(tier) } else { fs::remove_file(tier) };
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("{}: {e}", tier.display())),
+        _ => Ok(()),
+    }
 }
 
 fn memory_key(system: &SystemSpec, load: &Load<'_>) -> (String, String, u32) {

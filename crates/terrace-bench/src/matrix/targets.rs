@@ -4,7 +4,7 @@ use super::spec::{Spec, TargetSpec};
 use crate::compare::{CellComparison, Outcome, Question, Row, compare};
 use crate::format::markdown_table;
 use crate::raw::Run;
-use crate::stats::Interval;
+use crate::stats::{Interval, mean_interval};
 
 /// Hits dominate a cell where each run of it, of both systems, answered at least this share of its reads from memory.
 const HITS_DOMINATE: f64 = 0.5;
@@ -38,7 +38,7 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
     let wanted = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|name| name == found);
     let concerned: Vec<&Run> = runs
         .iter()
-        .filter(|run| run.system == target.system || run.system == target.baseline)
+        .filter(|run| run.system == target.system || !target.alone && run.system == target.baseline)
         .filter(|run| wanted(&target.load, &run.load) && wanted(&target.pattern, &run.pattern))
         .collect();
     let question = Question {
@@ -54,6 +54,10 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
         if target.where_hits && !hits_dominate(&cell) {
             continue;
         }
+        if target.alone {
+            judged.push(judge_alone(target, &cell));
+            continue;
+        }
         let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
         let answer = compare(&rows, &question);
         let found = answer.as_ref().ok().and_then(|answer| answer.cells.first()).and_then(ratio);
@@ -62,8 +66,7 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
             (None, Err(why)) => format!("NOT MEASURED: {why}"),
             (None, Ok(_)) => "NOT MEASURED: an interval needs two good pairs".into(),
         };
-        let run = cell[0];
-        let cell = format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs);
+        let cell = told(cell[0]);
         judged.push(Judged { cell, target: target.text(), ratio: found, verdict });
     }
     if judged.is_empty() && !target.where_hits && !spec.load.is_empty() {
@@ -76,6 +79,21 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
         });
     }
     judged
+}
+
+/// A bound of the number itself.
+fn judge_alone(target: &TargetSpec, cell: &[&Run]) -> Judged {
+    let good = cell.iter().filter(|run| run.refused.is_none());
+    let values: Vec<f64> = good.filter_map(|run| run.metrics.get(&target.metric).copied()).collect();
+    let found = mean_interval(&values, 0.95);
+    let verdict =
+        found.as_ref().map_or("NOT MEASURED: an interval needs two good runs", |found| target.verdict(found));
+    Judged { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
+}
+
+/// The cell of a run, for people.
+fn told(run: &Run) -> String {
+    format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs)
 }
 
 /// Runs by cell, in the order of the first of each.
@@ -112,7 +130,8 @@ impl TargetSpec {
     fn text(&self) -> String {
         let bounds = [("<=", self.at_most), (">=", self.at_least), (">", self.above)];
         let bound = bounds.iter().find_map(|(sign, bound)| Some(format!("{sign} {:.2}", (*bound)?)));
-        format!("{} {}", self.metric, bound.unwrap_or_default())
+        let of = if self.alone { "" } else { &format!(", {} : {}", self.system, self.baseline) };
+        format!("{} {}{of}", self.metric, bound.unwrap_or_default())
     }
 
     /// How the ratio stands to the bound.
@@ -140,7 +159,7 @@ pub fn table(judged: &[Judged]) -> String {
         return String::new();
     }
     let mut table = markdown_table();
-    table.set_header(["cell", "target", "ratio (95 % interval)", "result"]);
+    table.set_header(["cell", "target", "measured (95 % interval)", "result"]);
     for j in judged {
         let ratio = j.ratio.map_or("-".into(), |r| format!("{:.3} ({:.3} to {:.3})", r.mean, r.low, r.high));
         table.add_row([&j.cell, &j.target, &ratio, &j.verdict]);
@@ -207,6 +226,17 @@ mod tests {
         let judged = judge(&spec, &runs[..2]);
         assert!(judged[0].verdict.starts_with("NOT MEASURED") && !judged[0].is_met());
         assert!(!judge(&spec, &[])[0].is_met(), "no run at all");
+    }
+
+    #[test]
+    fn a_target_alone_bounds_the_number_itself() {
+        let spec = Spec::parse(&format!("{SPEC}alone = true\nbaseline = \"none\"\n")).unwrap();
+        let runs: Vec<Run> =
+            (1..=3).flat_map(|n| [run("kernel", n, 9.0, 0.1), run("terrace", n, 0.7, 0.1)]).collect();
+        let judged = judge(&spec, &runs);
+        assert_eq!((judged.len(), judged[0].verdict.as_str()), (1, "met"));
+        assert!((judged[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
+        assert!(judge(&spec, &runs[..2])[0].verdict.starts_with("NOT MEASURED"));
     }
 
     #[test]

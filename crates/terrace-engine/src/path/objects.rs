@@ -51,8 +51,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     }
     let digest = cx.device.as_ref().and_then(|_| park::believable(cx, &o));
     let mut state = cx.state.lock();
-    state.park(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
-    state.remove_object(&o);
+    state.forget(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
     o.gone.store(true, Ordering::Relaxed);
     Ok(())
 }

@@ -79,14 +79,17 @@ impl State {
         }
         more
     }
-    /// The kernel forgets the file: what the device holds of it is parked. `digest`: its identity, if it is believed. To be called before
-    /// its pages are dropped.
-    pub(crate) fn park(&mut self, o: &Object, digest: Option<u64>) {
-        if self.device.as_ref().is_none_or(|device| device.is_scanning()) {
-            return;
+    /// The kernel forgets the object: its pages go, and what the device holds of them is parked. `digest`: its identity, if it is believed.
+    pub(crate) fn forget(&mut self, o: &Object, digest: Option<u64>) {
+        let knows = self.device.as_ref().is_some_and(|device| !device.is_scanning());
+        let mut pages = if knows { self.take_slots(o) } else { Vec::new() };
+        if let Some(parked) = self.device.as_mut().filter(|_| knows).and_then(|d| d.parked.remove(&o.id())) {
+            // Those that had not come back yet.
+            pages.extend(parked.pages);
         }
-        let pages = self.take_slots(o);
-        let Some(device) = &mut self.device else { return };
-        device.park(o.id(), digest, pages);
+        self.remove_object(o);
+        if let Some(device) = &mut self.device {
+            device.park(o.id(), digest, pages);
+        }
     }
 }

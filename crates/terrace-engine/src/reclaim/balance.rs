@@ -71,11 +71,13 @@ pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;
     // Other threads may take frames that become free.
     let mut tries = 2 * want as usize / evict::BATCH;
+    let mut waiting = evict::Waiting::new();
     while tries > 0
         && cx.state.lock().frames.free_count() < want
-        && evict::evict_batch(cx, Some(compressor)) > 0
+        && evict::evict_batch(cx, Some(compressor), &mut waiting) > 0
     {
         tries -= 1;
     }
+    evict::write_waiting(cx, &mut waiting);
     resize::adjust_pool(cx);
 }

@@ -5,15 +5,24 @@ use crate::path::resize;
 use crate::reclaim::append::CONTENT_MAX;
 use crate::reclaim::{compress, demote};
 use crate::state::Leaving;
+use crate::state::device::DemoteCandidate;
 use terrace_shm::compress::Compressor;
 
 /// Frames freed under one state lock.
 pub(crate) const BATCH: usize = 64;
 
+/// Fewest pages that are written to a device at once, as long as frames are free: each write has a page of keys.
+const WRITE_MIN: usize = 128;
+
+/// Pages that wait for others, to be written to a device with them.
+pub(crate) type Waiting = Vec<DemoteCandidate>;
+
 /// Evicts some pages, and keeps those below DRAM that are worth it. Frames freed, or used otherwise by now.
-pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>) -> usize {
+pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mut Waiting) -> usize {
     let compresses = compressor.is_some();
-    let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, ..Leaving::default() };
+    let to_device = std::mem::take(waiting);
+    let waited = to_device.len();
+    let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, to_device, ..Leaving::default() };
     // A device takes a long write in the time of a short one.
     let batch = if cx.device.is_some() { CONTENT_MAX } else { BATCH };
     let freed = {
@@ -25,11 +34,22 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>) -> 
         }
         freed
     };
+    let new = leaving.to_device.len() - waited;
+    // Without other pages that leave, those that wait are in the way.
+    if leaving.to_device.len() < WRITE_MIN && freed > new {
+        *waiting = std::mem::take(&mut leaving.to_device);
+    }
     demote::demote(cx, &mut leaving);
     if let Some(compressor) = compressor {
         compress::compress(cx, &leaving.to_compressed, compressor);
     }
     freed
+}
+
+/// Writes the pages that wait.
+pub(crate) fn write_waiting(cx: &Context, waiting: &mut Waiting) {
+    let to_device = std::mem::take(waiting);
+    demote::demote(cx, &mut Leaving { now_ns: cx.clock.now_ns(), to_device, ..Leaving::default() });
 }
 
 /// Evicts all clean pages. Pages dropped.

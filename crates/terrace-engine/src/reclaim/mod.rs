@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::path::resize;
 use crate::state::chunks::Backed;
 use balance::BalanceClock;
+use evict::Waiting;
 pub(crate) use evict::drop_clean;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,12 +35,16 @@ fn free_high(cx: &Context) -> u32 {
 pub(crate) fn reclaim_loop(cx: &Context) {
     let mut compressor = compress::compressor(cx);
     let mut clock = BalanceClock::new();
+    let mut waiting = Waiting::new();
     while !cx.stopping.load(Ordering::Acquire) {
-        cx.reclaim_wakeup.wait(Duration::from_millis(500));
+        if !cx.reclaim_wakeup.wait(Duration::from_millis(500)) {
+            // Nobody wants frames: what waits is written as it is.
+            evict::write_waiting(cx, &mut waiting);
+        }
         cx.state.lock().lru.policy.set_time(cx.uptime_ms());
         resize::adjust_pool(cx);
         balance::note_headroom(cx, &mut clock);
-        while reclaim_batch(cx, compressor.as_mut()) {
+        while reclaim_batch(cx, compressor.as_mut(), &mut waiting) {
             if let Some(compressor) = &mut compressor {
                 match balance::rebalance(cx, &mut clock) {
                     0 => {}
@@ -68,7 +73,7 @@ fn back_hasty_chunks(cx: &Context) {
 }
 
 /// One step towards the high watermark; false when there, or when nothing can be freed.
-fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>) -> bool {
+fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mut Waiting) -> bool {
     let grow = {
         let state = cx.state.lock();
         if state.frames.free_count() >= free_high(cx) {
@@ -76,7 +81,7 @@ fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>) -> bool {
         }
         state.frames.can_grow().then(|| state.frames.populated())
     };
-    let Some(grow) = grow else { return evict::evict_batch(cx, compressor) > 0 };
+    let Some(grow) = grow else { return evict::evict_batch(cx, compressor, waiting) > 0 };
     // Backing a chunk with memory takes a while: not under the lock.
     let backed = resize::back_with_memory(cx, grow);
     let mut state = cx.state.lock();

@@ -399,8 +399,6 @@ impl Device {
     }
     /// The file that is forgotten has these pages on the device.
     pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {
-        // Those that had not come back yet.
-        pages.extend(self.parked.remove(&id).into_iter().flat_map(|parked| parked.pages));
         if pages.is_empty() {
             return;
         }

@@ -1,0 +1,244 @@
+//! What a hit in a device tier costs: reads under `terrace run` of pages that lie on the tier's device, beside bare O_DIRECT reads of the file that the tier
+//! is in, one after the other in one thread, so that both see the same device in the same moment.
+//!
+//! How pages come to lie there: the file is larger than terrace's memory and smaller than memory and tier together. It is read in order as often as the tier
+//! needs to take all of it, so that at the end its first pages are those that left memory longest ago. Of these, each is read once, in random order: a page
+//! that a hit promotes is not met again. `terrace stat` says how many of the reads were hits of the device; with fewer than [`HITS_MIN`] there is no result.
+
+use crate::buffer::Buffer;
+use crate::content::Content;
+use crate::meters::Meters;
+use crate::pages::{self, MIB, PAGE};
+use crate::reader::{Common, Latency, Reader, order};
+use clap::Args;
+use fastrand::Rng;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Options of the loop.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// What is read through terrace.
+    #[arg(long)]
+    file: PathBuf,
+    /// The file or block device of the tier.
+    #[arg(long)]
+    tier: PathBuf,
+    /// terrace's memory: the last part of the file, twice as large as this, is not measured.
+    #[arg(long)]
+    memory_mib: u64,
+    /// Reads of each kind.
+    #[arg(long)]
+    ops: u64,
+    /// Most times that the file is read in order before: until the device answers as many of the pages as are measured.
+    #[arg(long, default_value_t = 20)]
+    fills_max: u32,
+    /// Seed of the order.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// What the file's pages hold.
+    #[arg(long, default_value = "incompressible")]
+    content: Content,
+}
+
+/// Least share of the reads that must be hits of the device: the median is then one of them.
+const HITS_MIN: f64 = 0.9;
+
+/// Runs the loop.
+///
+/// # Errors
+/// Wrong data; a tier that holds too little of the file.
+pub fn run(o: &Options) -> io::Result<BTreeMap<String, f64>> {
+    let file = Reader::open(&o.file, false)?;
+    let common = Common::of(o.seed, o.content);
+    let meters = Meters::of_step();
+    let kept = (2 * o.memory_mib * MIB).min(file.size) / PAGE as u64;
+    let fills = fill(o, &file, &common, &meters, (file.pages() - kept) as f64)?;
+    file.expect_random();
+    let order = order(0..file.pages() - kept, o.ops, o.seed)?;
+    let device = Bare::open(&o.tier)?;
+    let before = meters.read();
+    let (hits, bare) = alternate(&file, &device, &order, o.seed)?;
+    let counted = meters.since(&before);
+    file.check_pages(&common, order.iter().rev().take(1024).map(|&page| u64::from(page)))?;
+    let share = device_share(counted.get("device_hits").copied(), o.ops)?;
+
+    let (hit, bare) = (Latency::of(hits), Latency::of(bare));
+    let mut numbers = counted;
+    let mut put = |name: &str, n: f64| {
+        numbers.insert(name.into(), n);
+    };
+    put("p50_us", hit.p50_us);
+    put("p99_us", hit.p99_us);
+    put("mean_us", hit.mean_us);
+    put("bare_p50_us", bare.p50_us);
+    put("bare_p99_us", bare.p99_us);
+    put("bare_mean_us", bare.mean_us);
+    put("p50_over_bare", hit.p50_us / bare.p50_us);
+    put("device_hit_share", share);
+    put("fills", f64::from(fills));
+    put("bytes", (u64::from(fills) * file.size + (o.ops + 1024) * PAGE as u64) as f64);
+    Ok(numbers)
+}
+
+/// Reads the file in order until the device answers so many pages of it; how often that was.
+fn fill(o: &Options, file: &Reader, common: &Common, meters: &Meters, wanted: f64) -> io::Result<u32> {
+    for fills in 1..=o.fills_max {
+        let before = meters.read();
+        file.fill(common, &mut Buffer::new(1 << 20))?;
+        // The daemon writes behind the reads.
+        std::thread::sleep(Duration::from_secs(1));
+        if meters.since(&before).get("device_hits").is_some_and(|hits| *hits >= wanted) {
+            return Ok(fills);
+        }
+    }
+    Ok(o.fills_max)
+}
+
+/// The share of device hits, where it is enough.
+fn device_share(hits: Option<f64>, ops: u64) -> io::Result<f64> {
+    let hits = hits.ok_or_else(|| io::Error::other("terrace stat tells nothing of a tier of kind device"))?;
+    match hits / ops as f64 {
+        share if share < HITS_MIN => Err(io::Error::other(format!(
+            "only {:.1} % of the reads were hits of the device: the file does not lie there",
+            share * 100.0
+        ))),
+        share => Ok(share),
+    }
+}
+
+/// Times of both kinds of reads, in nanoseconds; which comes first changes from pair to pair.
+fn alternate(file: &Reader, device: &Bare, order: &[u32], seed: u64) -> io::Result<(Vec<u32>, Vec<u32>)> {
+    let mut rng = Rng::with_seed(seed ^ 0x7469_6572);
+    let (mut buf, mut beside) = (Buffer::new(PAGE), Buffer::new(PAGE));
+    let (mut hits, mut bare) = (Vec::with_capacity(order.len()), Vec::with_capacity(order.len()));
+    for (i, &page) in order.iter().enumerate() {
+        let at = device.any_page(&mut rng);
+        for device_first in [i % 2 == 0, i % 2 != 0] {
+            let start = Instant::now();
+            if device_first {
+                device.read(&mut beside[..PAGE], at)?;
+                bare.push(start.elapsed().as_nanos() as u32);
+            } else {
+                file.read(&mut buf[..PAGE], u64::from(page) * PAGE as u64)?;
+                hits.push(start.elapsed().as_nanos() as u32);
+            }
+        }
+        if !pages::looks_right(u64::from(page), &buf) {
+            return Err(io::Error::other(format!("WRONG DATA in page {page}")));
+        }
+    }
+    Ok((hits, bare))
+}
+
+/// A file read past every cache and every library: by system calls that nobody interposes.
+struct Bare {
+    file: File,
+    /// Offsets of written data: the kernel answers holes and unwritten extents without the device.
+    written: Vec<(u64, u64)>,
+    bytes: u64,
+}
+
+impl Bare {
+    fn open(path: &Path) -> io::Result<Bare> {
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_DIRECT;
+        // SAFETY: `name` is a C string that outlives the call.
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0) };
+        if fd < 0 {
+            let e = io::Error::last_os_error();
+            return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
+        }
+        // SAFETY: openat returned this descriptor and nobody else has it.
+        let file = unsafe { File::from_raw_fd(fd as i32) };
+        let written = written(&file);
+        let bytes = written.iter().map(|(from, to)| to - from).sum();
+        match bytes {
+            0 => Err(io::Error::other(format!("{}: nothing was ever written there", path.display()))),
+            _ => Ok(Bare { file, written, bytes }),
+        }
+    }
+
+    /// Offset of one of the pages that were written.
+    fn any_page(&self, rng: &mut Rng) -> u64 {
+        let mut at = rng.u64(..self.bytes) / PAGE as u64 * PAGE as u64;
+        for (from, to) in &self.written {
+            if at < to - from {
+                return from + at;
+            }
+            at -= to - from;
+        }
+        self.written[0].0
+    }
+
+    fn read(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the buffer is valid for its length during the call.
+        let n = unsafe { libc::syscall(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) };
+        match n {
+            n if n == buf.len() as i64 => Ok(()),
+            n if n < 0 => Err(io::Error::last_os_error()),
+            n => Err(io::Error::other(format!("short read of {n} bytes at {at}"))),
+        }
+    }
+}
+
+/// Ranges with data, in whole pages.
+fn written(file: &File) -> Vec<(u64, u64)> {
+    let seek = |from: i64, whence| {
+        // SAFETY: takes a descriptor and numbers only.
+        unsafe { libc::lseek(file.as_raw_fd(), from, whence) }
+    };
+    let (mut all, mut at) = (Vec::new(), 0);
+    let page = PAGE as i64;
+    loop {
+        let from = seek(at, libc::SEEK_DATA);
+        let to = if from < 0 { -1 } else { seek(from, libc::SEEK_HOLE) };
+        if to < 0 {
+            return all;
+        }
+        let (first, last) = ((from + page - 1) / page * page, to / page * page);
+        if first < last {
+            all.push((first as u64, last as u64));
+        }
+        at = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn only_written_pages_are_read() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("tier");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        assert!(Bare::open(&path).is_err());
+        file.write_all_at(&[7; 8 * PAGE], 64 * PAGE as u64).unwrap();
+        file.sync_all().unwrap();
+        let Ok(bare) = Bare::open(&path) else { return };
+        let mut rng = Rng::with_seed(3);
+        let mut buf = Buffer::new(PAGE);
+        for _ in 0..100 {
+            let at = bare.any_page(&mut rng);
+            assert!((64 * PAGE as u64..72 * PAGE as u64).contains(&at), "{at}");
+            bare.read(&mut buf[..PAGE], at).unwrap();
+            assert_eq!(buf[17], 7);
+        }
+    }
+
+    #[test]
+    fn too_few_device_hits_are_no_result() {
+        assert!(device_share(None, 100).is_err());
+        assert!(device_share(Some(50.0), 100).unwrap_err().to_string().contains("50.0 %"));
+        assert_eq!(device_share(Some(95.0), 100).unwrap(), 0.95);
+    }
+}
