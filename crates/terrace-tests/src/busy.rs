@@ -45,9 +45,10 @@ fn device() -> bool {
     is_set("TERRACE_DEVICE_TIER")
 }
 
-/// The options of an instance whose test has the directory `dir`: its tier on a device, if it is to have one.
-pub fn options(dir: &Path) -> Vec<String> {
-    if !device() {
+/// What an instance whose test has the directory `dir` gets beside the options `given`: a tier on a device, if it is to have one and
+/// brings none.
+pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
+    if !device() || given.contains(&"--tier") {
         return Vec::new();
     }
     vec!["--tier".into(), format!("{}:{TIER_SIZE}", dir.join("tier").display())]
