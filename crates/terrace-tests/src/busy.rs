@@ -4,26 +4,54 @@
 //! Most programs that tests run touch less than the least memory an instance can have, so nothing of theirs would ever be compressed.
 //! Here every mount has the least memory, and a program beside the test (`presser`) that reads a file larger than DRAM and tier together:
 //! pages go down, come back and are given up all the time, the test's among them. That they did is judged by the instance's counters.
+//!
+//! `TERRACE_DEVICE_TIER=1` does the same with a tier on a device: a file in the test's directory, smaller than what is read, so that regions
+//! are filled and reclaimed all the time. It stays between the mounts of a test: each but the first begins with what the one before left.
 
 use crate::exec::write_big;
 use crate::process::{self, Background, helper};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use terrace_api::stats::StatReport;
+use terrace_api::tiers::{SCANNING, SERVING, TierKind, TierRow};
 
 /// The least memory of an instance: what every rig gets.
 pub const MEMORY: &str = "16MiB";
 /// An instance has this long to get busy.
 const SECONDS: u64 = 120;
 
-/// True if tests are to run so.
+/// Size of the tier on a device: two regions are filled, two are kept free.
+const TIER_SIZE: &str = "64MiB";
+
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|v| v != "0")
+}
+
+/// True if tests are to run so, with one tier or the other.
 pub fn wanted() -> bool {
-    let wanted = std::env::var("TERRACE_BUSY_TIER").is_ok_and(|v| v != "0");
+    compressed() || device()
+}
+
+fn compressed() -> bool {
+    let wanted = is_set("TERRACE_BUSY_TIER");
     assert!(
         !wanted || std::env::var_os("TERRACE_CONFIG").is_some(),
         "TERRACE_BUSY_TIER needs a TERRACE_CONFIG"
     );
     wanted
+}
+
+fn device() -> bool {
+    is_set("TERRACE_DEVICE_TIER")
+}
+
+/// What an instance whose test has the directory `dir` gets beside the options `given`: a tier on a device, if it is to have one and
+/// brings none.
+pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
+    if !device() || given.contains(&"--tier") {
+        return Vec::new();
+    }
+    vec!["--tier".into(), format!("{}:{TIER_SIZE}", dir.join("tier").display())]
 }
 
 /// The file that is read beside a test, last in its directory.
@@ -48,13 +76,30 @@ pub fn presser(dir: &Path) -> Command {
     command
 }
 
-/// What an instance's tier has done.
+/// What an instance's tiers have done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
+    compressed: Events,
+    device: Events,
+    duplicates: u64,
+}
+
+/// Reads served, pages that came down, pages given up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Events {
     hits: u64,
     stored: u64,
     evicted: u64,
-    duplicates: u64,
+}
+
+impl Events {
+    fn and(self, other: Events) -> Events {
+        Events {
+            hits: self.hits + other.hits,
+            stored: self.stored + other.stored,
+            evicted: self.evicted + other.evicted,
+        }
+    }
 }
 
 impl Work {
@@ -62,33 +107,36 @@ impl Work {
     #[track_caller]
     pub fn of(stat: &StatReport) -> Work {
         let tier = stat.cache.compressed.as_ref().unwrap_or_else(|| panic!("no tier: {stat:?}"));
-        Work {
-            hits: tier.hits,
-            stored: tier.stored_pages,
-            evicted: tier.evicted,
-            duplicates: tier.duplicate_entry,
-        }
+        let compressed = Events { hits: tier.hits, stored: tier.stored_pages, evicted: tier.evicted };
+        let on_device = |row: &&TierRow| row.kind == TierKind::Device;
+        let device = stat.cache.tiers.iter().find(on_device).map_or_else(Events::default, |row| {
+            assert!([SERVING, SCANNING].contains(&&*row.state), "{row:?}");
+            Events { hits: row.hits, stored: row.demoted, evicted: row.dropped }
+        });
+        Work { compressed, device, duplicates: tier.duplicate_entry }
     }
 
     /// Both.
     pub fn and(self, other: Work) -> Work {
         Work {
-            hits: self.hits + other.hits,
-            stored: self.stored + other.stored,
-            evicted: self.evicted + other.evicted,
+            compressed: self.compressed.and(other.compressed),
+            device: self.device.and(other.device),
             duplicates: self.duplicates + other.duplicates,
         }
     }
 
     fn is_more_than(self, before: Work) -> bool {
-        self.hits > before.hits && self.stored > before.stored && self.evicted > before.evicted
+        let more = |now: Events, before: Events| now.hits > before.hits && now.stored > before.stored;
+        let (up, below) = (self.compressed, before.compressed);
+        (!compressed() || more(up, below) && up.evicted > below.evicted)
+            && (!device() || more(self.device, before.device))
     }
 
     /// There must be some of each kind, and none that cannot be.
     #[track_caller]
     pub fn judge(self) {
-        println!("the tier: {self:?}");
-        assert!(self.is_more_than(Work::default()), "the tier was not busy: {self:?}");
+        println!("the tiers: {self:?}");
+        assert!(self.is_more_than(Work::default()), "a tier was not busy: {self:?}");
         assert_eq!(self.duplicates, 0, "{self:?}");
     }
 }

@@ -229,7 +229,8 @@ impl Rig {
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
         let src = src.map_or_else(|| dir.sub("src"), Path::to_owned);
         let at = if side.has_mount() { dir.sub("mnt") } else { src.clone() };
-        let options = options.iter().map(|o| o.to_string()).collect();
+        let more = busy::options(dir.path(), options);
+        let options = options.iter().map(|o| o.to_string()).chain(more).collect();
         if busy::wanted() {
             busy::prepare(&src);
         }

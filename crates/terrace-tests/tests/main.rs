@@ -4,6 +4,7 @@
 mod behaviour;
 mod compressed;
 mod crash;
+mod device;
 mod fuzz;
 mod harness;
 mod hostile;

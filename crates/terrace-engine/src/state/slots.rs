@@ -293,29 +293,32 @@ impl State {
             device.unpark(id, 0, u64::MAX);
         }
     }
-    /// Entries that a dead terraced has left name their slots, if the device holds what they say. Of what was found for pages that are in
-    /// memory nothing is believed: a tombstone may have been lost.
+    /// Entries that a dead terraced has left name their slots, if the device holds what they say; so do pages that were read from such a
+    /// slot meanwhile. Of what was found for other pages in memory nothing is believed: a tombstone may have been lost.
     fn take_over_slots(&mut self, o: &Object) {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
         for (page, place) in places {
             let entry = self.pages.index.get(place);
             let Some(device) = &mut self.device else { return };
-            let parked = device.parked_at(o.id(), page);
-            let copy = entry.frame().and_then(|frame| device.copy_of(frame));
-            match (entry.below(), entry.frame()) {
-                (Some(Below::Device(slot)), _) if parked == Some(slot) => {
-                    device.forget_parked(o.id(), page);
-                    device.note_page_of(o.id());
-                }
-                (Some(Below::Device(_)), _) => self.pages.make_absent(place, 0),
-                // It was promoted since.
-                (_, Some(_)) if copy.is_some() && copy == parked => device.forget_parked(o.id(), page),
-                (_, frame) if entry.state() != EntryState::Absent => {
-                    frame.and_then(|frame| device.take_copy(frame));
-                    device.take_copy_below(place);
-                    device.unpark(o.id(), page, page);
-                }
+            let named = match (entry.frame(), entry.below()) {
+                (Some(frame), _) => device.copy_of(frame),
+                (_, Some(Below::Device(slot))) => Some(slot),
+                (_, Some(Below::Compressed(_))) => device.copy_below(place),
+                _ => None,
+            };
+            if named.is_some() && device.parked_at(o.id(), page) == named {
+                device.forget_parked(o.id(), page);
+                device.note_page_of(o.id());
+                continue;
+            }
+            if entry.state() != EntryState::Absent {
+                device.unpark(o.id(), page, page);
+            }
+            match (entry.frame(), entry.below()) {
+                (Some(frame), _) => drop(device.take_copy(frame)),
+                (_, Some(Below::Device(_))) => self.pages.make_absent(place, 0),
+                (_, Some(Below::Compressed(_))) => drop(device.take_copy_below(place)),
                 _ => {}
             }
         }

@@ -1,0 +1,252 @@
+//! The tier on a device under mounts: crashes, restarts, changes behind its back, and a target that loses its content. Every byte is
+//! compared with the source.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use terrace_api::stats::StatReport;
+use terrace_api::tiers::{SERVING, TierKind, TierRow};
+use terrace_tests::rig::{Rig, Side, TestDir};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{amount, process};
+
+const PAGE: u64 = 4096;
+/// Pages of each file: one larger than memory, some that one batch holds, one that ends within a page.
+const FILES: [(&str, u64); 5] = [
+    ("large", 8192 * PAGE),
+    ("middle", 512 * PAGE),
+    ("small", 16 * PAGE),
+    ("odd", 15 * PAGE + 77),
+    ("tiny", 9),
+];
+
+/// A rig whose tier outlives its mounts; the rig is first, so that it ends before its tier is removed.
+struct World {
+    rig: Rig,
+    tier: PathBuf,
+    _dir: TestDir,
+}
+
+impl World {
+    fn new(test: &str, side: Side) -> World {
+        let dir = TestDir::new(&format!("{test}-tier"));
+        let tier = dir.path().join("tier");
+        let named = format!("{}:64MiB", tier.display());
+        let rig = Rig::with(test, side, &["--memory", "16MiB", "--tier", &named]);
+        let mut rng = Rng::new(1);
+        for (name, bytes) in FILES {
+            let mut content = vec![0; bytes as usize];
+            content
+                .chunks_mut(8)
+                .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
+            fs::write(rig.src().join(name), content).unwrap();
+        }
+        World { rig, tier, _dir: dir }
+    }
+
+    /// All files through the mount are as the source has them.
+    #[track_caller]
+    fn compare(&self, what: &str) {
+        for (name, _) in FILES {
+            let is = fs::read(self.rig.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
+            let must = fs::read(self.rig.src().join(name)).unwrap();
+            assert_eq!(is.len(), must.len(), "{what}: length of {name}");
+            let other = is.chunks(4096).zip(must.chunks(4096)).position(|(is, must)| is != must);
+            assert_eq!(other, None, "{what}: a page of {name} is another");
+        }
+    }
+
+    /// The same by a program that reads whole and part pages in random order, with and without O_DIRECT, before and after a fork.
+    #[track_caller]
+    fn compare_by_program(&self, seed: u64) {
+        let script = self.rig.aside().join("read.py");
+        fs::write(&script, READ).unwrap();
+        let line = format!("python3 {} {} {seed}", script.display(), self.rig.src().display());
+        self.rig.shell(&line, 120);
+    }
+
+    /// Reads until the device has pages and has served some.
+    #[track_caller]
+    fn warm(&self) -> TierRow {
+        let mut row = TierRow::default();
+        for _ in 0..20 {
+            self.compare("warming");
+            self.compare_by_program(3);
+            row = device(&self.rig.stat());
+            if row.pages > 1000 && row.hits > 0 {
+                return row;
+            }
+        }
+        panic!("the device stays cold: {row:?}");
+    }
+}
+
+/// The row of the tier on a device.
+#[track_caller]
+fn device(stat: &StatReport) -> TierRow {
+    let row = stat.cache.tiers.iter().find(|row| row.kind == TierKind::Device);
+    row.unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
+}
+
+const READ: &str = r#"
+import mmap, os, random, sys
+source, seed = sys.argv[1], int(sys.argv[2])
+child = os.fork()
+random.seed(seed + (child == 0))
+names = sorted(os.listdir(source))
+mine = {n: os.open(n, os.O_RDONLY) for n in names}
+direct = {n: os.open(n, os.O_RDONLY | os.O_DIRECT) for n in names}
+theirs = {n: os.open(os.path.join(source, n), os.O_RDONLY) for n in names}
+buffer = mmap.mmap(-1, 1 << 16)
+for _ in range(6000):
+    n = random.choice(names + ['large'] * 5)
+    pages = os.fstat(theirs[n]).st_size // 4096
+    at, skip = 4096 * random.randint(0, pages), random.choice((0, 0, 100))
+    length = random.choice((4096, 4096, 1000, 20000))
+    must = os.pread(theirs[n], length, at + skip)
+    if random.random() < 0.2:
+        view = memoryview(buffer)[random.choice((0, 1, 7)):]
+        got = os.preadv(direct[n], [view[:length]], at + skip)
+        is_ = bytes(view[:got])
+    else:
+        is_ = os.pread(mine[n], length, at + skip)
+    if is_ != must:
+        sys.exit(f'{n}: bytes from {at + skip} on are others')
+if child == 0:
+    os._exit(0)
+if os.waitpid(child, 0)[1] != 0:
+    sys.exit('the child found other bytes')
+"#;
+
+/// Changes some bytes of some files, each change within a page. Sizes stay.
+fn change(dir: &Path, rng: &mut Rng, times: u64) {
+    for _ in 0..times {
+        let (name, bytes) = *rng.pick(&FILES);
+        let at = rng.below(bytes);
+        let file = File::options().write(true).open(dir.join(name)).unwrap();
+        file.write_all_at(&rng.below(u64::MAX).to_le_bytes()[..8.min((bytes - at) as usize)], at).unwrap();
+        if rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+    }
+}
+
+#[test]
+fn device_stays_warm_when_terraced_is_killed() {
+    let rounds = amount("TERRACE_DEVICE_KILLS", 4, 40);
+    let mut rng = Rng::new(seed("device-killed"));
+    let world = World::new("device-killed", Side::Fast);
+    let warm = world.warm();
+    for round in 0..rounds {
+        let before = world.rig.terraced();
+        process::kill(before, libc::SIGKILL);
+        world.compare_by_program(round);
+        let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
+        assert!(process::wait_until(60, serves), "round {round}: {:?}", world.rig.stat());
+        let now = device(&world.rig.stat());
+        assert!(now.pages > warm.pages / 2, "round {round}: {now:?} after {warm:?}");
+        world.compare(&format!("round {round}"));
+        change(world.rig.at(), &mut rng, 20);
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, after changes"));
+        world.rig.check();
+    }
+    world.rig.umount();
+}
+
+#[test]
+fn changes_behind_a_sleeping_tier_are_seen() {
+    let rounds = amount("TERRACE_DEVICE_ROUNDS", 20, 200);
+    let mut rng = Rng::new(seed("device-behind"));
+    let world = World::new("device-behind", Side::Mount);
+    let mut warm = 0;
+    for round in 0..rounds {
+        if round > 0 {
+            world.rig.mount();
+        }
+        world.compare(&format!("round {round}"));
+        warm += u64::from(device(&world.rig.stat()).hits > 0);
+        let times = rng.below(30);
+        change(world.rig.at(), &mut rng, times);
+        if rng.chance(50) {
+            world.rig.terrace("sync", &[]).expect_success();
+            world.compare(&format!("round {round}, after changes"));
+        }
+        world.rig.check();
+        // Both ends of an instance: only what was recorded in order is believed.
+        if rng.chance(30) {
+            world.rig.kill_everything(&mut rng);
+        } else {
+            world.rig.umount();
+        }
+        if rng.chance(60) {
+            let times: Vec<_> =
+                FILES.iter().map(|(name, _)| fs::metadata(world.rig.src().join(name)).unwrap()).collect();
+            let changes = 1 + rng.below(10);
+            change(world.rig.src(), &mut rng, changes);
+            for ((name, _), was) in FILES.iter().zip(times) {
+                let file = File::options().write(true).open(world.rig.src().join(name)).unwrap();
+                file.set_modified(was.modified().unwrap()).unwrap();
+            }
+        }
+    }
+    println!("{warm} of {rounds} mounts had hits of the device");
+    assert!(warm > 0, "no mount was warm");
+}
+
+#[test]
+fn second_mount_reads_from_the_device() {
+    let world = World::new("device-warm", Side::Mount);
+    // Files that are younger than two ticks of the clock are not believed.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    world.warm();
+    world.rig.umount();
+    world.rig.mount();
+    let serves = || device(&world.rig.stat()).state == SERVING;
+    assert!(process::wait_until(60, serves), "{:?}", world.rig.stat());
+    world.compare("second mount");
+    let row = device(&world.rig.stat());
+    assert!(row.hits > 1000, "{row:?}");
+    world.rig.check();
+    world.rig.umount();
+}
+
+/// What stands on the target is checked at each read.
+#[test]
+fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
+    for how in ["garbage", "zeros", "cut"] {
+        let world = World::new(&format!("device-{how}"), Side::Fast);
+        world.warm();
+        let target = File::options().write(true).open(&world.tier).unwrap();
+        let bytes = target.metadata().unwrap().len();
+        match how {
+            "cut" => target.set_len(1 << 20).unwrap(),
+            _ => {
+                let byte = if how == "zeros" { 0 } else { 0xa5 };
+                (0..bytes >> 20).for_each(|mib| target.write_all_at(&[byte; 1 << 20], mib << 20).unwrap());
+            }
+        }
+        for round in 0..3 {
+            world.compare_by_program(round);
+            world.compare(how);
+        }
+        world.rig.check();
+        world.rig.umount();
+    }
+}
+
+#[test]
+fn memory_resized_beside_a_tier_loses_nothing() {
+    let world = World::new("device-resize", Side::Fast);
+    world.warm();
+    for (round, size) in ["48MiB", "16MiB", "24MiB", "16MiB"].into_iter().enumerate() {
+        world.rig.terrace("resize", &[size]).expect_success();
+        world.compare_by_program(round as u64);
+        world.rig.terrace("drop-caches", &[]).expect_success();
+        world.compare(size);
+        let memory = world.rig.stat().cache.memory;
+        assert!(memory.used_bytes <= memory.limit_bytes, "{memory:?}");
+        world.rig.check();
+    }
+    world.rig.umount();
+}
