@@ -5,7 +5,8 @@
 //! Environment: `TERRACE_SEED` repeats a random run, `TERRACE_SOAK=1` makes every test long
 //! (`TERRACE_SOAK_MINUTES` says how long all of them may take, 75 by default), `TERRACE_KEEP=1` keeps the
 //! directories of tests, `TERRACE_TEST_DIR` says where they are made, `TERRACE_BIN_DIR` where the product lies,
-//! `TERRACE_BUSY_TIER=1` keeps the compressed tier of every mount busy (`busy`), `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
+//! `TERRACE_BUSY_TIER=1` keeps the compressed tier of every mount busy, `TERRACE_DEVICE_TIER=1` one on a device (`busy`),
+//! `TERRACE_REQUIRE_ROOT=1` makes it an error to leave tests out for want of root.
 
 pub mod busy;
 pub mod compare;

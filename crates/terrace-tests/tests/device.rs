@@ -2,11 +2,12 @@
 //! compared with the source.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
-use terrace_tests::rig::{Rig, Side, TestDir};
+use terrace_tests::rig::{Rig, Side, SmallDisk, TestDir};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, process};
 
@@ -31,6 +32,11 @@ impl World {
     fn new(test: &str, side: Side) -> World {
         let dir = TestDir::new(&format!("{test}-tier"));
         let tier = dir.path().join("tier");
+        World::on(test, side, tier, dir)
+    }
+
+    /// The same with a tier elsewhere.
+    fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> World {
         let named = format!("{}:64MiB", tier.display());
         let rig = Rig::with(test, side, &["--memory", "16MiB", "--tier", &named]);
         let mut rng = Rng::new(1);
@@ -248,5 +254,82 @@ fn memory_resized_beside_a_tier_loses_nothing() {
         assert!(memory.used_bytes <= memory.limit_bytes, "{memory:?}");
         world.rig.check();
     }
+    world.rig.umount();
+}
+
+/// A program that may only read gets device pages through the preload path, too.
+#[test]
+fn reader_without_rights_gets_pages_of_the_device() {
+    if !terrace_tests::is_root() {
+        return;
+    }
+    let world = World::new("device-reader", Side::Fast);
+    world.warm();
+    let script = world.rig.aside().join("read.py");
+    let before = device(&world.rig.stat()).hits;
+    for seed in 0..3 {
+        let mut command = world.rig.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]);
+        command.arg(&script).arg(world.rig.src()).arg(seed.to_string());
+        process::run(&mut command, 120).expect_success();
+    }
+    assert!(device(&world.rig.stat()).hits > before, "{:?}", world.rig.stat());
+    world.rig.check();
+    world.rig.umount();
+}
+
+/// Files whose pages are on the device are cut, renamed over each other, linked, removed and made again.
+#[test]
+fn names_and_sizes_change_while_pages_are_on_the_device() {
+    let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
+    let mut rng = Rng::new(seed("device-names"));
+    let world = World::new("device-names", Side::Fast);
+    let at = |name: &str| world.rig.at().join(name);
+    for round in 0..rounds {
+        world.warm();
+        let file = File::options().write(true).open(at("large")).unwrap();
+        let end = rng.below(FILES[0].1);
+        file.set_len(end).unwrap();
+        file.set_len(FILES[0].1).unwrap();
+        drop(file);
+        fs::hard_link(at("middle"), at("second")).unwrap();
+        change(world.rig.at(), &mut rng, 10);
+        fs::rename(at("second"), at("small")).unwrap();
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, renamed"));
+        world.compare_by_program(round);
+        fs::remove_file(at("odd")).unwrap();
+        fs::write(at("odd"), vec![round as u8; FILES[3].1 as usize]).unwrap();
+        fs::remove_file(at("small")).unwrap();
+        fs::copy(at("odd"), at("small")).unwrap();
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, made again"));
+        world.rig.check();
+        // Every second time the next round begins with what a restart finds.
+        if round % 2 == 0 {
+            world.rig.umount();
+            world.rig.mount();
+            world.compare(&format!("round {round}, mounted again"));
+        }
+    }
+    world.rig.umount();
+}
+
+/// A tier must fit where it is made; a file system that is full later does not matter to it.
+#[test]
+fn full_file_system_of_a_tier_leaves_reads_right() {
+    let Some(disk) = SmallDisk::new("device-full", 96) else { return };
+    let tier = disk.path().join("tier");
+    let world = World::on("device-full", Side::Fast, tier, TestDir::new("device-full"));
+    let filler = File::create(disk.path().join("filler")).unwrap();
+    let mib = vec![1; 1 << 20];
+    while (&filler).write_all(&mib).is_ok() {}
+    let row = device(&world.rig.stat());
+    for round in 0..4 {
+        world.compare_by_program(round);
+        world.compare("full");
+    }
+    println!("{row:?}, then {:?}", device(&world.rig.stat()));
+    world.rig.check();
     world.rig.umount();
 }
