@@ -148,7 +148,7 @@ fn show_and_list_tell_whose_a_tier_is() {
     let page = tier(&["show", &path]).fine().out;
     assert!(page.starts_with(&format!("{path}   tier of {}\n", stage.src.display())), "{page}");
     // The mount of `run` covers the source.
-    let show = format!("{} tier show {path}", env!("CARGO_BIN_EXE_terrace"));
+    let show = format!("'{}' tier show '{path}'", env!("CARGO_BIN_EXE_terrace"));
     let page = run(&stage, &path, &[], &show).fine().out;
     assert!(page.contains("source       is there\n") && page.contains("in use by"), "{page}");
     fs::rename(&stage.src, stage.file("away")).unwrap();
