@@ -140,10 +140,10 @@ fn unreadable_pages_go_to_the_mount_path() {
         publish(w.index.entry(w.place(1)), Entry::compressed(Handle(handle), w.index.tick()));
         assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::MountPath { done: 0 }, "handle {handle:#x}");
     }
-    // What is on a device no client can read.
+    // What is on a device is read there, as a miss is read from the source.
     for slot in [DeviceSlot::new(0, 0), DeviceSlot::new(DeviceSlot::REGIONS_MAX - 1, 4095)] {
         publish(w.index.entry(w.place(1)), Entry::device(slot, w.index.tick()));
-        assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::MountPath { done: 0 }, "{slot:?}");
+        assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::Miss { done: 0 }, "{slot:?}");
     }
     for class in 0..=u8::MAX {
         w.rig.seg.zclass(0).store(class, Ordering::Relaxed);
