@@ -134,10 +134,6 @@ pub struct DeviceConfig {
     pub regions: u32,
     /// Identity of the tier: batches with another one are left over from an earlier format.
     pub tier_id: [u8; 16],
-    /// Whether its last user closed it in order.
-    pub clean: bool,
-    /// Whether it was just formatted, so that there is nothing to scan.
-    pub fresh: bool,
     /// Bytes that may be written a day; None: as many as pay.
     pub write_budget: Option<u64>,
     /// Bytes that the device's vendor warrants to be written in all (TBW); None: not known.

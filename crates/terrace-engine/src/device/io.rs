@@ -25,11 +25,9 @@ pub(crate) struct DeviceIo {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub superblock: Superblock,
-    /// The region being filled, or filled last, and pages of its batches so far.
+    /// The region being filled, or filled last, and pages of its batches so far (0: this run has written nothing).
     pub filling: Filling,
     pub pages: u32,
-    /// Nothing was written in this filling yet.
-    pub untouched: bool,
     /// Room for a batch.
     pub buf: AlignedBuf,
 }
@@ -55,8 +53,7 @@ impl DeviceIo {
         }
         // The scan tells the first one.
         let filling = Filling { lap: 1, before: None };
-        let writer =
-            Writer { superblock: found, filling, pages: 0, untouched: true, buf: AlignedBuf::default() };
+        let writer = Writer { superblock: found, filling, pages: 0, buf: AlignedBuf::default() };
         let device =
             DeviceIo { medium, table, id: TierId(config.tier_id), geometry, writer: Mutex::new(writer) };
         Ok(device)

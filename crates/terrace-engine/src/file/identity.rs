@@ -3,6 +3,7 @@
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::io;
 use std::os::fd::AsFd;
+use terrace_policy::mix;
 
 /// Youngest change that is sure to have another time than one that comes now: the kernel's clock for files ticks each 10 ms at the
 /// longest. (The same rule as git's for entries that are "racily clean".)
@@ -44,15 +45,10 @@ impl Identity {
     }
 }
 
-/// A digest of some words, the same for ever; never 0. The finalizer of splitmix64 after each word.
-pub fn digest(words: &[u64]) -> u64 {
-    let mixed = words.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |sum, word| {
-        let x = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    });
-    mixed.max(1)
+/// A digest of some words, the same for ever; never 0.
+fn digest(words: &[u64]) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    words.iter().fold(GOLDEN, |sum, word| mix((sum ^ word).wrapping_mul(GOLDEN))).max(1)
 }
 
 #[cfg(test)]

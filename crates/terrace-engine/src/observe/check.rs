@@ -7,7 +7,7 @@ use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
-use terrace_shm::{Below, DeviceSlot, Entry, State};
+use terrace_shm::{DeviceSlot, Entry, State};
 
 /// A resident page as the index has it.
 struct Found {
@@ -48,12 +48,7 @@ struct Slots(Vec<DeviceSlot>);
 impl Slots {
     fn note(&mut self, state: &CacheState, place: Place, e: Entry) {
         let Some(device) = &state.device else { return };
-        self.0.extend(match (e.frame(), e.below()) {
-            (Some(frame), _) => device.copy_of(frame),
-            (_, Some(Below::Device(slot))) => Some(slot),
-            (_, Some(Below::Compressed(_))) => device.copy_below(place),
-            _ => None,
-        });
+        self.0.extend(device.slot_of(place, e));
     }
     /// Each slot is named once, and the log counts those that are.
     fn check(mut self, state: &CacheState, bad: &mut Vec<String>) {

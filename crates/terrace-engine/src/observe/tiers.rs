@@ -116,8 +116,6 @@ mod tests {
             region_bytes: 16 << 20,
             regions: 63,
             tier_id: [7; 16],
-            clean: true,
-            fresh: false,
             write_budget: None,
             rated_writes: Some(600_000_000_000_000),
             read_ns: None,

@@ -1,7 +1,6 @@
 //! Pages from the source into frames.
 
 use crate::context::Context;
-use crate::device::format;
 use crate::device::io::DeviceIo;
 use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
@@ -10,7 +9,7 @@ use crate::io::{IoVec, ReadOp};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use terrace_shm::device_table::check_of;
+use terrace_shm::device_table::check_of_page;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -80,7 +79,7 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> Vec<bool>
 fn is_intact(cx: &Context, device: &DeviceIo, slot: DeviceSlot, frame: u32) -> bool {
     // SAFETY: the frame is claimed by this thread; in bounds of the frame.
     let content = unsafe { std::slice::from_raw_parts(cx.handles.segment.frame(frame), PAGE_SIZE) };
-    let check = check_of(format::crc(content));
+    let check = check_of_page(content);
     device.table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
 }
 

@@ -12,7 +12,10 @@ use std::sync::atomic::Ordering;
 /// # Errors
 /// ENFILE if the object table has no room near the object's hash.
 pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> io::Result<ObjectRef> {
-    if let Some(o) = cx.lookup_object(id) {
+    // With a device a look at the file comes first, which is no use if it is published.
+    if cx.device.is_some()
+        && let Some(o) = cx.lookup_object(id)
+    {
         return Ok(o);
     }
     let source = SourceFile::new(path_fd);

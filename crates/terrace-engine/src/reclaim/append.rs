@@ -127,7 +127,7 @@ fn plan(
 ) -> Option<Planned> {
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
-    let device = state.device.as_mut().filter(|device| device.status == Status::Serving)?;
+    let device = state.device.as_mut().filter(|device| device.is_serving())?;
     let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
     others.extend(identities);
     let room = device.log.room(LEAST.min(crcs.len() as u32 + KEY_PAGES_MAX));
@@ -157,10 +157,10 @@ fn plan(
 
 /// The log goes on in another region.
 fn open(writer: &mut Writer) {
-    if !writer.untouched {
+    // The first filling of a run is the one that the scan told.
+    if writer.pages > 0 {
         writer.filling = writer.filling.next(writer.pages);
     }
-    writer.untouched = false;
 }
 
 /// The lap of the oldest region that counts.

@@ -45,6 +45,7 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     rest.iter().for_each(|page| state.stay(page));
 }
 
-fn content(cx: &Context, page: &DemoteCandidate) -> Content {
+/// A page in its frame, to be written.
+pub(crate) fn content(cx: &Context, page: &DemoteCandidate) -> Content {
     Content { object: page.object, page: page.page, from: cx.handles.segment.frame(page.frame) }
 }

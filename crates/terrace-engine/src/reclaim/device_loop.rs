@@ -11,7 +11,7 @@ use crate::state::device::{Device, Parked, Restored};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use terrace_policy::device::log::Log;
 
 /// How often identities are recorded, and tombstones written that wait for no other write.
@@ -38,8 +38,9 @@ pub(crate) fn device_loop(cx: &Context) {
     }
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// Seconds since 1970.
+fn now(cx: &Context) -> u64 {
+    cx.clock.wall_ns().max(0) as u64 / 1_000_000_000
 }
 
 /// Finds out what the device holds, and begins to write to it.
@@ -48,7 +49,7 @@ fn open(cx: &Context) -> io::Result<()> {
     let mut writer = device.writer.lock();
     let began = Instant::now();
     let scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
-    superblock::begin(&*device.medium, &mut writer.superblock, now())?;
+    superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
     writer.filling = scanned.next;
     let restored = restore(device.geometry.regions(), device.geometry.region_pages(), scanned);
     let pages: usize = restored.parked.values().map(|parked| parked.pages.len()).sum();
@@ -139,7 +140,7 @@ pub(crate) fn close(cx: &Context) {
     let mut writer = device.writer.lock();
     // Nothing is written behind the clean superblock.
     let ended = cx.state.lock().device.as_mut().is_some_and(Device::end);
-    if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now()) {
+    if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
         append::give_up(cx, &e);
     }
 }

@@ -48,8 +48,6 @@ fn device_config(target: &File) -> DeviceConfig {
         region_bytes: geometry.region_bytes().into(),
         regions: geometry.regions(),
         tier_id: found.id.0,
-        clean: found.clean,
-        fresh: false,
         write_budget: None,
         rated_writes: None,
         read_ns: None,

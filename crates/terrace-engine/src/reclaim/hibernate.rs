@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::reclaim::append::{self, CONTENT_MAX, Content};
-use crate::reclaim::regions;
+use crate::reclaim::{demote, regions};
 use crate::state::State;
 use crate::state::device::DemoteCandidate;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(crate) fn hibernate(cx: &Context) {
         let frames = cx.state.lock().frames.populated();
         let mut next = 0;
         while next < frames && began.elapsed() < TIME_MAX {
-            let pages = cx.state.lock().without_copy(&mut next, CONTENT_MAX, reused);
+            let pages = cx.state.lock().unwritten(&mut next, CONTENT_MAX, reused);
             if !pages.is_empty() && !write(cx, &pages) {
                 return;
             }
@@ -32,12 +32,7 @@ pub(crate) fn hibernate(cx: &Context) {
 fn write(cx: &Context, pages: &[DemoteCandidate]) -> bool {
     regions::reclaim_due(cx);
     let Some(device) = &cx.device else { return false };
-    let from = |page: &DemoteCandidate| Content {
-        object: page.object,
-        page: page.page,
-        from: cx.handles.segment.frame(page.frame),
-    };
-    let content: Vec<Content> = pages.iter().map(from).collect();
+    let content: Vec<Content> = pages.iter().map(|page| demote::content(cx, page)).collect();
     let mut writer = device.writer.lock();
     let is_still = |state: &State, i: usize| state.is_still(&pages[i]);
     let Some(batch) = append::append(cx, &mut writer, &content, &[], is_still) else { return false };

@@ -29,7 +29,7 @@ use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
-use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
+use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
 
 /// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
 pub(crate) const REINSERT_AT: u8 = 2;
@@ -220,14 +220,14 @@ impl Device {
         let before = self.budget_at.replace(now_ns).unwrap_or(now_ns);
         self.budget.pass(now_ns.saturating_sub(before));
         let saved = self.source_ns as i64 - self.device_ns as i64;
-        self.status == Status::Serving
+        self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
             && self.benefit.pays(saved, WRITE_NS)
             && self.budget.spend(1)
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
     pub(crate) fn admits_again(&mut self, slot: DeviceSlot) -> bool {
-        self.hits_of(slot) >= REINSERT_AT && self.status == Status::Serving && self.budget.spend(1)
+        self.hits_of(slot) >= REINSERT_AT && self.is_serving() && self.budget.spend(1)
     }
     /// The source or the device was read: `pages` pages in `ns`.
     pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
@@ -311,6 +311,16 @@ impl Device {
         let slot = self.copies_below.remove(&place.0);
         trim(&mut self.copies_below);
         slot
+    }
+
+    /// The slot that holds the page of an entry: alone, or as a copy.
+    pub(crate) fn slot_of(&self, place: Place, entry: Entry) -> Option<DeviceSlot> {
+        match (entry.frame(), entry.below()) {
+            (Some(frame), _) => self.copy_of(frame),
+            (_, Some(Below::Device(slot))) => Some(slot),
+            (_, Some(Below::Compressed(_))) => self.copy_below(place),
+            (None, None) => None,
+        }
     }
 
     // ---- ends ----------------------------------------------------------------------------------------------------

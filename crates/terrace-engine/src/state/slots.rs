@@ -106,20 +106,24 @@ impl State {
 impl State {
     /// Whether a page that the policy gives up is to be written to the device before. It goes back to the policy until it is.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
-        let (frame, shadow) = (v.slot, v.shadow);
-        let flags = self.pages.flags(frame);
-        let reused = flags.load(Ordering::Relaxed) & REUSED != 0;
-        let device = self.device.as_mut().filter(|device| device.copy_of(frame).is_none())?;
-        let (slot, page) = self.pages.index.whose(place);
-        let object = self.objects.in_slot(slot)?.id();
-        // Entries of the tier name pages by 32 bits.
-        if u32::try_from(page).is_err() || !device.admits(reused, now_ns) {
+        let page = DemoteCandidate { shadow: v.shadow, ..self.without_copy(v.slot, place)? };
+        let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
+        if !self.device.as_mut()?.admits(reused, now_ns) {
             return None;
         }
-        self.lru.policy.restore(frame);
-        flags.fetch_or(LEAVING, Ordering::Relaxed);
+        self.lru.policy.restore(v.slot);
+        self.pages.flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
+        Some(page)
+    }
+    /// A page in a frame that the device lacks and could hold.
+    fn without_copy(&self, frame: u32, place: Place) -> Option<DemoteCandidate> {
+        let lacks = self.device.as_ref()?.copy_of(frame).is_none();
+        let (slot, page) = self.pages.index.whose(place);
+        let object = self.objects.in_slot(slot)?.id();
         let entry = self.pages.index.get(place);
-        Some(DemoteCandidate { place, frame, entry, object, page, shadow })
+        // Slots of files that are not published name pages by 32 bits.
+        let named = lacks && u32::try_from(page).is_ok();
+        named.then_some(DemoteCandidate { place, frame, entry, object, page, shadow: None })
     }
     /// A page whose copy was just written leaves its frame, unless it was put aside for something else meanwhile.
     fn leave_with_copy(&mut self, page: &DemoteCandidate, leaving: &mut Leaving) {
@@ -156,16 +160,9 @@ impl State {
         crc: u32,
         leaving: &mut Leaving,
     ) {
-        let still = self.is_still(page);
-        let Some(device) = &mut self.device else { return };
-        if still {
-            device.fill(slot, crc);
-            device.set_copy(page.frame, slot);
-            device.note_page_of(page.object);
-            device.events.demoted += 1;
+        if self.keep_copy(page, slot, crc) {
             self.leave_with_copy(page, leaving);
         } else {
-            device.bury(page.object, page.page, page.page);
             self.stay(page);
         }
     }
@@ -178,45 +175,34 @@ impl State {
         self.device.as_ref().map_or(0, |device| device.bytes(self.frames.populated()))
     }
     /// Frames from `next` on that hold clean pages without a copy, used more than once or not: at most `most`, and `next` is behind them.
-    pub(crate) fn without_copy(&mut self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
+    pub(crate) fn unwritten(&self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
         let mut found = Vec::new();
         while *next < self.frames.populated() && found.len() < most {
-            found.extend(self.candidate(*next, reused));
+            found.extend(self.clean_page(*next, reused));
             *next += 1;
         }
         found
     }
-    fn candidate(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
-        let place = self.pages.place_of(frame)?;
-        let entry = self.pages.index.get(place);
+    fn clean_page(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
+        let page = self.without_copy(frame, self.pages.place_of(frame)?)?;
         let flags = self.pages.flags(frame).load(Ordering::Relaxed);
         let used_again = flags & REUSED != 0 || self.lru.touches().peek(frame) > 1;
-        let clean = entry.state() == EntryState::Present && flags & HELD == 0;
-        let lacks = self.device.as_ref()?.copy_of(frame).is_none();
-        let (slot, page) = self.pages.index.whose(place);
-        let object = self.objects.in_slot(slot)?.id();
-        let named = u32::try_from(page).is_ok();
-        (clean && lacks && named && used_again == reused).then_some(DemoteCandidate {
-            place,
-            frame,
-            entry,
-            object,
-            page,
-            shadow: None,
-        })
+        let clean = page.entry.state() == EntryState::Present && flags & HELD == 0;
+        (clean && used_again == reused).then_some(page)
     }
-    /// The page was written to `slot`, and stays where it is.
-    pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) {
+    /// The page was written to `slot`: that is its copy. False: the page was changed meanwhile.
+    pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) -> bool {
         let still = self.is_still(page);
-        let Some(device) = &mut self.device else { return };
-        if !still {
+        let Some(device) = &mut self.device else { return false };
+        if still {
+            device.fill(slot, crc);
+            device.set_copy(page.frame, slot);
+            device.note_page_of(page.object);
+            device.events.demoted += 1;
+        } else {
             device.bury(page.object, page.page, page.page);
-            return;
         }
-        device.fill(slot, crc);
-        device.set_copy(page.frame, slot);
-        device.note_page_of(page.object);
-        device.events.demoted += 1;
+        still
     }
     /// Names a slot that holds a page of a published file, as it is in the source.
     pub(crate) fn name_slot(&mut self, o: &Object, page: u64, slot: DeviceSlot) {
@@ -301,12 +287,7 @@ impl State {
         for (page, place) in places {
             let entry = self.pages.index.get(place);
             let Some(device) = &mut self.device else { return };
-            let named = match (entry.frame(), entry.below()) {
-                (Some(frame), _) => device.copy_of(frame),
-                (_, Some(Below::Device(slot))) => Some(slot),
-                (_, Some(Below::Compressed(_))) => device.copy_below(place),
-                _ => None,
-            };
+            let named = device.slot_of(place, entry);
             if named.is_some() && device.parked_at(o.id(), page) == named {
                 device.forget_parked(o.id(), page);
                 device.note_page_of(o.id());
@@ -352,13 +333,11 @@ impl State {
             return Named::No;
         };
         let entry = self.pages.index.get(place);
-        match (entry.frame(), entry.below()) {
-            (Some(frame), _) if device.copy_of(frame) == Some(slot) => Named::Frame(frame),
-            (_, Some(Below::Device(now))) if now == slot => Named::Entry(place),
-            (_, Some(Below::Compressed(_))) if device.copy_below(place) == Some(slot) => {
-                Named::Compressed(place)
-            }
-            _ => Named::No,
+        match entry.frame() {
+            _ if device.slot_of(place, entry) != Some(slot) => Named::No,
+            Some(frame) => Named::Frame(frame),
+            None if entry.handle().is_some() => Named::Compressed(place),
+            None => Named::Entry(place),
         }
     }
     /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget. One that is
@@ -434,14 +413,8 @@ impl State {
         let device = self.device.as_ref().expect("something of it is live");
         for o in self.objects.values() {
             self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
-                let entry = self.pages.index.get(place);
-                let copy = match (entry.frame(), entry.below()) {
-                    (Some(frame), _) => device.copy_of(frame),
-                    (_, Some(Below::Device(slot))) => Some(slot),
-                    (_, Some(Below::Compressed(_))) => device.copy_below(place),
-                    _ => None,
-                };
-                left.extend(copy.map(|slot| (slot, o.id(), page)));
+                let slot = device.slot_of(place, self.pages.index.get(place));
+                left.extend(slot.map(|slot| (slot, o.id(), page)));
             });
         }
         left.extend(device.all_parked());

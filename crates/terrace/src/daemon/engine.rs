@@ -99,8 +99,6 @@ fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
         region_bytes: geometry.region_bytes().into(),
         regions: geometry.regions(),
         tier_id: superblock.id.0,
-        clean: superblock.clean,
-        fresh: target.fresh,
         write_budget: config.write_budget.map(|size| size.0),
         rated_writes: config.rated_writes.map(|size| size.0),
         read_ns: tier.device_read.map(|read| read.as_nanos() as u64),
