@@ -116,15 +116,8 @@ pub fn configure() {
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as std::ffi::c_char;
     }
-    let page = sys::map_anonymous(VOLATILE_BYTES);
-    // SAFETY: a page of ours; the address is written before DEV makes anybody look at it.
-    unsafe {
-        if page.is_null() || !sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) {
-            return;
-        }
-        (*ADDRESS.0.get()).write(address);
-    }
-    VOLATILE.store(page.cast(), Ordering::Release);
+    // SAFETY: written before DEV makes anybody look at it.
+    unsafe { (*ADDRESS.0.get()).write(address) };
     DEV.store(dev, Ordering::Release);
 }
 
@@ -159,7 +152,7 @@ pub fn turn_off() {
         OFF.store(true, Ordering::SeqCst);
         table::forget_range(0, u32::MAX);
         if !local().vforked()
-            && let Some(held) = volatile().and_then(Held::try_take)
+            && let Some(held) = known().and_then(Held::try_take)
         {
             hang_up(held.0);
         }
@@ -198,20 +191,42 @@ pub fn world() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
-fn volatile() -> Option<&'static Volatile> {
+/// The page, if this process (or one that it was forked from) ever asked the daemon anything.
+#[inline]
+fn known() -> Option<&'static Volatile> {
     // SAFETY: null or our page, which is never unmapped; all of it atomics and cells guarded by the lock.
     unsafe { VOLATILE.load(Ordering::Acquire).as_ref() }
 }
 
+/// The page, made if need be: most programs need none.
+fn volatile() -> Option<&'static Volatile> {
+    if known().is_none() && told_dev().is_some() {
+        let page = sys::map_anonymous(VOLATILE_BYTES);
+        // SAFETY: a page of ours, which is published once it is as it should be.
+        if page.is_null() || !unsafe { sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) } {
+            return None;
+        }
+        // A page too many, of a thread that was as quick, stays untouched.
+        let _ = VOLATILE.compare_exchange(
+            std::ptr::null_mut(),
+            page.cast(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+    known()
+}
+
 /// True if the daemon knows this process.
+#[inline]
 pub fn is_registered() -> bool {
-    volatile().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
+    known().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
 }
 
 /// The ring of this process, if it is registered.
 #[inline]
 pub fn ring() -> Option<&'static Ring> {
-    let v = volatile()?;
+    let v = known()?;
     let i = (v.ring.load(Ordering::Acquire) as usize).checked_sub(1)?;
     // SAFETY: a ring is written before its number is published, and never changed or unmapped after.
     Some(unsafe { (*RINGS[i].ring.0.get()).assume_init_ref() })
@@ -351,7 +366,7 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
 /// Wakes the daemon. Over the socket, whose inode is its alone: a number that the program took from us and gave to an
 /// eventfd of its own could not be told from an eventfd of ours.
 pub fn ring_bell() {
-    if let Some(fd) = volatile().and_then(|v| v.socket.get()) {
+    if let Some(fd) = known().and_then(|v| v.socket.get()) {
         let bell = Request { op: proto::RING, version: LAYOUT_VERSION };
         let (bytes, flags) = (bell.as_bytes(), (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize);
         // SAFETY: reads the message on this frame.
