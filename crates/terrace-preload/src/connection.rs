@@ -5,7 +5,7 @@
 //! | as long as the process, and in its forks | statics | mappings of segment and touch table, configuration |
 //! | in one process only | a page that fork wipes | socket, ring, the lock |
 //!
-//! Registered lazily: a process that touches no file of the mount never connects. Losing the daemon costs the socket;
+//! Registered lazily: a process that opens no large file of the mount, and changes none, never connects. Losing the daemon costs the socket;
 //! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
 //! path: whoever finds it taken uses the mount path.
 //!
@@ -74,6 +74,8 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
 /// st_dev of the mount; 0: the library is inert.
 static DEV: AtomicU64 = AtomicU64::new(0);
+/// See [`large_file`].
+static LARGE_FILE: AtomicU64 = AtomicU64::new(1 << 20);
 /// Nothing is classified and no read served any more.
 static OFF: AtomicBool = AtomicBool::new(false);
 /// Not even announcements: the program may be killed for a system call that it did not make itself.
@@ -115,6 +117,11 @@ pub fn configure() {
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as std::ffi::c_char;
+    }
+    if let Some(large) =
+        variable(c"TERRACE_LARGE_FILE").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok())
+    {
+        LARGE_FILE.store(large, Ordering::Relaxed);
     }
     // SAFETY: written before DEV makes anybody look at it.
     unsafe { (*ADDRESS.0.get()).write(address) };
@@ -191,6 +198,11 @@ pub fn world() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
+/// Size from which a file makes the process that opens it a client, bytes (`TERRACE_LARGE_FILE`).
+pub fn large_file() -> u64 {
+    LARGE_FILE.load(Ordering::Relaxed)
+}
+
 /// The page, if this process (or one that it was forked from) ever asked the daemon anything.
 #[inline]
 fn known() -> Option<&'static Volatile> {
@@ -207,12 +219,8 @@ fn volatile() -> Option<&'static Volatile> {
             return None;
         }
         // A page too many, of a thread that was as quick, stays untouched.
-        let _ = VOLATILE.compare_exchange(
-            std::ptr::null_mut(),
-            page.cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _ =
+            VOLATILE.compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire);
     }
     known()
 }

@@ -196,7 +196,9 @@ impl Object {
         let at = self.base + symbol.st_value as usize;
         if symbol.st_info & 0xf == STT_GNU_IFUNC {
             // SAFETY: the symbol is a function that tells the address.
-            return Some(unsafe { std::mem::transmute::<usize, extern "C" fn() -> *const c_void>(at)() } as usize);
+            return Some(
+                unsafe { std::mem::transmute::<usize, extern "C" fn() -> *const c_void>(at)() } as usize
+            );
         }
         Some(at)
     }
