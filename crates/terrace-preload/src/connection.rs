@@ -5,7 +5,7 @@
 //! | as long as the process, and in its forks | statics | mappings of segment and touch table, configuration |
 //! | in one process only | a page that fork wipes | socket, ring, the lock |
 //!
-//! Registered lazily: a process that touches no file of the mount never connects. Losing the daemon costs the socket;
+//! Registered lazily: a process that opens no large file of the mount, and changes none, never connects. Losing the daemon costs the socket;
 //! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
 //! path: whoever finds it taken uses the mount path.
 //!
@@ -74,6 +74,8 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
 /// st_dev of the mount; 0: the library is inert.
 static DEV: AtomicU64 = AtomicU64::new(0);
+/// See [`large_file`].
+static LARGE_FILE: AtomicU64 = AtomicU64::new(1 << 20);
 /// Nothing is classified and no read served any more.
 static OFF: AtomicBool = AtomicBool::new(false);
 /// Not even announcements: the program may be killed for a system call that it did not make itself.
@@ -116,15 +118,13 @@ pub fn configure() {
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as std::ffi::c_char;
     }
-    let page = sys::map_anonymous(VOLATILE_BYTES);
-    // SAFETY: a page of ours; the address is written before DEV makes anybody look at it.
-    unsafe {
-        if page.is_null() || !sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) {
-            return;
-        }
-        (*ADDRESS.0.get()).write(address);
+    if let Some(large) =
+        variable(c"TERRACE_LARGE_FILE").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok())
+    {
+        LARGE_FILE.store(large, Ordering::Relaxed);
     }
-    VOLATILE.store(page.cast(), Ordering::Release);
+    // SAFETY: written before DEV makes anybody look at it.
+    unsafe { (*ADDRESS.0.get()).write(address) };
     DEV.store(dev, Ordering::Release);
 }
 
@@ -159,7 +159,7 @@ pub fn turn_off() {
         OFF.store(true, Ordering::SeqCst);
         table::forget_range(0, u32::MAX);
         if !local().vforked()
-            && let Some(held) = volatile().and_then(Held::try_take)
+            && let Some(held) = known().and_then(Held::try_take)
         {
             hang_up(held.0);
         }
@@ -198,20 +198,43 @@ pub fn world() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
-fn volatile() -> Option<&'static Volatile> {
+/// Size from which a file makes the process that opens it a client, bytes (`TERRACE_LARGE_FILE`).
+pub fn large_file() -> u64 {
+    LARGE_FILE.load(Ordering::Relaxed)
+}
+
+/// The page, if this process (or one that it was forked from) ever asked the daemon anything.
+#[inline]
+fn known() -> Option<&'static Volatile> {
     // SAFETY: null or our page, which is never unmapped; all of it atomics and cells guarded by the lock.
     unsafe { VOLATILE.load(Ordering::Acquire).as_ref() }
 }
 
+/// The page, made if need be: most programs need none.
+fn volatile() -> Option<&'static Volatile> {
+    if known().is_none() && told_dev().is_some() {
+        let page = sys::map_anonymous(VOLATILE_BYTES);
+        // SAFETY: a page of ours, which is published once it is as it should be.
+        if page.is_null() || !unsafe { sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) } {
+            return None;
+        }
+        // A page too many, of a thread that was as quick, stays untouched.
+        let _ =
+            VOLATILE.compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire);
+    }
+    known()
+}
+
 /// True if the daemon knows this process.
+#[inline]
 pub fn is_registered() -> bool {
-    volatile().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
+    known().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
 }
 
 /// The ring of this process, if it is registered.
 #[inline]
 pub fn ring() -> Option<&'static Ring> {
-    let v = volatile()?;
+    let v = known()?;
     let i = (v.ring.load(Ordering::Acquire) as usize).checked_sub(1)?;
     // SAFETY: a ring is written before its number is published, and never changed or unmapped after.
     Some(unsafe { (*RINGS[i].ring.0.get()).assume_init_ref() })
@@ -351,7 +374,7 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
 /// Wakes the daemon. Over the socket, whose inode is its alone: a number that the program took from us and gave to an
 /// eventfd of its own could not be told from an eventfd of ours.
 pub fn ring_bell() {
-    if let Some(fd) = volatile().and_then(|v| v.socket.get()) {
+    if let Some(fd) = known().and_then(|v| v.socket.get()) {
         let bell = Request { op: proto::RING, version: LAYOUT_VERSION };
         let (bytes, flags) = (bell.as_bytes(), (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize);
         // SAFETY: reads the message on this frame.

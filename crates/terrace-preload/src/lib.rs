@@ -7,7 +7,8 @@
 //! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
-//! | [`next`], [`sys`], [`local`] | the real functions, raw system calls, thread-local state |
+//! | [`next`], [`symbols`], [`sys`], [`local`] | the real functions, how they are found, raw system calls, thread-local state |
+//! | [`unwind`] | the unwinder, loaded when it is needed |
 //!
 //! It may only be faster than the mount path, never different. So whatever is odd goes to the real call: unusual flags,
 //! arguments that the kernel would refuse, a position that somebody else may move, a daemon that does not answer. It
@@ -30,8 +31,10 @@ mod miss;
 mod next;
 mod read;
 mod source;
+mod symbols;
 mod sys;
 mod table;
+mod unwind;
 
 /// Before this has run, every hook is the kernel's call and nothing else.
 extern "C" fn start() {
@@ -42,7 +45,7 @@ extern "C" fn start() {
         let before = *errno;
         // A bug of ours is the connection's end and not the program's: no word of it on the program's stderr.
         std::panic::set_hook(Box::new(|_| ()));
-        hooks::resolve();
+        next::start();
         connection::configure();
         if connection::mount_dev().is_some() {
             hooks::watch_forks();

@@ -1,16 +1,16 @@
 //! The functions behind our hooks: the next definition in the program's search order, which may be another interposer.
 //!
-//! Looked up once, in .init_array. Whatever is called before that (other libraries' constructors, an allocator's start)
-//! goes to the kernel directly, as if we were not there.
+//! Each is looked up at its first call (docs/design/preload.md). What is called before the library has started (other
+//! libraries' constructors, an allocator's start) goes to the kernel directly, as if we were not there.
 
-use crate::sys;
+use crate::{symbols, sys};
 use libc::{
     FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
 };
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Defines for each function an atomic pointer, and a call through it. "C-unwind": these are cancellation points, and
 /// glibc cancels a thread by unwinding it.
@@ -25,7 +25,10 @@ macro_rules! next {
             #[inline]
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $t),*) -> $r {
-                let p = pointer::$name.load(Ordering::Relaxed);
+                let mut p = pointer::$name.load(Ordering::Relaxed);
+                if p == 0 {
+                    p = find(concat!(stringify!($name), "\0"), &pointer::$name);
+                }
                 if p == 0 {
                     // SAFETY: the program's own arguments.
                     #[allow(clippy::redundant_closure_call, unused_unsafe)]
@@ -35,25 +38,35 @@ macro_rules! next {
                 unsafe { transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)($($arg),*) }
             }
         )*
-        /// Looks all of them up.
-        pub fn resolve() {
-            $(find(concat!(stringify!($name), "\0"), &pointer::$name);)*
-        }
     };
 }
 
-fn find(name: &str, to: &AtomicUsize) {
-    let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL");
-    // SAFETY: dlsym of a C string.
-    let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    to.store(p as usize, Ordering::Relaxed);
+/// The library has started.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// From here on functions are looked up.
+pub fn start() {
+    STARTED.store(true, Ordering::Relaxed);
 }
 
-/// Streams and io_uring exist in libraries alone: what was not there when we started, or was asked for before, is looked up
-/// now.
-fn found(pointer: &AtomicUsize) -> bool {
-    resolve();
-    pointer.load(Ordering::Relaxed) != 0
+/// Looks a function up. 0: it is not there, or not yet.
+#[cold]
+#[inline(never)]
+fn find(name: &str, to: &AtomicUsize) -> usize {
+    if !STARTED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL");
+    let p = symbols::next(name).unwrap_or(0);
+    to.store(p, Ordering::Relaxed);
+    p
+}
+
+/// Streams and io_uring exist in libraries alone: what was asked for before we started, or is not in a library of the
+/// program's start, is looked up now.
+fn found(name: &CStr, to: &AtomicUsize) -> bool {
+    to.store(symbols::by_loader(name).unwrap_or(0), Ordering::Relaxed);
+    to.load(Ordering::Relaxed) != 0
 }
 
 /// A raw system call with libc's way of telling errors.
@@ -90,9 +103,9 @@ next! {
     dup2(a: c_int, b: c_int) -> c_int = early_dup2;
     dup3(a: c_int, b: c_int, f: c_int) -> c_int = |a, b, f| call!(SYS_dup3, a, b, f) as c_int;
     fclose(s: *mut FILE) -> c_int = |_| libc::EOF;
-    fdopen(fd: c_int, m: *const c_char) -> *mut FILE = |fd, m| if found(&pointer::fdopen) { fdopen(fd, m) } else { std::ptr::null_mut() };
-    freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(&pointer::freopen) { freopen(p, m, s) } else { std::ptr::null_mut() };
-    freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(&pointer::freopen64) { freopen64(p, m, s) } else { std::ptr::null_mut() };
+    fdopen(fd: c_int, m: *const c_char) -> *mut FILE = |fd, m| if found(c"fdopen", &pointer::fdopen) { fdopen(fd, m) } else { std::ptr::null_mut() };
+    freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(c"freopen", &pointer::freopen) { freopen(p, m, s) } else { std::ptr::null_mut() };
+    freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(c"freopen64", &pointer::freopen64) { freopen64(p, m, s) } else { std::ptr::null_mut() };
     close_range(a: c_uint, b: c_uint, f: c_int) -> c_int = |a, b, f| call!(SYS_close_range, a, b, f) as c_int;
     closefrom(low: c_int) -> () = |low| { call!(SYS_close_range, low, c_uint::MAX, 0); };
     fcntl(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
@@ -135,11 +148,11 @@ next! {
     recvmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int, t: *mut timespec) -> c_int
         = |s, v, n, f, t| call!(SYS_recvmmsg, s, v, n, f, t) as c_int;
     io_uring_queue_init(n: c_uint, r: *mut c_void, f: c_uint) -> c_int
-        = |n, r, f| if found(&pointer::io_uring_queue_init) { io_uring_queue_init(n, r, f) } else { -libc::ENOSYS };
+        = |n, r, f| if found(c"io_uring_queue_init", &pointer::io_uring_queue_init) { io_uring_queue_init(n, r, f) } else { -libc::ENOSYS };
     io_uring_queue_init_params(n: c_uint, r: *mut c_void, p: *mut c_void) -> c_int
-        = |n, r, p| if found(&pointer::io_uring_queue_init_params) { io_uring_queue_init_params(n, r, p) } else { -libc::ENOSYS };
+        = |n, r, p| if found(c"io_uring_queue_init_params", &pointer::io_uring_queue_init_params) { io_uring_queue_init_params(n, r, p) } else { -libc::ENOSYS };
     io_uring_queue_init_mem(n: c_uint, r: *mut c_void, p: *mut c_void, a: *mut c_void, len: size_t) -> c_int
-        = |n, r, p, a, len| if found(&pointer::io_uring_queue_init_mem) { io_uring_queue_init_mem(n, r, p, a, len) } else { -libc::ENOSYS };
+        = |n, r, p, a, len| if found(c"io_uring_queue_init_mem", &pointer::io_uring_queue_init_mem) { io_uring_queue_init_mem(n, r, p, a, len) } else { -libc::ENOSYS };
 
     mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;

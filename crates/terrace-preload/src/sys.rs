@@ -45,17 +45,21 @@ pub struct Identity {
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
 pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
     // SAFETY: a NUL-terminated path.
-    unsafe { identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok()
+    unsafe { identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok().map(|(id, kind, _)| (id, kind))
 }
 
-/// Likewise of what a path leads to; or -errno.
+/// Likewise of what a path leads to, and its size; or -errno.
 ///
 /// # Safety
 /// None for us: the path is the program's and goes to the kernel as it is.
-pub unsafe fn identity_at(dir: c_int, path: *const c_char, flags: c_int) -> Result<(Identity, u32), Ret> {
+pub unsafe fn identity_at(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Result<(Identity, u32, u64), Ret> {
     let mut st = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    let mask = libc::STATX_TYPE | libc::STATX_INO;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
     // SAFETY: the kernel checks the path; the buffer is large enough; zeroes are a valid statx.
     let (ret, st) = unsafe {
         let args = [dir as usize, path as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
@@ -65,7 +69,7 @@ pub unsafe fn identity_at(dir: c_int, path: *const c_char, flags: c_int) -> Resu
         return Err(ret);
     }
     let dev = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
-    Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT))
+    Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
 }
 
 /// True if the descriptor still is the file whose identity was recorded.

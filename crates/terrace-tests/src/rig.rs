@@ -318,6 +318,7 @@ impl Rig {
                     .arg("--stats")
                     .arg(stats)
                     .arg("--");
+                run.env("TERRACE_LARGE_FILE", "0");
                 if busy::wanted() {
                     busy::beside(&mut run, &self.src);
                 }
@@ -353,6 +354,8 @@ impl Rig {
         let device =
             std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
         command.env("LD_PRELOAD", product("libterrace_preload.so"));
+        // Files of tests are small, and their readers are to be clients all the same.
+        command.env("TERRACE_LARGE_FILE", "0");
         command.env("TERRACE_SOCKET", place.join("preload.sock")).env("TERRACE_DEV", device.to_string());
     }
 

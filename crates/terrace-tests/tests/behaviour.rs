@@ -66,6 +66,14 @@ fn through_preload() {
     all_cases(Side::Fast, false, true, |_, _| ());
 }
 
+/// Programs that become clients when they change a file in place, or never: what they opened before is the kernel's.
+#[test]
+fn through_preload_registered_late() {
+    all_cases(Side::Fast, false, false, |command, _| {
+        command.env_remove("TERRACE_LARGE_FILE");
+    });
+}
+
 #[test]
 fn through_preload_fortified() {
     all_cases(Side::Fast, true, true, |_, _| ());

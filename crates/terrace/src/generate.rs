@@ -74,6 +74,9 @@ As the flags of these names, which go before them.
 .TP
 .B TERRACE_PRELOAD
 The preload library, where it is not beside the program or in ../lib/terrace.
+.TP
+.B TERRACE_LARGE_FILE
+Size in bytes from which a file that a program opens makes it a client of the preload path; default 1048576, 0: any file.
 .SH EXIT STATUS
 0 done, 1 negative answer, 2 usage or error. \fBterrace run\fR ends as its command does: with its status, or by its
 signal; 127 if there is no such command, 126 if it cannot be run.

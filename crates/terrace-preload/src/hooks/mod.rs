@@ -11,11 +11,4 @@ mod process;
 mod read;
 mod write_back;
 
-use crate::next;
 pub use process::watch_forks;
-
-/// Finds the real functions.
-pub fn resolve() {
-    next::resolve();
-    process::resolve();
-}

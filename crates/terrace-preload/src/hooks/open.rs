@@ -5,6 +5,7 @@ use crate::local::local;
 use crate::{connection, next, sys, table};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Opens whose descriptors are never read through us: no content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
@@ -16,23 +17,20 @@ fn opened(fd: c_int, flags: c_int) {
     }
     table::forget(fd);
     let Some(dev) = connection::mount_dev() else { return };
-    if !is_ours(flags) {
+    // The kernel caches what a process opened before it was a client.
+    if !is_ours(flags) || !connection::is_registered() {
         return;
     }
     let Some((id, kind)) = sys::identity(fd) else { return };
-    if id.dev != dev || kind != libc::S_IFREG {
-        return;
+    if id.dev == dev && kind == libc::S_IFREG {
+        classify(fd, id.ino);
     }
-    // What `opening` could not foresee. The kernel caches this one, as for any program; the next ones are a client's.
-    if !connection::is_registered() {
-        connection::register(true);
-    }
-    classify(fd, id.ino);
 }
 
-/// Before an open: if it leads to the mount, the process becomes a client first, for the daemon has the kernel cache what
-/// others open. (Opening once more afterwards would not do: the close of the first descriptor drops the process's POSIX
-/// locks on the file, and shows up in inotify.) A process that touches no file of the mount is asked nothing but this.
+/// Before an open: if it makes the process a client worth the registration, it becomes one first, for the daemon has the
+/// kernel cache what others open. (Opening once more afterwards would not do: the close of the first descriptor drops the
+/// process's POSIX locks on the file, and shows up in inotify.) A process that touches no file of the mount is asked nothing
+/// but this.
 ///
 /// # Safety
 /// The program's path.
@@ -43,17 +41,37 @@ unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
     }
     let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     // SAFETY: the kernel checks the path.
-    let there = match unsafe { sys::identity_at(dir, path, follow) } {
-        Ok((id, kind)) => id.dev == dev && kind == libc::S_IFREG,
+    let size = match unsafe { sys::identity_at(dir, path, follow) } {
+        Ok((id, kind, size)) => (id.dev == dev && kind == libc::S_IFREG).then_some(size),
         Err(e) if e == -(libc::ENOENT as isize) && flags & libc::O_CREAT != 0 => {
             // SAFETY: the kernel has just read the path to its end.
-            unsafe { parent(dir, path) }.is_some_and(|id| id.dev == dev)
+            unsafe { parent(dir, path) }.filter(|id| id.dev == dev).map(|_| 0)
         }
-        Err(_) => false,
+        Err(_) => None,
     };
-    if there {
+    if size.is_some_and(|size| is_worth_registering(size, flags)) {
         connection::register(true);
     }
+}
+
+/// Opens for reading and writing after which a process is one that writes often.
+const WRITES_MIN: u32 = 32;
+
+/// Registration costs as much as reading a few hundred pages. A process that reads small files, or makes a few, never gets
+/// that back: the kernel's page cache serves it as well. A file that is changed in place belongs to a database, mostly, and
+/// all that have it open should be clients: while one of them is not, the others go by the mount path.
+fn is_worth_registering(size: u64, flags: c_int) -> bool {
+    static WRITES: AtomicU32 = AtomicU32::new(0);
+    let changes = flags & libc::O_ACCMODE == libc::O_RDWR;
+    let large = connection::large_file();
+    if size >= large && (flags & libc::O_TRUNC == 0 || large == 0) {
+        return true;
+    }
+    if !changes {
+        return false;
+    }
+    let in_place = size > 0 && flags & (libc::O_TRUNC | libc::O_EXCL) == 0;
+    in_place || WRITES.fetch_add(1, Ordering::Relaxed) + 1 >= WRITES_MIN
 }
 
 /// The directory in which a path's last name is to be made.
@@ -72,7 +90,7 @@ unsafe fn parent(dir: c_int, path: *const c_char) -> Option<sys::Identity> {
     }
     name[..len].copy_from_slice(&path[..len]);
     // SAFETY: a C string of this frame.
-    unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, _)| id)
+    unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, ..)| id)
 }
 
 /// True for opens whose descriptors may be read through us.

@@ -68,7 +68,7 @@ fn cloning(flags: usize) {
 
 /// The stubs below call this with clone's flags.
 unsafe extern "C" fn terrace_before_clone(flags: usize) {
-    resolve();
+    stubs::find_clone();
     guard(|| cloning(flags));
 }
 
@@ -148,13 +148,10 @@ mod stubs {
     /// clone of libc, or of the next interposer.
     static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
 
-    pub fn resolve() {
-        if NEXT_CLONE.load(Ordering::Relaxed) != 0 {
-            return;
+    pub fn find_clone() {
+        if NEXT_CLONE.load(Ordering::Relaxed) == 0 {
+            NEXT_CLONE.store(crate::symbols::next(c"clone").unwrap_or(0), Ordering::Relaxed);
         }
-        // SAFETY: dlsym of a C string.
-        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr()) };
-        NEXT_CLONE.store(p as usize, Ordering::Relaxed);
     }
 
     // vfork: the child returns first, on the parent's stack, and may overwrite the return address there: it travels in a
@@ -345,9 +342,4 @@ mod stubs {
     unsafe extern "C" fn failed(ret: isize) -> isize {
         crate::sys::libc_ret(ret)
     }
-}
-
-/// Looks up what the stubs need.
-pub fn resolve() {
-    stubs::resolve();
 }

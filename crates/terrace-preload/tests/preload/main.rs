@@ -62,7 +62,9 @@ fn fast(d: &Daemon, args: &[&str]) -> String {
     finish(behind(d, Command::new(worker()).args(args)))
 }
 fn behind<'a>(d: &Daemon, c: &'a mut Command) -> &'a mut Command {
-    c.env("LD_PRELOAD", library()).env("TERRACE_SOCKET", &d.socket).env("TERRACE_DEV", d.dev.to_string())
+    c.env("LD_PRELOAD", library()).env("TERRACE_SOCKET", &d.socket).env("TERRACE_DEV", d.dev.to_string());
+    // The files of the tests are small.
+    c.env("TERRACE_LARGE_FILE", "0")
 }
 #[track_caller]
 fn finish(c: &mut Command) -> String {
@@ -368,6 +370,28 @@ fn a_new_file_makes_a_client() {
         let _ = std::fs::remove_file(d.dir.join("new"));
         finish(behind(&d, Command::new(worker()).args(["create", path])).current_dir(&d.dir));
         assert_eq!((d.clients(), d.early.load(SeqCst)), (i + 1, i as u32 + 1), "{path}");
+    }
+}
+
+/// Small files that are read, and a few that are made, are no reason to register; a large one is, and one that is changed in
+/// place, and making many.
+#[test]
+fn small_files_make_no_client() {
+    let d = Running::start(64);
+    let small = publish(&d, "small", &bytes(PAGE_SIZE, 1), |_| true).1;
+    let large = publish(&d, "large", &bytes(1 << 20, 2), |_| true).1;
+    let mut clients = 0;
+    for (args, is_client) in [
+        (["touch", &small, "ro", "100"], false),
+        (["touch", &large, "ro", "1"], true),
+        (["touch", &small, "rw", "1"], true),
+        (["touch", &large, "trunc", "1"], false),
+        (["touch", &small, "trunc", "31"], false),
+        (["touch", &small, "trunc", "32"], true),
+    ] {
+        finish(behind(&d, Command::new(worker()).args(args)).env_remove("TERRACE_LARGE_FILE"));
+        clients += usize::from(is_client);
+        assert_eq!(d.clients(), clients, "{args:?}");
     }
 }
 

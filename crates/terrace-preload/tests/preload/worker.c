@@ -445,6 +445,15 @@ static int create(const char *file)
     CHECK(fd >= 0 && write(fd, "x", 1) == 1);
     return 0;
 }
+static int touch(const char *file, const char *how, int times)
+{
+    int flags = !strcmp(how, "ro") ? O_RDONLY : !strcmp(how, "rw") ? O_RDWR : O_RDWR | O_CREAT | O_TRUNC;
+    for (int i = 0; i < times; i++) {
+        int fd = open(file, flags, 0600);
+        CHECK(fd >= 0 && close(fd) == 0);
+    }
+    return 0;
+}
 int io_uring_queue_init(unsigned, void *, unsigned) __attribute__((weak));
 int __close(int);
 int __dup2(int, int);
@@ -588,6 +597,8 @@ int main(int argc, char **argv)
         return sum_up(argv[2], ARG(3), ARG(4));
     if (!strcmp(what, "backwards"))
         return backwards(argv[2], ARG(3), ARG(4), ARG(5));
+    if (!strcmp(what, "touch"))
+        return touch(argv[2], argv[3], ARG(4));
     if (!strcmp(what, "signals"))
         return signals(argv[2]);
     if (!strcmp(what, "cancel"))
