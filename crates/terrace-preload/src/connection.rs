@@ -207,12 +207,8 @@ fn volatile() -> Option<&'static Volatile> {
             return None;
         }
         // A page too many, of a thread that was as quick, stays untouched.
-        let _ = VOLATILE.compare_exchange(
-            std::ptr::null_mut(),
-            page.cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _ =
+            VOLATILE.compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire);
     }
     known()
 }

@@ -98,6 +98,7 @@ fn behind() -> Option<impl Iterator<Item = Option<Object>>> {
     let mut ended = false;
     // SAFETY: as above.
     let first = unsafe { map?.next.as_ref() };
+    // SAFETY: as above.
     Some(std::iter::successors(first, |m| unsafe { m.next.as_ref() }).map_while(move |m| {
         if ended {
             return None;
@@ -196,7 +197,9 @@ impl Object {
         let at = self.base + symbol.st_value as usize;
         if symbol.st_info & 0xf == STT_GNU_IFUNC {
             // SAFETY: the symbol is a function that tells the address.
-            return Some(unsafe { std::mem::transmute::<usize, extern "C" fn() -> *const c_void>(at)() } as usize);
+            return Some(
+                unsafe { std::mem::transmute::<usize, extern "C" fn() -> *const c_void>(at)() } as usize
+            );
         }
         Some(at)
     }
