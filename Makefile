@@ -36,7 +36,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
 PACKAGES_lint := codespell
-PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 python3 postgresql
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 postgresql
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
