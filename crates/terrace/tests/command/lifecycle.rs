@@ -324,8 +324,8 @@ fn fstab_lines_mount_remount_and_unmount() {
          cat {mnt}/old; mount -o remount,ro,nodev {mnt}; grep ' {mnt} ' /proc/self/mountinfo; ! touch {mnt}/new 2>/dev/null
          mount -o remount,rw,memory=48MiB {mnt}; printf late >{mnt}/new; '{terrace}' stat {mnt} --json
          umount {mnt}; cat {src}/new
-         mount -t fuse.terrace -o ro,memory=32MiB {src} {mnt}; sleep 60 <{mnt}/old & umount {mnt} 2>/dev/null && exit 9
-         umount -l {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo; kill $!
+         mount -t fuse.terrace -o ro,memory=32MiB {src} {mnt}; exec 7<{mnt}/old; umount {mnt} 2>/dev/null && exit 9
+         umount -l {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo; exec 7<&-
          mount -f -t fuse.terrace -o memory=32MiB {src} {mnt}; ! grep ' {mnt} ' /proc/self/mountinfo",
         text(&links),
         fstab = text(&fstab),
