@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -30,12 +30,13 @@ LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRA
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
+PACKAGES_everyday := $(PACKAGES_demo) gcc libc6-dev git golang-go python3 tar
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
 PACKAGES_lint := codespell
-PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 python3 postgresql
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 postgresql
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
@@ -88,6 +89,10 @@ bench-real: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; failed=; \
 	for name in real-databases real-build; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
+
+## bench-everyday: what users try first, against the plain directory; 75 minutes; wants a quiet machine
+bench-everyday: packages-everyday build
+	target/release/terrace-bench matrix bench/everyday.toml --out bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-everyday
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

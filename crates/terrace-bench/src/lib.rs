@@ -5,6 +5,7 @@
 //! people: [`report`]. Apart from all that: [`probe`], what storage can do.
 
 pub mod buffer;
+pub mod calls;
 pub mod cgroup;
 pub mod compare;
 pub mod content;

@@ -20,8 +20,8 @@ pub enum System {
     Kernel,
     /// `terrace run`.
     Terrace {
-        /// `--memory`, in bytes.
-        memory: u64,
+        /// `--memory`, in bytes; none: `auto`.
+        memory: Option<u64>,
         /// Without it, `--no-preload`.
         preload: bool,
     },
@@ -359,7 +359,8 @@ fn command(places: &Places, system: &System, stats: &Path) -> Command {
             "--on".into(),
             places.data.display().to_string(),
         ];
-        argv.extend(["--memory".into(), memory.to_string(), "--stats".into(), stats.display().to_string()]);
+        let memory = memory.map_or("auto".into(), |bytes| bytes.to_string());
+        argv.extend(["--memory".into(), memory, "--stats".into(), stats.display().to_string()]);
         if !preload {
             argv.push("--no-preload".into());
         }

@@ -4,9 +4,10 @@
 use crate::buffer::Buffer;
 use crate::cgroup::Group;
 use crate::pages::{self, MIB, PAGE};
+use crate::pattern::{Pages, Pattern};
 use crate::reader::{Common, Latency, Reader, order, refuse};
 use crate::steps::GROUP;
-use crate::{reads, tier_hit};
+use crate::{calls, reads, tier_hit};
 use clap::{Args, Subcommand};
 use fastrand::Rng;
 use serde::Serialize;
@@ -27,6 +28,10 @@ pub enum Load {
     Mixed(Mixed),
     /// Threads that read by a pattern for a given time.
     Reads(reads::Options),
+    /// What single calls cost: opening, writing, syncing, starting a program.
+    Calls(calls::Options),
+    /// Page numbers of a pattern on standard output, 4 bytes each, for readers in other languages.
+    Keys(Keys),
     /// Hits in a tier on a device, beside bare reads of that device.
     TierHit(tier_hit::Options),
     /// Reads a sample of a file and checks every byte.
@@ -101,6 +106,21 @@ pub struct Verify {
     common: Common,
 }
 
+/// Options of the page numbers.
+#[derive(Clone, Debug, Args)]
+pub struct Keys {
+    /// The file that they are pages of.
+    #[arg(long)]
+    file: PathBuf,
+    /// random, zipf:THETA, normal:DEV.
+    #[arg(long)]
+    pattern: Pattern,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[arg(long, default_value_t = 1 << 20)]
+    count: u64,
+}
+
 /// What a loop prints, as JSON: the names are those of metrics.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Result {
@@ -135,6 +155,8 @@ pub fn run(load: &Load) -> io::Result<()> {
         Load::Misses(o) => misses(o)?,
         Load::Mixed(o) => mixed(o)?,
         Load::Reads(o) => return print(&reads::run(o)?),
+        Load::Calls(o) => return print(&calls::run(o)?),
+        Load::Keys(o) => return keys(o, &mut io::stdout().lock()),
         Load::TierHit(o) => return print(&tier_hit::run(o)?),
         Load::Verify(o) => verify(o)?,
     };
@@ -247,6 +269,13 @@ fn mixed_thread(hot: &Reader, cold: &Reader, pages_cold: &[u32], seed: u64) -> i
     Ok(wrong)
 }
 
+fn keys(o: &Keys, out: &mut impl io::Write) -> io::Result<()> {
+    let pages = Pages::new(o.pattern, std::fs::metadata(&o.file)?.len() / PAGE as u64);
+    let mut rng = Rng::with_seed(o.seed);
+    let all: Vec<u8> = (0..o.count).flat_map(|_| (pages.draw(&mut rng) as u32).to_le_bytes()).collect();
+    out.write_all(&all)
+}
+
 fn verify(o: &Verify) -> io::Result<Result> {
     let file = Reader::open(&o.file, false)?;
     Ok(Result { checked: file.check_sample(&o.common, o.pages)?, ..Result::default() })
@@ -315,6 +344,23 @@ mod tests {
         let o = Mixed { file, hot_mib: 1, threads: 4, ops: 100, direct: 0, common: common() };
         assert_eq!(mixed(&o).unwrap().ops, 400);
         assert!(mixed(&Mixed { ops: 200, ..o }).unwrap_err().to_string().contains("only 768 pages"));
+    }
+
+    #[test]
+    fn keys_are_pages_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        pages::make_file(&file, 1 << 20, 5).unwrap();
+        let drawn = |seed| {
+            let mut out = Vec::new();
+            let pattern = "zipf:0.8".parse().unwrap();
+            keys(&Keys { file: file.clone(), pattern, seed, count: 1000 }, &mut out).unwrap();
+            out.chunks(4).map(|n| u32::from_le_bytes(n.try_into().unwrap())).collect::<Vec<_>>()
+        };
+        let all = drawn(1);
+        assert!(all.len() == 1000 && all.iter().all(|page| *page < 256));
+        assert_eq!(all, drawn(1));
+        assert_ne!(all, drawn(2));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What the measuring programs (`terrace-bench`, `terrace-sim`) print and write: whole, or not at all; and a line of progress meanwhile.
+//! What the measuring programs (`terrace-bench`, `terrace-sim`) print and write: whole, or not at all; plots; and a line of progress meanwhile.
 #![forbid(unsafe_code)]
 
+pub mod plot;
 mod progress;
 
 pub use progress::Progress;

@@ -35,6 +35,7 @@ mod symbols;
 mod sys;
 mod table;
 mod unwind;
+mod uring;
 
 /// Before this has run, every hook is the kernel's call and nothing else.
 extern "C" fn start() {

@@ -153,6 +153,32 @@ next! {
         = |n, r, p| if found(c"io_uring_queue_init_params", &pointer::io_uring_queue_init_params) { io_uring_queue_init_params(n, r, p) } else { -libc::ENOSYS };
     io_uring_queue_init_mem(n: c_uint, r: *mut c_void, p: *mut c_void, a: *mut c_void, len: size_t) -> c_int
         = |n, r, p, a, len| if found(c"io_uring_queue_init_mem", &pointer::io_uring_queue_init_mem) { io_uring_queue_init_mem(n, r, p, a, len) } else { -libc::ENOSYS };
+    io_uring_setup(n: c_uint, p: *mut c_void) -> c_int
+        = |n, p| if found(c"io_uring_setup", &pointer::io_uring_setup) { io_uring_setup(n, p) } else { -libc::ENOSYS };
+    io_uring_enter(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void) -> c_int
+        = |fd, n, min, f, s| if found(c"io_uring_enter", &pointer::io_uring_enter) { io_uring_enter(fd, n, min, f, s) } else { -libc::ENOSYS };
+    io_uring_enter2(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void, len: size_t) -> c_int
+        = |fd, n, min, f, s, len| if found(c"io_uring_enter2", &pointer::io_uring_enter2) { io_uring_enter2(fd, n, min, f, s, len) } else { -libc::ENOSYS };
+    io_uring_submit(r: *mut c_void) -> c_int
+        = |r| if found(c"io_uring_submit", &pointer::io_uring_submit) { io_uring_submit(r) } else { -libc::ENOSYS };
+    io_uring_submit_and_wait(r: *mut c_void, n: c_uint) -> c_int
+        = |r, n| if found(c"io_uring_submit_and_wait", &pointer::io_uring_submit_and_wait) { io_uring_submit_and_wait(r, n) } else { -libc::ENOSYS };
+    io_uring_submit_and_wait_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int
+        = |r, c, n, t, m| if found(c"io_uring_submit_and_wait_timeout", &pointer::io_uring_submit_and_wait_timeout) { io_uring_submit_and_wait_timeout(r, c, n, t, m) } else { -libc::ENOSYS };
+    io_uring_submit_and_wait_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int
+        = |r, c, n, t, min, m| if found(c"io_uring_submit_and_wait_min_timeout", &pointer::io_uring_submit_and_wait_min_timeout) { io_uring_submit_and_wait_min_timeout(r, c, n, t, min, m) } else { -libc::ENOSYS };
+    io_uring_submit_and_wait_reg(r: *mut c_void, c: *mut c_void, n: c_uint, at: c_int) -> c_int
+        = |r, c, n, at| if found(c"io_uring_submit_and_wait_reg", &pointer::io_uring_submit_and_wait_reg) { io_uring_submit_and_wait_reg(r, c, n, at) } else { -libc::ENOSYS };
+    io_uring_submit_and_get_events(r: *mut c_void) -> c_int
+        = |r| if found(c"io_uring_submit_and_get_events", &pointer::io_uring_submit_and_get_events) { io_uring_submit_and_get_events(r) } else { -libc::ENOSYS };
+    io_uring_wait_cqes(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int
+        = |r, c, n, t, m| if found(c"io_uring_wait_cqes", &pointer::io_uring_wait_cqes) { io_uring_wait_cqes(r, c, n, t, m) } else { -libc::ENOSYS };
+    io_uring_wait_cqes_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int
+        = |r, c, n, t, min, m| if found(c"io_uring_wait_cqes_min_timeout", &pointer::io_uring_wait_cqes_min_timeout) { io_uring_wait_cqes_min_timeout(r, c, n, t, min, m) } else { -libc::ENOSYS };
+    io_uring_wait_cqe_timeout(r: *mut c_void, c: *mut c_void, t: *mut c_void) -> c_int
+        = |r, c, t| if found(c"io_uring_wait_cqe_timeout", &pointer::io_uring_wait_cqe_timeout) { io_uring_wait_cqe_timeout(r, c, t) } else { -libc::ENOSYS };
+    io_uring_major_version() -> c_int = || if found(c"io_uring_major_version", &pointer::io_uring_major_version) { io_uring_major_version() } else { 0 };
+    io_uring_minor_version() -> c_int = || if found(c"io_uring_minor_version", &pointer::io_uring_minor_version) { io_uring_minor_version() } else { 0 };
 
     mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;

@@ -23,21 +23,29 @@ const SCAN_STREAK: u32 = 2;
 const VECTORS_MAX: c_int = 1024;
 
 impl File<'_> {
-    /// Reads at `offset`, as far as the preload path gets. None: not at all.
+    /// Reads what is resident at `offset`, and how many of the `n` bytes the file has there. None: `buf` cannot be written.
     #[inline]
-    unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+    unsafe fn look_up(&self, buf: *mut u8, n: usize, offset: u64) -> Option<(Outcome, usize)> {
         let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
         let wanted = usize::try_from(left).unwrap_or(n).min(n);
         if wanted > 0 && !buffer::is_writable(self.local, buf, wanted) {
             return None;
         }
-        let streak = self.local.streak(self.fd, offset, n);
         // No more than was looked at, should the file grow meanwhile.
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome = unsafe {
             let world = self.world;
             client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut FromTier(self))
         };
+        Some((outcome, wanted))
+    }
+
+    /// Reads at `offset`, as far as the preload path gets. None: not at all.
+    #[inline]
+    unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+        // SAFETY: the program's buffer of n bytes.
+        let (outcome, wanted) = unsafe { self.look_up(buf, n, offset)? };
+        let streak = self.local.streak(self.fd, offset, n);
         match outcome {
             Outcome::Done(k) => {
                 self.count_hit(offset, k);
@@ -62,6 +70,14 @@ impl File<'_> {
                 unsafe { self.rest(buf, n, offset, done) }
             }
         }
+    }
+
+    /// Reads at `offset` if all of it is resident; else `buf` may hold parts of it. At the file's end it is less than `n`.
+    unsafe fn resident(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+        // SAFETY: the program's buffer of n bytes.
+        let (Outcome::Done(k), _) = (unsafe { self.look_up(buf, n, offset)? }) else { return None };
+        self.count_hit(offset, k);
+        Some(k)
     }
 
     /// The mount path finishes what the preload path began.
@@ -132,6 +148,46 @@ pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64
     let file = File::new(fd, class)?;
     // SAFETY: the program's buffer.
     unsafe { file.try_at(buf, n, offset).map(|k| k as Ret) }
+}
+
+/// pread, if nobody has to wait for it: only what is resident.
+///
+/// # Safety
+/// The program's buffer.
+pub unsafe fn resident(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<usize> {
+    let offset = u64::try_from(offset).ok()?;
+    if !plausible(buf, n) {
+        return None;
+    }
+    // SAFETY: the program's buffer.
+    unsafe { File::new(fd, class)?.resident(buf, n, offset) }
+}
+
+/// preadv, likewise.
+///
+/// # Safety
+/// The program's vectors and buffers.
+pub unsafe fn resident_vectors(
+    fd: c_int,
+    class: Class,
+    v: *const iovec,
+    n: c_int,
+    offset: i64,
+) -> Option<usize> {
+    let offset = u64::try_from(offset).ok()?;
+    // SAFETY: the program's vectors.
+    let (v, _) = unsafe { vectors(v, n)? };
+    let file = File::new(fd, class)?;
+    let mut done = 0;
+    for piece in v.iter().filter(|p| p.iov_len > 0) {
+        // SAFETY: the program's buffers.
+        let got = unsafe { file.resident(piece.iov_base.cast(), piece.iov_len, offset + done as u64)? };
+        done += got;
+        if got < piece.iov_len {
+            break;
+        }
+    }
+    Some(done)
 }
 
 /// preadv.

@@ -98,6 +98,7 @@ fn behind() -> Option<impl Iterator<Item = Option<Object>>> {
     let mut ended = false;
     // SAFETY: as above.
     let first = unsafe { map?.next.as_ref() };
+    // SAFETY: as above.
     Some(std::iter::successors(first, |m| unsafe { m.next.as_ref() }).map_while(move |m| {
         if ended {
             return None;

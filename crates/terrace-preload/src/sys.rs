@@ -3,7 +3,7 @@
 //! What the preload path does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
 //! pending pthread_cancel, or come back to our own hooks.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel's answer: a value, or -errno.
@@ -172,6 +172,19 @@ pub fn cover(start: usize, len: usize) {
 pub unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool {
     // SAFETY: the caller's promise.
     unsafe { raw(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
+}
+
+/// The running kernel's version, major and minor; (0, 0) if it does not tell.
+pub fn kernel_version() -> (u32, u32) {
+    let mut name = std::mem::MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: the buffer is large enough; zeroes are a valid utsname, whose strings the kernel ends with NUL.
+    let release = unsafe {
+        raw(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
+        CStr::from_ptr((*name.as_ptr()).release.as_ptr())
+    };
+    let mut numbers = release.to_bytes().split(|b| !b.is_ascii_digit());
+    let mut next = || std::str::from_utf8(numbers.next()?).ok()?.parse().ok();
+    next().zip(next()).unwrap_or_default()
 }
 
 /// Soft limit of open files.

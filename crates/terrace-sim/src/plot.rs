@@ -1,25 +1,19 @@
-//! Curves as one HTML file: inline SVG, no script, nothing fetched, readable in light and dark.
+//! Curves as one HTML file, with its pictures inside: no script, nothing fetched, readable in light and dark.
 
 use std::fmt::Write;
+use terrace_output::plot::axis::Axis;
+use terrace_output::plot::palette::style_sheet;
+use terrace_output::plot::panel::{self, Curve, Dot};
+use terrace_output::plot::picture::{Picture, Swatch};
+use terrace_output::plot::text::escaped;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 56.0;
-const RIGHT: f64 = 12.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 44.0;
-/// Line colours on light and on dark ground; more lines than these repeat them with other dashes.
-const COLOURS: [(&str, &str); 8] = [
-    ("#0b62c4", "#6cb2ff"),
-    ("#c2410c", "#ff9d66"),
-    ("#15803d", "#63d68b"),
-    ("#a21caf", "#e88bf0"),
-    ("#8a6a00", "#e6c34d"),
-    ("#0e7490", "#5fd3ec"),
-    ("#be123c", "#ff8099"),
-    ("#57534e", "#c4bdb5"),
-];
-const DASHES: [&str; 3] = ["", "7 4", "2 3"];
+const STYLE: &str = ":root{color-scheme:light dark;--ink:#1b1b1b;--ground:#fff}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e8e8e8;--ground:#181818}}
+body{font:14px system-ui,'DejaVu Sans',sans-serif;color:var(--ink);background:var(--ground);max-width:60em;margin:2em auto;padding:0 1em}
+h1{font-size:1.3em}h2{font-size:1.05em;margin:2em 0 .3em}
+.plot{width:100%;height:auto;max-width:50em}
+.key{display:inline-block;margin-right:1.2em;white-space:nowrap}.key svg{width:30px;height:14px;vertical-align:middle;margin-right:.4em}
+";
 
 /// One named curve.
 #[derive(Clone, Debug)]
@@ -41,187 +35,45 @@ pub struct Chart {
 
 /// The whole file.
 pub fn page(title: &str, charts: &[Chart]) -> String {
-    let mut out = String::new();
-    let (mut light, mut dark) = (String::new(), String::new());
-    for (i, (on_light, on_dark)) in COLOURS.iter().enumerate() {
-        let _ = write!(light, "--c{i}:{on_light};");
-        let _ = write!(dark, "--c{i}:{on_dark};");
-    }
-    let _ = write!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n\
-         :root{{color-scheme:light dark;--ink:#1c1917;--faint:#d6d3d1;--ground:#fff;{light}}}\n\
-         @media(prefers-color-scheme:dark){{:root{{--ink:#e7e5e4;--faint:#44403c;--ground:#1c1917;{dark}}}}}\n\
-         body{{font:14px system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:60em;margin:2em auto;padding:0 1em}}\n\
-         h1{{font-size:1.3em}}h2{{font-size:1.05em;margin:2em 0 .3em}}\n\
-         svg{{width:100%;height:auto}}text{{fill:var(--ink);font-size:12px}}.grid{{stroke:var(--faint)}}\n\
-         .line{{fill:none;stroke-width:1.8}}.key{{display:inline-block;margin-right:1.2em;white-space:nowrap}}\n\
-         .key svg{{width:28px;height:8px;vertical-align:middle;margin-right:.4em}}\n\
-         </style></head><body>\n<h1>{title}</h1>\n",
-        title = escaped(title)
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{0}</title>\n\
+         <style>\n{STYLE}{1}\n</style></head><body>\n<h1>{0}</h1>\n",
+        escaped(title),
+        style_sheet()
     );
     charts.iter().for_each(|chart| draw(chart, &mut out));
     out.push_str("</body></html>\n");
     out
 }
 
-/// Text for element content and quoted attributes. Control characters, which names of files can have, become U+FFFD.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Where values are on the paper.
-struct Scale {
-    low: f64,
-    high: f64,
-    top: f64,
-}
-
-impl Scale {
-    fn of(chart: &Chart) -> Scale {
-        let points = || chart.lines.iter().flat_map(|line| &line.points);
-        let sizes = || points().map(|point| point.0.max(1.0).log10());
-        let (low, high) = (sizes().fold(f64::MAX, f64::min), sizes().fold(0.0, f64::max));
-        let top = points().map(|point| point.1).fold(0.0, f64::max);
-        let top = ((top * 10.0 - 1e-9).ceil() / 10.0).clamp(0.1, 1.0);
-        let low = if low < high { low } else { high - 0.5 };
-        Scale { low, high: if low < high { high } else { high + 0.5 }, top }
-    }
-
-    fn x(&self, pages: f64) -> f64 {
-        let at = (pages.max(1.0).log10() - self.low) / (self.high - self.low);
-        LEFT + at * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn y(&self, ratio: f64) -> f64 {
-        HEIGHT - BOTTOM - ratio / self.top * (HEIGHT - TOP - BOTTOM)
-    }
-}
-
 fn draw(chart: &Chart, out: &mut String) {
-    let scale = Scale::of(chart);
-    let _ = writeln!(out, "<h2>{}</h2>", escaped(&chart.title));
-    let _ = writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
-    axes(&scale, out);
-    for (i, line) in chart.lines.iter().enumerate() {
-        let (style, name) = (style(i), escaped(&line.name));
-        let points: Vec<String> =
-            line.points.iter().map(|(x, y)| format!("{:.1},{:.1}", scale.x(*x), scale.y(*y))).collect();
-        let _ = write!(
-            out,
-            "<g {style}><title>{name}</title><polyline class=\"line\" points=\"{}\"/>",
-            points.join(" ")
-        );
-        if line.points.len() <= 20 {
-            for (x, y) in &line.points {
-                let _ = write!(
-                    out,
-                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" style=\"fill:var(--c{})\"><title>{name}, {x} pages: {y:.4}</title></circle>",
-                    scale.x(*x),
-                    scale.y(*y),
-                    i % COLOURS.len()
-                );
-            }
-        }
-        out.push_str("</g>\n");
-    }
-    out.push_str("</svg>\n<p>");
-    for (i, line) in chart.lines.iter().enumerate() {
-        let _ = writeln!(
-            out,
-            "<span class=\"key\"><svg viewBox=\"0 0 28 8\"><g {}><path class=\"line\" d=\"M0 4H28\"/></g></svg>{}</span>",
-            style(i),
-            escaped(&line.name)
-        );
+    let _ = writeln!(out, "<h2>{}</h2>\n{}<p>", escaped(&chart.title), picture(chart).inline_svg());
+    for (n, line) in chart.lines.iter().enumerate() {
+        let swatch = Picture { title: line.name.clone(), ..Picture::swatch(Swatch::Line, n) };
+        let _ = writeln!(out, "<span class=\"key\">{}{}</span>", swatch.inline_svg(), escaped(&line.name));
     }
     out.push_str("</p>\n");
 }
 
-fn style(line: usize) -> String {
-    let dash = DASHES[line / COLOURS.len() % DASHES.len()];
-    format!("style=\"stroke:var(--c{});stroke-dasharray:{dash}\"", line % COLOURS.len())
-}
-
-fn axes(scale: &Scale, out: &mut String) {
-    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let step = [(0.1, 0.02), (0.2, 0.05), (0.6, 0.1)].iter().find(|(top, _)| scale.top <= top + 1e-9);
-    let step = step.map_or(0.2, |(_, step)| *step);
-    for ratio in (0..).map(|i| f64::from(i) * step).take_while(|ratio| *ratio <= scale.top + 1e-9) {
-        let y = scale.y(ratio);
-        let _ = writeln!(
-            out,
-            "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{ratio:.2}</text>",
-            LEFT - 6.0,
-            y + 4.0
-        );
-    }
-    for tick in ticks(scale) {
-        let x = scale.x(tick);
-        let _ = writeln!(
-            out,
-            "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 16.0,
-            short(tick)
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">cache size, pages</text>\
-         <text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">miss ratio</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 6.0,
-        (TOP + bottom) / 2.0
-    );
-}
-
-/// Powers of ten within the scale; where there are few, their doubles and fivefolds too.
-fn ticks(scale: &Scale) -> Vec<f64> {
-    let within = |steps: &[f64]| -> Vec<f64> {
-        let powers = (scale.low.floor() as i32..=scale.high.ceil() as i32).map(|power| 10f64.powi(power));
-        let all = powers.flat_map(|power| steps.iter().map(move |step| step * power));
-        all.filter(|tick| (scale.low - 1e-9..=scale.high + 1e-9).contains(&tick.log10())).collect()
+/// Sizes are far apart: their axis is logarithmic.
+fn picture(chart: &Chart) -> Picture {
+    let points = || chart.lines.iter().flat_map(|line| &line.points);
+    let axes = (Axis::log(points().map(|point| point.0)), Axis::linear(points().map(|point| point.1), 5));
+    let curve = |(system, line): (usize, &Line)| Curve {
+        system,
+        name: line.name.clone(),
+        dots: line.points.iter().map(|&(x, y)| Dot { x, y, interval: None }).collect(),
+        runs: Vec::new(),
+        shift: 0.0,
     };
-    let few = within(&[1.0]);
-    if few.len() >= 4 { few } else { within(&[1.0, 2.0, 5.0]) }
-}
-
-fn short(pages: f64) -> String {
-    match pages {
-        p if p >= 1e6 => format!("{}M", p / 1e6),
-        p if p >= 1e3 => format!("{}k", p / 1e3),
-        p => format!("{p}"),
-    }
+    let curves: Vec<Curve> = chart.lines.iter().enumerate().map(curve).collect();
+    panel::curves(chart.title.clone(), axes, ("cache size, pages", "miss ratio"), &curves)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Well-formed enough: tags that open, close, in order.
-    fn balanced(html: &str) -> bool {
-        let mut open = Vec::new();
-        for tag in html.split('<').skip(1).map(|rest| &rest[..rest.find('>').expect("a tag ends")]) {
-            let name = tag.split([' ', '/']).next().unwrap_or_default();
-            match tag.strip_prefix('/') {
-                Some(closed) if open.pop() != Some(closed) => return false,
-                None if !tag.starts_with('!') && !tag.ends_with('/') && name != "meta" => open.push(name),
-                _ => {}
-            }
-        }
-        open.is_empty()
-    }
 
     #[test]
     fn a_page_is_whole_and_needs_nothing_else() {
@@ -234,7 +86,8 @@ mod tests {
             Chart { title: "nothing".into(), lines: vec![line("lru", &[])] },
         ];
         let html = page("sim", &charts);
-        assert!(balanced(&html), "{html}");
+        let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+        roxmltree::Document::parse_with_options(&html, options).unwrap_or_else(|e| panic!("{e}: {html}"));
         assert!(
             !html.contains("http")
                 && !html.contains("<script")
@@ -244,6 +97,7 @@ mod tests {
         assert!(
             html.contains("a&lt;b&gt; &amp; &quot;c&quot;") && html.contains("prefers-color-scheme:dark")
         );
-        assert_eq!(html.matches("<polyline").count(), 22);
+        // 20 curves of two points; each of the 22 lines has a key.
+        assert_eq!(html.matches("<polyline").count(), 20 + 22);
     }
 }

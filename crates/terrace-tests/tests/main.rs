@@ -16,3 +16,4 @@ mod programs;
 mod storm;
 mod stress;
 mod top;
+mod uring;

@@ -128,6 +128,9 @@ pub struct Run {
     /// The directory that terrace serves to the command
     #[arg(long, value_name = "DIR")]
     pub on: PathBuf,
+    /// Leave a directory below it as it is, for logs, build output or temporary files; may be given more than once
+    #[arg(long, value_name = "DIR")]
+    pub except: Vec<PathBuf>,
     /// Setup of the cache
     #[command(flatten)]
     pub tuning: Tuning,

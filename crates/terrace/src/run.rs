@@ -7,6 +7,7 @@
 //! The supervisor holds a socket to us: if we are killed, it ends when the command does.
 
 mod command;
+mod except;
 mod preload;
 mod supervised;
 
@@ -33,6 +34,7 @@ use crate::sweep::sweep;
 use crate::sys;
 
 use command::Outcome;
+use except::Excepted;
 use supervised::Supervisor;
 
 /// How long the daemon may take to end after the command.
@@ -48,6 +50,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
     sweep();
     let place = Place::for_run(&args.on)?;
+    let excepted = except::resolve(&place.src, &args.except)?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory);
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
@@ -55,6 +58,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
 
     userns::private_mounts()
         .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
+    let excepted = Excepted::copy(excepted)?;
     let started = supervisor::start(Task {
         place,
         config,
@@ -67,7 +71,10 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
 
     let environment =
         library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
-    let outcome = command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor);
+    let outcome = excepted
+        .attach()
+        .and_then(|()| command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor));
+    excepted.detach();
     let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
 }

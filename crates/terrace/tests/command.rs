@@ -10,6 +10,8 @@ mod stage;
 mod bad_input;
 #[path = "command/crashes.rs"]
 mod crashes;
+#[path = "command/except.rs"]
+mod except;
 #[path = "command/hangs.rs"]
 mod hangs;
 #[path = "command/lab.rs"]

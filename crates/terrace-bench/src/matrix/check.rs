@@ -1,11 +1,14 @@
 //! The checks of a matrix: an error names the line and the key.
 
 use super::spec::{
-    Access, Base, DeviceKind, Engine, Expect, LoadKind, LoadSpec, Spec, SystemKind, SystemSpec, block_bytes,
+    Access, Base, DeviceKind, Expect, LoadKind, LoadSpec, Spec, SystemKind, SystemSpec, block_bytes,
     distribution,
 };
 use crate::compare::Better;
 use toml::de::{DeTable, DeValue};
+
+/// terrace's smallest `--memory`.
+const MEMORY_MIN_MIB: u64 = 16;
 
 /// A key that is wrong, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,9 +77,7 @@ impl Spec {
         if self.file_set.is_some() && self.limit_mib.is_none() {
             return wrong("file_set", "is in times of limit_mib, which is not there; give file_mib");
         }
-        if self.limit_mib.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
-            return wrong("limit_mib", "32 to 16777216 MiB");
-        }
+        self.check_limits()?;
         if self.measure_s == 0 {
             return wrong("measure_s", "1 or more seconds");
         }
@@ -95,12 +96,42 @@ impl Spec {
         }
     }
 
-    fn check_patterns(&self) -> Result<(), Wrong> {
-        match self.patterns.iter().find(|p| distribution(p).is_none()) {
-            Some(p) => wrong("patterns", format!("{p:?} is none of random, zipf:THETA, normal:DEV")),
-            None if self.patterns.is_empty() => wrong("patterns", "name one or more"),
+    /// Limits, and terrace's memory where it follows from them.
+    fn check_limits(&self) -> Result<(), Wrong> {
+        let of_loads = self.load.iter().enumerate();
+        let of_loads = of_loads.map(|(i, l)| (format!("load.{i}."), l.limit_mib, l.headroom_mib));
+        for (key, limit, headroom) in
+            [(String::new(), self.limit_mib, self.headroom_mib)].into_iter().chain(of_loads)
+        {
+            if limit.is_some_and(|mib| !(32..=1 << 24).contains(&mib)) {
+                return wrong(key + "limit_mib", "32 to 16777216 MiB");
+            }
+            if headroom.is_some() && limit.or(self.limit_mib).is_none() {
+                return wrong(key + "headroom_mib", "is below a limit_mib, which is not there");
+            }
+        }
+        match self.load.iter().position(|l| self.fixed_mib_of(l).is_some_and(|mib| mib < MEMORY_MIN_MIB)) {
+            Some(i) => wrong(
+                format!("load.{i}.headroom_mib"),
+                format!("leaves terrace less than {MEMORY_MIN_MIB} MiB"),
+            ),
             None => Ok(()),
         }
+    }
+
+    fn check_patterns(&self) -> Result<(), Wrong> {
+        let of_loads = self.load.iter().enumerate();
+        let of_loads =
+            of_loads.filter_map(|(i, l)| Some((format!("load.{i}.patterns"), l.patterns.as_ref()?)));
+        for (key, patterns) in [("patterns".to_string(), &self.patterns)].into_iter().chain(of_loads) {
+            if let Some(p) = patterns.iter().find(|p| distribution(p).is_none()) {
+                return wrong(key, format!("{p:?} is none of random, zipf:THETA, normal:DEV"));
+            }
+            if patterns.is_empty() {
+                return wrong(key, "name one or more");
+            }
+        }
+        Ok(())
     }
 
     fn check_device(&self) -> Result<(), Wrong> {
@@ -151,6 +182,7 @@ impl Spec {
             let given = [
                 ("args", !s.args.is_empty(), terrace),
                 ("memory_mib", s.memory_mib.is_some(), terrace || foyer),
+                ("auto", s.auto, terrace && s.memory_mib.is_none()),
                 ("tier_mib", s.tier_mib.is_some(), terrace || foyer),
                 ("setup", !s.setup.is_empty(), command),
                 ("teardown", !s.teardown.is_empty(), command),
@@ -160,7 +192,7 @@ impl Spec {
             if let Some((name, ..)) = given.iter().find(|(_, given, ok)| *given && !ok) {
                 return wrong(key(name), format!("not for kind = \"{}\"", s.kind.name()));
             }
-            if terrace && s.memory_mib.is_none() && self.limit_mib.is_none() {
+            if terrace && s.memory_mib.is_none() && !s.auto && self.limit_mib.is_none() {
                 return wrong(key("kind"), "without a limit_mib, terrace wants memory_mib");
             }
             if foyer && (s.memory_mib.or(self.limit_mib).is_none() || s.tier_mib.is_none()) {
@@ -195,7 +227,10 @@ impl Spec {
             if l.restart && (l.kind != LoadKind::Reads || !self.system.iter().all(restarts)) {
                 return wrong(key("restart"), "for kind = \"reads\" and systems of terrace");
             }
-            if l.expect == Some(Expect::Limit) && self.limit_mib.is_none() {
+            if let Some(other) = l.systems.iter().find(|name| !self.system.iter().any(|s| s.name == **name)) {
+                return wrong(key("systems"), format!("there is no system {other:?}"));
+            }
+            if l.expect == Some(Expect::Limit) && self.limit_mib_of(l).is_none() {
                 return wrong(key("expect"), "there is no limit_mib");
             }
         }
@@ -221,8 +256,8 @@ impl Spec {
 
     fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
         no_shell(l, key, "fio")?;
-        if l.depth == 0 || l.depth > 4096 || l.depth > 1 && l.engine == Engine::Psync {
-            return wrong(key("depth"), "1 to 4096, above 1 for io_uring only");
+        if l.depth == 0 || l.depth > 4096 || l.depth > 1 && !l.engine.is_deep() {
+            return wrong(key("depth"), "1 to 4096, above 1 for io_uring and libaio only");
         }
         if self.file_mib_of(l).is_none() {
             return wrong(key("kind"), "fio wants a data set: file_mib, or file_set and limit_mib");

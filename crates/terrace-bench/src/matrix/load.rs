@@ -1,6 +1,6 @@
 //! A load as one cell has it: the steps that are run inside the system.
 
-use super::spec::{Access, Engine, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
+use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;
 use crate::fio::{Job, random_options};
 use crate::machine;
@@ -85,7 +85,7 @@ impl<'a> Load<'a> {
             content: spec.content,
             ramp_s: if cold { 0 } else { load.ramp_s.unwrap_or(spec.ramp_s) },
             measure_s: load.measure_s.unwrap_or(spec.measure_s),
-            limit_mib: spec.limit_mib.unwrap_or(0),
+            limit_mib: spec.limit_mib_of(load).unwrap_or(0),
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Load<'a> {
     /// What warm-up and measurement share.
     fn options(&self, direct: bool, bytes: u64) -> Vec<String> {
         let mut more = Vec::new();
-        if self.spec.engine == Engine::IoUring {
+        if self.spec.engine.is_deep() {
             more.push(format!("--iodepth={}", self.spec.depth));
         }
         if direct {

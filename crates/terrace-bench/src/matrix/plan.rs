@@ -3,7 +3,7 @@
 //! repetitions of a cell do.
 
 use super::load::Load;
-use super::spec::{Access, LoadKind, Spec, SystemSpec};
+use super::spec::{Spec, SystemSpec};
 use crate::pages::mix;
 use fastrand::Rng;
 use std::time::Duration;
@@ -74,10 +74,7 @@ pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
 fn cells(spec: &Spec, cpus: usize) -> Vec<Load<'_>> {
     let mut cells = Vec::new();
     for load in &spec.load {
-        let sequential = load.kind == LoadKind::Fio && load.rw != Access::Randread;
-        let patterns =
-            if sequential { vec!["sequential"] } else { spec.patterns.iter().map(String::as_str).collect() };
-        for pattern in patterns {
+        for pattern in spec.patterns_of(load) {
             cells.extend(spec.jobs_on(cpus).into_iter().map(|jobs| Load::new(spec, load, pattern, jobs)));
         }
     }
@@ -103,7 +100,8 @@ fn systems_of<'a>(
         order: 0,
         seed,
     };
-    let mut runs: Vec<Planned<'a>> = spec.system.iter().map(of).collect();
+    let mut runs: Vec<Planned<'a>> =
+        spec.system.iter().filter(|system| load.spec.is_for(system)).map(of).collect();
     rng.shuffle(&mut runs);
     runs
 }

@@ -44,6 +44,8 @@ pub struct Spec {
     /// MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
     #[serde(default = "spare_mib")]
     pub spare_mib: u64,
+    /// terrace's `--memory` is the limit less this, whatever programs hold: nothing is measured first.
+    pub headroom_mib: Option<u64>,
     /// The systems of a cell run one right after the other, and are compared by pairs: what drifts slowly drifts for both.
     #[serde(default)]
     pub pairing: bool,
@@ -136,6 +138,9 @@ pub struct SystemSpec {
     pub args: Vec<String>,
     /// terrace: its `--memory`; by default the largest that stays below the limit. foyer: all that its process may hold.
     pub memory_mib: Option<u64>,
+    /// terrace: it finds its memory itself, by `--memory auto`.
+    #[serde(default)]
+    pub auto: bool,
     /// terrace, foyer: size of a tier on a device in memory of its own, which nothing slows down.
     pub tier_mib: Option<u64>,
     /// command: shell lines that bring it up, run inside the memory limit.
@@ -183,10 +188,10 @@ pub struct LoadSpec {
     /// Its name in the results; by default `fio-ENGINE` or `command`.
     #[serde(default)]
     pub name: String,
-    /// fio: psync or io_uring.
+    /// fio: psync, io_uring, libaio or mmap.
     #[serde(default)]
     pub engine: Engine,
-    /// fio: requests in flight for each job; above 1 for io_uring only.
+    /// fio: requests in flight for each job; above 1 for io_uring and libaio only.
     #[serde(default = "one")]
     pub depth: u32,
     /// fio: what is done.
@@ -242,6 +247,15 @@ pub struct LoadSpec {
     pub measure_s: Option<u64>,
     /// Instead of the matrix's.
     pub file_mib: Option<u64>,
+    /// Instead of the matrix's.
+    pub limit_mib: Option<u64>,
+    /// Instead of the matrix's.
+    pub headroom_mib: Option<u64>,
+    /// Instead of the matrix's.
+    pub patterns: Option<Vec<String>>,
+    /// Only on these systems; by default on all.
+    #[serde(default)]
+    pub systems: Vec<String>,
 }
 
 fn one() -> u32 {
@@ -277,6 +291,10 @@ pub enum Engine {
     Psync,
     /// io_uring.
     IoUring,
+    /// Linux's native asynchronous I/O; without O_DIRECT it is synchronous.
+    Libaio,
+    /// Loads from a mapping.
+    Mmap,
 }
 
 impl Engine {
@@ -285,7 +303,14 @@ impl Engine {
         match self {
             Engine::Psync => "psync",
             Engine::IoUring => "io_uring",
+            Engine::Libaio => "libaio",
+            Engine::Mmap => "mmap",
         }
+    }
+
+    /// Does it have several requests in flight?
+    pub fn is_deep(self) -> bool {
+        matches!(self, Engine::IoUring | Engine::Libaio)
     }
 }
 
@@ -383,8 +408,30 @@ impl Spec {
 
     /// Size of the data set of this load; a command may do without one.
     pub fn file_mib_of(&self, load: &LoadSpec) -> Option<u64> {
-        let times = |n: f64| self.limit_mib.map(|mib| ((mib as f64 * n) as u64).max(1));
+        let limit_mib = self.limit_mib_of(load);
+        let times = |n: f64| limit_mib.map(|mib| ((mib as f64 * n) as u64).max(1));
         load.file_mib.or(self.file_mib).or_else(|| self.file_set.and_then(times))
+    }
+
+    /// The memory limit of this load.
+    pub fn limit_mib_of(&self, load: &LoadSpec) -> Option<u64> {
+        load.limit_mib.or(self.limit_mib)
+    }
+
+    /// terrace's memory for this load, where it follows from the limit alone.
+    pub fn fixed_mib_of(&self, load: &LoadSpec) -> Option<u64> {
+        let headroom = load.headroom_mib.or(self.headroom_mib)?;
+        self.limit_mib_of(load).map(|limit| limit.saturating_sub(headroom))
+    }
+
+    /// The access patterns of this load: sequential loads have none, nor have commands that name none, where the matrix names some.
+    pub fn patterns_of<'a>(&'a self, load: &'a LoadSpec) -> Vec<&'a str> {
+        let all = load.patterns.as_ref().unwrap_or(&self.patterns);
+        match load.kind {
+            LoadKind::Fio if load.rw != Access::Randread => vec!["sequential"],
+            LoadKind::Command if *all != patterns() && !load.names("{pattern}") => vec!["none"],
+            _ => all.iter().map(String::as_str).collect(),
+        }
     }
 
     /// The numbers of jobs on a machine with so many processors, each once.
@@ -401,6 +448,16 @@ impl Spec {
 }
 
 impl LoadSpec {
+    /// Does a line of it have this to be filled in?
+    fn names(&self, what: &str) -> bool {
+        [&self.command, &self.ramp].into_iter().flatten().any(|line| line.contains(what))
+    }
+
+    /// Is it for this system?
+    pub fn is_for(&self, system: &SystemSpec) -> bool {
+        self.systems.is_empty() || self.systems.contains(&system.name)
+    }
+
     /// What a command's number is called in the results: its name with its unit, "requests" in "1/s" as "requests_per_s".
     pub fn metric_key(&self) -> String {
         let unit = self.unit.trim().trim_start_matches('1').replace('/', " per ");
@@ -462,127 +519,4 @@ pub fn block_bytes(bs: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"name = "x"
-repetitions = 3
-limit_mib = 64
-file_set = 2.0
-patterns = ["random", "zipf:0.8", "normal:40"]
-jobs_per_cpu = [1, 2]
-
-[device]
-kind = "directory"
-
-[[system]]
-kind = "kernel"
-
-[[system]]
-kind = "terrace"
-args = ["--policy", "lru"]
-
-[[load]]
-kind = "fio"
-bs = "4k"
-"#;
-
-    fn error(from: &str, to: &str) -> String {
-        assert!(GOOD.contains(from), "{from}");
-        Spec::parse(&GOOD.replace(from, to)).unwrap_err()
-    }
-
-    #[test]
-    fn a_matrix_is_read() {
-        let spec = Spec::parse(GOOD).unwrap();
-        assert_eq!(spec.file_mib_of(&spec.load[0]), Some(128));
-        assert_eq!((spec.jobs_on(2), spec.jobs_on(1)), (vec![2, 4], vec![1, 2]));
-        let names: Vec<_> = spec.system.iter().map(|s| s.name.as_str()).collect();
-        assert_eq!((names, spec.load[0].name.as_str()), (vec!["kernel", "terrace"], "fio-psync"));
-        let half = Spec::parse(&GOOD.replace("[1, 2]", "[0.1, 0.5, 1]")).unwrap();
-        assert_eq!(half.jobs_on(2), [1, 2], "never none, none twice");
-    }
-
-    #[test]
-    fn errors_name_line_and_key() {
-        for (from, to, said) in [
-            ("repetitions = 3", "repetitions = 0", "line 2: repetitions: 1 to 1000"),
-            ("repetitions = 3", "repetitions = \"a\"", "line 2: repetitions: invalid type"),
-            ("limit_mib = 64", "limit_mib = 64\nlimits = 1", "line 4: limits: unknown field `limits`"),
-            ("limit_mib = 64\n", "", "line 3: file_set: is in times of limit_mib"),
-            ("zipf:0.8", "zipf", "line 5: patterns: \"zipf\" is none of"),
-            ("[1, 2]", "[0]", "line 6: jobs_per_cpu: above 0"),
-            ("kind = \"directory\"", "kind = \"disk\"", "line 9: kind: unknown variant `disk`"),
-            (
-                "kind = \"directory\"",
-                "kind = \"directory\"\niops = 5",
-                "line 10: iops: only for kind = \"throttled\"",
-            ),
-            ("kind = \"directory\"", "kind = \"throttled\"", "line 9: kind: a throttled device wants"),
-            (
-                "kind = \"directory\"",
-                "kind = \"throttled\"\nlatency_us = 50",
-                "line 10: latency_us: whole milliseconds",
-            ),
-            (
-                "kind = \"kernel\"",
-                "kind = \"kernel\"\nargs = [\"x\"]",
-                "line 13: args: not for kind = \"kernel\"",
-            ),
-            ("kind = \"kernel\"", "kind = \"terrace\"", "line 14: name: there is another \"terrace\""),
-            ("bs = \"4k\"", "bs = \"5k\"", "line 20: bs: a multiple of 4k"),
-            ("bs = \"4k\"", "depth = 8", "line 20: depth: 1 to 4096, above 1 for io_uring only"),
-            (
-                "kind = \"kernel\"",
-                "kind = \"kernel\"\ntier_mib = 64",
-                "line 13: tier_mib: not for kind = \"kernel\"",
-            ),
-            ("kind = \"kernel\"", "kind = \"foyer\"", "line 12: kind: foyer wants tier_mib"),
-            (
-                "kind = \"kernel\"",
-                "kind = \"foyer\"\ntier_mib = 64",
-                "line 12: kind: foyer is no file system",
-            ),
-            ("bs = \"4k\"", "restart = true", "line 20: restart: for kind = \"reads\""),
-            ("kind = \"fio\"", "kind = \"reads\"\nonce = true", "line 19: kind: once, options, parts"),
-            ("bs = \"4k\"", "regex = \"(\"", "line 20: regex: not for kind = \"fio\""),
-            ("kind = \"fio\"", "kind = \"command\"", "line 19: kind: a command load wants its command"),
-            ("name = \"x\"", "name = ", "line 1: name: "),
-            (
-                "kind = \"fio\"\nbs = \"4k\"",
-                "kind = \"command\"\ncommand = \"x\"\nbetter = \"lower\"",
-                "line 21: better: of a number called \"value\", which way is better is not known",
-            ),
-        ] {
-            let why = error(from, to);
-            assert!(why.starts_with(said), "{to:?} says {why:?}, not {said:?}");
-        }
-    }
-
-    #[test]
-    fn a_number_is_called_by_its_unit() {
-        let text = |more: &str| {
-            GOOD.replace(
-                "kind = \"fio\"\nbs = \"4k\"",
-                &format!("kind = \"command\"\ncommand = \"x\"\n{more}"),
-            )
-        };
-        let key = |more: &str| Spec::parse(&text(more)).unwrap().load[0].metric_key();
-        assert_eq!(key("metric = \"requests\"\nunit = \"1/s\"\nbetter = \"higher\""), "requests_per_s");
-        assert_eq!(key("metric = \"load\"\nunit = \"s\"\nbetter = \"lower\""), "load_s");
-        assert_eq!(key("metric = \"moved\"\nunit = \"MiB/s\""), "moved_MiB_per_s");
-        assert_eq!(key("metric = \"score\""), "score");
-    }
-
-    #[test]
-    fn patterns_of_fio() {
-        assert_eq!(distribution("zipf:0.8").unwrap(), "zipf:0.8:0.5");
-        assert_eq!(distribution("normal:40").unwrap(), "normal:40");
-        assert!(["zipf:1", "zipf:x", "normal:0", "pareto:0.9", ""].iter().all(|p| distribution(p).is_none()));
-        assert_eq!(
-            (block_bytes("4k"), block_bytes("1M"), block_bytes("8192")),
-            (Some(4096), Some(1 << 20), Some(8192))
-        );
-        assert!(["", "k", "0k", "100", "4kb"].iter().all(|bs| block_bytes(bs).is_none()));
-    }
-}
+mod tests;

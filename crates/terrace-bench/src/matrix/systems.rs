@@ -154,7 +154,9 @@ impl<'a> Systems<'a> {
         if self.memory.contains_key(&key) {
             return Ok(());
         }
-        let bytes = match (system.memory_mib, self.spec.limit_mib) {
+        let limit_mib = self.spec.limit_mib_of(load.spec);
+        let bytes = match (system.memory_mib.or(self.spec.fixed_mib_of(load.spec)), limit_mib) {
+            _ if system.auto => return Ok(()),
             (Some(mib), _) => mib * MIB,
             (None, Some(limit)) if self.places.lenient => limit * MIB,
             (None, Some(limit)) => {
@@ -203,7 +205,7 @@ impl<'a> Systems<'a> {
         cleanup: &mut Cleanup,
     ) -> Result<Setup, String> {
         let preload = system.kind == SystemKind::Terrace;
-        let limit = self.spec.limit_mib.map(|mib| mib * MIB);
+        let limit = self.spec.limit_mib_of(load.spec).map(|mib| mib * MIB);
         let places = self.places_of(system);
         forget_tier(&places)?;
         let mut setup =
@@ -217,14 +219,18 @@ impl<'a> Systems<'a> {
             SystemKind::KernelMglru => set_mglru("y", cleanup).map_err(|e| format!("{LRU_GEN}: {e}"))?,
             SystemKind::Direct => setup.direct = true,
             SystemKind::Terrace | SystemKind::TerraceMount => {
-                let memory = self.memory_of(system, load).ok_or("its memory was not measured")?;
-                (setup.system, setup.memory) = (System::Terrace { memory, preload }, memory);
+                let memory = self.memory_of(system, load);
+                if memory.is_none() && !system.auto {
+                    return Err("its memory was not measured".into());
+                }
+                setup.system = System::Terrace { memory, preload };
+                setup.memory = memory.unwrap_or(0);
                 cleanup.note(Made::Fuse(setup.places.data.clone())).map_err(|e| e.to_string())?;
             }
             SystemKind::Zram => {
                 let zram = self.zram.as_ref().ok_or("its disk was not made")?;
                 zram.device.renew().map_err(|e| e.to_string())?;
-                setup.limit = Some(zram.left(self.spec.limit_mib.unwrap_or(0))?);
+                setup.limit = Some(zram.left(self.spec.limit_mib_of(load.spec).unwrap_or(0))?);
                 setup.places.data.clone_from(&zram.device.data);
             }
             SystemKind::Foyer => setup.hybrid = Some(self.hybrid(system)?),
@@ -272,7 +278,7 @@ fn largest_memory(
     probe: u64,
     steps: &[Step],
 ) -> Result<u64, String> {
-    let system = System::Terrace { memory: probe, preload: true };
+    let system = System::Terrace { memory: Some(probe), preload: true };
     let end = system::run(places, &system, Some(limit), steps)?.end;
     // A load that is small or short leaves some of the probe unused.
     let used = end.stats.as_ref().map_or(probe, |stats| stats.cache.memory.used_bytes);

@@ -1,12 +1,12 @@
 //! What a report is about: the runs of one or more files, by cell and system, and, of two files of one benchmark, the old runs beside the new.
 
 use super::metric::{Metric, PERCENTILES};
-use super::text::count;
 use crate::raw::{self, Header, Run};
 use crate::stats::{self, Interval};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
+use terrace_output::plot::text::count;
 
 /// Confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;

@@ -3,15 +3,15 @@
 
 use super::book::Book;
 use super::metric::Metric;
-use super::palette;
-use super::picture::Picture;
 use super::sections::Section;
-use super::text::{count, escaped, listed, number, rough};
 use super::versus::{self, Row};
 use super::words;
 use crate::compare::Verdict;
 use crate::raw::{Header, Run};
 use std::fmt::Write;
+use terrace_output::plot::palette;
+use terrace_output::plot::picture::Picture;
+use terrace_output::plot::text::{count, escaped, listed, number, rough};
 
 /// A longer name does not head a column of numbers.
 const HEADING_MAX: usize = 20;

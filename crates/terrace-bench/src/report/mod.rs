@@ -1,18 +1,12 @@
 //! `terrace-bench report`: raw results as one HTML file for people, and its plots as SVG.
 //!
 //! Reading order: [`book`] (which runs count, by cell and system), [`versus`] (tests between them), [`words`] (what is claimed), [`sections`]
-//! (which plots there are), [`html`] (the page). Below these: [`plots`] on [`axis`] makes a [`picture`], which is written as SVG there;
-//! [`palette`] and [`text`] serve all.
+//! (which plots there are), [`html`] (the page). The plots are drawn by [`terrace_output::plot`].
 
-pub mod axis;
 pub mod book;
 pub mod html;
 pub mod metric;
-pub mod palette;
-pub mod picture;
-pub mod plots;
 pub mod sections;
-pub mod text;
 pub mod versus;
 pub mod words;
 
@@ -21,6 +15,8 @@ use clap::Args;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use terrace_output::plot::picture::Picture;
+use terrace_output::plot::text::count;
 
 /// What to report.
 #[derive(Clone, Debug, Args)]
@@ -65,7 +61,7 @@ pub fn run(options: &Report) -> io::Result<i32> {
     println!("{}", options.out.display());
     if let Some(dir) = &options.plots {
         let n = write_plots(dir, &html::files(&book, &sections))?;
-        println!("{}: {}", dir.display(), text::count(n, "plot"));
+        println!("{}: {}", dir.display(), count(n, "plot"));
     }
     Ok(0)
 }
@@ -92,7 +88,7 @@ fn write(path: &Path, bytes: &[u8], option: &str) -> io::Result<()> {
 }
 
 /// Each picture as NAME.svg.
-fn write_plots(dir: &Path, files: &[(String, picture::Picture)]) -> io::Result<usize> {
+fn write_plots(dir: &Path, files: &[(String, Picture)]) -> io::Result<usize> {
     let told = |e: io::Error| {
         io::Error::new(
             e.kind(),

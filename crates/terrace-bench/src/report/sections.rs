@@ -1,14 +1,15 @@
 //! The plots of a report, by section: which panels there are, and a plain sentence for each that cannot be.
 
-use super::axis::Axis;
 use super::book::{Book, Cell};
 use super::metric::Metric;
-use super::picture::{Picture, Point, Swatch};
-use super::plots::{self, Bar, Curve, Dot, Group, Tail};
-use super::text::{count, listed};
 use crate::compare::Better;
 use crate::compare::metric::shown;
+use crate::stats::Interval;
 use std::collections::BTreeMap;
+use terrace_output::plot::axis::Axis;
+use terrace_output::plot::panel::{self, Bar, Curve, Dot, Group, Mean, Tail};
+use terrace_output::plot::picture::{Picture, Point, Swatch};
+use terrace_output::plot::text::{count, listed};
 
 /// A heading, what is to be said, and panels.
 #[derive(Clone, Debug)]
@@ -87,7 +88,7 @@ fn bars(book: &Book, name: &'static str, metric: &Metric, told: &[Metric]) -> Se
             continue;
         }
         let title = format!("{}, {group}", capital(&metric.name));
-        section.panels.push(plots::bars(title, &metric.titled(), &groups));
+        section.panels.push(panel::bars(title, &metric.titled(), &groups));
     }
     if !empty.is_empty() {
         section.notes.push(format!("No run that counts tells it for {}.", listed(&empty)));
@@ -99,12 +100,18 @@ fn bar_group(book: &Book, cell: &Cell, metric: &Metric) -> Group {
     let bar = |(system, name): (usize, &String)| Bar {
         system,
         name: name.clone(),
-        value: book.estimate(name, cell, &metric.key),
+        value: book.estimate(name, cell, &metric.key).map(mean),
     };
     Group {
         label: count(cell.jobs as usize, "job"),
         bars: book.systems.iter().enumerate().map(bar).collect(),
     }
+}
+
+/// As a bar shows it; of a single run there is no interval.
+fn mean(of: Interval) -> Mean {
+    let known = of.low.is_finite() && of.high.is_finite();
+    Mean { mean: of.mean, interval: known.then_some((of.low, of.high)), runs: of.n }
 }
 
 /// The cells of each load and pattern.
@@ -157,20 +164,20 @@ fn latency_panel(book: &Book, cell: &Cell) -> Option<Picture> {
         name: book.systems[system].clone(),
         dots: points
             .iter()
-            .map(|(percentile, value): &(f64, crate::stats::Interval)| Dot {
+            .map(|(percentile, value): &(f64, Interval)| Dot {
                 x: tail.x(*percentile),
                 y: value.mean,
                 interval: value.low.is_finite().then_some((value.low, value.high)),
             })
             .collect(),
         runs: Vec::new(),
-        shift: plots::shift(system, told.len()),
+        shift: panel::shift(system, told.len()),
     };
     let curves: Vec<Curve> = told.iter().enumerate().map(curve).filter(|c| !c.dots.is_empty()).collect();
     let values = told.iter().flatten().map(|(_, value)| value.mean);
     let axes = (tail.axis(percentiles()), Axis::log(values));
     let title = format!("Latency percentiles, {}", book.name(cell));
-    Some(plots::curves(title, axes, ("percentile", "latency, \u{b5}s"), &curves))
+    Some(panel::curves(title, axes, ("percentile", "latency, \u{b5}s"), &curves))
 }
 
 fn over_time(book: &Book, speed: &Metric) -> Section {
@@ -219,7 +226,7 @@ fn time_panel(book: &Book, cell: &Cell, speed: &Metric) -> Option<Picture> {
     let values = curves.iter().flat_map(|c| c.runs.iter().flatten().map(|p| p.1));
     let axes = (Axis::linear([end].into_iter(), 6), Axis::linear(values, 4));
     let title = format!("{} over time, {}", capital(&speed.name), book.name(cell));
-    Some(plots::curves(title, axes, ("seconds", &speed.titled()), &curves))
+    Some(panel::curves(title, axes, ("seconds", &speed.titled()), &curves))
 }
 
 /// Means of the points in each of `bins` equal parts of 0 to `end`, at the means of their times; parts without a point are left out.

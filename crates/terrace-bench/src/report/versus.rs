@@ -2,9 +2,9 @@
 
 use super::book::{Book, CONFIDENCE, Cell};
 use super::metric::Metric;
-use super::text::{number, signed};
 use crate::compare::{self, Outcome, Verdict};
 use crate::stats;
+use terrace_output::plot::text::{number, signed};
 
 /// One metric of one cell, one group of runs against another.
 #[derive(Clone, Debug)]

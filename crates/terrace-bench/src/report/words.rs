@@ -2,10 +2,10 @@
 
 use super::book::Book;
 use super::metric::Metric;
-use super::text::{count, listed};
 use super::versus::{self, Row};
 use crate::compare::metric::shown;
 use crate::compare::{Better, Verdict};
+use terrace_output::plot::text::{count, listed};
 
 /// Cells on the good side that a sentence names; of more it tells the least and the most.
 const NAMED_MAX: usize = 4;

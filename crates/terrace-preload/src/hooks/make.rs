@@ -3,8 +3,8 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, table};
-use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
+use crate::{next, table};
+use libc::{c_int, c_uint, mmsghdr, msghdr, sigset_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::ffi::c_char;
 
 fn made(fd: c_int) -> c_int {
@@ -115,23 +115,3 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         got
     }
 }
-
-/// A ring closes, opens and replaces descriptors unseen. liburing makes its system calls itself, so that its own functions
-/// are where a ring is seen to come.
-macro_rules! ring_hook {
-    ($name:ident($($arg:ident: $t:ty),*)) => {
-        /// See io_uring_queue_init(3).
-        ///
-        /// # Safety
-        /// As the function of that name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            guard(|| (!local().vforked()).then(connection::turn_off));
-            // SAFETY: the program's own arguments.
-            unsafe { next::$name($($arg),*) }
-        }
-    };
-}
-ring_hook!(io_uring_queue_init(n: c_uint, ring: *mut c_void, f: c_uint));
-ring_hook!(io_uring_queue_init_params(n: c_uint, ring: *mut c_void, p: *mut c_void));
-ring_hook!(io_uring_queue_init_mem(n: c_uint, ring: *mut c_void, p: *mut c_void, at: *mut c_void, len: usize));

@@ -9,6 +9,7 @@ mod make;
 mod open;
 mod process;
 mod read;
+mod uring;
 mod write_back;
 
 pub use process::watch_forks;

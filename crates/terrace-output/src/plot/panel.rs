@@ -6,7 +6,6 @@ use super::axis::{Axis, Tick};
 use super::palette::Ink;
 use super::picture::{Anchor, FONT, Picture, Point, Shape};
 use super::text::{count, fitted, number, width};
-use crate::stats::Interval;
 
 /// Pixels.
 pub const WIDTH: f64 = 440.0;
@@ -25,8 +24,19 @@ pub struct Bar {
     pub system: usize,
     /// Its name.
     pub name: String,
-    /// Mean and interval; of a single run there is no interval: low and high are NaN. `None`: no run.
-    pub value: Option<Interval>,
+    /// `None`: no run.
+    pub value: Option<Mean>,
+}
+
+/// What a bar shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// Its length.
+    pub mean: f64,
+    /// Ends of its interval; a single run has none.
+    pub interval: Option<(f64, f64)>,
+    /// Runs behind it.
+    pub runs: usize,
 }
 
 /// Bars that stand together.
@@ -43,7 +53,8 @@ pub fn bars(title: String, axis: &str, groups: &[Group]) -> Picture {
     let widest = groups.iter().map(|g| width(&g.label, FONT)).fold(0.0, f64::max);
     let left = widest.min(130.0) + 12.0;
     let all = || groups.iter().flat_map(|g| &g.bars).filter_map(|b| b.value);
-    let ends = all().flat_map(|v| [v.mean, v.low, v.high]);
+    let ends = all()
+        .flat_map(|v| [v.mean].into_iter().chain(v.interval.into_iter().flat_map(|(low, high)| [low, high])));
     let numbers = all().map(|v| width(&number(v.mean), FONT)).fold(0.0, f64::max);
     let scale = Axis::linear(ends, 4).at(left, WIDTH - RIGHT - numbers - 8.0);
     let rows: usize = groups.iter().map(|g| g.bars.len()).sum();
@@ -81,22 +92,22 @@ fn draw_bar(bar: &Bar, scale: &Axis, y: f64, picture: &mut Picture) {
         picture.text((x, base), anchor, Ink::Muted, NO_RUN);
         return;
     };
-    let (end, known) = (scale.px(value.mean), value.low.is_finite() && value.high.is_finite());
-    let tip = match known {
-        true => format!(
+    let end = scale.px(value.mean);
+    let tip = match value.interval {
+        Some((low, high)) => format!(
             "{}: {} ({} to {}, {})",
             bar.name,
             number(value.mean),
-            number(value.low),
-            number(value.high),
-            count(value.n, "run")
+            number(low),
+            number(high),
+            count(value.runs, "run")
         ),
-        false => format!("{}: {} (one run, no interval)", bar.name, number(value.mean)),
+        None => format!("{}: {} (one run, no interval)", bar.name, number(value.mean)),
     };
     picture.bar(bar.system, (zero.min(end), y), ((end - zero).abs(), BAR), tip);
     let mut right = zero.max(end);
-    if known {
-        let (low, high, middle) = (scale.px(value.low), scale.px(value.high), y + BAR / 2.0);
+    if let Some((low, high)) = value.interval {
+        let (low, high, middle) = (scale.px(low), scale.px(high), y + BAR / 2.0);
         let cap = |x: f64| [(x, middle - 4.0), (x, middle + 4.0)];
         let lines = vec![[(low, middle), (high, middle)], cap(low), cap(high)];
         // A whisker over a full bar needs an edge of the ground to be seen.
@@ -260,8 +271,8 @@ fn nines(percentile: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn interval(mean: f64) -> Option<Interval> {
-        Some(Interval { mean, low: mean * 0.9, high: mean * 1.1, n: 3 })
+    fn interval(mean: f64) -> Option<Mean> {
+        Some(Mean { mean, interval: Some((mean * 0.9, mean * 1.1)), runs: 3 })
     }
 
     /// All texts of a picture with their estimated boxes: left, top, right, bottom.

@@ -1,0 +1,93 @@
+//! liburing's functions: where a ring is seen to come, and what is submitted to it. liburing makes its system calls itself.
+
+use super::guard::guard;
+use crate::local::local;
+use crate::{connection, next, uring};
+use libc::{c_int, c_uint, c_void};
+
+/// A ring that we do not understand closes, opens and replaces descriptors unseen.
+unsafe fn made(ring: *const c_void, ret: c_int) {
+    guard(|| {
+        if connection::mount_dev().is_none() || local().vforked() {
+            return;
+        }
+        // SAFETY: liburing's functions without arguments; what liburing has just made.
+        unsafe {
+            let version = (next::io_uring_major_version(), next::io_uring_minor_version());
+            if !uring::is_understood(ring.cast(), ret, version) {
+                connection::turn_off();
+            }
+        }
+    });
+}
+
+/// Hooks of the functions that make a ring.
+macro_rules! make_hook {
+    ($name:ident($entries:ident: c_uint, $ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
+        /// See io_uring_queue_init(3).
+        ///
+        /// # Safety
+        /// As the function of that name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($entries: c_uint, $ring: *mut c_void $(, $arg: $t)*) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe {
+                let ret = next::$name($entries, $ring $(, $arg)*);
+                made($ring, ret);
+                ret
+            }
+        }
+    };
+}
+make_hook!(io_uring_queue_init(n: c_uint, ring: *mut c_void, f: c_uint));
+make_hook!(io_uring_queue_init_params(n: c_uint, ring: *mut c_void, p: *mut c_void));
+make_hook!(io_uring_queue_init_mem(n: c_uint, ring: *mut c_void, p: *mut c_void, at: *mut c_void, len: usize));
+
+/// Hooks of the functions that submit.
+macro_rules! submit_hook {
+    ($name:ident($ring:ident: *mut c_void $(, $arg:ident: $t:ty)*)) => {
+        /// See io_uring_submit(3).
+        ///
+        /// # Safety
+        /// As the function of that name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
+            guard(|| {
+                if !local().vforked() {
+                    // SAFETY: the program's own ring.
+                    unsafe { uring::look($ring.cast()) };
+                }
+            });
+            // SAFETY: the program's own arguments.
+            unsafe { next::$name($ring $(, $arg)*) }
+        }
+    };
+}
+submit_hook!(io_uring_submit(ring: *mut c_void));
+submit_hook!(io_uring_submit_and_wait(ring: *mut c_void, n: c_uint));
+submit_hook!(io_uring_submit_and_wait_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void));
+submit_hook!(io_uring_submit_and_wait_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
+submit_hook!(io_uring_submit_and_wait_reg(ring: *mut c_void, c: *mut c_void, n: c_uint, at: c_int));
+submit_hook!(io_uring_submit_and_get_events(ring: *mut c_void));
+submit_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void));
+submit_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
+submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void));
+
+/// Hooks of the bare system calls: the program has a ring of its own making, whose entries we do not see.
+macro_rules! bare_hook {
+    ($name:ident($($arg:ident: $t:ty),*) if $when:expr) => {
+        /// See io_uring_setup(2), io_uring_enter(2).
+        ///
+        /// # Safety
+        /// As the function of that name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+            guard(|| ($when && !local().vforked()).then(connection::turn_off));
+            // SAFETY: the program's own arguments.
+            unsafe { next::$name($($arg),*) }
+        }
+    };
+}
+bare_hook!(io_uring_setup(n: c_uint, p: *mut c_void) if true);
+bare_hook!(io_uring_enter(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void) if n > 0);
+bare_hook!(io_uring_enter2(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void, len: usize) if n > 0);

@@ -1,0 +1,187 @@
+//! Rings of programs that use liburing as a shared library: their submissions are looked at before the kernel gets them.
+//!
+//! A read of resident pages is answered at once: the content is copied to the program's buffer, and the entry becomes a NOP
+//! that completes with the number of bytes (IORING_NOP_INJECT_RESULT). Order, links, flags and the completion itself stay
+//! the kernel's. All other reads go the mount path. A close is seen before it happens, so that a number that is used
+//! again is not taken for the old file.
+
+use crate::sys;
+use crate::{connection, read, table};
+use libc::iovec;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// liburing's `struct io_uring` as far as its flags. The same from 2.0 on.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Uring {
+    _head_tail: [usize; 2],
+    mask: *const u32,
+    _sq: [usize; 4],
+    entries: *mut Entry,
+    /// First entry that the kernel was not told of.
+    head: u32,
+    /// Behind the last one.
+    tail: u32,
+    _sq_rest: [usize; 4],
+    _cq: [usize; 11],
+    flags: u32,
+}
+
+/// `struct io_uring_sqe`.
+#[derive(Debug)]
+#[repr(C)]
+struct Entry {
+    opcode: u8,
+    flags: u8,
+    ioprio: u16,
+    fd: c_int,
+    offset: u64,
+    addr: u64,
+    len: u32,
+    op_flags: u32,
+    user_data: u64,
+    buf: u16,
+    personality: u16,
+    file_index: u32,
+    _rest: [u64; 2],
+}
+
+const _: () = assert!(std::mem::offset_of!(Uring, flags) == 192 && size_of::<Entry>() == 64);
+
+const OP_NOP: u8 = 0;
+const OP_READV: u8 = 1;
+const OP_CLOSE: u8 = 19;
+const OP_READ: u8 = 22;
+const NOP_INJECT_RESULT: u32 = 1;
+/// The first kernel with long support that has it.
+const NOP_RESULTS_SINCE: (u32, u32) = (6, 12);
+
+const ENTRY_DRAIN: u8 = 1 << 1;
+/// With the next entry: IO_LINK, IO_HARDLINK.
+const ENTRY_LINKS: u8 = 1 << 2 | 1 << 3;
+/// Those with which a read can be answered: the links, ASYNC, CQE_SKIP_SUCCESS. (No registered file, no chosen buffer.)
+const ENTRY_KNOWN: u8 = ENTRY_LINKS | 1 << 4 | 1 << 6;
+
+const RING_SQE128: u32 = 1 << 10;
+/// IOPOLL, where a buffered read is an error, and R_DISABLED, behind which there may be a list of what is allowed.
+const RING_LEAVE: u32 = 1 | 1 << 6;
+/// Up to CQE_MIXED. Later ones may change where entries lie.
+const RING_KNOWN: u32 = (1 << 19) - 1;
+
+/// The last version of liburing that was looked at: a later one may have functions that submit unseen.
+const VERSION_MAX: (c_int, c_int) = (2, 12);
+
+/// liburing made a ring: its functions have rings of liburing for arguments.
+static MADE: AtomicBool = AtomicBool::new(false);
+/// A drain was asked for: entries wait for others that we do not know.
+static DRAINED: AtomicBool = AtomicBool::new(false);
+
+/// A ring was made by a function of liburing that returned `ret`: do we understand it?
+///
+/// # Safety
+/// If `ret` is 0, `ring` is a ring of liburing.
+pub unsafe fn is_understood(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> bool {
+    if ret < 0 {
+        return true;
+    }
+    // SAFETY: the caller's promise.
+    let understood = ret == 0 && version <= VERSION_MAX && unsafe { (*ring).flags } & !RING_KNOWN == 0;
+    MADE.fetch_or(understood, Ordering::Relaxed);
+    understood
+}
+
+/// Looks at what is about to be submitted.
+///
+/// # Safety
+/// `ring` is a ring of liburing, and no other thread uses its submission queue, as for io_uring_submit.
+pub unsafe fn look(ring: *const Uring) {
+    if !MADE.load(Ordering::Relaxed) || connection::mount_dev().is_none() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let ring = unsafe { &*ring };
+    let answers = ring.flags & RING_LEAVE == 0 && nop_has_results();
+    let shift = u32::from(ring.flags & RING_SQE128 != 0);
+    let mut linked = false;
+    let mut at = ring.head;
+    while at != ring.tail {
+        // SAFETY: the entries between head and tail are the program's, and filled.
+        let entry = unsafe { &mut *ring.entries.add(((at & *ring.mask) << shift) as usize) };
+        if entry.flags & ENTRY_DRAIN != 0 {
+            DRAINED.store(true, Ordering::Relaxed);
+        }
+        match entry.opcode {
+            OP_CLOSE if entry.file_index == 0 => before_close(entry),
+            OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
+                // SAFETY: the program's buffers.
+                if let Some(n) = unsafe { answer(entry) } {
+                    entry.complete_with(n);
+                }
+            }
+            _ => {}
+        }
+        linked = entry.flags & ENTRY_LINKS != 0;
+        at = at.wrapping_add(1);
+    }
+}
+
+/// As the hook of close: what the program closes is forgotten, and a descriptor of ours is none of the program's.
+fn before_close(entry: &mut Entry) {
+    if table::is_helper(entry.fd) {
+        entry.fd = -1;
+    } else {
+        table::forget(entry.fd);
+    }
+}
+
+/// Does a read whose pages are all resident. None: the kernel does it.
+unsafe fn answer(entry: &Entry) -> Option<u32> {
+    if entry.flags & !ENTRY_KNOWN != 0 || entry.ioprio != 0 || entry.op_flags != 0 || entry.personality != 0 {
+        return None;
+    }
+    let class = table::get(entry.fd)?;
+    let (offset, addr) = (i64::try_from(entry.offset).ok()?, entry.addr as usize);
+    // SAFETY: the program's buffers.
+    let n = unsafe {
+        match entry.opcode {
+            OP_READ => read::resident(entry.fd, class, addr as *mut u8, entry.len as usize, offset)?,
+            _ => {
+                let n = c_int::try_from(entry.len).ok()?;
+                read::resident_vectors(entry.fd, class, addr as *const iovec, n, offset)?
+            }
+        }
+    };
+    u32::try_from(n).ok()
+}
+
+impl Entry {
+    /// Becomes a NOP with this result; its flags and the program's word for it stay.
+    fn complete_with(&mut self, n: u32) {
+        *self = Entry {
+            opcode: OP_NOP,
+            flags: self.flags,
+            ioprio: 0,
+            fd: -1,
+            offset: 0,
+            addr: 0,
+            len: n,
+            op_flags: NOP_INJECT_RESULT,
+            user_data: self.user_data,
+            buf: 0,
+            personality: 0,
+            file_index: 0,
+            _rest: [0; 2],
+        };
+    }
+}
+
+/// True if the kernel knows IORING_NOP_INJECT_RESULT. One that does not completes with 0, which is the end of a file.
+fn nop_has_results() -> bool {
+    /// 0: not asked yet, 1: yes, 2: no.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        KNOWN.store(if sys::kernel_version() >= NOP_RESULTS_SINCE { 1 } else { 2 }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == 1
+}

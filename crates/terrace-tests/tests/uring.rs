@@ -1,0 +1,40 @@
+//! Programs that use liburing: hits are answered in the program, everything else by the kernel, and nobody sees a difference.
+
+use std::path::Path;
+use terrace_tests::process;
+use terrace_tests::rig::{Rig, Side, TestDir};
+use terrace_tests::rng::seed;
+use terrace_tests::tools::{compile, need_library};
+
+/// Reads of each of the two rings.
+const READS: u64 = 20_000;
+
+fn program(dir: &TestDir) -> std::path::PathBuf {
+    need_library("liburing.so", "liburing-dev");
+    let out = dir.path().join("uring");
+    compile("uring", &out, &["-luring"]);
+    out
+}
+
+/// Runs the program; what the preload path served of it.
+#[track_caller]
+fn run(side: Side, program: &Path) -> u64 {
+    let rig = Rig::new("uring", side, "16MiB");
+    let mut command = rig.command(program);
+    command.arg(rig.at()).arg(READS.to_string()).arg(seed("uring").to_string());
+    process::run(&mut command, 120).expect_success();
+    let hits = if side == Side::Fast { rig.stat().cache.preload.hits } else { 0 };
+    rig.finish();
+    hits
+}
+
+#[test]
+fn a_ring_sees_what_it_sees_elsewhere() {
+    let dir = TestDir::new("uring-program");
+    let program = program(&dir);
+    run(Side::Plain, &program);
+    run(Side::Mount, &program);
+    run(Side::Run, &program);
+    let hits = run(Side::Fast, &program);
+    assert!(hits > READS, "{hits} hits of twice {READS} reads: they went another way");
+}
