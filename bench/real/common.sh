@@ -30,3 +30,8 @@ need() {
 number() {
     sed -n "s/^ *$1[^0-9]*\([0-9.]*[0-9]\).*/\1/p" | head -n 1
 }
+
+# seconds FROM TO: between two values of EPOCHREALTIME
+seconds() {
+    awk -v a="$1" -v b="$2" 'BEGIN { print b - a }'
+}

@@ -22,7 +22,7 @@ digest() {
 timed() {
     local start=$EPOCHREALTIME
     compile
-    awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }'
+    seconds "$start" "$EPOCHREALTIME"
 }
 
 case $command in

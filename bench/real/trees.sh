@@ -51,10 +51,6 @@ same() {
     [ "$1" = "$(cat "$tree/expected/$2")" ] || { echo "$2 says something else than on the plain directory" >&2; exit 1; }
 }
 
-seconds() {
-    awk -v a="$1" -v b="$2" 'BEGIN { print b - a }'
-}
-
 timed() {
     local start=$EPOCHREALTIME
     do_it > "$said"

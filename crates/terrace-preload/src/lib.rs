@@ -5,6 +5,7 @@
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
 //! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
+//! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | the real functions, how they are found, raw system calls, thread-local state |

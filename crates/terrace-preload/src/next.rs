@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Defines for each function an atomic pointer, and a call through it. "C-unwind": these are cancellation points, and
 /// glibc cancels a thread by unwinding it.
 macro_rules! next {
-    ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $early:expr;)*) => {
+    ($pointers:ident: $($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $early:expr;)*) => {
         #[allow(non_upper_case_globals)]
-        mod pointer {
+        mod $pointers {
             use super::*;
             $(pub static $name: AtomicUsize = AtomicUsize::new(0);)*
         }
@@ -25,9 +25,9 @@ macro_rules! next {
             #[inline]
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $t),*) -> $r {
-                let mut p = pointer::$name.load(Ordering::Relaxed);
+                let mut p = $pointers::$name.load(Ordering::Relaxed);
                 if p == 0 {
-                    p = find(concat!(stringify!($name), "\0"), &pointer::$name);
+                    p = find(concat!(stringify!($name), "\0"), &$pointers::$name);
                 }
                 if p == 0 {
                     // SAFETY: the program's own arguments.
@@ -56,16 +56,30 @@ fn find(name: &str, to: &AtomicUsize) -> usize {
     if !STARTED.load(Ordering::Relaxed) {
         return 0;
     }
-    let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL");
-    let p = symbols::next(name).unwrap_or(0);
+    let p = symbols::next(c_name(name)).unwrap_or(0);
     to.store(p, Ordering::Relaxed);
     p
 }
 
-/// Streams and io_uring exist in libraries alone: what was asked for before we started, or is not in a library of the
-/// program's start, is looked up now.
-fn found(name: &CStr, to: &AtomicUsize) -> bool {
-    to.store(symbols::by_loader(name).unwrap_or(0), Ordering::Relaxed);
+fn c_name(name: &str) -> &CStr {
+    CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL")
+}
+
+/// Functions that exist in libraries alone, as streams and io_uring: there is no system call instead. What was asked for before
+/// we started, or is not in a library of the program's start, the loader looks up; what follows `=` is for none.
+macro_rules! library {
+    ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $none:expr;)*) => {
+        next! {
+            library_pointer:
+            $($name($($arg: $t),*) -> $r = |$($arg: $t),*| {
+                if found(concat!(stringify!($name), "\0"), &library_pointer::$name) { $name($($arg),*) } else { $none }
+            };)*
+        }
+    };
+}
+
+fn found(name: &str, to: &AtomicUsize) -> bool {
+    to.store(symbols::by_loader(c_name(name)).unwrap_or(0), Ordering::Relaxed);
     to.load(Ordering::Relaxed) != 0
 }
 
@@ -83,6 +97,7 @@ macro_rules! call {
 const CWD: c_int = libc::AT_FDCWD;
 
 next! {
+    pointer:
     open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
     open64(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
     __open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
@@ -103,9 +118,6 @@ next! {
     dup2(a: c_int, b: c_int) -> c_int = early_dup2;
     dup3(a: c_int, b: c_int, f: c_int) -> c_int = |a, b, f| call!(SYS_dup3, a, b, f) as c_int;
     fclose(s: *mut FILE) -> c_int = |_| libc::EOF;
-    fdopen(fd: c_int, m: *const c_char) -> *mut FILE = |fd, m| if found(c"fdopen", &pointer::fdopen) { fdopen(fd, m) } else { std::ptr::null_mut() };
-    freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(c"freopen", &pointer::freopen) { freopen(p, m, s) } else { std::ptr::null_mut() };
-    freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = |p, m, s| if found(c"freopen64", &pointer::freopen64) { freopen64(p, m, s) } else { std::ptr::null_mut() };
     close_range(a: c_uint, b: c_uint, f: c_int) -> c_int = |a, b, f| call!(SYS_close_range, a, b, f) as c_int;
     closefrom(low: c_int) -> () = |low| { call!(SYS_close_range, low, c_uint::MAX, 0); };
     fcntl(fd: c_int, op: c_int, arg: usize) -> c_int = |fd, op, arg| call!(SYS_fcntl, fd, op, arg) as c_int;
@@ -147,38 +159,6 @@ next! {
     recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t = |s, m, f| call!(SYS_recvmsg, s, m, f);
     recvmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int, t: *mut timespec) -> c_int
         = |s, v, n, f, t| call!(SYS_recvmmsg, s, v, n, f, t) as c_int;
-    io_uring_queue_init(n: c_uint, r: *mut c_void, f: c_uint) -> c_int
-        = |n, r, f| if found(c"io_uring_queue_init", &pointer::io_uring_queue_init) { io_uring_queue_init(n, r, f) } else { -libc::ENOSYS };
-    io_uring_queue_init_params(n: c_uint, r: *mut c_void, p: *mut c_void) -> c_int
-        = |n, r, p| if found(c"io_uring_queue_init_params", &pointer::io_uring_queue_init_params) { io_uring_queue_init_params(n, r, p) } else { -libc::ENOSYS };
-    io_uring_queue_init_mem(n: c_uint, r: *mut c_void, p: *mut c_void, a: *mut c_void, len: size_t) -> c_int
-        = |n, r, p, a, len| if found(c"io_uring_queue_init_mem", &pointer::io_uring_queue_init_mem) { io_uring_queue_init_mem(n, r, p, a, len) } else { -libc::ENOSYS };
-    io_uring_setup(n: c_uint, p: *mut c_void) -> c_int
-        = |n, p| if found(c"io_uring_setup", &pointer::io_uring_setup) { io_uring_setup(n, p) } else { -libc::ENOSYS };
-    io_uring_enter(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void) -> c_int
-        = |fd, n, min, f, s| if found(c"io_uring_enter", &pointer::io_uring_enter) { io_uring_enter(fd, n, min, f, s) } else { -libc::ENOSYS };
-    io_uring_enter2(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void, len: size_t) -> c_int
-        = |fd, n, min, f, s, len| if found(c"io_uring_enter2", &pointer::io_uring_enter2) { io_uring_enter2(fd, n, min, f, s, len) } else { -libc::ENOSYS };
-    io_uring_submit(r: *mut c_void) -> c_int
-        = |r| if found(c"io_uring_submit", &pointer::io_uring_submit) { io_uring_submit(r) } else { -libc::ENOSYS };
-    io_uring_submit_and_wait(r: *mut c_void, n: c_uint) -> c_int
-        = |r, n| if found(c"io_uring_submit_and_wait", &pointer::io_uring_submit_and_wait) { io_uring_submit_and_wait(r, n) } else { -libc::ENOSYS };
-    io_uring_submit_and_wait_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int
-        = |r, c, n, t, m| if found(c"io_uring_submit_and_wait_timeout", &pointer::io_uring_submit_and_wait_timeout) { io_uring_submit_and_wait_timeout(r, c, n, t, m) } else { -libc::ENOSYS };
-    io_uring_submit_and_wait_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int
-        = |r, c, n, t, min, m| if found(c"io_uring_submit_and_wait_min_timeout", &pointer::io_uring_submit_and_wait_min_timeout) { io_uring_submit_and_wait_min_timeout(r, c, n, t, min, m) } else { -libc::ENOSYS };
-    io_uring_submit_and_wait_reg(r: *mut c_void, c: *mut c_void, n: c_uint, at: c_int) -> c_int
-        = |r, c, n, at| if found(c"io_uring_submit_and_wait_reg", &pointer::io_uring_submit_and_wait_reg) { io_uring_submit_and_wait_reg(r, c, n, at) } else { -libc::ENOSYS };
-    io_uring_submit_and_get_events(r: *mut c_void) -> c_int
-        = |r| if found(c"io_uring_submit_and_get_events", &pointer::io_uring_submit_and_get_events) { io_uring_submit_and_get_events(r) } else { -libc::ENOSYS };
-    io_uring_wait_cqes(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int
-        = |r, c, n, t, m| if found(c"io_uring_wait_cqes", &pointer::io_uring_wait_cqes) { io_uring_wait_cqes(r, c, n, t, m) } else { -libc::ENOSYS };
-    io_uring_wait_cqes_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int
-        = |r, c, n, t, min, m| if found(c"io_uring_wait_cqes_min_timeout", &pointer::io_uring_wait_cqes_min_timeout) { io_uring_wait_cqes_min_timeout(r, c, n, t, min, m) } else { -libc::ENOSYS };
-    io_uring_wait_cqe_timeout(r: *mut c_void, c: *mut c_void, t: *mut c_void) -> c_int
-        = |r, c, t| if found(c"io_uring_wait_cqe_timeout", &pointer::io_uring_wait_cqe_timeout) { io_uring_wait_cqe_timeout(r, c, t) } else { -libc::ENOSYS };
-    io_uring_major_version() -> c_int = || if found(c"io_uring_major_version", &pointer::io_uring_major_version) { io_uring_major_version() } else { 0 };
-    io_uring_minor_version() -> c_int = || if found(c"io_uring_minor_version", &pointer::io_uring_minor_version) { io_uring_minor_version() } else { 0 };
 
     mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
@@ -189,6 +169,29 @@ next! {
     prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = |op, a, b, c, d| call!(SYS_prctl, op, a, b, c, d) as c_int;
     unshare(f: c_int) -> c_int = |f| call!(SYS_unshare, f) as c_int;
     _Fork() -> c_int = || call!(SYS_clone, libc::SIGCHLD) as c_int;
+}
+
+library! {
+    fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    io_uring_queue_init(n: c_uint, r: *mut c_void, f: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_queue_init_params(n: c_uint, r: *mut c_void, p: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_queue_init_mem(n: c_uint, r: *mut c_void, p: *mut c_void, a: *mut c_void, len: size_t) -> c_int = -libc::ENOSYS;
+    io_uring_setup(n: c_uint, p: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_enter(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_enter2(fd: c_uint, n: c_uint, min: c_uint, f: c_uint, s: *mut c_void, len: size_t) -> c_int = -libc::ENOSYS;
+    io_uring_submit(r: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_submit_and_wait(r: *mut c_void, n: c_uint) -> c_int = -libc::ENOSYS;
+    io_uring_submit_and_wait_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_submit_and_wait_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_submit_and_wait_reg(r: *mut c_void, c: *mut c_void, n: c_uint, at: c_int) -> c_int = -libc::ENOSYS;
+    io_uring_submit_and_get_events(r: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_wait_cqes(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, m: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_wait_cqes_min_timeout(r: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_wait_cqe_timeout(r: *mut c_void, c: *mut c_void, t: *mut c_void) -> c_int = -libc::ENOSYS;
+    io_uring_major_version() -> c_int = 0;
+    io_uring_minor_version() -> c_int = 0;
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

@@ -178,16 +178,8 @@ pub unsafe fn resident_vectors(
     // SAFETY: the program's vectors.
     let (v, _) = unsafe { vectors(v, n)? };
     let file = File::new(fd, class)?;
-    let mut done = 0;
-    for piece in v.iter().filter(|p| p.iov_len > 0) {
-        // SAFETY: the program's buffers.
-        let got = unsafe { file.resident(piece.iov_base.cast(), piece.iov_len, offset + done as u64)? };
-        done += got;
-        if got < piece.iov_len {
-            break;
-        }
-    }
-    Some(done)
+    // SAFETY: the program's buffers.
+    scatter(v, offset, |buf, n, at| unsafe { file.resident(buf, n, at) })
 }
 
 /// preadv.
@@ -200,29 +192,36 @@ pub unsafe fn preadv(fd: c_int, class: Class, v: *const iovec, n: c_int, offset:
     unsafe {
         let (v, _) = vectors(v, n)?;
         let file = File::new(fd, class)?;
-        scatter(&file, v, offset)
+        read_vectors(&file, v, offset)
     }
 }
 
-/// Fills vector after vector until one stays short.
-unsafe fn scatter(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
+/// Fills vector after vector by `read` (buffer, length, offset) until one stays short.
+fn scatter(v: &[iovec], offset: u64, read: impl Fn(*mut u8, usize, u64) -> Option<usize>) -> Option<usize> {
     let mut done = 0;
     for piece in v.iter().filter(|p| p.iov_len > 0) {
-        let (buf, n) = (piece.iov_base.cast(), piece.iov_len);
-        // SAFETY: the program's buffers.
-        let got = unsafe {
-            match done {
-                0 => file.try_at(buf, n, offset)? as Ret,
-                _ => file.at(buf, n, offset + done as u64),
-            }
-        };
-        // An error after some bytes is the next call's to report.
-        done += usize::try_from(got).unwrap_or(0);
-        if got < n as Ret {
+        let got = read(piece.iov_base.cast(), piece.iov_len, offset + done as u64)?;
+        done += got;
+        if got < piece.iov_len {
             break;
         }
     }
-    Some(done as Ret)
+    Some(done)
+}
+
+/// The vectors by the preload path, if it gets anywhere in the first of them, finished by the mount path.
+unsafe fn read_vectors(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
+    let read = |buf, n, at| {
+        // SAFETY: the program's buffers.
+        unsafe {
+            match at == offset {
+                true => file.try_at(buf, n, at),
+                // An error after some bytes is the next call's to report.
+                false => Some(usize::try_from(file.at(buf, n, at)).unwrap_or(0)),
+            }
+        }
+    };
+    scatter(v, offset, read).map(|done| done as Ret)
 }
 
 /// read: the kernel keeps the position.
@@ -250,7 +249,7 @@ pub unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Optio
         let (v, sum) = vectors(v, n)?;
         let file = File::new(fd, class)?;
         let start = advance(&file, sum)?;
-        let got = match scatter(&file, v, start) {
+        let got = match read_vectors(&file, v, start) {
             Some(got) => got,
             None => {
                 sys::raw(libc::SYS_preadv, [fd as usize, v.as_ptr() as usize, v.len(), start as usize, 0, 0])

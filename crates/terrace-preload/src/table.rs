@@ -122,6 +122,15 @@ pub fn is_helper(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & HELPER != 0)
 }
 
+/// The program is about to close a descriptor: forgets it. False for one of ours, which is none of the program's.
+pub fn may_close(fd: c_int) -> bool {
+    let theirs = !is_helper(fd);
+    if theirs {
+        forget(fd);
+    }
+    theirs
+}
+
 /// Descriptors of ours in `[first, last]`, ascending.
 pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
     let highest = HIGHEST.load(Ordering::Relaxed);

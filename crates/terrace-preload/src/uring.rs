@@ -9,7 +9,7 @@ use crate::sys;
 use crate::{connection, read, table};
 use libc::iovec;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// liburing's `struct io_uring` as far as its flags. The same from 2.0 on.
 #[derive(Debug)]
@@ -74,20 +74,26 @@ const VERSION_MAX: (c_int, c_int) = (2, 12);
 
 /// liburing made a ring: its functions have rings of liburing for arguments.
 static MADE: AtomicBool = AtomicBool::new(false);
+/// The kernel knows IORING_NOP_INJECT_RESULT. One that does not completes with 0, which is the end of a file.
+static NOP_HAS_RESULTS: AtomicBool = AtomicBool::new(false);
 /// A drain was asked for: entries wait for others that we do not know.
 static DRAINED: AtomicBool = AtomicBool::new(false);
 
-/// A ring was made by a function of liburing that returned `ret`: do we understand it?
+/// A function of liburing that makes rings has returned `ret`. From here on submissions are looked at; false if they would not be
+/// understood.
 ///
 /// # Safety
 /// If `ret` is 0, `ring` is a ring of liburing.
-pub unsafe fn is_understood(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> bool {
+pub unsafe fn made(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> bool {
     if ret < 0 {
         return true;
     }
     // SAFETY: the caller's promise.
     let understood = ret == 0 && version <= VERSION_MAX && unsafe { (*ring).flags } & !RING_KNOWN == 0;
-    MADE.fetch_or(understood, Ordering::Relaxed);
+    if understood {
+        NOP_HAS_RESULTS.store(sys::kernel_version() >= NOP_RESULTS_SINCE, Ordering::Relaxed);
+        MADE.store(true, Ordering::Relaxed);
+    }
     understood
 }
 
@@ -101,7 +107,7 @@ pub unsafe fn look(ring: *const Uring) {
     }
     // SAFETY: the caller's promise.
     let ring = unsafe { &*ring };
-    let answers = ring.flags & RING_LEAVE == 0 && nop_has_results();
+    let answers = ring.flags & RING_LEAVE == 0 && NOP_HAS_RESULTS.load(Ordering::Relaxed);
     let shift = u32::from(ring.flags & RING_SQE128 != 0);
     let mut linked = false;
     let mut at = ring.head;
@@ -112,7 +118,8 @@ pub unsafe fn look(ring: *const Uring) {
             DRAINED.store(true, Ordering::Relaxed);
         }
         match entry.opcode {
-            OP_CLOSE if entry.file_index == 0 => before_close(entry),
+            // One of ours is none of the program's: EBADF.
+            OP_CLOSE if entry.file_index == 0 && !table::may_close(entry.fd) => entry.fd = -1,
             OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
                 // SAFETY: the program's buffers.
                 if let Some(n) = unsafe { answer(entry) } {
@@ -123,15 +130,6 @@ pub unsafe fn look(ring: *const Uring) {
         }
         linked = entry.flags & ENTRY_LINKS != 0;
         at = at.wrapping_add(1);
-    }
-}
-
-/// As the hook of close: what the program closes is forgotten, and a descriptor of ours is none of the program's.
-fn before_close(entry: &mut Entry) {
-    if table::is_helper(entry.fd) {
-        entry.fd = -1;
-    } else {
-        table::forget(entry.fd);
     }
 }
 
@@ -174,14 +172,4 @@ impl Entry {
             _rest: [0; 2],
         };
     }
-}
-
-/// True if the kernel knows IORING_NOP_INJECT_RESULT. One that does not completes with 0, which is the end of a file.
-fn nop_has_results() -> bool {
-    /// 0: not asked yet, 1: yes, 2: no.
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    if KNOWN.load(Ordering::Relaxed) == 0 {
-        KNOWN.store(if sys::kernel_version() >= NOP_RESULTS_SINCE { 1 } else { 2 }, Ordering::Relaxed);
-    }
-    KNOWN.load(Ordering::Relaxed) == 1
 }

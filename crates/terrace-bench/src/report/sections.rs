@@ -108,10 +108,14 @@ fn bar_group(book: &Book, cell: &Cell, metric: &Metric) -> Group {
     }
 }
 
-/// As a bar shows it; of a single run there is no interval.
+/// As a bar shows it.
 fn mean(of: Interval) -> Mean {
-    let known = of.low.is_finite() && of.high.is_finite();
-    Mean { mean: of.mean, interval: known.then_some((of.low, of.high)), runs: of.n }
+    Mean { mean: of.mean, interval: ends(&of), runs: of.n }
+}
+
+/// A single run has no interval.
+fn ends(of: &Interval) -> Option<(f64, f64)> {
+    (of.low.is_finite() && of.high.is_finite()).then_some((of.low, of.high))
 }
 
 /// The cells of each load and pattern.
@@ -167,7 +171,7 @@ fn latency_panel(book: &Book, cell: &Cell) -> Option<Picture> {
             .map(|(percentile, value): &(f64, Interval)| Dot {
                 x: tail.x(*percentile),
                 y: value.mean,
-                interval: value.low.is_finite().then_some((value.low, value.high)),
+                interval: ends(value),
             })
             .collect(),
         runs: Vec::new(),

@@ -25,7 +25,7 @@ macro_rules! close_hook {
         /// As close.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
-            if guard(|| is_not_theirs(fd)) {
+            if guard(|| mine() && !table::may_close(fd)) {
                 return refuse(libc::EBADF);
             }
             // SAFETY: the program's own argument.
@@ -35,15 +35,6 @@ macro_rules! close_hook {
 }
 close_hook!(close);
 close_hook!(__close);
-
-/// Forgets what the program closes, unless it is ours.
-fn is_not_theirs(fd: c_int) -> bool {
-    mine()
-        && (table::is_helper(fd) || {
-            table::forget(fd);
-            false
-        })
-}
 
 /// See dup(2).
 ///

@@ -14,7 +14,7 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
         // SAFETY: liburing's functions without arguments; what liburing has just made.
         unsafe {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
-            if !uring::is_understood(ring.cast(), ret, version) {
+            if !uring::made(ring.cast(), ret, version) {
                 connection::turn_off();
             }
         }

@@ -94,14 +94,26 @@ static void random_reads(int fd, int reads)
     }
 }
 
+static void fill(unsigned char *to, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = (unsigned char)any(256);
+}
+
+/* A page of the first file, with other content from here on. */
+static unsigned char *renewed(void)
+{
+    unsigned char *page = truth[0] + any(PAGES) * PAGE;
+    fill(page, PAGE);
+    return page;
+}
+
 /* What follows a write in a chain sees it. */
 static void linked(int fd, int rounds)
 {
     for (int round = 0; round < rounds; round++) {
-        unsigned char *page = truth[0] + any(PAGES) * PAGE;
+        unsigned char *page = renewed();
         off_t at = page - truth[0];
-        for (int i = 0; i < PAGE; i++)
-            page[i] = (unsigned char)any(256);
         struct io_uring_sqe *sqe = entry(0);
         io_uring_prep_write(sqe, fd, page, PAGE, (uint64_t)at);
         sqe->user_data = 0, sqe->flags |= IOSQE_IO_LINK;
@@ -169,10 +181,8 @@ static void closes(int fd)
 static void drained(int fd, int rounds)
 {
     for (int round = 0; round < rounds; round++) {
-        unsigned char *page = truth[0] + any(PAGES) * PAGE;
+        unsigned char *page = renewed();
         off_t at = page - truth[0];
-        for (int i = 0; i < PAGE; i++)
-            page[i] = (unsigned char)any(256);
         struct io_uring_sqe *sqe = entry(0);
         io_uring_prep_write(sqe, fd, page, PAGE, (uint64_t)at);
         sqe->flags |= IOSQE_ASYNC;
@@ -192,8 +202,7 @@ static void drained(int fd, int rounds)
 
 static int made(int which)
 {
-    for (size_t i = 0; i < SIZE; i++)
-        truth[which][i] = (unsigned char)any(256);
+    fill(truth[which], SIZE);
     int fd = open(path[which], O_RDWR | O_CREAT, 0644);
     CHECK(fd >= 0 && pwrite(fd, truth[which], SIZE, 0) == SIZE);
     return fd;

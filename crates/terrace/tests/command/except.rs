@@ -1,6 +1,7 @@
 //! `terrace run --except DIR`.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -19,6 +20,12 @@ fn run(stage: &Stage, except: &[&str], script: &str) -> Command {
 /// The types of these file systems: the mount is a `fuseblk`.
 fn types(out: &str) -> Vec<bool> {
     out.lines().map(|line| line == "fuseblk").collect()
+}
+
+/// Until the command has written this.
+#[track_caller]
+fn wait_for(file: &Path, text: &str) {
+    wait_until(text, || fs::read(file).is_ok_and(|found| found == text.as_bytes()));
 }
 
 #[test]
@@ -53,7 +60,7 @@ fn others_see_what_is_written_there_at_once() {
     let script = "echo from the command > logs/a; while ! [ -e logs/b ]; do sleep 0.02; done; cat logs/b";
     let child = run(&stage, &["logs"], script).stdout(Stdio::piped()).spawn().unwrap();
     let log = stage.src.join("logs/a");
-    wait_until("the line is there", || fs::read(&log).is_ok_and(|text| text == b"from the command\n"));
+    wait_for(&log, "from the command\n");
     fs::write(stage.src.join("logs/b.new"), "from outside").unwrap();
     fs::rename(stage.src.join("logs/b.new"), stage.src.join("logs/b")).unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"from outside");
@@ -91,7 +98,7 @@ fn excepted_directory_outlives_crashes_and_goes_at_the_end() {
                   echo 2 > out/ready; echo 3 > served";
     let child = run(&stage, &["out"], script).stdout(Stdio::piped()).spawn().unwrap();
     let ready = stage.src.join("out/ready");
-    wait_until("the command runs", || fs::read(&ready).is_ok_and(|text| text == b"1\n"));
+    wait_for(&ready, "1\n");
     let terraced = stage.info().terraced;
     kill(terraced, Signal::KILL);
     wait_until("another terraced serves", || ![0, terraced].contains(&stage.info().terraced));
@@ -115,7 +122,7 @@ fn excepted_directory_outlives_the_mount() {
     let script = "cd out; echo 1 > ready; while ! [ -e go ]; do sleep 0.02; done; echo 2 > ready";
     let child = run(&stage, &["out"], script).stderr(Stdio::piped()).spawn().unwrap();
     let ready = stage.src.join("out/ready");
-    wait_until("the command runs", || fs::read(&ready).is_ok_and(|text| text == b"1\n"));
+    wait_for(&ready, "1\n");
     let info = stage.info();
     kill(info.pid, Signal::KILL);
     kill(info.terraced, Signal::KILL);
