@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{Caller, Entry, Namespace, PageCache, Result, SetAttr, WriteKind, Written};
+use crate::{Entry, Namespace, Op, PageCache, Result, SetAttr, WriteKind, Written};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -18,7 +18,7 @@ use terrace_engine::io::AlignedBuf;
 
 use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
-use super::waiting::Waiting;
+use super::waiting::{Movable, Waiting};
 
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
@@ -75,15 +75,33 @@ impl<C: PageCache> Adapter<C> {
         Self { namespace, waiting }
     }
 
-    /// Answers a request that may need a descriptor for long: here, or, while these are short, on a thread that may wait.
-    /// Never one that was resent: others that the kernel sends after it would be answered first, and what it has done would be forgotten.
-    fn admit(&self, caller: Caller, answer: impl FnOnce(&Namespace<C>) + Send + 'static) {
-        if self.namespace.is_short() && !caller.is_resent() {
+    /// Does a request that may need a descriptor for long, and answers it: here, or, where descriptors are short before or after it was
+    /// begun, on a thread that may wait.
+    /// A resent request stays here: others that the kernel sends after it would be answered first, and what it has done would be forgotten.
+    fn admit<R: Send + 'static, T>(
+        &self,
+        req: &Request,
+        reply: R,
+        act: impl FnMut(&Namespace<C>, &mut Op<'_>, &mut R) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(&Namespace<C>, R, Result<T>) + Send + 'static,
+    ) {
+        let movable = Movable { caller: caller(req), reply, act, answer };
+        let stays = movable.caller.is_resent();
+        let left = match self.namespace.is_short() && !stays {
+            true => Some(movable),
+            false => movable.run(&self.namespace, stays),
+        };
+        if let Some(movable) = left {
             let namespace = self.namespace.clone();
-            self.waiting.push(Box::new(move || answer(&namespace)));
-        } else {
-            answer(&self.namespace);
+            self.waiting.push(Box::new(move || drop(movable.run(&namespace, true))));
         }
+    }
+}
+
+fn answer_open<C: PageCache>(_: &Namespace<C>, reply: ReplyOpen, opened: Result<(FileHandle, FopenFlags)>) {
+    match opened {
+        Ok((fh, flags)) => reply.opened(fh, flags),
+        Err(error) => reply.error(errno(&error)),
     }
 }
 
@@ -94,7 +112,7 @@ fn answer_empty(reply: ReplyEmpty, result: Result<()>) {
     }
 }
 
-fn answer_entry(reply: ReplyEntry, result: Result<Entry>) {
+fn answer_entry<C: PageCache>(_: &Namespace<C>, reply: ReplyEntry, result: Result<Entry>) {
     match result {
         Ok(entry) => {
             reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &file_attr(&entry.attr), GENERATION);
@@ -127,17 +145,16 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (caller, name) = (caller(req), name.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            match namespace.lookup(&mut op, parent.0, &name) {
-                Err(error) if error.errno() == libc::ENOENT => {
-                    let ttl = namespace.config().negative_ttl;
-                    reply.entry(&ttl, &no_entry(), GENERATION);
-                    namespace.note_vain(parent.0, &name);
-                }
-                result => answer_entry(reply, result),
+        let name: Arc<OsStr> = name.into();
+        let its = name.clone();
+        let look = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.lookup(op, parent.0, &its);
+        self.admit(req, reply, look, move |namespace, reply, found| match found {
+            Err(error) if error.errno() == libc::ENOENT => {
+                let ttl = namespace.config().negative_ttl;
+                reply.entry(&ttl, &no_entry(), GENERATION);
+                namespace.note_vain(parent.0, &name);
             }
+            found => answer_entry(namespace, reply, found),
         });
     }
 
@@ -195,19 +212,18 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (caller, name) = (caller(req), name.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            answer_entry(reply, namespace.mknod(&mut op, parent.0, &name, mode, umask, rdev));
-        });
+        let name = name.to_owned();
+        let make = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
+            ns.mknod(op, parent.0, &name, mode, umask, rdev)
+        };
+        self.admit(req, reply, make, answer_entry);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let (caller, name) = (caller(req), name.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            answer_entry(reply, namespace.mkdir(&mut op, parent.0, &name, mode, umask));
-        });
+        let name = name.to_owned();
+        let make =
+            move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.mkdir(op, parent.0, &name, mode, umask);
+        self.admit(req, reply, make, answer_entry);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -221,11 +237,11 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (caller, name, target) = (caller(req), name.to_owned(), target.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            answer_entry(reply, namespace.symlink(&mut op, parent.0, &name, target.as_os_str()));
-        });
+        let (name, target) = (name.to_owned(), target.to_owned());
+        let make = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
+            ns.symlink(op, parent.0, &name, target.as_os_str())
+        };
+        self.admit(req, reply, make, answer_entry);
     }
 
     fn rename(
@@ -244,25 +260,17 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let (caller, name) = (caller(req), newname.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            answer_entry(reply, namespace.link(&mut op, ino.0, newparent.0, &name));
-        });
+        let name = newname.to_owned();
+        let make =
+            move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.link(op, ino.0, newparent.0, &name);
+        self.admit(req, reply, make, answer_entry);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = caller(req);
-        self.admit(caller, move |namespace| {
-            let op = namespace.begin(caller);
-            match namespace.open(&op, ino.0, flags.0 as u32) {
-                Ok(file) => {
-                    let (fh, flags) = opened(&file);
-                    reply.opened(fh, flags);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
+            Ok(opened(&ns.open(op, ino.0, flags.0 as u32)?))
+        };
+        self.admit(req, reply, open, answer_open);
     }
 
     fn create(
@@ -275,16 +283,16 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (caller, name) = (caller(req), name.to_owned());
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            match namespace.create(&mut op, parent.0, &name, mode, umask, flags as u32) {
-                Ok((entry, file)) => {
-                    let (fh, flags) = opened(&file);
-                    reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
-                }
-                Err(error) => reply.error(errno(&error)),
+        let name = name.to_owned();
+        let create = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
+            ns.create(op, parent.0, &name, mode, umask, flags as u32)
+        };
+        self.admit(req, reply, create, |_, reply: ReplyCreate, made| match made {
+            Ok((entry, file)) => {
+                let (fh, flags) = opened(&file);
+                reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
             }
+            Err(error) => reply.error(errno(&error)),
         });
     }
 
@@ -357,14 +365,10 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let caller = caller(req);
-        self.admit(caller, move |namespace| {
-            let op = namespace.begin(caller);
-            match namespace.opendir(&op, ino.0) {
-                Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
+            Ok((FileHandle(ns.opendir(op, ino.0)?), FopenFlags::empty()))
+        };
+        self.admit(req, reply, open, answer_open);
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -377,18 +381,9 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         }
     }
 
-    fn readdirplus(
-        &self,
-        req: &Request,
-        _: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let caller = caller(req);
-        self.admit(caller, move |namespace| {
-            let mut op = namespace.begin(caller);
-            let listed = namespace.readdirplus(&mut op, fh.0, offset, |plus| {
+    fn readdirplus(&self, req: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        let list = move |ns: &Namespace<C>, op: &mut Op<'_>, reply: &mut ReplyDirectoryPlus| {
+            ns.readdirplus(op, fh.0, offset, |plus| {
                 let (listed, entry) = (&plus.listed, &plus.entry);
                 reply.add(
                     INodeNo(listed.ino),
@@ -398,11 +393,11 @@ impl<C: PageCache> Filesystem for Adapter<C> {
                     &file_attr(&entry.attr),
                     GENERATION,
                 )
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
-            }
+            })
+        };
+        self.admit(req, reply, list, |_, reply, listed| match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
         });
     }
 

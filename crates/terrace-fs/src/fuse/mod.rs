@@ -14,6 +14,9 @@ mod readahead;
 pub mod refuse;
 mod waiting;
 
+#[cfg(test)]
+pub(crate) use waiting::Movable;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -2,11 +2,14 @@
 //!
 //! What they wait for are FORGETs and RELEASEs, that is, the threads that answer the kernel: if those waited as well, nobody would make
 //! room. So while descriptors are short, all that needs one goes through a queue. Its length is what programs ask at one time.
+//! Several that were begun just before that may find none left together: these are begun again here, too.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::{Caller, Namespace, Op, PageCache, Result};
 
 /// Threads that wait. All wait for the same, so a few are enough.
 pub(super) const THREADS: usize = 4;
@@ -68,6 +71,37 @@ impl Waiting {
     pub(super) fn end(&self) {
         self.queue.lock().ended = true;
         self.bell.notify_all();
+    }
+}
+
+/// A request that another thread can begin again while it has changed nothing.
+pub(crate) struct Movable<R, A, F> {
+    pub(crate) caller: Caller,
+    pub(crate) reply: R,
+    pub(crate) act: A,
+    pub(crate) answer: F,
+}
+
+impl<R, A, F> Movable<R, A, F> {
+    /// Does it and answers. Given back if it met a shortage before it changed anything, unless it `stays`.
+    pub(crate) fn run<C: PageCache, T>(mut self, namespace: &Namespace<C>, stays: bool) -> Option<Self>
+    where
+        A: FnMut(&Namespace<C>, &mut Op<'_>, &mut R) -> Result<T>,
+        F: FnOnce(&Namespace<C>, R, Result<T>),
+    {
+        let mut op = namespace.begin(self.caller);
+        let done = namespace.quietly(!stays, || (self.act)(namespace, &mut op, &mut self.reply));
+        if let Err(error) = &done
+            && error.is_shortage()
+            && !stays
+        {
+            if !op.has_begun() {
+                return Some(self);
+            }
+            namespace.tell_shortage(error);
+        }
+        (self.answer)(namespace, self.reply, done);
+        None
     }
 }
 

@@ -157,6 +157,11 @@ impl Op<'_> {
         }
     }
 
+    /// Has the request changed anything, or noted that it is about to?
+    pub(crate) fn has_begun(&self) -> bool {
+        self.slot.is_some()
+    }
+
     /// Should the lookup count of `nodeid` be raised for this request? Not if its first try did so.
     pub(crate) fn counts(&self, nodeid: u64) -> bool {
         self.replayed.is_none_or(|replayed| replayed.counted != nodeid)

@@ -91,7 +91,7 @@ impl<C: PageCache> Namespace<C> {
                 counted_before.set(entries < counted);
                 entries >= counted
             };
-            let (inode, entry) = match namespace.enter_if(dir, listed.name, counts) {
+            let (inode, entry) = match namespace.enter_if(dir, listed.name, false, counts) {
                 Ok(entered) => entered,
                 Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
                 Err(error) => return Err(error),

@@ -50,18 +50,22 @@ impl<C: PageCache> Namespace<C> {
         name: &OsStr,
         op: &mut Op<'_>,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
-        let (inode, entry) = self.enter_if(parent, name, |nodeid| op.counts(nodeid))?;
+        // What was just made has its descriptor: a refusal would come too late.
+        let reserve = op.has_begun();
+        let (inode, entry) = self.enter_if(parent, name, reserve, |nodeid| op.counts(nodeid))?;
         if op.counts(inode.nodeid) {
             op.counted(inode.nodeid);
         }
         Ok((inode, entry))
     }
 
-    /// The inode under `name`, known from now on, its reference count raised if `counts` says so of it.
+    /// The inode under `name`, known from now on, its reference count raised if `counts` says so of it. `reserve`: its descriptor may be
+    /// one of the last.
     pub(crate) fn enter_if(
         &self,
         parent: &Inode<C::Object>,
         name: &OsStr,
+        reserve: bool,
         counts: impl Fn(u64) -> bool,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
         let dir = parent.directory()?;
@@ -71,7 +75,8 @@ impl<C: PageCache> Namespace<C> {
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 self.with_room(|| -> Result<_> {
-                    let fd = self.pressure.admit(rustix::fs::openat(dir, name, flags, Mode::empty())?)?;
+                    let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                    let fd = if reserve { fd } else { self.pressure.admit(fd)? };
                     self.pressure.opened(fd.as_raw_fd());
                     stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
                     self.inodes.insert(&stat, fd, &counts)

@@ -70,6 +70,8 @@ thread_local! {
 thread_local! {
     /// Since when the request waits that this thread answers, if it answers none that others wait for.
     static MAY_WAIT: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// A shortage that this thread meets is no error of a program yet.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pressure {
@@ -140,9 +142,10 @@ impl Pressure {
         }
         let waiters = answers.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
         let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
+        // From now on requests are queued.
+        self.newest.store(u64::MAX, Ordering::Relaxed);
+        self.bell.notify_one();
         if may {
-            self.newest.store(u64::MAX, Ordering::Relaxed);
-            self.bell.notify_one();
             std::thread::sleep(WAIT);
         }
         if answers {

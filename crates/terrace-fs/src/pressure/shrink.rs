@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::heap::{Freed, give_heap_back};
-use super::{MAY_WAIT, PATIENCE, limits};
+use super::{MAY_WAIT, PATIENCE, QUIET, limits};
 use crate::coherence;
 use crate::error::{Error, Result};
 use crate::inode::ROOT;
@@ -67,15 +67,30 @@ impl<C: PageCache> Namespace<C> {
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
             if !self.find_room(began, &mut gave_up) || began.elapsed() > PATIENCE {
-                if self.pressure.is_to_be_told() {
-                    let (inodes, handles) = (self.inodes.len(), self.handles.len());
-                    tracing::warn!(
-                        "{error}: programs get this error; {inodes} inodes are known, {handles} open handles; raise the limit of open \
-                         files before the mount (`ulimit -n`, LimitNOFILE= of a unit) or limits.inodes_max"
-                    );
+                if !QUIET.get() {
+                    self.tell_shortage(&error);
                 }
                 return Err(error);
             }
+        }
+    }
+
+    /// Runs `act`; if `quiet`, the log is not told of a shortage that it meets, for the caller begins it again.
+    pub(crate) fn quietly<T>(&self, quiet: bool, act: impl FnOnce() -> T) -> T {
+        QUIET.set(quiet);
+        let done = act();
+        QUIET.set(false);
+        done
+    }
+
+    /// Tells the log, from time to time, that a program gets this error.
+    pub(crate) fn tell_shortage(&self, error: &Error) {
+        if self.pressure.is_to_be_told() {
+            let (inodes, handles) = (self.inodes.len(), self.handles.len());
+            tracing::warn!(
+                "{error}: programs get this error; {inodes} inodes are known, {handles} open handles; raise the limit of open \
+                 files before the mount (`ulimit -n`, LimitNOFILE= of a unit) or limits.inodes_max"
+            );
         }
     }
 

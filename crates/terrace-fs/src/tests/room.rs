@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::*;
+use crate::fuse::Movable;
 use crate::pressure::SWEPT_HERE;
 
 /// The thread that has no descriptor waits, and meanwhile others ask for attributes of the file and release what they have of it.
@@ -109,4 +112,52 @@ fn an_object_that_outlives_its_inode_names_no_other_file() {
     assert_eq!(held.source().stat().unwrap().st_ino, ino);
     let mut byte = [0];
     assert!(rustix::io::pread(&*held.source().reader().unwrap(), &mut byte, 0).is_ok() && byte == *b"f");
+}
+
+/// Runs a request that meets a shortage, after it has noted a change or before; the answer, if it was given, and whether it was given back.
+fn run_into_a_shortage(changes: bool, stays: bool) -> (Option<Result<()>>, bool) {
+    let world = World::new();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let act = move |_: &Namespace<Direct>, op: &mut Op<'_>, _: &mut _| {
+        changes.then(|| op.intend(0));
+        Err(Errno::MFILE.into())
+    };
+    let movable = Movable {
+        caller: caller(2),
+        reply: answer,
+        act,
+        answer: |_: &Namespace<Direct>, reply: std::sync::mpsc::Sender<Result<()>>, done| {
+            reply.send(done).unwrap();
+        },
+    };
+    let left = movable.run(&world.namespace, stays).is_some();
+    (answered.try_recv().ok(), left)
+}
+
+#[test]
+fn a_request_that_meets_a_shortage_is_begun_again_elsewhere() {
+    let (answer, left) = run_into_a_shortage(false, false);
+    assert!(answer.is_none() && left, "it has changed nothing: {answer:?}");
+    for (changes, stays) in [(true, false), (false, true)] {
+        let (answer, left) = run_into_a_shortage(changes, stays);
+        let error = answer.expect("it is answered").unwrap_err();
+        assert!(error.is_shortage() && !left, "{error}");
+    }
+}
+
+/// What was made is answered, although only the last descriptors are left, which are for such.
+#[test]
+fn a_file_that_was_made_has_its_descriptor() {
+    let mut world = World::new();
+    std::fs::write(world.path("found"), b"").unwrap();
+    // From here on all descriptors are of the reserve.
+    world.namespace.pressure = crate::pressure::Pressure::new(64, 64, 4);
+    world.namespace.end_shrinking();
+    let found = world.ask(|ns, op| ns.lookup(op, ROOT, name("found")));
+    assert!(found.is_err_and(|error| error.is_shortage()));
+    let made = world.ask(|ns, op| {
+        op.intend(0);
+        ns.lookup(op, ROOT, name("found"))
+    });
+    assert!(made.is_ok(), "{made:?}");
 }
