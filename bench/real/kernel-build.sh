@@ -32,10 +32,10 @@ case $command in
         rm -r "$tree/out"
         ;;
     measure)
-        start=$(date +%s.%N)
+        start=$EPOCHREALTIME
         build "$jobs"
-        end=$(date +%s.%N)
-        printf '{"build_s": %s, "objects": %s}\n' "$(awk -v a="$start" -v b="$end" 'BEGIN { print b - a }')" "$(find "$tree/out" -name '*.o' | wc -l)"
+        end=$EPOCHREALTIME
+        printf '{"build_s": %s, "objects": %s}\n' "$(seconds "$start" "$end")" "$(find "$tree/out" -name '*.o' | wc -l)"
         ;;
     verify) [ "$(digest)" = "$(cat "$tree/digest")" ] || { echo "another kernel than that of the plain directory" >&2; exit 1; } ;;
 esac

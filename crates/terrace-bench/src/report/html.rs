@@ -297,7 +297,7 @@ fn values_of(book: &Book, metrics: &[Metric], out: &mut String) {
 fn value(book: &Book, system: &str, cell: &super::book::Cell, metric: &Metric) -> String {
     match book.estimate(system, cell, &metric.key) {
         None => "-".into(),
-        Some(v) if v.low.is_finite() => format!("{} \u{b1}\u{a0}{}", number(v.mean), rough(v.high - v.mean)),
+        Some(v) if v.ends().is_some() => format!("{} \u{b1}\u{a0}{}", number(v.mean), rough(v.high - v.mean)),
         Some(v) => number(v.mean),
     }
 }

@@ -110,12 +110,7 @@ fn bar_group(book: &Book, cell: &Cell, metric: &Metric) -> Group {
 
 /// As a bar shows it.
 fn mean(of: Interval) -> Mean {
-    Mean { mean: of.mean, interval: ends(&of), runs: of.n }
-}
-
-/// A single run has no interval.
-fn ends(of: &Interval) -> Option<(f64, f64)> {
-    (of.low.is_finite() && of.high.is_finite()).then_some((of.low, of.high))
+    Mean { mean: of.mean, interval: of.ends(), runs: of.n }
 }
 
 /// The cells of each load and pattern.
@@ -171,7 +166,7 @@ fn latency_panel(book: &Book, cell: &Cell) -> Option<Picture> {
             .map(|(percentile, value): &(f64, Interval)| Dot {
                 x: tail.x(*percentile),
                 y: value.mean,
-                interval: ends(value),
+                interval: value.ends(),
             })
             .collect(),
         runs: Vec::new(),

@@ -1,7 +1,7 @@
 //! One method for each FUSE request.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -145,10 +145,10 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name: Arc<OsStr> = name.into();
-        let its = name.clone();
-        let look = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.lookup(op, parent.0, &its);
-        self.admit(req, reply, look, move |namespace, reply, found| match found {
+        type Asked = (ReplyEntry, OsString);
+        let look =
+            move |ns: &Namespace<C>, op: &mut Op<'_>, (_, name): &mut Asked| ns.lookup(op, parent.0, name);
+        self.admit(req, (reply, name.to_owned()), look, move |namespace, (reply, name), found| match found {
             Err(error) if error.errno() == libc::ENOENT => {
                 let ttl = namespace.config().negative_ttl;
                 reply.entry(&ttl, &no_entry(), GENERATION);
