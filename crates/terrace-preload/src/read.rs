@@ -43,9 +43,10 @@ impl File<'_> {
     /// Reads at `offset`, as far as the preload path gets. None: not at all.
     #[inline]
     unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
+        // Before the copy: instructions between two copies keep them from overlapping.
+        let streak = self.local.streak(self.fd, offset, n);
         // SAFETY: the program's buffer of n bytes.
         let (outcome, wanted) = unsafe { self.look_up(buf, n, offset)? };
-        let streak = self.local.streak(self.fd, offset, n);
         match outcome {
             Outcome::Done(k) => {
                 self.count_hit(offset, k);
