@@ -12,7 +12,6 @@
 //! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
-mod engine;
 mod memory;
 mod mount_path;
 mod orphan_fds;
@@ -30,11 +29,10 @@ use terrace_engine::Engine;
 
 use crate::control::Server;
 use crate::data_loss;
+use crate::engine;
 use crate::error::{Failure, Result, reason};
-use crate::supervisor::{EXIT_LOST, EXIT_REFUSED, Shared};
+use crate::handover::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
-
-pub use engine::Memory;
 
 use memory::Guard;
 use orphan_fds::OrphanFds;

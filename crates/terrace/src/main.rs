@@ -14,7 +14,8 @@
 //! | [`cli`], [`config`], [`renamed`], [`size`], [`error`] | command line, configuration, messages |
 //! | [`mountpoint`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`supervisor`], [`data_loss`] | the process that outlives crashes, and reports of lost data |
-//! | [`daemon`], [`control`], [`instance`] | terraced, its commands, its directory |
+//! | [`daemon`], [`engine`], [`control`], [`instance`] | terraced, its cache, its commands, its directory |
+//! | [`handover`] | what the supervisor hands to terraced, and what they tell each other |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
 
@@ -25,8 +26,10 @@ mod config;
 mod control;
 mod daemon;
 mod data_loss;
+mod engine;
 mod error;
 mod generate;
+mod handover;
 mod holders;
 mod instance;
 mod lru;

@@ -20,7 +20,6 @@ use crate::sweep::sweep;
 use options::Options;
 
 pub use helper::from_helper_arguments;
-pub use options::names_of;
 
 /// Mounts, and returns when the mount is served; in the foreground, when it is over.
 pub fn mount(args: cli::Mount) -> Result<ExitCode> {

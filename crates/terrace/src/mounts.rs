@@ -1,6 +1,7 @@
 //! Mounts: the kernel's list of them, and making and ending ours.
 
 pub mod abort;
+mod flags;
 pub mod fusermount;
 mod table;
 pub mod userns;
@@ -14,6 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
+pub use flags::{flag_of, names_of};
 pub use table::{Entry, FSTYPE, Layer, at, below, layer, own_table, table, table_of};
 
 /// Opens /dev/fuse.

@@ -16,11 +16,8 @@
 //! `ready` the supervisor opens none.
 
 mod aborter;
-pub mod channel;
 mod crashes;
 mod setup;
-mod shared;
-mod shortage;
 mod stuck;
 mod watch;
 
@@ -29,15 +26,14 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-use self::channel::Channel;
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
+use crate::handover::Shared;
+use crate::handover::channel::{self, Channel};
 use crate::instance;
 use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
 pub use setup::Task;
-pub use shared::{EXIT_LOST, EXIT_REFUSED, Shared};
-pub use shortage::{Kills, Shortage};
 use watch::{Ended, Watch};
 
 /// A supervisor that was started in the background.

@@ -15,7 +15,7 @@ use super::recording::Recording;
 use super::stop::Stopper;
 use crate::control::{Answer, Record};
 use crate::error::reason;
-use crate::supervisor::Shared;
+use crate::handover::Shared;
 
 /// Answers from the engine.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use terrace_engine::Engine;
 
-use super::engine::Memory;
 use super::thread::thread;
 use crate::cgroup::Groups;
+use crate::engine::Memory;
+use crate::handover::channel::Channel;
+use crate::handover::{Kills, Shared, Shortage};
 use crate::size::{MIB, human};
-use crate::supervisor::channel::Channel;
-use crate::supervisor::{Kills, Shared, Shortage};
 
 /// How often the group is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse}
 
 use super::reserve;
 use crate::config::Config;
-use crate::supervisor::Shared;
+use crate::handover::Shared;
 
 /// The mount's side: the namespace and the connection on which it answers.
 pub struct MountPath {

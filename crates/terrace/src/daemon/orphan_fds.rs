@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_engine::io::{is_busy, is_ring};
 
 use super::mount_path::descriptors_named;
-use crate::supervisor::Shared;
+use crate::handover::Shared;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Writes take no longer than this on a source that works.

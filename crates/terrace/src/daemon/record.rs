@@ -9,7 +9,7 @@ use terrace_engine::Engine;
 
 use super::thread::thread;
 use crate::data_loss::{self, FILES_MAX, RECORD_EVERY};
-use crate::supervisor::Shared;
+use crate::handover::Shared;
 
 /// Starts the thread that renews the record.
 pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {

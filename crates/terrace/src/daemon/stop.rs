@@ -13,9 +13,9 @@ use terrace_engine::Engine;
 use super::record;
 use crate::data_loss;
 use crate::error::reason;
+use crate::handover::Shared;
 use crate::instance::{Instance, Kind};
 use crate::mounts::{self, How, Layer};
-use crate::supervisor::Shared;
 use crate::sys;
 
 /// Stops this instance.

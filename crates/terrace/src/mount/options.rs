@@ -4,6 +4,7 @@ use rustix::mount::MountFlags;
 
 use crate::cli::Tuning;
 use crate::error::{Failure, Result};
+use crate::mounts;
 
 /// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,29 +29,6 @@ impl Options {
         tuning.config = tuning.config.take().or_else(|| self.config.clone().map(Into::into));
     }
 }
-
-/// Options that set (true) or clear (false) a flag.
-const FLAGS: &[(&str, MountFlags, bool)] = &[
-    ("ro", MountFlags::RDONLY, true),
-    ("rw", MountFlags::RDONLY, false),
-    ("nosuid", MountFlags::NOSUID, true),
-    ("suid", MountFlags::NOSUID, false),
-    ("nodev", MountFlags::NODEV, true),
-    ("dev", MountFlags::NODEV, false),
-    ("noexec", MountFlags::NOEXEC, true),
-    ("exec", MountFlags::NOEXEC, false),
-    ("sync", MountFlags::SYNCHRONOUS, true),
-    ("async", MountFlags::SYNCHRONOUS, false),
-    ("dirsync", MountFlags::DIRSYNC, true),
-    ("noatime", MountFlags::NOATIME, true),
-    ("atime", MountFlags::NOATIME, false),
-    ("nodiratime", MountFlags::NODIRATIME, true),
-    ("diratime", MountFlags::NODIRATIME, false),
-    ("relatime", MountFlags::RELATIME, true),
-    ("norelatime", MountFlags::RELATIME, false),
-    ("strictatime", MountFlags::STRICTATIME, true),
-    ("lazytime", MountFlags::LAZYTIME, true),
-];
 
 /// Options for mount(8), fstab and systemd, or for what terrace does anyway.
 const IGNORED: &[&str] = &[
@@ -99,20 +77,14 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
             Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
             None if option == "remount" => options.remount = true,
             None if IGNORED.contains(&option) || option.starts_with("x-") => {}
-            _ => match FLAGS.iter().find(|(name, _, _)| *name == option) {
-                Some((_, flag, on)) => options.flags.set(*flag, *on),
+            _ => match mounts::flag_of(option) {
+                Some((flag, on)) => options.flags.set(flag, on),
                 None if sloppy => {}
                 None => return Err(unknown(option)),
             },
         }
     }
     Ok(options)
-}
-
-/// The options that set `flags`, without those that the kernel sets anyway.
-pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
-    let asked = flags.difference(MountFlags::RELATIME);
-    FLAGS.iter().filter(|(_, flag, on)| *on && asked.contains(*flag)).map(|(name, _, _)| *name).collect()
 }
 
 fn unknown(option: &str) -> Failure {
@@ -134,12 +106,6 @@ mod tests {
         assert!(parse("remount,ro", false).unwrap().remount);
         let repeated = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
         assert_eq!(parse(repeated, false).unwrap().flags, MountFlags::RDONLY | MountFlags::RELATIME);
-    }
-
-    #[test]
-    fn flags_are_named_again_for_the_helper() {
-        let flags = parse("noexec,ro,relatime,noatime,suid", false).unwrap().flags;
-        assert_eq!(names_of(flags), ["ro", "noexec", "noatime"]);
     }
 
     #[test]

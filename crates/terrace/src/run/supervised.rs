@@ -1,7 +1,7 @@
 //! What `terrace run` hears from its supervisor.
 
 use crate::error::Failure;
-use crate::supervisor::channel::{self, Channel, Event, Poll};
+use crate::handover::channel::{self, Channel, Event, Poll};
 
 /// The supervisor's state, as known here.
 pub struct Supervisor {

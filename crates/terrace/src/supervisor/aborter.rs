@@ -21,8 +21,8 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions};
 use terrace_fs::fuse::refuse::Refuser;
 
 use super::stuck::{LOOK_EVERY, Thread};
+use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::mounts::abort::Abort;
-use crate::supervisor::channel::{self, Channel, Event, Poll};
 use crate::sys::{self, Side};
 
 /// Not `terrace`: who kills all processes of that name leaves it to do its work.

@@ -11,15 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use terrace_fs::limits;
 
 use super::aborter;
-use super::channel::{self, Channel};
-use super::shared::Shared;
-use super::shortage::Shortage;
 use crate::cgroup;
 use crate::config::{Config, Level};
-use crate::daemon::Memory;
+use crate::engine::Memory;
 use crate::error::{Failure, Result, reason};
+use crate::handover::channel::{self, Channel};
+use crate::handover::{Shared, Shortage};
 use crate::instance::{Instance, Kind, Lock};
-use crate::mount::names_of;
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
 use crate::sys;
@@ -162,7 +160,7 @@ fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
     let name = place.mnt.display();
     match direct {
         Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied && kind == Kind::Mount => {
-            fusermount::mount(&place.src, &place.mnt, &names_of(flags))
+            fusermount::mount(&place.src, &place.mnt, &mounts::names_of(flags))
                 .map_err(|words| Failure::new(name, words, "mount as root, or at a directory of yours"))
         }
         done => done.map_err(|err| Failure::new(name, reason(err), "see `dmesg` for the kernel's reason")),

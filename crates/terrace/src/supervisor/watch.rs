@@ -8,14 +8,13 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::setup::Heard as Ends;
-use super::shared::{EXIT_LOST, EXIT_REFUSED, Shared};
-use super::shortage::Kills;
 use super::stuck::{self, Rest, Thread};
 use crate::daemon;
 use crate::data_loss;
 use crate::error::Failure;
+use crate::handover::channel::{self, Channel, Event, Poll};
+use crate::handover::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::instance::{self, Info, Kind, SCHEMA};
-use crate::supervisor::channel::{self, Channel, Event, Poll};
 use crate::sys::{self, Side, SignalNumber};
 
 /// Signals the supervisor takes from its descriptor; terraced inherits them blocked.

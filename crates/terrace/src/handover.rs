@@ -1,17 +1,21 @@
 //! What supervisor and terraced have in common: what one hands to the other, and the exit statuses by which that one tells how it ended.
 
+pub mod channel;
+mod shortage;
+
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use rustix::process::Pid;
 use terrace_engine::device::target::Target;
 
-use super::channel::Channel;
-use super::shortage::Shortage;
 use crate::config::Config;
-use crate::daemon::Memory;
+use crate::engine::Memory;
 use crate::instance::{Instance, Kind};
 use crate::mountpoint::Place;
+
+use channel::Channel;
+pub use shortage::{Kills, Shortage};
 
 /// Exit status of a terraced that cannot start, after it said why.
 pub const EXIT_REFUSED: i32 = 3;
@@ -49,7 +53,7 @@ pub struct Shared {
     pub kept: Vec<RawFd>,
     /// The supervisor.
     pub supervisor: Pid,
-    /// As the command was started with, which terraced keeps; see [`super::setup`].
+    /// As the command was started with, which terraced keeps; see `supervisor/setup.rs`.
     pub oom_score_adj: Option<i32>,
     /// Deaths for want of memory.
     pub shortage: Shortage,
