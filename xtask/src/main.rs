@@ -15,6 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-policy", &["terrace-testkit"]),
     ("terrace-shm", &["terrace-testkit"]),
     ("terrace-engine", &["terrace-api", "terrace-policy", "terrace-shm", "terrace-sim", "terrace-testkit"]),
+    ("terrace-store", &["terrace-api", "terrace-engine", "terrace-testkit"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),
     ("terrace", &["terrace-api", "terrace-engine", "terrace-fs", "terrace-policy", "terrace-testkit"]),

@@ -1,0 +1,205 @@
+//! A bucket as programs see it.
+
+use crate::error::Result;
+use crate::index::{BucketState, Expect, Stat};
+use crate::ops::{buckets, get, part, put, remove, rename};
+use crate::owner::Owner;
+use std::sync::Arc;
+
+/// A bucket of an open store. Clones are the same bucket. After the bucket was removed, reads find nothing and changes are errors.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    owner: Arc<Owner>,
+    state: Arc<BucketState>,
+}
+
+impl Bucket {
+    pub(crate) fn new(owner: Arc<Owner>, state: Arc<BucketState>) -> Bucket {
+        Bucket { owner, state }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.state.name().to_string()
+    }
+    /// Blobs.
+    pub fn len(&self) -> u64 {
+        self.state.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Bytes of its blobs.
+    pub fn bytes(&self) -> u64 {
+        self.state.bytes()
+    }
+
+    /// Makes an empty bucket scratch: its blobs are neither logged nor synced, and gone when the store is opened again. They still leave memory for
+    /// the heap's file where memory is short.
+    ///
+    /// # Errors
+    /// It has blobs, or was removed; the store is full.
+    pub fn make_scratch(&self) -> Result<()> {
+        buckets::make_scratch(&self.owner.core, &self.state)
+    }
+    /// Whether it is scratch.
+    pub fn is_scratch(&self) -> bool {
+        self.state.is_scratch()
+    }
+
+    /// Puts a blob, in the place of the one before. The user's word becomes 0.
+    ///
+    /// # Errors
+    /// The store is full; the bucket was removed; a key over 64 KiB; failing I/O. The blob before stands then.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_if(key, &[value], 0, Expect::Any).map(drop)
+    }
+
+    /// Puts a blob that comes in parts, with a word of the user's, if `expect` holds; false: it does not.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn put_if(&self, key: &[u8], parts: &[&[u8]], meta: u64, expect: Expect) -> Result<bool> {
+        put::put(&self.owner.core, &self.state, key, parts, meta, expect)
+    }
+
+    /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`]; of a blob over 64 KiB a part may have changed.
+    pub fn put_at(&self, key: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
+        part::write(&self.owner.core, &self.state, key, part::At::Offset(offset), data)
+    }
+
+    /// Writes at the end of a blob; it is made if there is none. Its size then.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn append(&self, key: &[u8], data: &[u8]) -> Result<u64> {
+        part::write(&self.owner.core, &self.state, key, part::At::End, data)
+    }
+
+    /// Sets the size of a blob: what is behind is gone, what is new reads as zeros. False: there is none.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn truncate(&self, key: &[u8], size: u64) -> Result<bool> {
+        part::truncate(&self.owner.core, &self.state, key, size)
+    }
+
+    /// A blob's bytes.
+    ///
+    /// # Errors
+    /// Failing I/O.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        Ok(self.get_into(key, &mut out)?.map(|_| out))
+    }
+
+    /// A blob's bytes in `out`, whose former content is gone and whose room is used again.
+    ///
+    /// # Errors
+    /// Failing I/O.
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
+        get::get(&self.owner.core, &self.state, key, out)
+    }
+
+    /// Bytes of a blob from `offset` on; how many, fewer than `buf` has room for at its end only. None: there is no blob.
+    ///
+    /// # Errors
+    /// Failing I/O.
+    pub fn get_at(&self, key: &[u8], offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        get::get_at(&self.owner.core, &self.state, key, offset, buf)
+    }
+
+    /// What is known of a blob without its bytes.
+    pub fn stat(&self, key: &[u8]) -> Option<Stat> {
+        get::stat(&self.owner.core, &self.state, key)
+    }
+    /// Whether there is such a blob.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.stat(key).is_some()
+    }
+    /// A blob's bytes, counted.
+    pub fn size(&self, key: &[u8]) -> Option<u64> {
+        self.stat(key).map(|stat| stat.size)
+    }
+
+    /// Changes the user's word of a blob, if `expect` holds; false: it does not, or there is no blob.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn set_meta(&self, key: &[u8], meta: u64, expect: Expect) -> Result<bool> {
+        put::describe(&self.owner.core, &self.state, key, expect, |blob| blob.meta = meta)
+    }
+
+    /// Sets how much a blob is worth to keep in memory, 0 to 1 (a new one has 0.5); false: there is none.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn set_score(&self, key: &[u8], score: f32) -> Result<bool> {
+        let score = (score.clamp(0.0, 1.0) * 255.0).round() as u8;
+        put::describe(&self.owner.core, &self.state, key, Expect::Any, |blob| blob.set_score(score))
+    }
+
+    /// Removes a blob; false: there is none.
+    ///
+    /// # Errors
+    /// The bucket was removed; failing I/O of the log.
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        self.remove_if(key, Expect::Any)
+    }
+
+    /// Removes a blob if `expect` holds; false: it does not, or there is none.
+    ///
+    /// # Errors
+    /// As [`Bucket::remove`].
+    pub fn remove_if(&self, key: &[u8], expect: Expect) -> Result<bool> {
+        remove::remove(&self.owner.core, &self.state, key, expect)
+    }
+
+    /// Renames a blob, in the place of the one that had the new key; false: there is none.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<bool> {
+        self.rename_into(from, self, to)
+    }
+
+    /// As [`Bucket::rename`], into another bucket of the same store.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`]; a bucket of another store; one of the two is scratch.
+    pub fn rename_into(&self, from: &[u8], bucket: &Bucket, to: &[u8]) -> Result<bool> {
+        if !Arc::ptr_eq(&self.owner, &bucket.owner) {
+            let what = "a blob cannot be renamed into another store; get it and put it".into();
+            return Err(crate::error::Error::Invalid { what });
+        }
+        rename::rename(&self.owner.core, (&self.state, from), (&bucket.state, to))
+    }
+
+    /// Removes all blobs.
+    ///
+    /// # Errors
+    /// As [`Bucket::remove`].
+    pub fn clear(&self) -> Result<()> {
+        remove::clear(&self.owner.core, &self.state, false).map(drop)
+    }
+
+    /// Keys in an order that does not change while the store exists: at least `count` from the cursor `from` on (0: the start), while there are as
+    /// many, and the next cursor (0: the end). A key that is there all the while comes at least once.
+    pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
+        self.state.scan(&self.owner.core.hashes, from, count)
+    }
+
+    /// Keys that begin with `prefix`, sorted. Looks at each blob of the bucket.
+    pub fn list(&self, prefix: &[u8]) -> Vec<Box<[u8]>> {
+        let mut keys = Vec::new();
+        self.state.for_each_table(|table| {
+            keys.extend(table.iter().map(|entry| &entry.key).filter(|key| key.starts_with(prefix)).cloned());
+        });
+        keys.sort_unstable();
+        keys
+    }
+}

@@ -1,0 +1,128 @@
+//! What all operations of an open store share.
+
+use crate::error::{Error, Result};
+use crate::heap::Heap;
+use crate::index::{Hashes, Names};
+use crate::log::Log;
+use crate::options::{StoreOptions, SyncPolicy};
+use crate::wake::Wake;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_engine::io::Io;
+
+/// Numbers of changes that are not logged begin here.
+const UNLOGGED: u64 = 1 << 63;
+/// Memory of an entry of a table beside its key, bytes: tables are from 7/16 to 7/8 full.
+pub(crate) const ENTRY_BYTES: u64 = 96;
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub dir: Arc<File>,
+    /// The log's file.
+    pub names_path: PathBuf,
+    pub io: Arc<dyn Io>,
+    pub heap: Heap,
+    pub log: Log,
+    pub names: Names,
+    pub hashes: Hashes,
+    pub store: u64,
+    pub seed: u64,
+    pub sync: SyncPolicy,
+    pub wake: Arc<Wake>,
+    pub counts: Arc<Counts>,
+    pub durable: Durable,
+    pub closed: AtomicBool,
+    unlogged: AtomicU64,
+}
+
+/// What is durable, and who sees to it.
+#[derive(Debug, Default)]
+pub(crate) struct Durable {
+    /// Number of the last record that is.
+    pub upto: AtomicU64,
+    /// Held by the thread that syncs; others wait for it, and for its result.
+    pub turn: Mutex<()>,
+    /// Held while the log is written anew.
+    pub anew: Mutex<()>,
+    pub syncs: AtomicU64,
+}
+
+/// Sums over the store.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub blobs: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Memory of the index.
+    pub memory: AtomicU64,
+    /// Bytes of a log without garbage.
+    pub logged: AtomicU64,
+}
+
+impl Core {
+    #[expect(clippy::too_many_arguments, reason = "each is one part of it")]
+    pub(crate) fn new(
+        (dir, names_path): (Arc<File>, PathBuf),
+        io: Arc<dyn Io>,
+        heap: Heap,
+        log: Log,
+        names: Names,
+        hashes: Hashes,
+        (store, seed): (u64, u64),
+        options: &StoreOptions,
+        wake: Arc<Wake>,
+        counts: Arc<Counts>,
+    ) -> Core {
+        Core {
+            dir,
+            names_path,
+            io,
+            heap,
+            log,
+            names,
+            hashes,
+            store,
+            seed,
+            sync: options.sync,
+            wake,
+            counts,
+            durable: Durable::default(),
+            closed: AtomicBool::new(false),
+            unlogged: AtomicU64::new(UNLOGGED),
+        }
+    }
+
+    /// # Errors
+    /// The store was closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// A number for a change that is not logged.
+    pub(crate) fn take_unlogged(&self) -> u64 {
+        self.unlogged.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Counts {
+    /// Blobs with keys of so many bytes come (1) or go (-1).
+    pub(crate) fn blob(&self, sign: i64, key: usize, logged: u64) {
+        let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
+        add(&self.blobs, 1);
+        add(&self.memory, ENTRY_BYTES + key as u64);
+        add(&self.logged, logged);
+    }
+    /// Bytes of blobs change.
+    pub(crate) fn size(&self, old: u64, new: u64) {
+        self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
+    }
+    /// A bucket comes or goes.
+    pub(crate) fn bucket(&self, sign: i64, name: usize) {
+        let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
+        add(&self.memory, 2 * name as u64 + 256);
+        add(&self.logged, name as u64 + 17);
+    }
+}

@@ -1,0 +1,142 @@
+//! The log written anew, when most of it is garbage: a record for each bucket and blob, while others go on changing them.
+//!
+//! 1. Where the log ends now is noted.
+//! 2. Each table is written as it is when its turn comes. A blob may change after that, or have changed before: the records since step 1 are copied
+//!    behind, and as each says how things are afterwards, the last one counts.
+//! 3. While few are left to copy, nobody appends: the rest is copied, the file made durable, and put in the place of the old one.
+//!
+//! Numbers of records grow: those of the new file begin far above.
+
+use super::sync::note_durable;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::index::BucketState;
+use crate::log::{Position, Writer};
+use crate::record::{self, Header, Record};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// Records of one file at the most.
+const NUMBERS: u64 = 1 << 32;
+/// Bytes of records that are copied while nobody may append.
+const LAST: u64 = 256 << 10;
+
+/// The name under which a log is written before it replaces the old one.
+pub(crate) fn new_path(names: &Path) -> PathBuf {
+    let mut path = names.as_os_str().to_owned();
+    path.push(".new");
+    path.into()
+}
+
+/// Writes the log anew. All changes before the call are durable then.
+///
+/// # Errors
+/// No room; a failed write. The old log stays.
+pub(crate) fn write_anew(core: &Core) -> Result<()> {
+    let _anew = core.durable.anew.lock();
+    let path = new_path(&core.names_path);
+    let result = write(core, &path);
+    if result.is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
+    result
+}
+
+fn write(core: &Core, path: &Path) -> Result<()> {
+    let error = |action| move |e| Error::io(path, action, e);
+    let (mut begin, old, generation) = core.log.position()?;
+    let options = File::options().read(true).write(true).create(true).truncate(true).open(path);
+    let file = options.map_err(error("create"))?;
+    let header = Header {
+        generation: generation + 1,
+        first: begin.number + NUMBERS,
+        store: core.store,
+        seed: core.seed,
+    };
+    let mut writer = Writer::new(&*core.io, path, file, header);
+    for (name, bucket) in core.names.all() {
+        writer.add(&Record::Bucket { bucket: bucket.id, name: name.as_bytes() })?;
+        add_blobs(&bucket, &mut writer)?;
+    }
+    loop {
+        let (end, ..) = core.log.position()?;
+        begin = copy(&old, generation, begin, end, &mut writer, &core.names_path)?;
+        if core.log.bytes() - begin.at <= LAST {
+            break;
+        }
+    }
+    // The heap's part of what is about to become durable; the rest of it below is little.
+    core.heap.sync()?;
+    // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change.
+    let _turn = core.durable.turn.lock();
+    let frozen = core.log.freeze();
+    let end = frozen.position()?;
+    copy(&old, generation, begin, end, &mut writer, &core.names_path)?;
+    core.heap.sync()?;
+    let upto = writer.next_number() - 1;
+    writer.add(&Record::Mark { upto })?;
+    writer.sync()?;
+    std::fs::rename(path, &core.names_path).map_err(error("rename"))?;
+    let written = writer.end();
+    let last = written.end.number - 1;
+    let synced = core.io.sync(core.dir.as_raw_fd(), false);
+    frozen.switch(written);
+    // The rename is done; whether it is durable is not known if this failed. Then nothing is released: either file may come back.
+    synced.map_err(error("sync the directory of"))?;
+    note_durable(core, last);
+    core.durable.syncs.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Adds the blobs of a bucket as they are now.
+fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
+    if bucket.is_scratch() {
+        return writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_SCRATCH, text: &[] });
+    }
+    let mut result = Ok(());
+    bucket.for_each_table(|table| {
+        for entry in table {
+            if result.is_ok() {
+                result = writer.add(&Record::Put { bucket: bucket.id, blob: entry.blob, key: &entry.key });
+            }
+        }
+    });
+    result
+}
+
+/// Copies the records of the old log between two positions, but not its marks; where it ended.
+fn copy(
+    old: &File,
+    generation: u64,
+    from: Position,
+    to: Position,
+    writer: &mut Writer<'_>,
+    path: &Path,
+) -> Result<Position> {
+    let mut bytes = vec![0; (to.at - from.at) as usize];
+    old.read_exact_at(&mut bytes, from.at).map_err(|e| Error::io(path, "read", e))?;
+    let (mut at, mut number) = (0, from.number);
+    while at < bytes.len() {
+        let Some((record, body)) = record::decode(&bytes[at..], generation, number) else {
+            let what = format!("a record that was just written is damaged at byte {}", from.at + at as u64);
+            return Err(Error::Damaged { path: path.to_owned(), what });
+        };
+        if !matches!(record, Record::Mark { .. }) {
+            writer.add(&record)?;
+        }
+        at += body.end;
+        number += 1;
+    }
+    Ok(to)
+}
+
+/// Whether most of the log is garbage.
+pub(crate) fn is_due(core: &Core) -> bool {
+    /// A log below this is not worth it, bytes.
+    const SMALL: u64 = 4 << 20;
+    let live = core.counts.logged.load(Ordering::Relaxed);
+    core.log.bytes() > 2 * live + SMALL
+}

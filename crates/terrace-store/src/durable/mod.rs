@@ -1,0 +1,9 @@
+//! How changes become durable.
+
+mod anew;
+mod sync;
+mod thread;
+
+pub(crate) use anew::{new_path, write_anew};
+pub(crate) use sync::{sync, sync_upto};
+pub(crate) use thread::run;

@@ -1,0 +1,44 @@
+//! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
+
+use super::{anew, sync};
+use crate::core::Core;
+use crate::options::SyncPolicy;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often it looks without a wake-up, and how long it leaves alone what has failed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs until the store is closed.
+pub(crate) fn run(core: &Core) {
+    let every = match core.sync {
+        SyncPolicy::Every(every) => Some(every),
+        SyncPolicy::Always | SyncPolicy::Never => None,
+    };
+    let (mut synced, mut failed) = (Instant::now(), None::<Instant>);
+    while !core.closed.load(Ordering::Acquire) {
+        core.wake.wait(every.map_or(LOOK_EVERY, |every| every.saturating_sub(synced.elapsed())));
+        if failed.is_some_and(|failed| failed.elapsed() < LOOK_EVERY) {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        }
+        let mut result = if core.log.has_piece() { core.log.flush() } else { Ok(()) };
+        let is_time = every.is_some_and(|every| synced.elapsed() >= every);
+        if result.is_ok() && (is_time || core.heap.should_release()) {
+            result = sync::sync(core);
+            synced = Instant::now();
+        }
+        if result.is_ok() && anew::is_due(core) {
+            result = anew::write_anew(core);
+        }
+        if let Err(e) = &result {
+            if failed.is_none() {
+                tracing::error!("{e}; tried again every second");
+            }
+            failed = Some(Instant::now());
+            synced = Instant::now();
+        } else {
+            failed = None;
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What can go wrong, in one line each: what failed, why, what helps.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of an operation of a store.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An operation of a store that failed. Nothing of it was done, unless its docs say so.
+#[derive(Debug)]
+pub enum Error {
+    /// No room for the change: the disk, or the store's own maximum. What was stored before stands.
+    Full {
+        /// The file that cannot grow.
+        path: PathBuf,
+        /// The store's own maximum, bytes, if that is what was reached.
+        capacity: Option<u64>,
+    },
+    /// Another program, or another store of this one, has the store open.
+    InUse {
+        /// The file that is locked.
+        path: PathBuf,
+    },
+    /// There is something of this name.
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// The bucket was removed.
+    NoBucket {
+        /// Its name.
+        name: String,
+    },
+    /// A key, a name or a blob is over the maximum.
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// Its bytes.
+        bytes: u64,
+        /// The maximum, bytes.
+        max: u64,
+    },
+    /// A file is not what a store wrote.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store was closed.
+    Closed,
+    /// A value of the options that cannot be used.
+    Invalid {
+        /// What, and what would be right.
+        what: String,
+    },
+    /// A call of the system failed.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, action: &'static str, source: io::Error) -> Error {
+        if source.raw_os_error().is_some_and(is_full_errno) {
+            return Error::Full { path: path.to_owned(), capacity: None };
+        }
+        Error::Io { path: path.to_owned(), action, source }
+    }
+
+    /// Whether there was no room.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::Full { .. })
+    }
+
+    /// The errno that comes closest, for callers of C.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        match self {
+            Error::Full { .. } => Errno::NOSPC,
+            Error::InUse { .. } => Errno::BUSY,
+            Error::Exists { .. } => Errno::EXIST,
+            Error::NoBucket { .. } => Errno::NOENT,
+            Error::TooLarge { .. } => Errno::TOOBIG,
+            Error::Damaged { .. } => Errno::UCLEAN,
+            Error::Closed => Errno::BADF,
+            Error::Invalid { .. } => Errno::INVAL,
+            Error::Io { source, .. } => return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+        }
+        .raw_os_error()
+    }
+}
+
+/// ENOSPC and EDQUOT: the file system has no room for this user.
+pub(crate) fn is_full_errno(errno: i32) -> bool {
+    errno == rustix::io::Errno::NOSPC.raw_os_error() || errno == rustix::io::Errno::DQUOT.raw_os_error()
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Full { path, capacity: Some(max) } => {
+                write!(
+                    f,
+                    "{}: the store is full ({max} bytes); remove blobs or raise its capacity",
+                    path.display()
+                )
+            }
+            Error::Full { path, capacity: None } => {
+                write!(f, "{}: the file system is full; remove blobs or make room there", path.display())
+            }
+            Error::InUse { path } => {
+                write!(f, "{}: another program uses this store; end it first", path.display())
+            }
+            Error::Exists { name } => write!(f, "bucket {name:?}: exists; choose another name"),
+            Error::NoBucket { name } => write!(f, "bucket {name:?}: was removed; ask the store for it anew"),
+            Error::TooLarge { what, bytes, max } => {
+                write!(f, "{what} of {bytes} bytes: the maximum is {max}; split it")
+            }
+            Error::Damaged { path, what } => {
+                write!(f, "{}: {what}; restore it from a copy, or remove the store", path.display())
+            }
+            Error::Closed => f.write_str("the store was closed; open it anew"),
+            Error::Invalid { what } => f.write_str(what),
+            Error::Io { path, action, source } => {
+                write!(f, "{}: {action}: {source}{}", path.display(), cure(source))
+            }
+        }
+    }
+}
+
+/// What helps against an error of the system, if that is known.
+fn cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; give this user write access to the directory and its files",
+        io::ErrorKind::ReadOnlyFilesystem => "; mount the file system writable, or use another directory",
+        io::ErrorKind::NotFound => "; make the directory first",
+        io::ErrorKind::NotADirectory => "; name a directory",
+        _ => "",
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

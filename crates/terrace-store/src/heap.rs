@@ -1,0 +1,256 @@
+//! The file of bytes: an object of the engine, and the allocator of its room.
+//!
+//! The file grows in large steps, each with its blocks reserved before anything is put there: a put that was taken can be written back.
+
+use crate::error::{Error, Result};
+use crate::space::{Claim, Extent, PAGE, Space};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::FallocateFlags;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_engine::{AccessPath, Engine, ErrorCursor, ObjectRef};
+
+/// The heap grows by an eighth of its size, within these bounds (bytes).
+const STEP_MIN: u64 = 1 << 20;
+const STEP_MAX: u64 = 256 << 20;
+/// Bytes that are written at once; a multiple of the page.
+const CHUNK: usize = 256 << 10;
+/// Retired room up to which no sync is made for its sake, bytes.
+const RETIRED: u64 = 32 << 20;
+
+thread_local! {
+    static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The heap of an open store.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    engine: Arc<Engine>,
+    object: ObjectRef,
+    seen: ErrorCursor,
+    file: Arc<OwnedFd>,
+    path: PathBuf,
+    capacity: Option<u64>,
+    space: Mutex<Space>,
+    growing: Mutex<()>,
+    /// Written since the last sync.
+    changed: AtomicBool,
+}
+
+impl Heap {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        object: ObjectRef,
+        file: Arc<OwnedFd>,
+        path: PathBuf,
+        capacity: Option<u64>,
+        space: Space,
+    ) -> Heap {
+        let seen = object.error_cursor();
+        Heap {
+            engine,
+            object,
+            seen,
+            file,
+            path,
+            capacity,
+            space: Mutex::new(space),
+            growing: Mutex::new(()),
+            changed: AtomicBool::new(true),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The allocator.
+    pub(crate) fn space(&self) -> MutexGuard<'_, Space> {
+        self.space.lock()
+    }
+
+    /// Whether so much room is retired that a sync is worth its while.
+    pub(crate) fn should_release(&self) -> bool {
+        let space = self.space.lock();
+        space.retired_bytes() > RETIRED.max(space.bytes() / 8)
+    }
+
+    /// Room for a blob of so many bytes. It is the caller's to write, and to free if it is not used.
+    ///
+    /// # Errors
+    /// The disk is full, or the store's own maximum is reached.
+    pub(crate) fn claim(&self, bytes: u64) -> Result<Claim> {
+        loop {
+            let size = {
+                let mut space = self.space.lock();
+                if let Some(claim) = space.claim(bytes) {
+                    return Ok(claim);
+                }
+                space.bytes()
+            };
+            if let Err(e) = self.grow(size, bytes) {
+                let last = if e.is_full() { self.space.lock().claim_last(bytes) } else { None };
+                return last.ok_or(e);
+            }
+        }
+    }
+
+    /// Grows the file by what `bytes` need at least, if nobody else has since it had `size`.
+    fn grow(&self, size: u64, bytes: u64) -> Result<()> {
+        let _growing = self.growing.lock();
+        if self.space.lock().bytes() != size {
+            return Ok(());
+        }
+        let needed = bytes.div_ceil(PAGE) * PAGE;
+        let room = self.capacity.map_or(u64::MAX, |max| (max / PAGE * PAGE).saturating_sub(size));
+        if room < needed {
+            return Err(Error::Full { path: self.path.clone(), capacity: self.capacity });
+        }
+        let step = (size / 8 / PAGE * PAGE).clamp(STEP_MIN, STEP_MAX).max(needed).min(room);
+        let step = match self.reserve(size, step) {
+            Err(e) if e.is_full() && step > needed => self.reserve(size, needed).map(|()| needed)?,
+            reserved => reserved.map(|()| step)?,
+        };
+        // The engine learns of the new size by a write at the new end.
+        self.write_all(size + step - PAGE, &[0; PAGE as usize])?;
+        self.space.lock().grow((size + step) / PAGE);
+        Ok(())
+    }
+
+    fn reserve(&self, from: u64, bytes: u64) -> Result<()> {
+        match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, from, bytes) {
+            // This file system has no such call.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(e) => Err(Error::io(&self.path, "reserve room", e.into())),
+        }
+    }
+
+    /// Writes a blob of `size` bytes, in parts, into room that was claimed for it; on an error the room is free again.
+    ///
+    /// # Errors
+    /// Writeback fails, and there is no room for more unwritten pages.
+    pub(crate) fn fill(&self, claim: &Claim, parts: &[&[u8]], size: u64) -> Result<()> {
+        let extent = claim.extent;
+        if extent.units == 0 {
+            return Ok(());
+        }
+        // A page that is written in part must be read first: what is ours as a whole is written as a whole.
+        let len = match extent.is_pages() {
+            true => size.div_ceil(PAGE) * PAGE,
+            false if claim.fresh => PAGE,
+            false => size,
+        };
+        let written = match parts {
+            [one] if len == size => self.write_all(extent.offset(), one),
+            _ => self.gather(extent.offset(), parts, len as usize),
+        };
+        if written.is_err() {
+            if claim.fresh {
+                self.space.lock().offer(extent);
+            }
+            self.space.lock().free(extent);
+        } else if claim.fresh {
+            self.space.lock().offer(extent);
+        }
+        written
+    }
+
+    /// Writes the parts one after the other, and zeros up to `len` bytes.
+    fn gather(&self, offset: u64, parts: &[&[u8]], len: usize) -> Result<()> {
+        GATHERED.with_borrow_mut(|buffer| {
+            let (mut parts, mut done) = (parts.iter().copied(), 0);
+            let mut part: &[u8] = parts.next().unwrap_or_default();
+            while done < len {
+                let want = CHUNK.min(len - done);
+                buffer.clear();
+                while buffer.len() < want {
+                    let (now, rest) = part.split_at(part.len().min(want - buffer.len()));
+                    buffer.extend_from_slice(now);
+                    part = rest;
+                    if part.is_empty() {
+                        match parts.next() {
+                            Some(next) => part = next,
+                            None => buffer.resize(want, 0),
+                        }
+                    }
+                }
+                self.write_all(offset + done as u64, buffer)?;
+                done += want;
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes bytes within an extent that a blob has already, or that nobody else knows.
+    ///
+    /// # Errors
+    /// As [`Heap::fill`].
+    pub(crate) fn write_all(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.changed.store(true, Ordering::Relaxed);
+        let mut done = 0;
+        while done < data.len() {
+            match self.engine.write(&self.object, offset + done as u64, &data[done..]) {
+                Ok(n) if n > 0 => done += n,
+                Ok(_) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
+                Err(e) => return Err(self.error("write", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of an extent.
+    ///
+    /// # Errors
+    /// The device's; the file is shorter than its extents.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            match self.engine.read(&self.object, at, &mut buf[done..], AccessPath::FuseDirect) {
+                Ok(n) if n > 0 => done += n,
+                Ok(_) => {
+                    let what = format!("ends before byte {at}, where a blob stands");
+                    return Err(Error::Damaged { path: self.path.clone(), what });
+                }
+                Err(e) => return Err(self.error("read", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written before the call. Whether there was something.
+    ///
+    /// # Errors
+    /// A writeback or the sync failed; what was written stays in memory.
+    pub(crate) fn sync(&self) -> Result<bool> {
+        if !self.changed.swap(false, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        match self.engine.fsync(&self.object, true, &self.seen) {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                self.changed.store(true, Ordering::Release);
+                Err(self.error("sync", e))
+            }
+        }
+    }
+
+    /// Nothing names this extent any more, and no record ever did that may come back.
+    pub(crate) fn free(&self, extent: Extent) {
+        if extent.units > 0 {
+            self.space.lock().free(extent);
+        }
+    }
+
+    fn error(&self, action: &'static str, source: io::Error) -> Error {
+        Error::io(&self.path, action, source)
+    }
+}

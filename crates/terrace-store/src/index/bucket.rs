@@ -1,0 +1,285 @@
+//! A bucket: a hash table of blobs, one while it is small, many of them, each with its lock, once it is large.
+//!
+//! Tables use the low bits of a hash for the place and the high ones to tell entries apart; which table a blob is in, bits between. Scans go in the
+//! order of the hash turned so that those bits come first: table by table, and within a table by the rest.
+
+use super::{Hashes, Version};
+use crate::record::{Blob, PUT_BYTES};
+use crate::space::Extent;
+use hashbrown::HashTable;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Tables of a large bucket.
+const SHARDS: usize = 256;
+/// Blobs above which a bucket is large.
+const SMALL_MAX: usize = 2048;
+/// By how much a hash is turned: its bits 40 to 47 come first.
+const TURN: u32 = 16;
+
+/// A blob.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub key: Box<[u8]>,
+    pub blob: Blob,
+    /// Number of the record that says so.
+    pub number: u64,
+}
+
+impl Entry {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { start: self.blob.start(), units: self.blob.units }
+    }
+    pub(crate) fn version(&self) -> Version {
+        Version(self.number)
+    }
+    /// Bytes that its record takes in a log without garbage.
+    pub(crate) fn logged_bytes(&self) -> u64 {
+        PUT_BYTES + self.key.len() as u64
+    }
+}
+
+/// Blobs by key.
+pub(crate) type Table = HashTable<Entry>;
+
+/// A bucket as the index has it.
+#[derive(Debug)]
+pub(crate) struct BucketState {
+    pub id: u64,
+    name: RwLock<Arc<str>>,
+    /// It was removed. Set while all its tables are locked.
+    gone: AtomicBool,
+    /// Its blobs are not logged.
+    scratch: AtomicBool,
+    small: RwLock<Table>,
+    large: OnceLock<Box<[RwLock<Table>]>>,
+    len: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The place of a hash in the order of scans.
+fn order(hash: u64) -> u64 {
+    hash.rotate_left(TURN)
+}
+
+fn shard_of(hash: u64) -> usize {
+    (order(hash) >> (64 - SHARDS.ilog2())) as usize
+}
+
+impl BucketState {
+    pub(crate) fn new(id: u64, name: Arc<str>) -> BucketState {
+        BucketState {
+            id,
+            name: RwLock::new(name),
+            gone: AtomicBool::new(false),
+            scratch: AtomicBool::new(false),
+            small: RwLock::default(),
+            large: OnceLock::new(),
+            len: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+    pub(crate) fn name(&self) -> Arc<str> {
+        self.name.read().clone()
+    }
+    pub(super) fn set_name(&self, name: Arc<str>) {
+        *self.name.write() = name;
+    }
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+    pub(crate) fn is_scratch(&self) -> bool {
+        self.scratch.load(Ordering::Relaxed)
+    }
+    pub(crate) fn set_scratch(&self) {
+        self.scratch.store(true, Ordering::Relaxed);
+    }
+    /// Blobs.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The table of a hash, to look up.
+    pub(crate) fn read(&self, hash: u64) -> RwLockReadGuard<'_, Table> {
+        if let Some(large) = self.large.get() {
+            return large[shard_of(hash)].read();
+        }
+        let small = self.small.read();
+        match self.large.get() {
+            None => small,
+            Some(large) => {
+                drop(small);
+                large[shard_of(hash)].read()
+            }
+        }
+    }
+
+    /// The table of a hash, to change.
+    pub(crate) fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Table> {
+        if let Some(large) = self.large.get() {
+            return large[shard_of(hash)].write();
+        }
+        let small = self.small.write();
+        match self.large.get() {
+            None => small,
+            Some(large) => {
+                drop(small);
+                large[shard_of(hash)].write()
+            }
+        }
+    }
+
+    /// The tables of two hashes, to change; one if both are in the same.
+    pub(crate) fn write_two(
+        &self,
+        a: u64,
+        b: u64,
+    ) -> (RwLockWriteGuard<'_, Table>, Option<RwLockWriteGuard<'_, Table>>) {
+        let (i, j) = (shard_of(a), shard_of(b));
+        if self.large.get().is_none() {
+            let small = self.small.write();
+            if self.large.get().is_none() {
+                return (small, None);
+            }
+        }
+        let large = self.large.get().expect("it was there");
+        if i == j {
+            return (large[i].write(), None);
+        }
+        if i < j {
+            let first = large[i].write();
+            return (first, Some(large[j].write()));
+        }
+        let second = large[j].write();
+        (large[i].write(), Some(second))
+    }
+
+    /// All tables, to change.
+    pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, Table>> {
+        let small = self.small.write();
+        match self.large.get() {
+            None => vec![small],
+            Some(large) => large.iter().map(|table| table.write()).collect(),
+        }
+    }
+
+    /// Calls `f` with each table, one after the other.
+    pub(crate) fn for_each_table(&self, mut f: impl FnMut(&Table)) {
+        let small = self.small.read();
+        match self.large.get() {
+            None => f(&small),
+            Some(large) => {
+                drop(small);
+                large.iter().for_each(|table| f(&table.read()));
+            }
+        }
+    }
+
+    /// Makes the bucket large if it has grown so.
+    pub(crate) fn split_if_large(&self, hashes: &Hashes) {
+        if self.large.get().is_some() || self.len() <= SMALL_MAX as u64 {
+            return;
+        }
+        let mut small = self.small.write();
+        if self.large.get().is_some() {
+            return;
+        }
+        let mut tables: Vec<Table> = (0..SHARDS).map(|_| Table::new()).collect();
+        for entry in std::mem::take(&mut *small) {
+            let hash = hashes.of(&entry.key);
+            insert(&mut tables[shard_of(hash)], hashes, hash, entry);
+        }
+        let _ = self.large.set(tables.into_iter().map(RwLock::new).collect());
+    }
+
+    /// The counts change: blobs come or go (`len` 1 or -1, or 0), their bytes change from `old` to `new`.
+    pub(crate) fn count(&self, len: i64, old: u64, new: u64) {
+        self.len.fetch_add(len as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
+    }
+
+    /// It is empty. All its tables are locked.
+    pub(crate) fn count_none(&self) {
+        self.len.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// At least `count` keys, while there are so many, from `from` in the order of scans, and where the next scan begins (0: the end).
+    pub(crate) fn scan(&self, hashes: &Hashes, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
+        let mut found = Vec::new();
+        let count = count.max(1);
+        let large = match self.large.get() {
+            Some(large) => large,
+            None => {
+                let small = self.small.read();
+                match self.large.get() {
+                    Some(large) => large,
+                    None => {
+                        let next = scan_table(&small, hashes, from, count, &mut found);
+                        return (found, next.unwrap_or(0));
+                    }
+                }
+            }
+        };
+        let shift = 64 - SHARDS.ilog2();
+        for shard in (from >> shift) as usize..SHARDS {
+            if let Some(next) = scan_table(&large[shard].read(), hashes, from, count, &mut found) {
+                return (found, next);
+            }
+            if found.len() >= count && shard + 1 < SHARDS {
+                return (found, (shard as u64 + 1) << shift);
+            }
+        }
+        (found, 0)
+    }
+}
+
+/// Adds the keys of a table from `from` on, those with the lowest places first, until there are `count`. The next cursor, if there are more.
+fn scan_table(
+    table: &Table,
+    hashes: &Hashes,
+    from: u64,
+    count: usize,
+    found: &mut Vec<Box<[u8]>>,
+) -> Option<u64> {
+    let placed = table.iter().map(|entry| (order(hashes.of(&entry.key)), entry));
+    let mut placed: Vec<(u64, &Entry)> = placed.filter(|(place, _)| *place >= from).collect();
+    let wanted = count - found.len();
+    if placed.len() <= wanted {
+        found.extend(placed.into_iter().map(|(_, entry)| entry.key.clone()));
+        return None;
+    }
+    placed.select_nth_unstable_by_key(wanted - 1, |(place, _)| *place);
+    let last = placed[wanted - 1].0;
+    // Those of the same place, too, or the next scan would miss them.
+    found.extend(placed.iter().filter(|(place, _)| *place <= last).map(|(_, entry)| entry.key.clone()));
+    last.checked_add(1)
+}
+
+/// The entry of a key.
+pub(crate) fn find<'a>(table: &'a Table, hash: u64, key: &[u8]) -> Option<&'a Entry> {
+    table.find(hash, |entry| *entry.key == *key)
+}
+
+/// The entry of a key, to change.
+pub(crate) fn find_mut<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Option<&'a mut Entry> {
+    table.find_mut(hash, |entry| *entry.key == *key)
+}
+
+/// Takes the entry of a key out.
+pub(crate) fn take(table: &mut Table, hash: u64, key: &[u8]) -> Option<Entry> {
+    table.find_entry(hash, |entry| *entry.key == *key).ok().map(|entry| entry.remove().0)
+}
+
+/// Puts a new entry in.
+pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Entry) {
+    table.insert_unique(hash, entry, |entry| hashes.of(&entry.key));
+}

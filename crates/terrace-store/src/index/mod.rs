@@ -1,0 +1,75 @@
+//! The index in memory: names of buckets, and for each bucket its blobs by key.
+
+mod bucket;
+mod names;
+
+pub(crate) use bucket::{BucketState, Entry, Table, find, find_mut, insert, take};
+pub(crate) use names::{Names, find as find_name};
+
+use foldhash::quality::FixedState;
+use std::hash::{BuildHasher, Hasher};
+
+use crate::record::Blob;
+
+/// What a blob must be for a change to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Anything.
+    Any,
+    /// Not there.
+    Absent,
+    /// There.
+    Present,
+    /// There, and unchanged since it had this version.
+    Version(Version),
+}
+
+impl Expect {
+    pub(crate) fn holds(self, entry: Option<&Entry>) -> bool {
+        match (self, entry) {
+            (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => true,
+            (Expect::Version(version), Some(entry)) => version.0 == entry.number,
+            (Expect::Absent, Some(_)) | (Expect::Present | Expect::Version(_), None) => false,
+        }
+    }
+}
+
+/// Changes with each change of a blob. Of no meaning to another opening of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version(pub(crate) u64);
+
+/// What is known of a blob without its bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stat {
+    /// Bytes.
+    pub size: u64,
+    /// The user's word.
+    pub meta: u64,
+    /// For [`Expect::Version`].
+    pub version: Version,
+    /// How much it is worth to keep in memory, 0 to 1.
+    pub score: f32,
+}
+
+impl From<&Entry> for Stat {
+    fn from(entry: &Entry) -> Stat {
+        let Blob { size, meta, .. } = entry.blob;
+        Stat { size, meta, version: Version(entry.number), score: f32::from(entry.blob.score()) / 255.0 }
+    }
+}
+
+/// Hashes of keys and names: the same as long as the store exists, others in each store.
+#[derive(Debug, Clone)]
+pub(crate) struct Hashes(FixedState);
+
+impl Hashes {
+    pub(crate) fn new(seed: u64) -> Hashes {
+        Hashes(FixedState::with_seed(seed))
+    }
+
+    pub(crate) fn of(&self, bytes: &[u8]) -> u64 {
+        let mut hasher = self.0.build_hasher();
+        hasher.write(bytes);
+        hasher.finish()
+    }
+}

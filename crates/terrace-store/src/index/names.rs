@@ -1,0 +1,104 @@
+//! Buckets by name, in tables with a lock each.
+
+use super::{BucketState, Hashes};
+use hashbrown::HashTable;
+use parking_lot::{RwLock, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 64;
+
+/// Buckets of one shard of names.
+pub(crate) type Named = HashTable<(Arc<str>, Arc<BucketState>)>;
+
+/// All buckets.
+#[derive(Debug)]
+pub(crate) struct Names {
+    hashes: Hashes,
+    shards: Vec<RwLock<Named>>,
+    next_id: AtomicU64,
+    len: AtomicU64,
+}
+
+fn shard_of(hash: u64) -> usize {
+    (hash >> 40) as usize % SHARDS
+}
+
+impl Names {
+    pub(crate) fn new(hashes: Hashes) -> Names {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Names { hashes, shards, next_id: AtomicU64::new(1), len: AtomicU64::new(0) }
+    }
+
+    /// Buckets.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The bucket of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<BucketState>> {
+        let hash = self.hashes.of(name.as_bytes());
+        find(&self.shards[shard_of(hash)].read(), hash, name).cloned()
+    }
+
+    /// A number for a new bucket.
+    pub(crate) fn take_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Numbers up to this one are in use.
+    pub(crate) fn note_id(&self, id: u64) {
+        self.next_id.fetch_max(id + 1, Ordering::Relaxed);
+    }
+
+    /// The shard of a name, to change, and the name's hash.
+    pub(crate) fn lock(&self, name: &str) -> (RwLockWriteGuard<'_, Named>, u64) {
+        let hash = self.hashes.of(name.as_bytes());
+        (self.shards[shard_of(hash)].write(), hash)
+    }
+
+    /// The shards of two names; one if both are in the same.
+    pub(crate) fn lock_two(
+        &self,
+        a: &str,
+        b: &str,
+    ) -> (RwLockWriteGuard<'_, Named>, Option<RwLockWriteGuard<'_, Named>>) {
+        let place = |name: &str| shard_of(self.hashes.of(name.as_bytes()));
+        let (i, j) = (place(a), place(b));
+        if i == j {
+            return (self.shards[i].write(), None);
+        }
+        if i < j {
+            let first = self.shards[i].write();
+            return (first, Some(self.shards[j].write()));
+        }
+        let second = self.shards[j].write();
+        (self.shards[i].write(), Some(second))
+    }
+
+    /// Puts a bucket in, under the name that it has. The shard is the name's.
+    pub(crate) fn insert(&self, shard: &mut Named, bucket: Arc<BucketState>, name: Arc<str>) {
+        let hash = self.hashes.of(name.as_bytes());
+        bucket.set_name(name.clone());
+        shard.insert_unique(hash, (name, bucket), |(name, _)| self.hashes.of(name.as_bytes()));
+        self.len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a bucket out.
+    pub(crate) fn remove(&self, shard: &mut Named, name: &str) -> Option<Arc<BucketState>> {
+        let hash = self.hashes.of(name.as_bytes());
+        let found = shard.find_entry(hash, |(named, _)| **named == *name).ok()?;
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        Some(found.remove().0.1)
+    }
+
+    /// All buckets, in no order.
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<BucketState>)> {
+        self.shards.iter().flat_map(|shard| shard.read().iter().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// The bucket of a name in its shard.
+pub(crate) fn find<'a>(shard: &'a Named, hash: u64, name: &str) -> Option<&'a Arc<BucketState>> {
+    shard.find(hash, |(named, _)| **named == *name).map(|(_, bucket)| bucket)
+}

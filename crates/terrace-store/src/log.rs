@@ -1,0 +1,344 @@
+//! The record log: records are appended to the tail in the segment, and from there written to the file in large pieces.
+//!
+//! Two locks: that of the end, for who appends; that of the file, for who writes the tail out. The first is taken before the second.
+//! A write or sync of the log that fails is remembered: what the file holds is not known then, and every later change is refused.
+
+use crate::error::{Error, Result};
+use crate::record::{self, HEADER, Header, Record};
+use crate::segment::Segment;
+use crate::tail::{RING, Tail};
+use crate::wake::Wake;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use terrace_engine::io::{Io, IoVec};
+
+/// Room on the disk that is asked for at once, bytes.
+const RESERVE: u64 = 4 << 20;
+/// Room that is left to removals when the disk is full, bytes.
+const MARGIN: u64 = 256 << 10;
+/// The tail is written out in the background in pieces of this size.
+const PIECE: u64 = RING / 4;
+
+/// What a record does to the room that is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It is refused when the disk is nearly full.
+    Takes,
+    /// It is refused when the disk is full.
+    Gives,
+}
+
+/// The log of an open store.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    io: Arc<dyn Io>,
+    tail: Tail,
+    end: Mutex<End>,
+    file: Mutex<Arc<File>>,
+    /// Number of the last record.
+    last: AtomicU64,
+    /// Offset up to which the file has blocks.
+    reserved: AtomicU64,
+    /// errno of the write or sync that failed; 0: none.
+    failed: AtomicI32,
+    wake: Arc<Wake>,
+}
+
+/// Where the next record goes.
+#[derive(Debug)]
+pub(crate) struct End {
+    generation: u64,
+    next: u64,
+    /// A record is encoded here.
+    scratch: Vec<u8>,
+}
+
+/// A place in the log, and the number of the record that begins there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub at: u64,
+    pub number: u64,
+}
+
+/// A file that holds records, from its header on.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub file: File,
+    pub header: Header,
+    /// Where the next record goes.
+    pub end: Position,
+}
+
+impl Log {
+    /// The log whose file is `written`, the tail being empty.
+    ///
+    /// # Errors
+    /// No room for the next records.
+    pub(crate) fn new(
+        path: PathBuf,
+        written: Written,
+        segment: &Segment,
+        io: Arc<dyn Io>,
+        wake: Arc<Wake>,
+    ) -> Result<Log> {
+        let tail = Tail::new(segment);
+        let Written { file, header, end } = written;
+        tail.switch(header.generation, end.at);
+        let log = Log {
+            path,
+            io,
+            tail,
+            end: Mutex::new(End { generation: header.generation, next: end.number, scratch: Vec::new() }),
+            file: Mutex::new(Arc::new(file)),
+            last: AtomicU64::new(end.number - 1),
+            reserved: AtomicU64::new(end.at),
+            failed: AtomicI32::new(0),
+            wake,
+        };
+        log.reserve(end.at + RESERVE)?;
+        log.tail.begin(header.store);
+        Ok(log)
+    }
+
+    /// The store is closed: nothing is left in the segment.
+    pub(crate) fn finish(&self) {
+        self.tail.end();
+    }
+
+    /// Number of the last record.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the log, with its tail.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tail.committed()
+    }
+
+    /// Appends a record; its number.
+    ///
+    /// # Errors
+    /// The disk is full; an earlier write of the log failed.
+    pub(crate) fn append(&self, record: &Record<'_>, room: Room) -> Result<u64> {
+        let mut end = self.end.lock();
+        self.append_locked(&mut end, record, room)
+    }
+
+    fn append_locked(&self, end: &mut End, record: &Record<'_>, room: Room) -> Result<u64> {
+        self.check()?;
+        let number = end.next;
+        end.scratch.clear();
+        record::encode(record, end.generation, number, &mut end.scratch);
+        let (at, bytes) = (self.tail.committed(), end.scratch.len() as u64);
+        let needed = at + bytes + if room == Room::Takes { MARGIN } else { 0 };
+        if needed > self.reserved.load(Ordering::Relaxed) {
+            self.reserve_from(at, needed)?;
+        }
+        if at + bytes - self.tail.flushed() > RING {
+            self.flush()?;
+        }
+        self.tail.append(&end.scratch);
+        end.next = number + 1;
+        self.last.store(number, Ordering::Release);
+        if at / PIECE != (at + bytes) / PIECE {
+            self.wake.signal();
+        }
+        Ok(number)
+    }
+
+    /// Reserves well ahead if it can, or as much as is needed.
+    fn reserve_from(&self, at: u64, needed: u64) -> Result<()> {
+        self.reserve(at + MARGIN + RESERVE)
+            .or_else(|e| if e.is_full() { self.reserve(needed) } else { Err(e) })
+    }
+
+    /// Has the file system keep blocks for the log up to `to`.
+    fn reserve(&self, to: u64) -> Result<()> {
+        let from = self.reserved.load(Ordering::Relaxed);
+        if to <= from {
+            return Ok(());
+        }
+        let file = self.file.lock().clone();
+        match rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, from, to - from) {
+            Ok(()) => {}
+            // This file system has no such call: a write will tell.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+            Err(e) => return Err(Error::io(&self.path, "reserve room", e.into())),
+        }
+        self.reserved.fetch_max(to, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.failed.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(Error::Io {
+                path: self.path.clone(),
+                action: "an earlier write failed; close the store and open it anew",
+                source: io::Error::from_raw_os_error(errno),
+            }),
+        }
+    }
+
+    fn fail(&self, action: &'static str, source: io::Error) -> Error {
+        let errno = source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+        self.failed.store(errno, Ordering::Relaxed);
+        tracing::error!("{}: {action}: {source}; no change is taken any more", self.path.display());
+        Error::Io { path: self.path.clone(), action, source }
+    }
+
+    /// Writes the tail to the file; into the kernel's page cache, not to the device.
+    ///
+    /// # Errors
+    /// The write failed, now or earlier.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let file = self.file.lock();
+        self.flush_locked(&file)
+    }
+
+    fn flush_locked(&self, file: &File) -> Result<()> {
+        self.check()?;
+        let (from, to) = (self.tail.flushed(), self.tail.committed());
+        for (at, bytes) in self.tail.unflushed(from, to) {
+            write_all(&*self.io, file, at, bytes).map_err(|e| self.fail("write", e))?;
+        }
+        self.tail.set_flushed(to);
+        Ok(())
+    }
+
+    /// Makes all records durable that were appended before the call.
+    ///
+    /// # Errors
+    /// The write or the sync failed, now or earlier.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let file = {
+            let file = self.file.lock();
+            self.flush_locked(&file)?;
+            file.clone()
+        };
+        self.io.sync(file.as_raw_fd(), true).map_err(|e| self.fail("sync", e))
+    }
+
+    /// Whether enough is left to write for the background to do so.
+    pub(crate) fn has_piece(&self) -> bool {
+        self.tail.committed() - self.tail.flushed() >= PIECE
+    }
+
+    /// Where the log ends now, and its file with all records up to there.
+    pub(crate) fn position(&self) -> Result<(Position, Arc<File>, u64)> {
+        let end = self.end.lock();
+        self.flush()?;
+        let position = Position { at: self.tail.committed(), number: end.next };
+        Ok((position, self.file.lock().clone(), end.generation))
+    }
+
+    /// Keeps others from appending, for as long as the result lives.
+    pub(crate) fn freeze(&self) -> Frozen<'_> {
+        Frozen { log: self, end: self.end.lock() }
+    }
+}
+
+/// The log while nobody else appends.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    log: &'a Log,
+    end: MutexGuard<'a, End>,
+}
+
+impl Frozen<'_> {
+    /// Where the log ends, all of it being in its file.
+    pub(crate) fn position(&self) -> Result<Position> {
+        self.log.flush()?;
+        Ok(Position { at: self.log.tail.committed(), number: self.end.next })
+    }
+
+    /// From now on the log is this file, which holds all that the old one did and is durable under its name.
+    pub(crate) fn switch(mut self, written: Written) {
+        let Written { file, header, end } = written;
+        let mut current = self.log.file.lock();
+        *current = Arc::new(file);
+        self.log.tail.switch(header.generation, end.at);
+        self.log.reserved.store(end.at, Ordering::Relaxed);
+        self.end.generation = header.generation;
+        self.end.next = end.number;
+        self.log.last.store(end.number - 1, Ordering::Release);
+    }
+}
+
+/// Writes all of `bytes` at `at`.
+pub(crate) fn write_all(io: &dyn Io, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let buf = IoVec { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() };
+    // SAFETY: `bytes` lives until the call returns, and a write only reads it.
+    unsafe { io.write(file.as_raw_fd(), at, &[buf]) }
+}
+
+/// Writes records into a new file.
+#[derive(Debug)]
+pub(crate) struct Writer<'a> {
+    io: &'a dyn Io,
+    path: &'a Path,
+    written: Written,
+    buffer: Vec<u8>,
+}
+
+/// Bytes that a writer gathers.
+const GATHERED: usize = 1 << 20;
+
+impl<'a> Writer<'a> {
+    /// A writer into `file`, which is empty.
+    pub(crate) fn new(io: &'a dyn Io, path: &'a Path, file: File, header: Header) -> Writer<'a> {
+        let end = Position { at: HEADER as u64, number: header.first };
+        let mut buffer = Vec::with_capacity(GATHERED + record::BODY_MAX);
+        buffer.extend_from_slice(&header.encode());
+        Writer { io, path, written: Written { file, header, end }, buffer }
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// No room; a failed write.
+    pub(crate) fn add(&mut self, record: &Record<'_>) -> Result<()> {
+        let before = self.buffer.len();
+        let Written { header, end, .. } = &mut self.written;
+        record::encode(record, header.generation, end.number, &mut self.buffer);
+        end.number += 1;
+        end.at += (self.buffer.len() - before) as u64;
+        if self.buffer.len() >= GATHERED { self.write() } else { Ok(()) }
+    }
+
+    /// The number that the next record has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.written.end.number
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let at = self.written.end.at - self.buffer.len() as u64;
+        let done = write_all(self.io, &self.written.file, at, &self.buffer);
+        done.map_err(|e| Error::io(self.path, "write", e))?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Makes all of it durable.
+    ///
+    /// # Errors
+    /// As [`Writer::add`]; a failed sync.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        self.write()?;
+        let synced = self.io.sync(self.written.file.as_raw_fd(), false);
+        synced.map_err(|e| Error::io(self.path, "sync", e))
+    }
+
+    /// The file.
+    pub(crate) fn end(self) -> Written {
+        debug_assert!(self.buffer.is_empty(), "synced before");
+        self.written
+    }
+}

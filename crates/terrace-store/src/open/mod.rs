@@ -1,0 +1,114 @@
+//! A start: the files, what a killed process has left in the segment, the log, the allocator.
+
+mod believe;
+mod files;
+mod records;
+mod replay;
+
+pub(crate) use files::destroy;
+
+use crate::core::{Core, Counts};
+use crate::error::{Error, Result};
+use crate::heap::Heap;
+use crate::index::{Hashes, Names};
+use crate::log::{self, Log};
+use crate::options::StoreOptions;
+use crate::record::Header;
+use crate::segment::Segment;
+use crate::space::{PAGE, Space};
+use crate::tail::Tail;
+use crate::wake::Wake;
+use files::Files;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrace_engine::io::Io;
+use terrace_engine::{Engine, ObjectRef, SystemClock};
+
+/// Opens the store; the engine's threads run. Whether there are records that no mark covers.
+///
+/// # Errors
+/// A directory or file that cannot be used; another user; damage; no memory.
+pub(crate) fn open(
+    dir: &Path,
+    options: &StoreOptions,
+    segment: &Segment,
+    io: Arc<dyn Io>,
+) -> Result<(Core, bool)> {
+    let files = Files::open(dir, &options.name, &*io)?;
+    let tail = Tail::new(segment);
+    let is_trusted = take_tail(&files, &tail, &*io)?;
+    let (engine, object) = start_engine(options, segment, &files, &tail, io.clone())?;
+    let hashes = Hashes::new(files.header.seed);
+    let names = Names::new(hashes.clone());
+    let counts = Arc::new(Counts::default());
+    let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, &counts)?;
+    let space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
+        let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
+        Error::Damaged { path: files.heap_path.clone(), what }
+    })?;
+    let of_index = counts.clone();
+    engine.count_also(move || of_index.memory.load(Ordering::Relaxed) + crate::tail::RING);
+    let heap = Heap::new(
+        engine.clone(),
+        object,
+        files.heap.clone(),
+        files.heap_path.clone(),
+        options.capacity_bytes,
+        space,
+    );
+    let wake = Arc::new(Wake::default());
+    let identity = (files.header.store, files.header.seed);
+    let written = log::Written { file: files.names, header: files.header, end: found.end };
+    let log = Log::new(files.names_path.clone(), written, segment, io.clone(), wake.clone())?;
+    let started = engine.serve();
+    started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
+    let paths = (files.dir, files.names_path);
+    let core = Core::new(paths, io, heap, log, names, hashes, identity, options, wake, counts);
+    core.durable.upto.store(found.marked, Ordering::Relaxed);
+    Ok((core, found.marked + 1 < found.end.number))
+}
+
+/// Puts what a killed process has left in the segment into the log's file. Whether the segment holds what that process wrote.
+fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
+    let Header { store, generation, .. } = files.header;
+    let Some(left) = tail.left() else { return Ok(false) };
+    if left.store != store || left.generation > generation || left.generation + 1 < generation {
+        let what = format!(
+            "{}: the segment is that of another store, or this one was opened without it; make a new segment",
+            files.names_path.display()
+        );
+        return Err(Error::Invalid { what });
+    }
+    // If the log was written anew and not yet taken into use, it holds all of the tail.
+    if left.generation == generation {
+        for (at, bytes) in tail.unflushed(tail.flushed(), tail.committed()) {
+            let done = log::write_all(io, &files.names, at, bytes);
+            done.map_err(|e| Error::io(&files.names_path, "write", e))?;
+        }
+    }
+    Ok(true)
+}
+
+/// Starts the engine over the segment, and takes over what an engine before it has left there. Its threads do not run yet.
+fn start_engine(
+    options: &StoreOptions,
+    segment: &Segment,
+    files: &Files,
+    tail: &Tail,
+    io: Arc<dyn Io>,
+) -> Result<(Arc<Engine>, ObjectRef)> {
+    let invalid = |e: std::io::Error| Error::Invalid { what: format!("the store's engine: {e}") };
+    let config = options.engine_config();
+    let engine = Engine::start(config, segment.0.clone(), Arc::new(SystemClock), io).map_err(invalid)?;
+    let stat = rustix::fs::fstat(&*files.heap);
+    let stat = stat.map_err(|e| Error::io(&files.heap_path, "look at", e.into()))?;
+    let fd: Arc<OwnedFd> = files.heap.clone();
+    if tail.take_use() {
+        engine.reattach_object(stat.st_ino, fd.clone());
+        engine.recover_pages();
+    }
+    let object = engine.object(stat.st_ino, fd, stat.st_size as u64).map_err(invalid)?;
+    Ok((engine, object))
+}

@@ -1,0 +1,69 @@
+//! Reads a log from its start, record by record.
+
+use crate::log::Position;
+use crate::record::{self, HEADER, Header, Record};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 4 << 20;
+
+/// A reader of the records of a log.
+#[derive(Debug)]
+pub(super) struct Records<'a> {
+    file: &'a File,
+    generation: u64,
+    position: Position,
+    buffer: Vec<u8>,
+    /// The next record begins here in the buffer.
+    at: usize,
+    is_end: bool,
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn new(file: &'a File, header: &Header) -> Records<'a> {
+        let position = Position { at: HEADER as u64, number: header.first };
+        Records { file, generation: header.generation, position, buffer: Vec::new(), at: 0, is_end: false }
+    }
+
+    /// Where the next record begins.
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The next record and its number; None: there is no further one.
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Record<'_>)>> {
+        let len = loop {
+            match record::decode(&self.buffer[self.at..], self.generation, self.position.number) {
+                Some((_, body)) => break body.end,
+                None if self.is_end || self.buffer.len() - self.at >= record::BODY_MAX + record::PREFIX => {
+                    return Ok(None);
+                }
+                None => self.fill()?,
+            }
+        };
+        let (begin, number) = (self.at, self.position.number);
+        self.at += len;
+        self.position.at += len as u64;
+        self.position.number += 1;
+        let record = record::parse(&self.buffer[begin + record::PREFIX..begin + len]);
+        Ok(record.map(|record| (number, record)))
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        let have = self.buffer.len();
+        self.buffer.resize(have + CHUNK, 0);
+        let n = loop {
+            match self.file.read_at(&mut self.buffer[have..], self.position.at + have as u64) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        self.buffer.truncate(have + n);
+        self.is_end = n == 0;
+        Ok(())
+    }
+}

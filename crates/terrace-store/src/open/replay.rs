@@ -1,0 +1,187 @@
+//! The index is made anew from the log: first where the log ends and what its last mark covers, then record by record.
+
+use super::believe::Belief;
+use super::files::Files;
+use super::records::Records;
+use crate::core::Counts;
+use crate::error::{Error, Result};
+use crate::index::{BucketState, Entry, Hashes, Names, find_mut, insert, take};
+use crate::log::Position;
+use crate::record::{Blob, Record, TRAIT_SCRATCH};
+use crate::space::Extent;
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use terrace_engine::io::Io;
+
+/// What a replay has found.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Where the next record goes.
+    pub end: Position,
+    /// Number of the last record that is durable for certain.
+    pub marked: u64,
+    /// Extents of all blobs.
+    pub extents: Vec<Extent>,
+}
+
+/// Buckets by number, while the log is read.
+struct Replay<'a> {
+    hashes: &'a Hashes,
+    counts: &'a Counts,
+    buckets: HashMap<u64, (Arc<BucketState>, Arc<str>)>,
+}
+
+/// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. What is not believed is cut off the log.
+///
+/// # Errors
+/// Failing I/O.
+pub(super) fn replay(
+    files: &Files,
+    io: &dyn Io,
+    is_trusted: bool,
+    names: &Names,
+    hashes: &Hashes,
+    counts: &Counts,
+) -> Result<Found> {
+    let error = |e| Error::io(&files.names_path, "read", e);
+    let (mut marked, mut last) = (0, files.header.first - 1);
+    let mut records = Records::new(&files.names, &files.header);
+    while let Some((number, record)) = records.next().map_err(error)? {
+        if let Record::Mark { upto } = record {
+            // A mark with nothing between covers itself.
+            marked = marked.max(if upto + 1 == number { number } else { upto });
+        }
+        last = number;
+    }
+    let believed = if is_trusted { last } else { marked };
+    let mut belief = Belief::new(files, believed).map_err(error)?;
+    let mut replay = Replay { hashes, counts, buckets: HashMap::new() };
+    let mut records = Records::new(&files.names, &files.header);
+    let end = loop {
+        let end = records.position();
+        match records.next().map_err(error)? {
+            Some((number, record)) if belief.holds(number, &record).map_err(error)? => {
+                replay.apply(number, &record);
+            }
+            _ => break end,
+        }
+    };
+    cut(files, io, end)?;
+    let extents = replay.finish(names);
+    Ok(Found { end, marked: marked.max(files.header.first - 1), extents })
+}
+
+/// Cuts off what stands behind the last record: it must not become the next one's neighbour by chance.
+fn cut(files: &Files, io: &dyn Io, end: Position) -> Result<()> {
+    let error = |action| move |e| Error::io(&files.names_path, action, e);
+    let size = files.names.metadata().map_err(error("look at"))?.len();
+    if size > end.at {
+        tracing::warn!(
+            "{}: the last {} bytes were not durable when the store ended; they are dropped",
+            files.names_path.display(),
+            size - end.at
+        );
+        io.truncate(files.names.as_raw_fd(), end.at).map_err(error("cut"))?;
+        io.sync(files.names.as_raw_fd(), false).map_err(error("sync"))?;
+    }
+    Ok(())
+}
+
+impl Replay<'_> {
+    fn apply(&mut self, number: u64, record: &Record<'_>) {
+        match *record {
+            Record::Bucket { bucket, name } => self.name(bucket, name),
+            Record::BucketGone { bucket } => {
+                self.clear(bucket);
+                if let Some((_, name)) = self.buckets.remove(&bucket) {
+                    self.counts.bucket(-1, name.len());
+                }
+            }
+            Record::BucketClear { bucket } => self.clear(bucket),
+            Record::Put { bucket, blob, key } => self.put(bucket, number, blob, key),
+            Record::Remove { bucket, key } => self.remove(bucket, key),
+            Record::Move { from_bucket, from, bucket, blob, key } => {
+                self.remove(from_bucket, from);
+                self.put(bucket, number, blob, key);
+            }
+            Record::Trait { bucket, kind, .. } => {
+                if let Some((bucket, _)) = self.buckets.get(&bucket).filter(|_| kind == TRAIT_SCRATCH) {
+                    bucket.set_scratch();
+                }
+            }
+            Record::Mark { .. } | Record::Tag { .. } => {}
+        }
+    }
+
+    fn name(&mut self, id: u64, name: &[u8]) {
+        let name: Arc<str> = String::from_utf8_lossy(name).into();
+        self.counts.bucket(1, name.len());
+        match self.buckets.get_mut(&id) {
+            Some((_, old)) => {
+                self.counts.bucket(-1, old.len());
+                *old = name;
+            }
+            None => {
+                let state = Arc::new(BucketState::new(id, name.clone()));
+                self.buckets.insert(id, (state, name));
+            }
+        }
+    }
+
+    fn put(&mut self, id: u64, number: u64, blob: Blob, key: &[u8]) {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let hash = self.hashes.of(key);
+        {
+            let mut table = bucket.write(hash);
+            match find_mut(&mut table, hash, key) {
+                Some(entry) => {
+                    bucket.count(0, entry.blob.size, blob.size);
+                    self.counts.size(entry.blob.size, blob.size);
+                    (entry.blob, entry.number) = (blob, number);
+                }
+                None => {
+                    let entry = Entry { key: key.into(), blob, number };
+                    bucket.count(1, 0, blob.size);
+                    self.counts.blob(1, key.len(), entry.logged_bytes());
+                    self.counts.size(0, blob.size);
+                    insert(&mut table, self.hashes, hash, entry);
+                }
+            }
+        }
+        bucket.split_if_large(self.hashes);
+    }
+
+    fn remove(&mut self, id: u64, key: &[u8]) {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let hash = self.hashes.of(key);
+        if let Some(entry) = take(&mut bucket.write(hash), hash, key) {
+            self.forget(bucket, &entry);
+        }
+    }
+
+    fn clear(&mut self, id: u64) {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        for table in &mut bucket.write_all() {
+            std::mem::take(&mut **table).into_iter().for_each(|entry| self.forget(bucket, &entry));
+        }
+    }
+
+    fn forget(&self, bucket: &BucketState, entry: &Entry) {
+        bucket.count(-1, entry.blob.size, 0);
+        self.counts.size(entry.blob.size, 0);
+        self.counts.blob(-1, entry.key.len(), entry.logged_bytes());
+    }
+
+    /// Gives the buckets their names; the extents of all blobs.
+    fn finish(self, names: &Names) -> Vec<Extent> {
+        let mut extents = Vec::new();
+        for (id, (bucket, name)) in self.buckets {
+            names.note_id(id);
+            bucket.for_each_table(|table| extents.extend(table.iter().map(Entry::extent)));
+            let (mut shard, _) = names.lock(&name);
+            names.insert(&mut shard, bucket, name);
+        }
+        extents
+    }
+}

@@ -1,0 +1,107 @@
+//! Buckets come, go and get other names.
+
+use super::commit;
+use super::{check, remove};
+use crate::core::Core;
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::index::{BucketState, find_name};
+use crate::log::Room;
+use crate::options::SyncPolicy;
+use crate::record::{KEY_MAX, Record, TRAIT_SCRATCH};
+use std::sync::Arc;
+
+fn check_name(name: &str) -> Result<()> {
+    check("a bucket's name", name.len() as u64, KEY_MAX as u64)
+}
+
+/// The bucket of this name, made if there is none.
+///
+/// # Errors
+/// The store is full or closed; the name is too long.
+pub(crate) fn get_or_create(core: &Core, name: &str) -> Result<Arc<BucketState>> {
+    core.check_open()?;
+    if let Some(bucket) = core.names.get(name) {
+        return Ok(bucket);
+    }
+    check_name(name)?;
+    let (bucket, number) = {
+        let (mut shard, hash) = core.names.lock(name);
+        if let Some(bucket) = find_name(&shard, hash, name) {
+            return Ok(bucket.clone());
+        }
+        let id = core.names.take_id();
+        let number = core.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
+        let name: Arc<str> = name.into();
+        let bucket = Arc::new(BucketState::new(id, name.clone()));
+        core.counts.bucket(1, name.len());
+        core.names.insert(&mut shard, bucket.clone(), name);
+        (bucket, number)
+    };
+    commit::finish(core, &bucket, number)?;
+    Ok(bucket)
+}
+
+/// Removes a bucket with its blobs; false: there is none.
+///
+/// # Errors
+/// Failing I/O of the log.
+pub(crate) fn remove_bucket(core: &Core, name: &str) -> Result<bool> {
+    core.check_open()?;
+    let (mut shard, hash) = core.names.lock(name);
+    let Some(bucket) = find_name(&shard, hash, name).cloned() else { return Ok(false) };
+    remove::clear(core, &bucket, true)?;
+    core.names.remove(&mut shard, name);
+    core.counts.bucket(-1, name.len());
+    Ok(true)
+}
+
+/// Renames a bucket; false: there is none.
+///
+/// # Errors
+/// There is one of the new name; a full or failing log.
+pub(crate) fn rename_bucket(core: &Core, from: &str, to: &str) -> Result<bool> {
+    core.check_open()?;
+    check_name(to)?;
+    let (mut source, mut target) = core.names.lock_two(from, to);
+    let place = |name: &str| core.hashes.of(name.as_bytes());
+    let Some(bucket) = find_name(&source, place(from), from).cloned() else { return Ok(false) };
+    if from == to {
+        return Ok(true);
+    }
+    if find_name(target.as_deref().unwrap_or(&source), place(to), to).is_some() {
+        return Err(Error::Exists { name: to.into() });
+    }
+    let record = Record::Bucket { bucket: bucket.id, name: to.as_bytes() };
+    let number = core.log.append(&record, Room::Takes)?;
+    core.names.remove(&mut source, from);
+    core.counts.bucket(-1, from.len());
+    core.counts.bucket(1, to.len());
+    core.names.insert(target.as_deref_mut().unwrap_or(&mut source), bucket.clone(), to.into());
+    drop((source, target));
+    commit::finish(core, &bucket, number).map(|()| true)
+}
+
+/// Makes an empty bucket one whose blobs are not kept beyond the life of the store.
+///
+/// # Errors
+/// The bucket has blobs, or was removed; a full or failing log.
+pub(crate) fn make_scratch(core: &Core, bucket: &BucketState) -> Result<()> {
+    core.check_open()?;
+    let number = {
+        let tables = bucket.write_all();
+        commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
+        if tables.iter().any(|table| !table.is_empty()) {
+            let what = format!("bucket {:?}: has blobs; clear it before it becomes scratch", bucket.name());
+            return Err(Error::Invalid { what });
+        }
+        let record = Record::Trait { bucket: bucket.id, kind: TRAIT_SCRATCH, text: &[] };
+        let number = core.log.append(&record, Room::Takes)?;
+        bucket.set_scratch();
+        number
+    };
+    match core.sync {
+        SyncPolicy::Always => durable::sync_upto(core, number),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,132 @@
+//! A blob gets another description: the one place where a table of blobs, the log and the counts change together.
+
+use crate::core::Core;
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::index::{BucketState, Entry, Expect, Table, find, find_mut, insert};
+use crate::log::Room;
+use crate::options::SyncPolicy;
+use crate::record::{Blob, Record};
+use crate::space::Extent;
+
+/// A key of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub bucket: &'a BucketState,
+    pub key: &'a [u8],
+    pub hash: u64,
+}
+
+/// The bytes that a blob gets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bytes {
+    pub extent: Extent,
+    pub size: u64,
+    pub crc: u32,
+    /// The user's word; None: as it was.
+    pub meta: Option<u64>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(core: &Core, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
+        core.check_open()?;
+        super::check_key(key)?;
+        Ok(Place { bucket, key, hash: core.hashes.of(key) })
+    }
+
+    /// # Errors
+    /// The bucket was removed.
+    pub(super) fn check_bucket(&self) -> Result<()> {
+        if !self.bucket.is_gone() {
+            return Ok(());
+        }
+        Err(Error::NoBucket { name: self.bucket.name().to_string() })
+    }
+}
+
+/// Gives the blob bytes that stand in an extent of their own, if `expect` holds; the number of the change. Otherwise the extent is free again.
+pub(super) fn replace(core: &Core, place: &Place<'_>, expect: Expect, bytes: Bytes) -> Result<Option<u64>> {
+    let Bytes { extent, size, crc, meta } = bytes;
+    let mut old = Extent::NONE;
+    let replaced = {
+        let mut table = place.bucket.write(place.hash);
+        let entry = find(&table, place.hash, place.key);
+        if let Err(e) = place.check_bucket() {
+            Err(e)
+        } else if !expect.holds(entry) {
+            Ok(None)
+        } else {
+            let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
+            old = Extent { start: blob.start(), units: blob.units };
+            blob.set_start(extent.start);
+            blob.set(crate::record::UNCHECKED, false);
+            (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
+            blob.meta = meta.unwrap_or(blob.meta);
+            set_blob(core, &mut table, place, blob).map(Some)
+        }
+    };
+    match replaced {
+        Ok(Some(number)) => {
+            retire(core, place.bucket, number, old);
+            place.bucket.split_if_large(&core.hashes);
+        }
+        Ok(None) | Err(_) => core.heap.free(extent),
+    }
+    replaced
+}
+
+fn new_blob() -> Blob {
+    let mut blob = Blob::default();
+    blob.set_score(128);
+    blob
+}
+
+/// Logs what the blob is now, and says so in its table, which the caller has locked.
+///
+/// # Errors
+/// The log is full, or broken: nothing has changed.
+pub(super) fn set_blob(core: &Core, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
+    let Place { bucket, key, hash } = *place;
+    let number = if bucket.is_scratch() {
+        core.take_unlogged()
+    } else {
+        core.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+    };
+    match find_mut(table, hash, key) {
+        Some(entry) => {
+            bucket.count(0, entry.blob.size, blob.size);
+            core.counts.size(entry.blob.size, blob.size);
+            (entry.blob, entry.number) = (blob, number);
+        }
+        None => {
+            let entry = Entry { key: key.into(), blob, number };
+            core.counts.blob(1, key.len(), entry.logged_bytes());
+            core.counts.size(0, blob.size);
+            bucket.count(1, 0, blob.size);
+            insert(table, &core.hashes, hash, entry);
+        }
+    }
+    Ok(number)
+}
+
+/// The record `number` has replaced what stands in the extent.
+pub(super) fn retire(core: &Core, bucket: &BucketState, number: u64, extent: Extent) {
+    if extent.units == 0 {
+        return;
+    }
+    if bucket.is_scratch() {
+        return core.heap.free(extent);
+    }
+    core.heap.space().retire(number, extent);
+    if core.heap.should_release() {
+        core.wake.signal();
+    }
+}
+
+/// The change `number` is done: waits until it is durable, if the store is to.
+pub(super) fn finish(core: &Core, bucket: &BucketState, number: u64) -> Result<()> {
+    match core.sync {
+        SyncPolicy::Always if !bucket.is_scratch() => durable::sync_upto(core, number),
+        _ => Ok(()),
+    }
+}

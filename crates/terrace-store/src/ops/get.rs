@@ -1,0 +1,82 @@
+//! A get: the bytes are copied without a lock, and believed if the blob has not changed meanwhile.
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::index::{BucketState, Stat, find};
+use crate::record::Blob;
+use crate::space::UNIT;
+
+/// Tries before a get keeps writers out.
+const VAIN_MAX: u32 = 3;
+
+/// Calls `copy` with the blob until the blob was the same before and after; None: there is no blob.
+fn steady<T>(
+    core: &Core,
+    bucket: &BucketState,
+    key: &[u8],
+    mut copy: impl FnMut(&Blob) -> Result<T>,
+) -> Result<Option<(T, Stat)>> {
+    core.check_open()?;
+    let hash = core.hashes.of(key);
+    for _ in 0..VAIN_MAX {
+        let (blob, stat) = match find(&bucket.read(hash), hash, key) {
+            Some(entry) => (entry.blob, Stat::from(entry)),
+            None => return Ok(None),
+        };
+        // What it says is worth nothing if the extent was another blob's meanwhile, be it an error.
+        let copied = copy(&blob);
+        let is_current =
+            find(&bucket.read(hash), hash, key).is_some_and(|entry| entry.version() == stat.version);
+        if is_current {
+            return copied.map(|copied| Some((copied, stat)));
+        }
+    }
+    let table = bucket.read(hash);
+    match find(&table, hash, key) {
+        Some(entry) => copy(&entry.blob).map(|copied| Some((copied, entry.into()))),
+        None => Ok(None),
+    }
+}
+
+/// Reads a whole blob into `out`, whose former content is gone.
+///
+/// # Errors
+/// Failing I/O.
+pub(crate) fn get(core: &Core, bucket: &BucketState, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
+    let found = steady(core, bucket, key, |blob| {
+        // Bytes that are there are not cleared first: they are overwritten.
+        out.resize(blob.size as usize, 0);
+        core.heap.read(blob.start() * UNIT, out)
+    })?;
+    if found.is_none() {
+        out.clear();
+    }
+    Ok(found.map(|((), stat)| stat))
+}
+
+/// Reads at `offset` into `buf`; the bytes read, short at the end of the blob only.
+///
+/// # Errors
+/// Failing I/O.
+pub(crate) fn get_at(
+    core: &Core,
+    bucket: &BucketState,
+    key: &[u8],
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<Option<usize>> {
+    let found = steady(core, bucket, key, |blob| {
+        let n = blob.size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if n > 0 {
+            core.heap.read(blob.start() * UNIT + offset, &mut buf[..n])?;
+        }
+        Ok(n)
+    })?;
+    Ok(found.map(|(n, _)| n))
+}
+
+/// What is known of a blob without its bytes.
+pub(crate) fn stat(core: &Core, bucket: &BucketState, key: &[u8]) -> Option<Stat> {
+    let hash = core.hashes.of(key);
+    find(&bucket.read(hash), hash, key).map(Stat::from)
+}

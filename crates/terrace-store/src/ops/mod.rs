@@ -1,0 +1,33 @@
+//! Operations on blobs and buckets.
+
+pub(crate) mod buckets;
+mod commit;
+pub(crate) mod get;
+pub(crate) mod part;
+pub(crate) mod put;
+pub(crate) mod remove;
+pub(crate) mod rename;
+mod room;
+
+use crate::error::{Error, Result};
+use crate::record::KEY_MAX;
+
+/// Bytes of a blob at the most.
+pub(crate) const BLOB_MAX: u64 = 128 << 30;
+
+/// # Errors
+/// A key over the maximum.
+fn check_key(key: &[u8]) -> Result<()> {
+    check("a key", key.len() as u64, KEY_MAX as u64)
+}
+
+/// # Errors
+/// A blob over the maximum.
+fn check_size(size: Option<u64>) -> Result<u64> {
+    let bytes = size.unwrap_or(u64::MAX);
+    check("a blob", bytes, BLOB_MAX).map(|()| bytes)
+}
+
+fn check(what: &'static str, bytes: u64, max: u64) -> Result<()> {
+    if bytes > max { Err(Error::TooLarge { what, bytes, max }) } else { Ok(()) }
+}

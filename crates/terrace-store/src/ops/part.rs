@@ -1,0 +1,214 @@
+//! Changes of a part of a blob: at an offset, at its end, of its size.
+//!
+//! - Behind the end, where the blob's extent has room: in place. No record names those bytes yet, and the old blob stands if ours does not arrive.
+//! - Within a large blob: in place, while readers of it wait or look again. After a power cut each page is the old one or the new.
+//! - Else by copy: the new blob is written elsewhere, as by a whole put. One that grows gets half as much again, so that appends copy little.
+
+use super::commit::{self, Bytes, Place};
+use super::{check_size, room};
+use crate::core::Core;
+use crate::error::Result;
+use crate::index::{BucketState, Entry, Expect, find};
+use crate::record::{Blob, UNCHECKED};
+use crate::space::{Extent, PAGE, UNIT};
+
+/// Blobs from this size on are changed in place, bytes.
+const LARGE: u64 = 64 << 10;
+/// Bytes that are copied at once.
+const PIECE: usize = 256 << 10;
+
+/// A change of bytes from `offset` on.
+#[derive(Clone, Copy)]
+struct Patch<'a> {
+    offset: u64,
+    data: &'a [u8],
+}
+
+impl Patch<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
+/// Where a patch begins: at an offset, or at the end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum At {
+    Offset(u64),
+    End,
+}
+
+/// Puts `data` into a blob, which is made if there is none; a gap before it reads as zeros. The size of the blob then.
+///
+/// # Errors
+/// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands, but of a large one a part may have changed.
+pub(crate) fn write(core: &Core, bucket: &BucketState, key: &[u8], at: At, data: &[u8]) -> Result<u64> {
+    let place = Place::new(core, bucket, key)?;
+    loop {
+        let seen = {
+            let table = bucket.read(place.hash);
+            find(&table, place.hash, key).map(|entry| (entry.blob, entry.version()))
+        };
+        let (blob, expect) = match seen {
+            Some((blob, version)) => (blob, Expect::Version(version)),
+            None => (Blob::default(), Expect::Absent),
+        };
+        let patch = Patch { offset: start(at, &blob), data };
+        check_size(patch.offset.checked_add(data.len() as u64))?;
+        if is_in_place(&blob, &patch) {
+            if let Some((number, size)) = write_in_place(core, &place, at, data)? {
+                return commit::finish(core, bucket, number).map(|()| size);
+            }
+            continue;
+        }
+        let size = blob.size.max(patch.end());
+        let Some(bytes) = copy(core, &place, &blob, expect, &patch, size)? else { continue };
+        if let Some(number) = commit::replace(core, &place, expect, bytes)? {
+            return commit::finish(core, bucket, number).map(|()| size);
+        }
+    }
+}
+
+fn start(at: At, blob: &Blob) -> u64 {
+    match at {
+        At::Offset(offset) => offset,
+        At::End => blob.size,
+    }
+}
+
+fn is_in_place(blob: &Blob, patch: &Patch<'_>) -> bool {
+    let room = u64::from(blob.units) * UNIT;
+    patch.end() <= room && (patch.offset >= blob.size || blob.size >= LARGE)
+}
+
+/// Writes into the blob's own extent, if that is still the way; the number of the change and the size of the blob then.
+fn write_in_place(core: &Core, place: &Place<'_>, at: At, data: &[u8]) -> Result<Option<(u64, u64)>> {
+    let mut table = place.bucket.write(place.hash);
+    place.check_bucket()?;
+    let Some(mut blob) = find(&table, place.hash, place.key).map(|entry| entry.blob) else { return Ok(None) };
+    let patch = Patch { offset: start(at, &blob), data };
+    if !is_in_place(&blob, &patch) {
+        return Ok(None);
+    }
+    let base = blob.start() * UNIT;
+    let mut hasher = crc32fast::Hasher::new_with_initial_len(blob.crc, blob.size);
+    if patch.offset > blob.size {
+        let mut at = blob.size;
+        let zeros = [0; PAGE as usize];
+        while at < patch.offset {
+            let n = (patch.offset - at).min(PAGE) as usize;
+            core.heap.write_all(base + at, &zeros[..n])?;
+            hasher.update(&zeros[..n]);
+            at += n as u64;
+        }
+    }
+    core.heap.write_all(base + patch.offset, data)?;
+    if patch.offset >= blob.size {
+        hasher.update(data);
+        blob.crc = hasher.finalize();
+    } else {
+        blob.set(UNCHECKED, true);
+    }
+    blob.size = blob.size.max(patch.end());
+    let number = commit::set_blob(core, &mut table, place, blob)?;
+    Ok(Some((number, blob.size)))
+}
+
+/// Writes the blob as it is to become elsewhere; None: it has changed meanwhile.
+fn copy(
+    core: &Core,
+    place: &Place<'_>,
+    blob: &Blob,
+    expect: Expect,
+    patch: &Patch<'_>,
+    size: u64,
+) -> Result<Option<Bytes>> {
+    // One that grows will grow again.
+    let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
+    let claim = room::claim(core, room)?;
+    let extent = claim.extent;
+    let kept = blob.size.min(size);
+    let copied = (|| {
+        let (mut buffer, mut hasher) = (vec![0; PIECE.min(size as usize)], crc32fast::Hasher::new());
+        let mut at = 0;
+        while at < size {
+            let n = (size - at).min(PIECE as u64) as usize;
+            let piece = &mut buffer[..n];
+            let old = kept.saturating_sub(at).min(n as u64) as usize;
+            if old > 0 {
+                core.heap.read(blob.start() * UNIT + at, &mut piece[..old])?;
+            }
+            piece[old..].fill(0);
+            overlay(piece, at, patch);
+            hasher.update(piece);
+            write_piece(core, &claim, at, piece)?;
+            at += n as u64;
+        }
+        Ok(hasher.finalize())
+    })();
+    if claim.fresh {
+        core.heap.space().offer(extent);
+    }
+    let is_current = expect.holds(find(&place.bucket.read(place.hash), place.hash, place.key));
+    match copied {
+        Ok(crc) if is_current => Ok(Some(Bytes { extent, size, crc, meta: None })),
+        copied => {
+            core.heap.free(extent);
+            // An error of a read of what is another blob's by now is none.
+            if is_current { copied.map(|_| None) } else { Ok(None) }
+        }
+    }
+}
+
+/// Writes a piece of a new blob; its last page, and a fresh page of slots, as a whole.
+fn write_piece(core: &Core, claim: &crate::space::Claim, at: u64, piece: &[u8]) -> Result<()> {
+    let extent = claim.extent;
+    let whole = if extent.is_pages() || claim.fresh { PAGE as usize } else { 1 };
+    if piece.len().is_multiple_of(whole) {
+        return core.heap.write_all(extent.offset() + at, piece);
+    }
+    let mut padded = piece.to_vec();
+    padded.resize(piece.len().div_ceil(whole) * whole, 0);
+    core.heap.write_all(extent.offset() + at, &padded)
+}
+
+/// Puts the part of a patch that lies in the piece from `at` on into it.
+fn overlay(piece: &mut [u8], at: u64, patch: &Patch<'_>) {
+    let (from, to) = (patch.offset.max(at), patch.end().min(at + piece.len() as u64));
+    if from < to {
+        let data = &patch.data[(from - patch.offset) as usize..(to - patch.offset) as usize];
+        piece[(from - at) as usize..(to - at) as usize].copy_from_slice(data);
+    }
+}
+
+/// Sets the size of a blob; false: there is none.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn truncate(core: &Core, bucket: &BucketState, key: &[u8], size: u64) -> Result<bool> {
+    let place = Place::new(core, bucket, key)?;
+    check_size(Some(size))?;
+    loop {
+        let table = bucket.read(place.hash);
+        let Some(entry) = find(&table, place.hash, key) else { return Ok(false) };
+        let (blob, expect) = (entry.blob, Expect::Version(Entry::version(entry)));
+        drop(table);
+        if size == blob.size {
+            return Ok(true);
+        }
+        if size > blob.size {
+            let grown = write(core, bucket, key, At::Offset(size), &[])?;
+            debug_assert!(grown >= size);
+            return Ok(true);
+        }
+        let nothing = Patch { offset: size, data: &[] };
+        let Some(bytes) = copy(core, &place, &blob, expect, &nothing, size)? else { continue };
+        if let Some(number) = commit::replace(core, &place, expect, bytes)? {
+            return commit::finish(core, bucket, number).map(|()| true);
+        }
+    }
+}
+
+/// The extent of a blob that is gone.
+pub(super) fn extent_of(blob: &Blob) -> Extent {
+    Extent { start: blob.start(), units: blob.units }
+}

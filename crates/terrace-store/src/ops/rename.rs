@@ -1,0 +1,75 @@
+//! A blob gets another key, in its bucket or in another.
+
+use super::commit::{self, Place};
+use super::part::extent_of;
+use super::remove::take_out;
+use crate::core::Core;
+use crate::error::Result;
+use crate::index::{BucketState, Entry, Table, find, insert};
+use crate::log::Room;
+use crate::record::Record;
+use parking_lot::RwLockWriteGuard;
+
+/// Renames a blob; what had the new key is gone then. False: there is no such blob.
+///
+/// # Errors
+/// A removed bucket; a full or failing log.
+pub(crate) fn rename(
+    core: &Core,
+    (bucket, from): (&BucketState, &[u8]),
+    (to_bucket, to): (&BucketState, &[u8]),
+) -> Result<bool> {
+    let old = Place::new(core, bucket, from)?;
+    let new = Place::new(core, to_bucket, to)?;
+    if bucket.is_scratch() != to_bucket.is_scratch() {
+        let what =
+            "a blob cannot move between a scratch bucket and one that is kept; get it and put it".into();
+        return Err(crate::error::Error::Invalid { what });
+    }
+    let (number, replaced) = {
+        let (mut source, mut target) = lock(&old, &new);
+        old.check_bucket()?;
+        new.check_bucket()?;
+        let Some(blob) = find(&source, old.hash, from).map(|entry| entry.blob) else { return Ok(false) };
+        if bucket.id == to_bucket.id && from == to {
+            return Ok(true);
+        }
+        let number = if bucket.is_scratch() {
+            core.take_unlogged()
+        } else {
+            let record = Record::Move { from_bucket: bucket.id, from, bucket: to_bucket.id, blob, key: to };
+            core.log.append(&record, Room::Takes)?
+        };
+        take_out(core, bucket, &mut source, old.hash, from);
+        let target: &mut Table = target.as_mut().unwrap_or(&mut source);
+        let replaced = find(target, new.hash, to).map(|entry| extent_of(&entry.blob));
+        take_out(core, to_bucket, target, new.hash, to);
+        let entry = Entry { key: to.into(), blob, number };
+        core.counts.blob(1, to.len(), entry.logged_bytes());
+        core.counts.size(0, blob.size);
+        to_bucket.count(1, 0, blob.size);
+        insert(target, &core.hashes, new.hash, entry);
+        (number, replaced)
+    };
+    if let Some(extent) = replaced {
+        commit::retire(core, to_bucket, number, extent);
+    }
+    to_bucket.split_if_large(&core.hashes);
+    commit::finish(core, to_bucket, number).map(|()| true)
+}
+
+/// The tables of both, in the order in which all take them; one if both are in the same.
+fn lock<'a>(
+    old: &Place<'a>,
+    new: &Place<'a>,
+) -> (RwLockWriteGuard<'a, Table>, Option<RwLockWriteGuard<'a, Table>>) {
+    if old.bucket.id == new.bucket.id {
+        return old.bucket.write_two(old.hash, new.hash);
+    }
+    if old.bucket.id < new.bucket.id {
+        let source = old.bucket.write(old.hash);
+        return (source, Some(new.bucket.write(new.hash)));
+    }
+    let target = new.bucket.write(new.hash);
+    (old.bucket.write(old.hash), Some(target))
+}

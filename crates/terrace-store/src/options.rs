@@ -1,0 +1,77 @@
+//! How a store is opened.
+
+use crate::error::{Error, Result};
+use std::time::Duration;
+use terrace_engine::{EngineConfig, IoKind};
+
+/// When changes become durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// Each change before its call returns. Threads that wait at the same time share a sync.
+    Always,
+    /// A thread syncs so often. Calls do not wait.
+    Every(Duration),
+    /// At [`crate::Store::sync`] and at the end; or when room of overwritten blobs is needed again.
+    Never,
+}
+
+/// Options of a store.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Name of the store; its files are `.NAME.heap` and `.NAME.names`. No `/`, at most 200 bytes.
+    pub name: String,
+    /// Limit of all memory: frames, tables of the engine, the index of the store, the tail of its log (bytes).
+    pub memory_bytes: u64,
+    /// Maximum of the heap's file, bytes; None: what the file system has.
+    pub capacity_bytes: Option<u64>,
+    /// When changes become durable.
+    pub sync: SyncPolicy,
+    /// The engine's configuration; its `memory_bytes` is the one above. Its I/O is blocking by default: then none of it is under way
+    /// any more when a killed process has been waited for, and the next one may open the store over the same segment.
+    pub engine: EngineConfig,
+}
+
+/// Bytes of a name at the most: of a store.
+const NAME_MAX: usize = 200;
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        let engine = EngineConfig {
+            io: IoKind::Blocking,
+            // Blobs that are overwritten soon need not be written at all.
+            dirty_background_ratio: 25,
+            dirty_ratio: 50,
+            ..EngineConfig::default()
+        };
+        StoreOptions {
+            name: "store".into(),
+            memory_bytes: engine.memory_bytes,
+            capacity_bytes: None,
+            sync: SyncPolicy::Every(Duration::from_secs(1)),
+            engine,
+        }
+    }
+}
+
+impl StoreOptions {
+    /// The engine's configuration.
+    pub(crate) fn engine_config(&self) -> EngineConfig {
+        EngineConfig { memory_bytes: self.memory_bytes, ..self.engine.clone() }
+    }
+
+    /// # Errors
+    /// A name that is none.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_name(&self.name)
+    }
+}
+
+/// # Errors
+/// A name that cannot be part of a file's.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
+        let what = format!("store {name:?}: a name has 1 to {NAME_MAX} bytes and no '/'");
+        return Err(Error::Invalid { what });
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! The format of the record log.
+//!
+//! ```text
+//! file     header (64 bytes), records
+//! header   magic 8 · version 4 · 0 4 · generation 8 · number of the first record 8 · store 8 · seed of hashes 8 · 0 12 · crc 4
+//! record   bytes of the body 4 · crc 4 · body
+//! body     kind 1 · fields of the kind, little endian · the key or name last
+//! ```
+//! The crc of a record covers the generation of its file, its number and its body: nothing left over from another file, or from another place, is
+//! taken for the next record. A log ends where no record follows. Every record says how things are afterwards, not what is added: to apply one twice
+//! does no harm, which is what the log written anew rests on.
+
+use std::ops::Range;
+
+/// Bytes of the header.
+pub const HEADER: usize = 64;
+/// Bytes before a body.
+pub const PREFIX: usize = 8;
+/// Bytes of a key at the most; names of buckets and tags likewise.
+pub const KEY_MAX: usize = 64 << 10;
+/// Bytes of a body at the most.
+pub const BODY_MAX: usize = 2 * KEY_MAX + 128;
+/// Bytes of a `Put` without its key, with the prefix.
+pub const PUT_BYTES: u64 = (PREFIX + 1 + 8 + BLOB) as u64;
+
+const MAGIC: [u8; 8] = *b"TERRNAM1";
+const VERSION: u32 = 1;
+/// Bytes of a blob's description.
+const BLOB: usize = 8 + 4 + 8 + 4 + 8;
+
+/// The start of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Grows with each log that is written anew.
+    pub generation: u64,
+    /// Number of the first record.
+    pub first: u64,
+    /// Identity of the store.
+    pub store: u64,
+    /// Seed of its hashes.
+    pub seed: u64,
+}
+
+impl Header {
+    /// As it stands in the file.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        for (i, word) in [self.generation, self.first, self.store, self.seed].iter().enumerate() {
+            out[16 + i * 8..24 + i * 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let crc = crc32fast::hash(&out[..HEADER - 4]);
+        out[HEADER - 4..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// None: no header of a log that this version reads.
+    pub fn decode(bytes: &[u8]) -> Option<Header> {
+        let bytes = bytes.get(..HEADER)?;
+        let mut fields = Fields(bytes);
+        let is_ours = fields.take(8)? == MAGIC && fields.u32()? == VERSION;
+        if !is_ours || crc32fast::hash(&bytes[..HEADER - 4]).to_le_bytes() != bytes[HEADER - 4..] {
+            return None;
+        }
+        fields.u32()?;
+        Some(Header {
+            generation: fields.u64()?,
+            first: fields.u64()?,
+            store: fields.u64()?,
+            seed: fields.u64()?,
+        })
+    }
+}
+
+/// A blob as a record describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Blob {
+    /// Where its extent begins, in units of 64 bytes; score and flags above (see [`Blob::start`]).
+    pub place: u64,
+    /// Size of its extent, in units of 64 bytes.
+    pub units: u32,
+    /// Its bytes.
+    pub size: u64,
+    /// Checksum of its bytes, unless the flag says that there is none.
+    pub crc: u32,
+    /// The user's word.
+    pub meta: u64,
+}
+
+/// Bits of a place that are the start of the extent.
+const START_BITS: u32 = 48;
+/// The flag of a blob without a checksum: parts of it were changed in place.
+pub const UNCHECKED: u64 = 1 << 63;
+/// The flag of a blob that has tags.
+pub const TAGGED: u64 = 1 << 62;
+
+/// The kind of [`Record::Trait`] of a bucket whose blobs are not logged.
+pub const TRAIT_SCRATCH: u8 = 1;
+
+impl Blob {
+    /// Where its extent begins, in units of 64 bytes.
+    pub fn start(&self) -> u64 {
+        self.place & ((1 << START_BITS) - 1)
+    }
+    /// Puts its extent elsewhere; score and flags stay.
+    pub fn set_start(&mut self, start: u64) {
+        self.place = self.place & !((1 << START_BITS) - 1) | start;
+    }
+    /// Its score, 0 to 255.
+    pub fn score(&self) -> u8 {
+        (self.place >> START_BITS) as u8
+    }
+    /// Sets it.
+    pub fn set_score(&mut self, score: u8) {
+        self.place = self.place & !(0xff << START_BITS) | u64::from(score) << START_BITS;
+    }
+    /// Whether a flag is set.
+    pub fn has(&self, flag: u64) -> bool {
+        self.place & flag != 0
+    }
+    /// Sets or clears a flag.
+    pub fn set(&mut self, flag: u64, on: bool) {
+        self.place = if on { self.place | flag } else { self.place & !flag };
+    }
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// The bucket has this name: it is new, or renamed.
+    Bucket {
+        /// Its number.
+        bucket: u64,
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// The bucket is gone, with its blobs.
+    BucketGone {
+        /// Its number.
+        bucket: u64,
+    },
+    /// The bucket is empty.
+    BucketClear {
+        /// Its number.
+        bucket: u64,
+    },
+    /// The blob is this.
+    Put {
+        /// Number of its bucket.
+        bucket: u64,
+        /// What it is now.
+        blob: Blob,
+        /// Its key.
+        key: &'a [u8],
+    },
+    /// The blob is gone.
+    Remove {
+        /// Number of its bucket.
+        bucket: u64,
+        /// Its key.
+        key: &'a [u8],
+    },
+    /// The blob has another key, and what had that key before is gone.
+    Move {
+        /// Number of the bucket it was in.
+        from_bucket: u64,
+        /// Its old key.
+        from: &'a [u8],
+        /// Number of its bucket now.
+        bucket: u64,
+        /// What it is.
+        blob: Blob,
+        /// Its key now.
+        key: &'a [u8],
+    },
+    /// What the records up to `upto` say of the heap is durable there.
+    Mark {
+        /// Number of the last record that is covered.
+        upto: u64,
+    },
+    /// The blob has this tag, or no longer.
+    Tag {
+        /// Number of its bucket.
+        bucket: u64,
+        /// Whether it has.
+        on: bool,
+        /// The tag.
+        tag: &'a [u8],
+        /// The blob's key; empty: the bucket itself.
+        key: &'a [u8],
+    },
+    /// What the bucket does beside keeping blobs.
+    Trait {
+        /// Its number.
+        bucket: u64,
+        /// Which behaviour, for instance [`TRAIT_SCRATCH`].
+        kind: u8,
+        /// Its argument.
+        text: &'a [u8],
+    },
+}
+
+const BUCKET: u8 = 1;
+const BUCKET_GONE: u8 = 2;
+const BUCKET_CLEAR: u8 = 3;
+const PUT: u8 = 4;
+const REMOVE: u8 = 5;
+const MOVE: u8 = 6;
+const MARK: u8 = 7;
+const TAG: u8 = 8;
+const TRAIT: u8 = 9;
+
+/// Adds a record to `out`: the one with number `number` of the log `generation`.
+pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u8>) {
+    let at = out.len();
+    out.extend_from_slice(&[0; PREFIX]);
+    body(record, out);
+    let crc = checksum(generation, number, &out[at + PREFIX..]);
+    let len = (out.len() - at - PREFIX) as u32;
+    out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+    out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn body(record: &Record<'_>, out: &mut Vec<u8>) {
+    let mut head = |kind: u8, word: u64| {
+        out.push(kind);
+        out.extend_from_slice(&word.to_le_bytes());
+    };
+    match *record {
+        Record::Bucket { bucket, name } => {
+            head(BUCKET, bucket);
+            out.extend_from_slice(name);
+        }
+        Record::BucketGone { bucket } => head(BUCKET_GONE, bucket),
+        Record::BucketClear { bucket } => head(BUCKET_CLEAR, bucket),
+        Record::Put { bucket, blob, key } => {
+            head(PUT, bucket);
+            push_blob(&blob, out);
+            out.extend_from_slice(key);
+        }
+        Record::Remove { bucket, key } => {
+            head(REMOVE, bucket);
+            out.extend_from_slice(key);
+        }
+        Record::Move { from_bucket, from, bucket, blob, key } => {
+            head(MOVE, from_bucket);
+            push_text(from, out);
+            out.extend_from_slice(&bucket.to_le_bytes());
+            push_blob(&blob, out);
+            out.extend_from_slice(key);
+        }
+        Record::Mark { upto } => head(MARK, upto),
+        Record::Tag { bucket, on, tag, key } => {
+            head(TAG, bucket);
+            out.push(u8::from(on));
+            push_text(tag, out);
+            out.extend_from_slice(key);
+        }
+        Record::Trait { bucket, kind, text } => {
+            head(TRAIT, bucket);
+            out.push(kind);
+            out.extend_from_slice(text);
+        }
+    }
+}
+
+fn push_text(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text);
+}
+
+fn push_blob(blob: &Blob, out: &mut Vec<u8>) {
+    let mut fixed = [0; BLOB];
+    fixed[..8].copy_from_slice(&blob.place.to_le_bytes());
+    fixed[8..12].copy_from_slice(&blob.units.to_le_bytes());
+    fixed[12..20].copy_from_slice(&blob.size.to_le_bytes());
+    fixed[20..24].copy_from_slice(&blob.crc.to_le_bytes());
+    fixed[24..].copy_from_slice(&blob.meta.to_le_bytes());
+    out.extend_from_slice(&fixed);
+}
+
+fn checksum(generation: u64, number: u64, body: &[u8]) -> u32 {
+    let mut place = [0; 16];
+    place[..8].copy_from_slice(&generation.to_le_bytes());
+    place[8..].copy_from_slice(&number.to_le_bytes());
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&place);
+    hasher.update(body);
+    hasher.finalize()
+}
+
+/// The record at the start of `bytes`, if it is the one with number `number` of the log `generation`, and where its body stands.
+pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>, Range<usize>)> {
+    let mut fields = Fields(bytes);
+    let (len, crc) = (fields.u32()? as usize, fields.u32()?);
+    if len == 0 || len > BODY_MAX {
+        return None;
+    }
+    let body = fields.take(len)?;
+    if checksum(generation, number, body) != crc {
+        return None;
+    }
+    Some((parse(body)?, PREFIX..PREFIX + len))
+}
+
+/// A body; None: none that this version writes.
+pub fn parse(body: &[u8]) -> Option<Record<'_>> {
+    let mut fields = Fields(body);
+    let (kind, word) = (fields.u8()?, fields.u64()?);
+    let bucket = word;
+    let record = match kind {
+        BUCKET => Record::Bucket { bucket, name: fields.rest() },
+        BUCKET_GONE => Record::BucketGone { bucket },
+        BUCKET_CLEAR => Record::BucketClear { bucket },
+        PUT => Record::Put { bucket, blob: fields.blob()?, key: fields.rest() },
+        REMOVE => Record::Remove { bucket, key: fields.rest() },
+        MOVE => Record::Move {
+            from_bucket: word,
+            from: fields.text()?,
+            bucket: fields.u64()?,
+            blob: fields.blob()?,
+            key: fields.rest(),
+        },
+        MARK => Record::Mark { upto: word },
+        TAG => Record::Tag { bucket, on: fields.u8()? != 0, tag: fields.text()?, key: fields.rest() },
+        TRAIT => Record::Trait { bucket, kind: fields.u8()?, text: fields.rest() },
+        _ => return None,
+    };
+    // Of kinds without a text nothing may be left.
+    fields.0.is_empty().then_some(record)
+}
+
+/// The fields of a body that are not read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        self.take(len)
+    }
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+    fn blob(&mut self) -> Option<Blob> {
+        Some(Blob {
+            place: self.u64()?,
+            units: self.u32()?,
+            size: self.u64()?,
+            crc: self.u32()?,
+            meta: self.u64()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Record<'static>> {
+        let mut blob = Blob { place: 0, units: 64, size: 4000, crc: 7, meta: 9 };
+        blob.set_start(77);
+        blob.set_score(200);
+        blob.set(UNCHECKED, true);
+        vec![
+            Record::Bucket { bucket: 1, name: b"name" },
+            Record::BucketGone { bucket: 2 },
+            Record::BucketClear { bucket: 3 },
+            Record::Put { bucket: 4, blob, key: b"" },
+            Record::Remove { bucket: 5, key: b"key" },
+            Record::Move { from_bucket: 6, from: b"old", bucket: 7, blob, key: b"new" },
+            Record::Mark { upto: 8 },
+            Record::Tag { bucket: 9, on: true, tag: b"tag", key: b"key" },
+            Record::Trait { bucket: 10, kind: 2, text: b"/path" },
+        ]
+    }
+
+    #[test]
+    fn records_come_back_as_they_were_written() {
+        for (i, record) in samples().iter().enumerate() {
+            let mut bytes = Vec::new();
+            encode(record, 3, i as u64, &mut bytes);
+            let (back, body) = decode(&bytes, 3, i as u64).unwrap();
+            assert_eq!((back, body.end), (*record, bytes.len()));
+            assert_eq!(decode(&bytes, 4, i as u64), None, "another file's");
+            assert_eq!(decode(&bytes, 3, i as u64 + 1), None, "another place's");
+        }
+    }
+
+    #[test]
+    fn flags_and_score_do_not_touch_the_start() {
+        let mut blob = Blob::default();
+        blob.set_start((1 << START_BITS) - 1);
+        blob.set_score(255);
+        blob.set(TAGGED, true);
+        assert_eq!((blob.start(), blob.score()), ((1 << START_BITS) - 1, 255));
+        assert!(blob.has(TAGGED) && !blob.has(UNCHECKED));
+        blob.set_start(1);
+        blob.set_score(0);
+        assert_eq!((blob.start(), blob.score(), blob.has(TAGGED)), (1, 0, true));
+    }
+
+    #[test]
+    fn a_damaged_record_is_none() {
+        for (i, record) in samples().iter().enumerate() {
+            let mut bytes = Vec::new();
+            encode(record, 1, i as u64, &mut bytes);
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    bytes[at] ^= 1 << bit;
+                    assert_eq!(decode(&bytes, 1, i as u64), None, "record {i}, byte {at}, bit {bit}");
+                    bytes[at] ^= 1 << bit;
+                }
+                assert_eq!(decode(&bytes[..at], 1, i as u64), None, "cut at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn headers_come_back_and_damage_is_seen() {
+        let header = Header { generation: 1, first: 2, store: 3, seed: 4 };
+        let mut bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Some(header));
+        for at in (0..HEADER).filter(|at| !(12..16).contains(at)) {
+            bytes[at] ^= 1;
+            assert_eq!(Header::decode(&bytes), None, "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Which parts of the heap are free.
+//!
+//! A blob up to 2 KiB stands in a slot of a page of its class (`slabs`), a larger one in a run of pages (`runs`). What an overwritten blob leaves
+//! becomes free in two steps: it is *retired* with the number of the record that replaced it, and *released* when that record is durable.
+//! Until then a power cut may bring the old blob back, so that nothing else may stand in its place.
+
+mod runs;
+mod slabs;
+
+use runs::Runs;
+use slabs::{Slabs, Slot};
+use std::collections::VecDeque;
+
+/// Units of 64 bytes in a page.
+pub(crate) const PAGE_UNITS: u64 = 64;
+/// Bytes of a unit.
+pub(crate) const UNIT: u64 = 64;
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = PAGE_UNITS * UNIT;
+
+/// A part of the heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Where it begins, in units.
+    pub start: u64,
+    /// Its size, in units; 0: nothing.
+    pub units: u32,
+}
+
+impl Extent {
+    /// Of a blob without bytes.
+    pub(crate) const NONE: Extent = Extent { start: 0, units: 0 };
+
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+    /// Its first byte in the heap's file.
+    pub(crate) fn offset(&self) -> u64 {
+        self.start * UNIT
+    }
+    /// Whether it is made of whole pages.
+    pub(crate) fn is_pages(&self) -> bool {
+        u64::from(self.units).is_multiple_of(PAGE_UNITS)
+    }
+    fn page(&self) -> u64 {
+        self.start / PAGE_UNITS
+    }
+}
+
+/// Room that was found for a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub extent: Extent,
+    /// The extent begins a page in which nothing stands yet: it is written whole, and its other slots are offered then ([`Space::offer`]).
+    pub fresh: bool,
+}
+
+/// The allocator.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    runs: Runs,
+    slabs: Slabs,
+    retired: VecDeque<(u64, Extent)>,
+    retired_bytes: u64,
+    /// Pages of the heap's file.
+    pages: u64,
+}
+
+impl Space {
+    /// Room for `bytes`; None: the heap must grow first.
+    pub(crate) fn claim(&mut self, bytes: u64) -> Option<Claim> {
+        if bytes == 0 {
+            return Some(Claim { extent: Extent::NONE, fresh: false });
+        }
+        let Some(class) = slabs::class_of(bytes) else {
+            let pages = bytes.div_ceil(PAGE);
+            let start = self.runs.claim(pages)? * PAGE_UNITS;
+            return Some(Claim {
+                extent: Extent { start, units: (pages * PAGE_UNITS) as u32 },
+                fresh: false,
+            });
+        };
+        if let Some(Slot { page, index }) = self.slabs.claim(class) {
+            return Some(Claim { extent: slabs::extent(class, page, index), fresh: false });
+        }
+        let page = self.runs.claim(1)?;
+        self.slabs.add_page(class, page);
+        Some(Claim { extent: slabs::extent(class, page, 0), fresh: true })
+    }
+
+    /// As [`Space::claim`] in a heap that cannot grow: slots of pages that are mostly in use are taken, too.
+    pub(crate) fn claim_last(&mut self, bytes: u64) -> Option<Claim> {
+        let class = slabs::class_of(bytes)?;
+        self.slabs.gather(class);
+        self.claim(bytes)
+    }
+
+    /// The first slot of a fresh page is written: others may use the rest.
+    pub(crate) fn offer(&mut self, extent: Extent) {
+        self.slabs.offer(extent.page());
+    }
+
+    /// Nothing stands in the extent, and nothing ever names it again.
+    pub(crate) fn free(&mut self, extent: Extent) {
+        if extent.units == 0 {
+            return;
+        }
+        if extent.is_pages() {
+            self.runs.free(extent.page(), u64::from(extent.units) / PAGE_UNITS);
+        } else if let Some(page) = self.slabs.free(extent) {
+            self.runs.free(page, 1);
+        }
+    }
+
+    /// The record with this number says that the extent is not in use any more.
+    pub(crate) fn retire(&mut self, number: u64, extent: Extent) {
+        if extent.units > 0 {
+            self.retired_bytes += extent.bytes();
+            self.retired.push_back((number, extent));
+        }
+    }
+
+    /// The records up to this number are durable. Bytes that became free.
+    pub(crate) fn release(&mut self, upto: u64) -> u64 {
+        let before = self.retired_bytes;
+        // Threads retire a little out of order.
+        while let Some(&(number, extent)) = self.retired.front()
+            && number <= upto
+        {
+            self.retired.pop_front();
+            self.retired_bytes -= extent.bytes();
+            self.free(extent);
+        }
+        before - self.retired_bytes
+    }
+
+    /// Bytes that wait for a sync.
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.retired_bytes
+    }
+
+    /// Bytes of whole pages that are free.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.runs.pages() * PAGE
+    }
+
+    /// Bytes of the heap's file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pages * PAGE
+    }
+
+    /// The heap's file has so many pages now.
+    pub(crate) fn grow(&mut self, pages: u64) {
+        if pages > self.pages {
+            self.runs.free(self.pages, pages - self.pages);
+            self.pages = pages;
+        }
+    }
+
+    /// The allocator of a heap of so many pages in which these extents are in use. An extent that cannot be: two in one place, beyond the end.
+    pub(crate) fn rebuild(pages: u64, extents: impl Iterator<Item = Extent>) -> Result<Space, Extent> {
+        let mut space = Space { pages, ..Space::default() };
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for extent in extents.filter(|extent| extent.units > 0) {
+            if extent.start + u64::from(extent.units) > pages * PAGE_UNITS {
+                return Err(extent);
+            }
+            if extent.is_pages() {
+                runs.push((extent.page(), u64::from(extent.units) / PAGE_UNITS));
+            } else if !space.slabs.occupy(extent) {
+                return Err(extent);
+            }
+        }
+        runs.extend(space.slabs.pages().map(|page| (page, 1)));
+        runs.sort_unstable();
+        let mut next = 0;
+        for (page, len) in runs {
+            if page < next {
+                return Err(Extent { start: page * PAGE_UNITS, units: (len * PAGE_UNITS) as u32 });
+            }
+            space.runs.free(next, page - next);
+            next = page + len;
+        }
+        space.runs.free(next, pages - next);
+        space.slabs.offer_all();
+        Ok(space)
+    }
+
+    /// Memory of the allocator, bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.runs.memory()
+            + self.slabs.memory()
+            + (self.retired.capacity() * size_of::<(u64, Extent)>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

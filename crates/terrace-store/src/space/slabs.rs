@@ -1,0 +1,173 @@
+//! Slots for small blobs: a page is cut into equal slots of one class (Bonwick: The slab allocator, 1994).
+//!
+//! A page from which half of the slots are free is offered again, the last one first; one that is free as a whole goes back to the runs. Pages with
+//! fewer free slots wait: each slot that is filled in a page which has left memory costs a read of that page.
+
+use super::{Extent, PAGE_UNITS};
+use hashbrown::HashMap;
+
+/// Slots of a page, by class: each number that leaves slots of another size.
+const SLOTS: [u8; 14] = [64, 32, 21, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2];
+
+/// A class by its place in [`SLOTS`].
+pub(super) type Class = u8;
+
+/// Slots of a page of the class.
+fn slots_of(class: Class) -> u8 {
+    SLOTS[usize::from(class)]
+}
+
+/// Units of a slot.
+pub(super) fn units_of(class: Class) -> u32 {
+    PAGE_UNITS as u32 / u32::from(slots_of(class))
+}
+
+/// The class for blobs of so many bytes; None: they have pages of their own.
+pub(super) fn class_of(bytes: u64) -> Option<Class> {
+    let units = u32::try_from(bytes.div_ceil(super::UNIT)).ok()?;
+    (units <= 32).then(|| (0..SLOTS.len() as Class).find(|class| units_of(*class) >= units))?
+}
+
+/// The class whose slots have so many units.
+fn class_with(units: u32) -> Option<Class> {
+    (0..SLOTS.len() as Class).find(|class| units_of(*class) == units)
+}
+
+/// A slot.
+pub(super) struct Slot {
+    pub page: u64,
+    pub index: u8,
+}
+
+/// Where a slot is.
+pub(super) fn extent(class: Class, page: u64, index: u8) -> Extent {
+    let units = units_of(class);
+    Extent { start: page * PAGE_UNITS + u64::from(units) * u64::from(index), units }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    /// Bit i: slot i is free.
+    free: u64,
+    class: Class,
+    /// It stands in the list of its class.
+    listed: bool,
+}
+
+impl Page {
+    fn new(class: Class) -> Page {
+        Page { free: all(class), class, listed: false }
+    }
+}
+
+fn all(class: Class) -> u64 {
+    u64::MAX >> (64 - slots_of(class))
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slabs {
+    pages: HashMap<u64, Page, foldhash::fast::FixedState>,
+    /// Pages that are offered, by class. One that was given back meanwhile is skipped.
+    listed: [Vec<u64>; SLOTS.len()],
+}
+
+impl Slabs {
+    /// A free slot of a page that is offered.
+    pub(super) fn claim(&mut self, class: Class) -> Option<Slot> {
+        let list = &mut self.listed[usize::from(class)];
+        while let Some(&page) = list.last() {
+            if let Some(slab) = self.pages.get_mut(&page)
+                && slab.class == class
+                && slab.listed
+            {
+                let index = slab.free.trailing_zeros() as u8;
+                if index < 64 {
+                    slab.free &= !(1 << index);
+                    if slab.free == 0 {
+                        slab.listed = false;
+                        list.pop();
+                    }
+                    return Some(Slot { page, index });
+                }
+                slab.listed = false;
+            }
+            list.pop();
+        }
+        None
+    }
+
+    /// A new page, of which the first slot is in use and the others are not offered yet.
+    pub(super) fn add_page(&mut self, class: Class, page: u64) {
+        let mut slab = Page::new(class);
+        slab.free &= !1;
+        self.pages.insert(page, slab);
+    }
+
+    /// Offers the free slots of a page, if it has any.
+    pub(super) fn offer(&mut self, page: u64) {
+        let Some(slab) = self.pages.get_mut(&page) else { return };
+        if slab.free != 0 && !slab.listed {
+            slab.listed = true;
+            self.listed[usize::from(slab.class)].push(page);
+        }
+    }
+
+    /// Offers all pages that have enough free slots.
+    pub(super) fn offer_all(&mut self) {
+        let is_worth = |slab: &Page| slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class));
+        let pages: Vec<u64> =
+            self.pages.iter().filter(|(_, slab)| is_worth(slab)).map(|(page, _)| *page).collect();
+        pages.into_iter().for_each(|page| self.offer(page));
+    }
+
+    /// Offers all pages of a class that have a free slot.
+    pub(super) fn gather(&mut self, class: Class) {
+        let has_room = |slab: &Page| slab.class == class && slab.free != 0;
+        let pages: Vec<u64> =
+            self.pages.iter().filter(|(_, slab)| has_room(slab)).map(|(page, _)| *page).collect();
+        pages.into_iter().for_each(|page| self.offer(page));
+    }
+
+    /// Frees a slot. The page, if it is free as a whole now and no longer here.
+    pub(super) fn free(&mut self, extent: Extent) -> Option<u64> {
+        let page = extent.page();
+        let slab = self.pages.get_mut(&page).expect("a slot of a page of slots");
+        let bit = 1 << (extent.start % PAGE_UNITS / u64::from(units_of(slab.class)));
+        assert!(slab.free & bit == 0, "slot {extent:?} is free twice");
+        slab.free |= bit;
+        if slab.free == all(slab.class) {
+            // Its entry in the list, if there is one, is skipped there.
+            self.pages.remove(&page);
+            return Some(page);
+        }
+        if slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class)) {
+            self.offer(page);
+        }
+        None
+    }
+
+    /// A slot is in use; false: it was before, or its page has another class.
+    pub(super) fn occupy(&mut self, extent: Extent) -> bool {
+        let Some(class) = class_with(extent.units) else { return false };
+        let within = extent.start % PAGE_UNITS;
+        let index = within / u64::from(extent.units);
+        if !within.is_multiple_of(u64::from(extent.units)) || index >= u64::from(slots_of(class)) {
+            return false;
+        }
+        let slab = self.pages.entry(extent.page()).or_insert_with(|| Page::new(class));
+        let is_free = slab.class == class && slab.free & 1 << index != 0;
+        slab.free &= !(1 << index);
+        is_free
+    }
+
+    /// All pages.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.keys().copied()
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> u64 {
+        let lists: usize = self.listed.iter().map(|list| list.capacity() * 8).sum();
+        (self.pages.allocation_size() + lists) as u64
+    }
+}

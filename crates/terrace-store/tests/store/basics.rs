@@ -1,0 +1,259 @@
+//! Each operation once, with its answers at the edges.
+
+use crate::stage::{content, dir, get, is_one_line, open, small};
+use terrace_store::{Error, Expect, Store};
+
+#[test]
+fn blobs_come_back_after_a_restart() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    let sizes = [0, 1, 63, 64, 65, 1000, 2048, 2049, 4095, 4096, 4097, 70_000, 1 << 20];
+    for size in sizes {
+        bucket.put(format!("k{size}").as_bytes(), &content(size as u64, size)).unwrap();
+    }
+    let check = |store: &Store| {
+        let bucket = store.bucket("b").unwrap();
+        assert_eq!(bucket.len(), sizes.len() as u64);
+        assert_eq!(bucket.bytes(), sizes.iter().sum::<usize>() as u64);
+        for size in sizes {
+            let key = format!("k{size}");
+            assert_eq!(get(&bucket, &key).unwrap(), content(size as u64, size), "{key}");
+            assert_eq!(bucket.size(key.as_bytes()), Some(size as u64));
+        }
+    };
+    check(&store);
+    drop(bucket);
+    store.close().unwrap();
+    check(&open(dir.path()));
+}
+
+#[test]
+fn a_removed_blob_is_gone_and_stays_so() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    bucket.put(b"a", b"1").unwrap();
+    bucket.put(b"b", b"2").unwrap();
+    assert!(bucket.remove(b"a").unwrap() && !bucket.remove(b"a").unwrap());
+    assert!(!bucket.contains(b"a") && bucket.get_at(b"a", 0, &mut [0]).unwrap().is_none());
+    drop(bucket);
+    store.close().unwrap();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    assert_eq!((get(&bucket, "a"), get(&bucket, "b")), (None, Some(b"2".to_vec())));
+}
+
+#[test]
+fn conditions_decide_what_is_put_and_removed() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    let put = |value: &[u8], meta, expect| bucket.put_if(b"k", &[b"<", value, b">"], meta, expect).unwrap();
+    assert!(!put(b"0", 0, Expect::Present) && put(b"1", 7, Expect::Absent) && !put(b"2", 0, Expect::Absent));
+    let first = bucket.stat(b"k").unwrap();
+    assert_eq!((get(&bucket, "k").unwrap(), first.meta), (b"<1>".to_vec(), 7));
+    assert!(bucket.set_meta(b"k", 8, Expect::Version(first.version)).unwrap());
+    assert!(!put(b"3", 0, Expect::Version(first.version)), "a new word is a new version");
+    let second = bucket.stat(b"k").unwrap();
+    assert_eq!((second.meta, second.size), (8, 3));
+    assert!(!bucket.remove_if(b"k", Expect::Version(first.version)).unwrap());
+    assert!(bucket.remove_if(b"k", Expect::Version(second.version)).unwrap());
+    assert!(!bucket.remove_if(b"k", Expect::Any).unwrap());
+}
+
+#[test]
+fn parts_of_blobs_are_written_and_read() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    for size in [10, 3000, 5000, 100_000] {
+        let key = format!("k{size}");
+        let mut want = content(1, size);
+        bucket.put(key.as_bytes(), &want).unwrap();
+        for (offset, len) in [(0, 3), (size - 2, 2), (size - 1, 40), (size + 500, 5000), (4, 3)] {
+            let data = content(offset as u64, len);
+            want.resize(want.len().max(offset + len), 0);
+            want[offset..offset + len].copy_from_slice(&data);
+            assert_eq!(bucket.put_at(key.as_bytes(), offset as u64, &data).unwrap(), want.len() as u64);
+            assert_eq!(get(&bucket, &key).unwrap(), want, "{key}: {len} bytes at {offset}");
+        }
+        for len in [1, 100, 5000, 1] {
+            let data = content(len as u64, len);
+            want.extend_from_slice(&data);
+            assert_eq!(bucket.append(key.as_bytes(), &data).unwrap(), want.len() as u64);
+        }
+        for size in [want.len() + 9000, 4097, 17, 0, 20] {
+            want.resize(size, 0);
+            assert!(bucket.truncate(key.as_bytes(), size as u64).unwrap());
+            assert_eq!(get(&bucket, &key).unwrap(), want, "{key} at {size}");
+        }
+        let mut part = [9; 8];
+        assert_eq!(bucket.get_at(key.as_bytes(), 15, &mut part).unwrap(), Some(5));
+        assert_eq!(bucket.get_at(key.as_bytes(), 20, &mut part).unwrap(), Some(0));
+    }
+    assert_eq!(bucket.append(b"new", b"x").unwrap(), 1);
+    assert_eq!(bucket.put_at(b"new2", 2, b"x").unwrap(), 3);
+    assert_eq!(get(&bucket, "new2").unwrap(), [0, 0, b'x']);
+    assert!(!bucket.truncate(b"none", 1).unwrap());
+}
+
+#[test]
+fn many_small_appends_copy_little() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    let mut want = Vec::new();
+    for i in 0..20_000u64 {
+        let data = i.to_le_bytes();
+        want.extend_from_slice(&data);
+        bucket.append(b"log", &data).unwrap();
+    }
+    assert_eq!(get(&bucket, "log").unwrap(), want);
+    let written = store.stats().fuse.write_bytes;
+    assert!(written < 8 * want.len() as u64 + (4 << 20), "{written} bytes written for {}", want.len());
+}
+
+#[test]
+fn a_renamed_blob_replaces_the_one_of_its_new_name() {
+    let dir = dir();
+    let store = open(dir.path());
+    let (a, b) = (store.bucket("a").unwrap(), store.bucket("b").unwrap());
+    a.put_if(b"1", &[b"one"], 5, Expect::Any).unwrap();
+    a.put(b"2", b"two").unwrap();
+    assert!(a.rename(b"1", b"2").unwrap() && !a.rename(b"1", b"3").unwrap());
+    assert!(a.rename(b"2", b"2").unwrap());
+    assert_eq!((a.len(), a.stat(b"2").unwrap().meta), (1, 5));
+    b.put(b"x", b"old").unwrap();
+    assert!(a.rename_into(b"2", &b, b"x").unwrap());
+    assert!(a.is_empty() && get(&b, "x").unwrap() == b"one");
+    drop((a, b));
+    store.close().unwrap();
+    let store = open(dir.path());
+    assert!(store.bucket("a").unwrap().is_empty());
+    assert_eq!(get(&store.bucket("b").unwrap(), "x").unwrap(), b"one");
+}
+
+#[test]
+fn buckets_are_renamed_cleared_and_removed() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("a").unwrap();
+    bucket.put(b"k", b"v").unwrap();
+    store.bucket("c").unwrap().put(b"k", b"c").unwrap();
+    assert!(matches!(store.rename_bucket("a", "c"), Err(Error::Exists { .. })));
+    assert!(store.rename_bucket("a", "b").unwrap() && !store.rename_bucket("a", "b").unwrap());
+    assert_eq!((bucket.name(), get(&bucket, "k")), ("b".into(), Some(b"v".to_vec())));
+    assert_eq!(store.buckets(), ["b", "c"]);
+    assert!(store.find_bucket("a").is_none());
+    store.bucket("c").unwrap().clear().unwrap();
+    assert!(store.remove_bucket("b").unwrap() && !store.remove_bucket("b").unwrap());
+    let error = bucket.put(b"k", b"v").unwrap_err();
+    assert!(matches!(error, Error::NoBucket { .. }) && is_one_line(&error), "{error}");
+    assert_eq!((get(&bucket, "k"), bucket.len()), (None, 0));
+    drop(bucket);
+    store.close().unwrap();
+    let store = open(dir.path());
+    assert_eq!(store.buckets(), ["c"]);
+    assert!(store.bucket("c").unwrap().is_empty());
+    assert_eq!(store.usage().blobs, 0);
+}
+
+#[test]
+fn scans_and_lists_name_each_key_once() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    for round in [100, 2500, 10_000] {
+        for i in bucket.len()..round {
+            bucket.put(format!("k{i}").as_bytes(), b"").unwrap();
+        }
+        for count in [1, 10, 700, 100_000] {
+            let (mut from, mut keys, mut calls) = (0, Vec::new(), 0);
+            loop {
+                let (found, next) = bucket.scan(from, count);
+                assert!(found.len() >= count || next == 0);
+                keys.extend(found);
+                calls += 1;
+                from = next;
+                if next == 0 {
+                    break;
+                }
+            }
+            assert!(calls <= round as usize / count + 1);
+            keys.sort();
+            assert_eq!(keys, bucket.list(b""), "{count} at once of {round}");
+        }
+    }
+    assert_eq!(bucket.list(b"k999").len(), 11);
+}
+
+#[test]
+fn a_key_is_found_by_scans_while_a_bucket_grows() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    for i in 0..2000 {
+        bucket.put(format!("k{i}").as_bytes(), b"").unwrap();
+    }
+    let (mut from, mut keys, mut more) = (0, std::collections::HashSet::new(), 2000);
+    loop {
+        let (found, next) = bucket.scan(from, 7);
+        keys.extend(found);
+        bucket.put(format!("k{more}").as_bytes(), b"").unwrap();
+        more += 1;
+        from = next;
+        if next == 0 {
+            break;
+        }
+    }
+    assert!(more > 2100, "the bucket became large meanwhile");
+    assert!((0..2000).all(|i| keys.contains(format!("k{i}").as_bytes())));
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_in_one_line() {
+    let dir = dir();
+    let store = open(dir.path());
+    let second = Store::open(dir.path(), &small()).unwrap_err();
+    assert!(matches!(second, Error::InUse { .. }) && is_one_line(&second), "{second}");
+    let bucket = store.bucket("b").unwrap();
+    let long = bucket.put(&vec![0; 70_000], b"").unwrap_err();
+    assert!(matches!(long, Error::TooLarge { .. }), "{long}");
+    let destroyed = Store::destroy(dir.path(), "store").unwrap_err();
+    assert!(matches!(destroyed, Error::InUse { .. }), "{destroyed}");
+    let other = store.clone();
+    store.close().unwrap();
+    assert!(
+        matches!(other.bucket("c"), Err(Error::Closed)) && matches!(bucket.get(b"k"), Err(Error::Closed))
+    );
+    drop((other, bucket));
+    let missing = Store::open(dir.path().join("none"), &small()).unwrap_err();
+    assert!(is_one_line(&missing) && missing.to_string().contains("none"), "{missing}");
+    std::fs::write(dir.path().join(".store.names"), b"something else").unwrap();
+    let damaged = Store::open(dir.path(), &small()).unwrap_err();
+    assert!(matches!(damaged, Error::Damaged { .. }) && is_one_line(&damaged), "{damaged}");
+    Store::destroy(dir.path(), "store").unwrap();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let name = terrace_store::StoreOptions { name: "a/b".into(), ..small() };
+    assert!(matches!(Store::open(dir.path(), &name), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn a_scratch_bucket_is_empty_after_a_restart() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("s").unwrap();
+    bucket.put(b"k", b"v").unwrap();
+    assert!(matches!(bucket.make_scratch(), Err(Error::Invalid { .. })));
+    bucket.clear().unwrap();
+    bucket.make_scratch().unwrap();
+    let before = store.usage();
+    for i in 0..100u64 {
+        bucket.put(b"k", &content(i, 20_000)).unwrap();
+        assert_eq!(get(&bucket, "k").unwrap(), content(i, 20_000));
+    }
+    let after = store.usage();
+    assert_eq!((after.log_bytes, after.heap_bytes), (before.log_bytes, before.heap_bytes.max(1 << 20)));
+    assert!(store.bucket("b").unwrap().rename_into(b"x", &bucket, b"y").is_err());
+    store.checkpoint().unwrap();
+    drop(bucket);
+    store.close().unwrap();
+    let bucket = open(dir.path()).bucket("s").unwrap();
+    assert!(bucket.is_empty() && bucket.is_scratch());
+}

@@ -1,0 +1,7 @@
+//! The store as programs see it: against a model, across restarts, crashes and power cuts.
+
+mod basics;
+mod crashes;
+mod model;
+mod power;
+mod stage;

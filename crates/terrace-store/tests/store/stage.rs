@@ -1,0 +1,42 @@
+//! A directory with a store in it.
+
+use std::path::Path;
+use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
+
+/// Options of a small store that syncs when it is told to.
+pub fn small() -> StoreOptions {
+    let mut options =
+        StoreOptions { memory_bytes: 16 << 20, sync: SyncPolicy::Never, ..StoreOptions::default() };
+    options.engine.memory_max_bytes = Some(64 << 20);
+    options.engine.huge_pages = false;
+    options
+}
+
+/// A directory below the one for tests.
+pub fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+pub fn open(dir: &Path) -> Store {
+    Store::open(dir, &small()).unwrap()
+}
+
+pub fn open_over(dir: &Path, segment: &Segment) -> Store {
+    Store::open_over(dir, &small(), segment).unwrap()
+}
+
+/// A blob's content, or nothing.
+pub fn get(bucket: &Bucket, key: &str) -> Option<Vec<u8>> {
+    bucket.get(key.as_bytes()).unwrap()
+}
+
+/// Bytes that no other seed gives.
+pub fn content(seed: u64, len: usize) -> Vec<u8> {
+    terrace_testkit::rng::Rng::new(seed).bytes(len)
+}
+
+/// One line without a line break.
+pub fn is_one_line(error: &terrace_store::Error) -> bool {
+    let text = error.to_string();
+    !text.is_empty() && !text.contains('\n')
+}
