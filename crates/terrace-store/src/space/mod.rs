@@ -4,6 +4,7 @@
 //! becomes free in two steps: it is *retired* with the number of the record that replaced it, and *released* when that record is durable.
 //! Until then a power cut may bring the old blob back, so that nothing else may stand in its place.
 
+mod extent;
 mod runs;
 mod slabs;
 
@@ -11,41 +12,7 @@ use runs::Runs;
 use slabs::{Slabs, Slot};
 use std::collections::VecDeque;
 
-/// Units of 64 bytes in a page.
-pub(crate) const PAGE_UNITS: u64 = 64;
-/// Bytes of a unit.
-pub(crate) const UNIT: u64 = 64;
-/// Bytes of a page.
-pub(crate) const PAGE: u64 = PAGE_UNITS * UNIT;
-
-/// A part of the heap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// Where it begins, in units.
-    pub start: u64,
-    /// Its size, in units; 0: nothing.
-    pub units: u32,
-}
-
-impl Extent {
-    /// Of a blob without bytes.
-    pub(crate) const NONE: Extent = Extent { start: 0, units: 0 };
-
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.units) * UNIT
-    }
-    /// Its first byte in the heap's file.
-    pub(crate) fn offset(&self) -> u64 {
-        self.start * UNIT
-    }
-    /// Whether it is made of whole pages.
-    pub(crate) fn is_pages(&self) -> bool {
-        u64::from(self.units).is_multiple_of(PAGE_UNITS)
-    }
-    fn page(&self) -> u64 {
-        self.start / PAGE_UNITS
-    }
-}
+pub(crate) use extent::{Extent, PAGE, PAGE_UNITS, UNIT};
 
 /// Room that was found for a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! A page from which half of the slots are free is offered again, the last one first; one that is free as a whole goes back to the runs. Pages with
 //! fewer free slots wait: each slot that is filled in a page which has left memory costs a read of that page.
 
-use super::{Extent, PAGE_UNITS};
+use super::extent::{Extent, PAGE_UNITS, UNIT};
 use hashbrown::HashMap;
 
 /// Slots of a page, by class: each number that leaves slots of another size.
@@ -24,7 +24,7 @@ pub(super) fn units_of(class: Class) -> u32 {
 
 /// The class for blobs of so many bytes; None: they have pages of their own.
 pub(super) fn class_of(bytes: u64) -> Option<Class> {
-    let units = u32::try_from(bytes.div_ceil(super::UNIT)).ok()?;
+    let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
     (units <= 32).then(|| (0..SLOTS.len() as Class).find(|class| units_of(*class) >= units))?
 }
 
