@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use commands::{gates, mrc, sim};
+use commands::{gates, mrc, placement, sim};
 
 /// Cache policies on recorded accesses: what each would miss, at many sizes at once.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Sim(sim::Sim),
     /// The miss ratio of an LRU cache of every size, from one pass over a trace.
     Mrc(mrc::Mrc),
+    /// Placement engines on targets of given room and bandwidth: who takes how much of a batch, and how long it takes.
+    Placement(placement::Placement),
     /// All policies on a directory of traces, and the gates they must pass.
     #[command(visible_alias = "policies")]
     Gates(gates::Gates),
@@ -63,5 +65,6 @@ fn run(command: &Command) -> io::Result<u8> {
         Command::Sim(options) => sim::run(options).map(|()| 0),
         Command::Mrc(options) => mrc::run(options).map(|()| 0),
         Command::Gates(options) => gates::run(options),
+        Command::Placement(options) => placement::run(options).map(|()| 0),
     }
 }

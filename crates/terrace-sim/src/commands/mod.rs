@@ -5,4 +5,5 @@ mod device;
 pub mod gates;
 pub mod mrc;
 pub mod options;
+pub mod placement;
 pub mod sim;

@@ -1,0 +1,22 @@
+//! `min-io-sum`: the fastest target until it is full, then the next.
+//!
+//! Minimises the sum over all targets of bytes / bandwidth, which is what Hermes' `MinimizeIoTime` does: a fractional knapsack, whose optimum is
+//! greedy. The targets' queues do not change that sum. Here for comparison: targets that could work side by side stay idle.
+
+use super::target::{Placement, Share, Target, by_speed, deal};
+
+/// The engine.
+#[derive(Debug)]
+pub struct MinIoSum;
+
+impl Placement for MinIoSum {
+    fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>) {
+        let mut left: u64 = pieces.iter().sum();
+        let mut quotas = vec![0; targets.len()];
+        for target in by_speed(targets) {
+            quotas[target] = left.min(targets[target].free);
+            left -= quotas[target];
+        }
+        deal(pieces, quotas, out);
+    }
+}

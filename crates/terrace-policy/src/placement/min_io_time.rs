@@ -1,0 +1,107 @@
+//! `min-io-time`: every target works for the same time, as far as it has room.
+//!
+//! Water-filling: the smallest time T for which the targets together can take the batch, where target j takes at most
+//! `min(free_j, T * write_j - queued_j)` bytes. What the targets take grows with T along straight lines that bend where a target becomes idle
+//! (its queue is done) and where it becomes full; so T lies on the first line that reaches the size of the batch.
+
+use super::target::{CUT, Placement, Share, Target, by_speed, deal};
+
+/// The engine.
+#[derive(Debug)]
+pub struct MinIoTime;
+
+impl Placement for MinIoTime {
+    fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>) {
+        deal(pieces, quotas(pieces.iter().sum(), targets), out);
+    }
+}
+
+/// Seconds until targets that share `bytes` best have written them; infinite if they have not the room.
+pub fn seconds(bytes: u64, targets: &[Target]) -> f64 {
+    if targets.iter().map(|target| u128::from(target.free)).sum::<u128>() < bytes.into() {
+        return f64::INFINITY;
+    }
+    // Times at which a line bends, and the change of its slope there.
+    let mut bends: Vec<(f64, f64)> = Vec::with_capacity(2 * targets.len());
+    for target in targets.iter().filter(|target| target.free > 0) {
+        bends.push((target.seconds(0), target.write));
+        bends.push((target.seconds(target.free), -target.write));
+    }
+    bends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut taken, mut slope, mut at) = (0.0, 0.0, 0.0);
+    for (time, change) in bends {
+        let until = taken + slope * (time - at);
+        if until >= bytes as f64 {
+            break;
+        }
+        (taken, slope, at) = (until, slope + change, time);
+    }
+    let left = bytes as f64 - taken;
+    // On a flat line the targets are full: what is left is rounding.
+    if left > 0.0 && slope > 0.0 { at + left / slope } else { at }
+}
+
+/// Bytes for each target: its part at that time, cut at pages; what rounding leaves goes where there is room, the fastest target first.
+fn quotas(bytes: u64, targets: &[Target]) -> Vec<u64> {
+    let time = seconds(bytes, targets);
+    let part = |target: &Target| {
+        let by_then = (time * target.write - target.queued as f64).max(0.0);
+        // Saturates where the time is infinite.
+        (by_then as u64 / CUT * CUT).min(target.free)
+    };
+    let mut quotas: Vec<u64> = targets.iter().map(part).collect();
+    let mut over = quotas.iter().map(|quota| u128::from(*quota)).sum::<u128>().saturating_sub(bytes.into());
+    let mut left = bytes.saturating_sub(quotas.iter().fold(0, |sum: u64, quota| sum.saturating_add(*quota)));
+    for target in by_speed(targets) {
+        let more = left.min(targets[target].free - quotas[target]);
+        let less = over.min(quotas[target].into());
+        quotas[target] = quotas[target] + more - less as u64;
+        (left, over) = (left - more, over - less);
+    }
+    quotas
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GB: u64 = 1_000_000_000;
+
+    /// RAM, NVMe and SSD of the published study: room and bandwidth of writes.
+    fn published() -> [Target; 3] {
+        [(20, 6.0), (150, 0.39), (400, 0.51)].map(|(free, write)| Target {
+            free: free * GB,
+            queued: 0,
+            write: write * GB as f64,
+        })
+    }
+
+    #[test]
+    fn targets_end_at_the_same_time() {
+        let targets = published();
+        let mut out = Vec::new();
+        MinIoTime.place(&vec![GB / 1000; 40_000], &targets, &mut out);
+        let time = |n: usize| {
+            let bytes = out.iter().filter(|share| share.target == n).map(|share| share.bytes).sum();
+            targets[n].seconds(bytes)
+        };
+        // RAM takes all that it has room for; the others share 20 GB at 0.9 GB/s.
+        let expected = 20.0 / 0.9;
+        assert!(
+            (time(1) - expected).abs() < 0.01 && (time(2) - expected).abs() < 0.01,
+            "{} {}",
+            time(1),
+            time(2)
+        );
+        assert!(time(0) < expected);
+    }
+
+    #[test]
+    fn queued_data_delay_a_target() {
+        let target = |queued| Target { free: 100 * CUT, queued, write: CUT as f64 };
+        assert_eq!(seconds(10 * CUT, &[target(0), target(4 * CUT)]), 7.0);
+        assert_eq!(quotas(10 * CUT, &[target(0), target(4 * CUT)]), [7 * CUT, 3 * CUT]);
+        assert_eq!(seconds(201 * CUT, &[target(0), target(0)]), f64::INFINITY);
+        assert_eq!(quotas(201 * CUT, &[target(0), target(0)]), [100 * CUT, 100 * CUT]);
+    }
+}
