@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Bytes that are read at once.
-const CHUNK: usize = 4 << 20;
+const CHUNK: u64 = 4 << 20;
 
 /// A reader of the records of a log.
 #[derive(Debug)]
@@ -55,7 +55,8 @@ impl<'a> Records<'a> {
         self.buffer.drain(..self.at);
         self.at = 0;
         let have = self.buffer.len();
-        self.buffer.resize(have + CHUNK, 0);
+        let rest = self.file.metadata()?.len().saturating_sub(self.position.at + have as u64);
+        self.buffer.resize(have + rest.min(CHUNK) as usize, 0);
         let n = loop {
             match self.file.read_at(&mut self.buffer[have..], self.position.at + have as u64) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -54,7 +54,7 @@ pub(crate) fn write(core: &Core, bucket: &BucketState, key: &[u8], at: At, data:
         };
         let patch = Patch { offset: start(at, &blob), data };
         check_size(patch.offset.checked_add(data.len() as u64))?;
-        if is_in_place(&blob, &patch) {
+        if seen.is_some() && is_in_place(&blob, &patch) {
             if let Some((number, size)) = write_in_place(core, &place, at, data)? {
                 return commit::finish(core, bucket, number).map(|()| size);
             }

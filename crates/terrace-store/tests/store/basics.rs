@@ -93,6 +93,7 @@ fn parts_of_blobs_are_written_and_read() {
     assert_eq!(bucket.put_at(b"new2", 2, b"x").unwrap(), 3);
     assert_eq!(get(&bucket, "new2").unwrap(), [0, 0, b'x']);
     assert!(!bucket.truncate(b"none", 1).unwrap());
+    assert_eq!((bucket.append(b"empty", b"").unwrap(), bucket.size(b"empty")), (0, Some(0)));
 }
 
 #[test]

@@ -4,4 +4,5 @@ mod basics;
 mod crashes;
 mod model;
 mod power;
+mod power_io;
 mod stage;
