@@ -18,7 +18,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-store", &["terrace-api", "terrace-engine", "terrace-testkit"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),
-    ("terrace", &["terrace-api", "terrace-engine", "terrace-fs", "terrace-policy", "terrace-testkit"]),
+    (
+        "terrace",
+        &[
+            "terrace-api",
+            "terrace-engine",
+            "terrace-fs",
+            "terrace-output",
+            "terrace-policy",
+            "terrace-testkit",
+        ],
+    ),
     ("terrace-api", &[]),
     ("terrace-output", &[]),
     ("terrace-sim", &["terrace-api", "terrace-output", "terrace-policy", "terrace-testkit"]),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::stage::{Part, WORKERS_MAX};
+
 /// A tiered page cache for programs whose data does not fit in memory.
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -50,6 +52,9 @@ pub enum Command {
     Check(Place),
     /// Change the memory limit of a live mount
     Resize(Resize),
+    /// Bring files into the cache before a program needs them, or their unwritten data home after it
+    #[command(subcommand)]
+    Stage(Stage),
     /// Show and empty tiers on devices
     #[command(subcommand)]
     Tier(Tier),
@@ -134,6 +139,9 @@ pub struct Run {
     /// Setup of the cache
     #[command(flatten)]
     pub tuning: Tuning,
+    /// Read this file or directory below it into the cache before the command starts; may be given more than once
+    #[arg(long, value_name = "PATH")]
+    pub stage_in: Vec<PathBuf>,
     /// Do not set the preload library: every access takes the mount
     #[arg(long)]
     pub no_preload: bool,
@@ -292,6 +300,48 @@ pub struct TierDrop {
     /// Do not ask
     #[arg(long, short = 'y')]
     pub yes: bool,
+}
+
+/// `terrace stage`.
+#[derive(Debug, Subcommand)]
+pub enum Stage {
+    /// Read files into the cache; what is there already is not read from the source again
+    In(StageIn),
+    /// Write the unwritten data of files to stable storage of the source
+    Out(StageFiles),
+}
+
+/// `terrace stage in`.
+#[derive(Debug, Args)]
+pub struct StageIn {
+    /// Which files, and how
+    #[command(flatten)]
+    pub common: StageFiles,
+    /// Only this part of each file, for example 0-4GiB
+    #[arg(long, value_name = "FROM-TO")]
+    pub part: Option<Part>,
+}
+
+/// Files to be staged.
+#[derive(Debug, Args)]
+pub struct StageFiles {
+    /// Files on a mount, and directories with all files below them
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Files, or pieces of them, that are under way at once
+    #[arg(long, value_name = "N", default_value_t = STAGE_WORKERS, value_parser = workers)]
+    pub workers: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Workers of `terrace stage` unless told.
+pub const STAGE_WORKERS: usize = 4;
+
+fn workers(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=WORKERS_MAX).contains(n));
+    number.ok_or_else(|| format!("write a number from 1 to {WORKERS_MAX}"))
 }
 
 /// `terrace generate`.

@@ -6,6 +6,7 @@
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`commands`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
 //! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
+//! | [`stage`] | files brought into the cache, and home, before and after programs |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
 //! | [`generate`] | man page, completions |
 //!
@@ -40,6 +41,7 @@ mod prefault;
 mod renamed;
 mod run;
 mod size;
+mod stage;
 mod stat;
 mod supervisor;
 mod sweep;
@@ -83,6 +85,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::DropCaches(args) => commands::drop_caches(&args.mnt),
         Command::Check(args) => commands::check(&args.mnt),
         Command::Resize(args) => commands::resize(&args.mnt, args.size),
+        Command::Stage(args) => stage::stage(&args),
         Command::Tier(args) => tier::tier(&args),
         Command::Generate(args) => generate::generate(args.what),
     }

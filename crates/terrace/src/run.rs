@@ -28,6 +28,7 @@ use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
+use crate::stage;
 use crate::stat;
 use crate::supervisor::{self, Task};
 use crate::sweep::sweep;
@@ -51,6 +52,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     sweep();
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
+    let staged = below(&place.src, &args.stage_in)?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory);
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
@@ -73,6 +75,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
         library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
     let outcome = excepted
         .attach()
+        .and_then(|()| stage_in(&dir, &staged))
         .and_then(|()| command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor));
     excepted.detach();
     let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
@@ -90,6 +93,30 @@ fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, 
             "make the runtime directory writable",
         )
     })
+}
+
+/// Paths of the command line, relative to the served directory.
+fn below(src: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let relative = |path: &PathBuf| {
+        let fail = |why: String| {
+            Failure::new(path.display(), why, format!("name a file or directory below {}", src.display()))
+        };
+        let full = src.join(path).canonicalize().map_err(|err| fail(reason(err)))?;
+        let below = full.strip_prefix(src).map(Path::to_owned);
+        below.map_err(|_| fail("--stage-in: it does not lie in the served directory".to_owned()))
+    };
+    paths.iter().map(relative).collect()
+}
+
+/// Reads what the command will need into the cache; what cannot be read is the command's to complain about.
+fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
+    if staged.is_empty() {
+        return Ok(());
+    }
+    let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
+    let staged = stage::files(&paths, stage::Way::In(stage::Part::ALL), cli::STAGE_WORKERS)?;
+    staged.failed.iter().for_each(|line| eprintln!("--stage-in: {line}"));
+    Ok(())
 }
 
 /// The place for the statistics, which must be writable before the command is run, not after.

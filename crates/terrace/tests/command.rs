@@ -22,6 +22,8 @@ mod lifecycle;
 mod memory;
 #[path = "command/run.rs"]
 mod run;
+#[path = "command/staging.rs"]
+mod staging;
 #[path = "command/tiers.rs"]
 mod tiers;
 #[path = "command/unmount.rs"]

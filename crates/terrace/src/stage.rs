@@ -1,0 +1,258 @@
+//! `terrace stage`: brings files into the cache before a program needs them, or their unwritten data home after it.
+//!
+//! ```text
+//!   paths ──► files ──► pieces of 64 MiB ──► N workers: 1 MiB reads past the kernel's page cache (in), fsync (out)
+//! ```
+//! Staging in is reading through the mount: what is there already costs a copy and no read of the source, so a stage that was broken off is simply
+//! begun again. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use terrace_output::Progress;
+
+use crate::cli;
+use crate::commands;
+use crate::error::{Failure, Result, reason};
+use crate::instance;
+use crate::mountpoint;
+use crate::size::{Size, human};
+
+/// Bytes of a piece, and of a read.
+const PIECE: u64 = 64 << 20;
+const READ: usize = 1 << 20;
+/// Workers at the most.
+pub const WORKERS_MAX: usize = 64;
+
+/// What is done with each file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Its content is read into the cache: this part of each file.
+    In(Part),
+    /// Its unwritten data are written to the source.
+    Out,
+}
+
+/// A range of a file, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    begin: u64,
+    end: u64,
+}
+
+impl Part {
+    /// All of a file.
+    pub const ALL: Part = Part { begin: 0, end: u64::MAX };
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    /// `0-4GiB`, `1GiB-`.
+    fn from_str(text: &str) -> std::result::Result<Part, String> {
+        let fail = || format!("`{text}` is no part of a file; write FROM-TO, for example 0-4GiB");
+        let (begin, end) = text.split_once('-').ok_or_else(fail)?;
+        let size = |text: &str| text.parse::<Size>().map(|size| size.0).map_err(|_| fail());
+        let (begin, end) = (size(begin)?, if end.is_empty() { u64::MAX } else { size(end)? });
+        if begin < end { Ok(Part { begin, end }) } else { Err(fail()) }
+    }
+}
+
+/// What was staged.
+#[derive(Debug, Default, Serialize)]
+pub struct Staged {
+    /// Files without an error.
+    pub files: u64,
+    /// Bytes that were read, or the sizes of files that were written back.
+    pub bytes: u64,
+    /// Time that it took.
+    pub seconds: f64,
+    /// Files that failed, a line each.
+    pub failed: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    way: &'static str,
+    #[serde(flatten)]
+    staged: &'a Staged,
+}
+
+/// `terrace stage in|out PATH...`: 1 if a file failed.
+pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
+    let (args, way) = match args {
+        cli::Stage::In(args) => (&args.common, Way::In(args.part.unwrap_or(Part::ALL))),
+        cli::Stage::Out(args) => (args, Way::Out),
+    };
+    let paths: Vec<PathBuf> = args.paths.iter().map(|path| served(path)).collect::<Result<_>>()?;
+    let staged = files(&paths, way, args.workers)?;
+    let text = match args.json {
+        true => commands::json(&Report {
+            schema: "terrace.stage.v1",
+            way: if way == Way::Out { "out" } else { "in" },
+            staged: &staged,
+        }),
+        false => {
+            staged.failed.iter().for_each(|line| eprintln!("{line}"));
+            told(&staged)
+        }
+    };
+    commands::print(&text);
+    Ok(ExitCode::from(u8::from(!staged.failed.is_empty())))
+}
+
+/// The path, if terrace serves it.
+fn served(path: &Path) -> Result<PathBuf> {
+    let fail =
+        |err: io::Error| Failure::new(path.display(), reason(err), "name a file or directory on a mount");
+    let absolute = mountpoint::absolute(path).map_err(fail)?;
+    let is_on = |(_, info): &(instance::Instance, instance::Info)| absolute.starts_with(&info.mnt);
+    match instance::living().iter().any(is_on) {
+        true => Ok(absolute),
+        false => Err(Failure::new(
+            path.display(),
+            "terrace serves nothing here",
+            "name files by their paths on a mount of terrace; `terrace stat` lists the mounts",
+        )),
+    }
+}
+
+fn told(staged: &Staged) -> String {
+    let Staged { files, bytes, seconds, failed } = staged;
+    let speed = human((*bytes as f64 / seconds.max(1e-9)) as u64);
+    let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
+    format!("{files}, {} in {seconds:.1} s ({speed}/s){failed}\n", human(*bytes))
+}
+
+/// A piece of work: a file, and what of it.
+struct Piece {
+    file: usize,
+    begin: u64,
+    end: u64,
+}
+
+/// Stages all files at and below the paths.
+///
+/// # Errors
+/// A path that cannot be looked at. Files that fail are in the result.
+pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
+    let start = Instant::now();
+    let mut found = Vec::new();
+    for path in paths {
+        find(path, &mut found).map_err(|(path, err)| {
+            Failure::new(path.display(), reason(err), "name files and directories that can be read")
+        })?;
+    }
+    let pieces = pieces(&found, way);
+    let (failed, bytes) = work(&found, &pieces, way, workers);
+    let files = (found.len() - failed.len()) as u64;
+    Ok(Staged { files, bytes, seconds: start.elapsed().as_secs_f64(), failed })
+}
+
+/// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed.
+fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(), (PathBuf, io::Error)> {
+    let fail = |err| (path.to_owned(), err);
+    let meta = fs::symlink_metadata(path).map_err(fail)?;
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).map_err(fail)? {
+            find(&entry.map_err(fail)?.path(), found)?;
+        }
+    } else if meta.is_file() {
+        found.push((path.to_owned(), meta.size()));
+    }
+    Ok(())
+}
+
+fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
+    let Way::In(part) = way else {
+        return (0..files.len()).map(|file| Piece { file, begin: 0, end: files[file].1 }).collect();
+    };
+    let of_file = |(file, (_, size)): (usize, &(PathBuf, u64))| {
+        let end = part.end.min(*size);
+        let begins = (part.begin.min(end)..end).step_by(PIECE as usize);
+        begins.map(move |begin| Piece { file, begin, end: end.min(begin + PIECE) })
+    };
+    files.iter().enumerate().flat_map(of_file).collect()
+}
+
+/// Does the pieces with so many workers; the files that failed, a line each, and the bytes that were done.
+fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, u64) {
+    let total: u64 = pieces.iter().map(|piece| piece.end - piece.begin).sum();
+    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let failed = Mutex::new(std::collections::BTreeMap::new());
+    std::thread::scope(|scope| {
+        let worker = || {
+            while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let path = &files[piece.file].0;
+                if let Err(err) = one(path, piece, way, &done) {
+                    let line = format!("{}: {}", path.display(), reason(err));
+                    failed.lock().expect("no worker panics").entry(piece.file).or_insert(line);
+                }
+            }
+        };
+        let threads: Vec<_> = (0..workers.clamp(1, WORKERS_MAX)).map(|_| scope.spawn(worker)).collect();
+        let mut progress = Progress::default();
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            let bytes = done.load(Ordering::Relaxed);
+            progress.tick(|| format!("{} of {}", human(bytes), human(total)));
+            std::thread::sleep(progress.pause() / 20);
+        }
+    });
+    (failed.into_inner().expect("no worker panics").into_values().collect(), done.into_inner())
+}
+
+fn one(path: &Path, piece: &Piece, way: Way, done: &AtomicU64) -> io::Result<()> {
+    if way == Way::Out {
+        File::open(path)?.sync_all()?;
+        done.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
+        return Ok(());
+    }
+    // Past the kernel's page cache, which would hold a second copy and keep the first read out of terrace's.
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let mut buffer = vec![0; READ];
+    let mut at = piece.begin;
+    while at < piece.end {
+        let len = READ.min((piece.end - at) as usize);
+        match file.read_at(&mut buffer[..len], at)? {
+            // The file became shorter.
+            0 => break,
+            n => at += n as u64,
+        }
+    }
+    done.fetch_add(at - piece.begin, Ordering::Relaxed);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_files_are_read_and_odd_ones_refused() {
+        assert_eq!("0-4GiB".parse(), Ok(Part { begin: 0, end: 4 << 30 }));
+        assert_eq!("1MiB-".parse(), Ok(Part { begin: 1 << 20, end: u64::MAX }));
+        for odd in ["", "4GiB", "2-1", "1-1", "a-b", "-1"] {
+            assert!(odd.parse::<Part>().unwrap_err().contains("FROM-TO"), "{odd}");
+        }
+    }
+
+    #[test]
+    fn large_files_are_cut_into_pieces() {
+        let files = [("a".into(), PIECE + 1), ("empty".into(), 0), ("b".into(), 10)];
+        let shown = |way| -> Vec<_> {
+            pieces(&files, way).iter().map(|piece| (piece.file, piece.begin, piece.end)).collect()
+        };
+        assert_eq!(shown(Way::In(Part::ALL)), [(0, 0, PIECE), (0, PIECE, PIECE + 1), (2, 0, 10)]);
+        assert_eq!(shown(Way::In(Part { begin: 5, end: 7 })), [(0, 5, 7), (2, 5, 7)]);
+        assert_eq!(shown(Way::Out), [(0, 0, PIECE + 1), (1, 0, 0), (2, 0, 10)]);
+    }
+}
