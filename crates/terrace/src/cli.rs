@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::stage::{Part, WORKERS_MAX};
+use crate::size::Part;
 
 /// A tiered page cache for programs whose data does not fit in memory.
 #[derive(Debug, Parser)]
@@ -336,8 +336,9 @@ pub struct StageFiles {
     pub json: bool,
 }
 
-/// Workers of `terrace stage` unless told.
+/// Workers of `terrace stage` unless told, and at the most.
 pub const STAGE_WORKERS: usize = 4;
+const WORKERS_MAX: usize = 64;
 
 fn workers(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| (1..=WORKERS_MAX).contains(n));

@@ -28,6 +28,7 @@ use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
+use crate::size::Part;
 use crate::stage;
 use crate::stat;
 use crate::supervisor::{self, Task};
@@ -114,7 +115,7 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
         return Ok(());
     }
     let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
-    let staged = stage::files(&paths, stage::Way::In(stage::Part::ALL), cli::STAGE_WORKERS)?;
+    let staged = stage::files(&paths, stage::Way::In(Part::ALL), cli::STAGE_WORKERS)?;
     staged.failed.iter().for_each(|line| eprintln!("--stage-in: {line}"));
     Ok(())
 }

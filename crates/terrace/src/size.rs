@@ -1,4 +1,4 @@
-//! Sizes and times as people write them: `512MiB`, `1.5G`, `4096`; `30s`, `500ms`, `5m`.
+//! Sizes, ranges and times as people write them: `512MiB`, `1.5G`, `4096`; `0-4GiB`; `30s`, `500ms`, `5m`.
 
 use std::fmt;
 use std::time::Duration;
@@ -78,6 +78,33 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let value = number.parse::<f64>().ok().filter(|_| plain)? * unit as f64;
     (value < u64::MAX as f64).then_some(value.round() as u64)
+}
+
+/// A range of a file, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// First byte.
+    pub begin: u64,
+    /// After the last byte.
+    pub end: u64,
+}
+
+impl Part {
+    /// All of a file.
+    pub const ALL: Part = Part { begin: 0, end: u64::MAX };
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    /// `0-4GiB`, `1GiB-`.
+    fn from_str(text: &str) -> std::result::Result<Part, String> {
+        let fail = || format!("`{text}` is no part of a file; write FROM-TO, for example 0-4GiB");
+        let (begin, end) = text.split_once('-').ok_or_else(fail)?;
+        let size = |text: &str| text.parse::<Size>().map(|size| size.0).map_err(|_| fail());
+        let (begin, end) = (size(begin)?, if end.is_empty() { u64::MAX } else { size(end)? });
+        if begin < end { Ok(Part { begin, end }) } else { Err(fail()) }
+    }
 }
 
 impl fmt::Display for Size {
@@ -176,6 +203,15 @@ mod tests {
     fn what_is_no_size_is_refused() {
         for text in ["", "GiB", "-1", "1x", "1e3", "nan", "inf", "99999999999T", "1.2.3M", "0x10"] {
             assert_eq!(bytes(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_of_files_are_read_and_odd_ones_refused() {
+        assert_eq!("0-4GiB".parse(), Ok(Part { begin: 0, end: 4 << 30 }));
+        assert_eq!("1MiB-".parse(), Ok(Part { begin: 1 << 20, end: u64::MAX }));
+        for odd in ["", "4GiB", "2-1", "1-1", "a-b", "-1"] {
+            assert!(odd.parse::<Part>().unwrap_err().contains("FROM-TO"), "{odd}");
         }
     }
 

@@ -23,13 +23,11 @@ use crate::commands;
 use crate::error::{Failure, Result, reason};
 use crate::instance;
 use crate::mountpoint;
-use crate::size::{Size, human};
+use crate::size::{Part, human};
 
 /// Bytes of a piece, and of a read.
 const PIECE: u64 = 64 << 20;
 const READ: usize = 1 << 20;
-/// Workers at the most.
-pub const WORKERS_MAX: usize = 64;
 
 /// What is done with each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,31 +36,6 @@ pub enum Way {
     In(Part),
     /// Its unwritten data are written to the source.
     Out,
-}
-
-/// A range of a file, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    begin: u64,
-    end: u64,
-}
-
-impl Part {
-    /// All of a file.
-    pub const ALL: Part = Part { begin: 0, end: u64::MAX };
-}
-
-impl std::str::FromStr for Part {
-    type Err = String;
-
-    /// `0-4GiB`, `1GiB-`.
-    fn from_str(text: &str) -> std::result::Result<Part, String> {
-        let fail = || format!("`{text}` is no part of a file; write FROM-TO, for example 0-4GiB");
-        let (begin, end) = text.split_once('-').ok_or_else(fail)?;
-        let size = |text: &str| text.parse::<Size>().map(|size| size.0).map_err(|_| fail());
-        let (begin, end) = (size(begin)?, if end.is_empty() { u64::MAX } else { size(end)? });
-        if begin < end { Ok(Part { begin, end }) } else { Err(fail()) }
-    }
 }
 
 /// What was staged.
@@ -199,7 +172,7 @@ fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) ->
                 }
             }
         };
-        let threads: Vec<_> = (0..workers.clamp(1, WORKERS_MAX)).map(|_| scope.spawn(worker)).collect();
+        let threads: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(worker)).collect();
         let mut progress = Progress::default();
         while !threads.iter().all(|thread| thread.is_finished()) {
             let bytes = done.load(Ordering::Relaxed);
@@ -235,15 +208,6 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &AtomicU64) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_of_files_are_read_and_odd_ones_refused() {
-        assert_eq!("0-4GiB".parse(), Ok(Part { begin: 0, end: 4 << 30 }));
-        assert_eq!("1MiB-".parse(), Ok(Part { begin: 1 << 20, end: u64::MAX }));
-        for odd in ["", "4GiB", "2-1", "1-1", "a-b", "-1"] {
-            assert!(odd.parse::<Part>().unwrap_err().contains("FROM-TO"), "{odd}");
-        }
-    }
 
     #[test]
     fn large_files_are_cut_into_pieces() {
