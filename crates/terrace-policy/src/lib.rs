@@ -23,6 +23,7 @@ mod keys;
 pub mod list;
 pub mod minisim;
 pub mod mrc;
+pub mod numa;
 pub mod placement;
 pub mod policies;
 mod queue_policy;

@@ -14,6 +14,7 @@ pub mod compressed_sim;
 pub mod device_sim;
 pub mod gates;
 pub mod kernel;
+pub mod numa;
 pub mod opt;
 pub mod plot;
 pub mod ranking;

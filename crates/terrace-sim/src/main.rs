@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use commands::{gates, mrc, placement, sim};
+use commands::{gates, mrc, numa, placement, sim};
 
 /// Cache policies on recorded accesses: what each would miss, at many sizes at once.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Command {
     /// All policies on a directory of traces, and the gates they must pass.
     #[command(visible_alias = "policies")]
     Gates(gates::Gates),
+    /// Threads and their data on machines of several memory nodes: what moving them gains, in a model.
+    Numa(numa::Numa),
 }
 
 fn main() -> ExitCode {
@@ -66,5 +68,6 @@ fn run(command: &Command) -> io::Result<u8> {
         Command::Mrc(options) => mrc::run(options).map(|()| 0),
         Command::Gates(options) => gates::run(options),
         Command::Placement(options) => placement::run(options).map(|()| 0),
+        Command::Numa(options) => numa::run(options).map(|()| 0),
     }
 }

@@ -4,6 +4,7 @@ mod compressed;
 mod device;
 pub mod gates;
 pub mod mrc;
+pub mod numa;
 pub mod options;
 pub mod placement;
 pub mod sim;

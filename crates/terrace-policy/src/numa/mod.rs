@@ -1,0 +1,22 @@
+//! Threads to their data: on which memory node each thread should run, and which frames should lie elsewhere.
+//!
+//! After NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slides of that talk are named where a
+//! rule comes from. Moving data between nodes of persistent memory is slow and wears it, so the thread moves: to the node that holds what
+//! it reads, and away from a node that is saturated. What the slides do not say is marked as ours.
+//!
+//! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gain`]; [`placer`] puts them in order. State in,
+//! moves out: the simulator and the daemon run the same objects.
+
+pub mod contention;
+pub mod cpu;
+pub mod gain;
+pub mod placer;
+pub mod remote;
+pub mod sharing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod view;
+pub mod what_if;
+
+pub use placer::{Config, Decision, FrameMove, Placer, Rules, ThreadMove, Why};
+pub use view::{ANYWHERE, NODES_MAX, Node, Region, Thread, User, View};

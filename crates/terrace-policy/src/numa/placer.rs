@@ -1,0 +1,260 @@
+//! All rules, in order (slides 47-57): information of a period, initial targets, final targets, one migration a thread.
+//!
+//! ```text
+//!  1 remote access     initial target of each unit of threads (5 sharing makes the units)
+//!  2 what-if           node loads as if all were there
+//!  3 memory            a node that carries too much gives writers away
+//!  4 CPU               only if there was no 3: a node whose processors are busy gives threads away
+//!  6 apply             threads whose target is another node than theirs; then frames that are still read from afar
+//! ```
+//! What moved rests for some periods: what-if reads the rates of one period, and those of a thread change by its move. Ours: a thread that a
+//! node gave away does not return as long as that node would carry too much with it; without this it would go and come every few periods.
+//! And where gains are estimated, no thread goes to its data if that makes the most loaded node carry too much.
+
+use std::collections::{HashMap, HashSet};
+
+use super::gain::{self, REMOTE_READ, Uses, What};
+use super::sharing::{self, Unit};
+use super::view::View;
+use super::what_if::WhatIf;
+use super::{contention, cpu, remote};
+
+/// Which rules are in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Remote access alone.
+    Remote,
+    /// All about threads, as published.
+    Threads,
+    /// Those, but moves that would overload a node are left out, and frames move or are copied where that pays.
+    ThreadsAndFrames,
+}
+
+/// The thresholds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Which rules are in force.
+    pub rules: Rules,
+    /// By how much a node must beat every other as the one most read, as a share of its read capacity.
+    pub margin_share: f64,
+    /// Load from which a node may carry too much, as a share of its write capacity.
+    pub threshold_share: f64,
+    /// Periods that a thread rests after a move.
+    pub rest_periods: u64,
+    /// Bytes a second of one region from which two threads share it.
+    pub share_bytes_min: f64,
+    /// Bytes of frames that are moved or copied in a period at the most.
+    pub frame_bytes_max: f64,
+}
+
+impl Config {
+    /// The defaults, under these rules.
+    pub fn new(rules: Rules) -> Config {
+        Config {
+            rules,
+            margin_share: 0.005,
+            threshold_share: 0.5,
+            rest_periods: 3,
+            share_bytes_min: 16e6,
+            frame_bytes_max: 256e6,
+        }
+    }
+}
+
+/// Why a thread moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It reads most from there.
+    Remote,
+    /// Its node's memory carried too much.
+    Memory,
+    /// Its node's processors were busy.
+    Cpu,
+}
+
+/// A thread that should move.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreadMove {
+    /// Its number.
+    pub id: u64,
+    /// Where it is.
+    pub from: usize,
+    /// Where it should be.
+    pub to: usize,
+    /// The rule.
+    pub why: Why,
+}
+
+/// Frames that should move or be copied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FrameMove {
+    /// Number of the region.
+    pub id: u64,
+    /// Where they lie.
+    pub from: usize,
+    /// Where they should lie, too or instead.
+    pub to: usize,
+    /// Which of both.
+    pub what: What,
+    /// Seconds of memory time that it saves a second.
+    pub saves: f64,
+}
+
+/// What should be done after a period.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Each thread at most once.
+    pub threads: Vec<ThreadMove>,
+    /// Each region at most once.
+    pub frames: Vec<FrameMove>,
+    /// Load of each node as it is, bytes a second.
+    pub loads: Vec<f64>,
+    /// As it should be after the moves of threads.
+    pub predicted: Vec<f64>,
+    /// Node whose memory carried too much with threads at their initial targets.
+    pub contended: Option<usize>,
+}
+
+/// Decides period after period.
+#[derive(Clone, Debug)]
+pub struct Placer {
+    config: Config,
+    period: u64,
+    /// When a thread moved.
+    moved: HashMap<u64, u64>,
+    /// Threads that a node gave away, and that node.
+    given_away: HashMap<u64, usize>,
+}
+
+impl Placer {
+    /// Nothing has moved.
+    pub fn new(config: Config) -> Placer {
+        Placer { config, period: 0, moved: HashMap::new(), given_away: HashMap::new() }
+    }
+
+    /// What to do after a period. Same views, same decisions.
+    pub fn decide(&mut self, view: &View) -> Decision {
+        self.period += 1;
+        let (period, rest) = (self.period, self.config.rest_periods);
+        self.moved.retain(|_, at| *at + rest >= period);
+        if view.nodes.len() < 2 {
+            return Decision::default();
+        }
+        let units = sharing::units(view, self.config.share_bytes_min);
+        let rests = |unit: &Unit| unit.members.iter().any(|&t| self.moved.contains_key(&view.threads[t].id));
+        let free: Vec<&Unit> = units.iter().filter(|unit| !rests(unit)).collect();
+        let mut what_if = WhatIf::new(view);
+        let mut decision = Decision { loads: what_if.loads().to_vec(), ..Decision::default() };
+        let mut why = vec![Why::Remote; view.threads.len()];
+        self.initial_targets(&mut what_if, &free);
+        if self.config.rules != Rules::Remote {
+            self.keep_away(&mut what_if, &free);
+            decision.contended = self.final_targets(&mut what_if, &free, &mut why);
+        }
+        if self.config.rules == Rules::ThreadsAndFrames {
+            decision.frames = self.frames(&what_if);
+        }
+        decision.predicted = what_if.loads().to_vec();
+        let moves = view.threads.iter().enumerate().map(|(t, thread)| ThreadMove {
+            id: thread.id,
+            from: thread.node,
+            to: what_if.target(t),
+            why: why[t],
+        });
+        decision.threads = moves.filter(|m| m.from != m.to).collect();
+        self.note(view, &decision, period);
+        decision
+    }
+
+    fn note(&mut self, view: &View, decision: &Decision, period: u64) {
+        let known: HashSet<u64> = view.threads.iter().map(|thread| thread.id).collect();
+        self.given_away.retain(|id, _| known.contains(id));
+        for m in &decision.threads {
+            self.moved.insert(m.id, period);
+            match m.why {
+                Why::Remote => self.given_away.remove(&m.id),
+                Why::Memory | Why::Cpu => self.given_away.insert(m.id, m.from),
+            };
+        }
+    }
+
+    /// A thread could not be moved: it does not rest.
+    pub fn forget(&mut self, id: u64) {
+        self.moved.remove(&id);
+    }
+
+    fn initial_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
+        for unit in free {
+            let to = remote::target(what_if.view(), unit, self.config.margin_share);
+            if to != unit.node {
+                unit.members.iter().for_each(|&t| what_if.place(t, to));
+            }
+        }
+    }
+
+    /// Leaves units where they are whose initial target carries too much with them: those that it gave away before, and with estimates of
+    /// gains all, the ones that write most first.
+    fn keep_away(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
+        let view = what_if.view();
+        let was_given = |unit: &Unit, node: usize| {
+            unit.members.iter().any(|&t| self.given_away.get(&view.threads[t].id) == Some(&node))
+        };
+        let all = self.config.rules == Rules::ThreadsAndFrames;
+        let mut going: Vec<(f64, &Unit, usize)> = free
+            .iter()
+            .map(|unit| (unit.writes(view), *unit, what_if.target(unit.members[0])))
+            .filter(|(_, unit, to)| *to != unit.node && (all || was_given(unit, *to)))
+            .collect();
+        going.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (writes, unit, to) in going {
+            // What is remote weighs more: a reader's move makes its target's load lower. And where it is may carry even more.
+            let saved = unit.reads(view)[to] * view.nodes[to].read_weight() * (REMOTE_READ - 1.0);
+            let is_worse = writes > saved && what_if.loads()[to] > what_if.loads()[unit.node] + writes;
+            if is_worse && what_if.is_above(to, self.config.threshold_share) {
+                unit.members.iter().for_each(|&t| what_if.place(t, view.threads[t].node));
+            }
+        }
+    }
+
+    /// The node that carried too much, if one did.
+    fn final_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit], why: &mut [Why]) -> Option<usize> {
+        let before: Vec<usize> = (0..why.len()).map(|t| what_if.target(t)).collect();
+        let contended = contention::contended(what_if, self.config.threshold_share);
+        if let Some(node) = contended {
+            contention::relieve(what_if, node, free);
+        } else if let Some(node) = cpu::contended(what_if) {
+            cpu::relieve(what_if, node, free);
+        }
+        let rule = if contended.is_some() { Why::Memory } else { Why::Cpu };
+        for (t, why) in why.iter_mut().enumerate() {
+            if what_if.target(t) != before[t] {
+                *why = rule;
+            }
+        }
+        contended
+    }
+
+    /// Frames that are worth a move with the threads at their targets, those first that save most for each byte.
+    fn frames(&self, what_if: &WhatIf<'_>) -> Vec<FrameMove> {
+        let view = what_if.view();
+        let mut uses = Uses::new(what_if);
+        let each = |saves: f64, bytes: f64| saves / bytes.max(1.0);
+        let worth =
+            |(r, region)| gain::best(what_if, &uses, region).map(|found| (each(found.2, region.bytes), r));
+        let mut order: Vec<(f64, usize)> = view.regions.iter().enumerate().filter_map(worth).collect();
+        order.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (mut room, mut moves) = (self.config.frame_bytes_max, Vec::new());
+        for (_, r) in order {
+            let region = &view.regions[r];
+            if region.bytes > room {
+                continue;
+            }
+            // Again: what moved before has changed the nodes' uses.
+            if let Some((what, to, saves, after)) = gain::best(what_if, &uses, region) {
+                moves.push(FrameMove { id: region.id, from: region.node, to, what, saves });
+                (uses, room) = (after, room - region.bytes);
+            }
+        }
+        moves
+    }
+}

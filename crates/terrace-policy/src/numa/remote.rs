@@ -1,0 +1,55 @@
+//! Rule 1 (slides 5-8): a thread goes to the node that it reads most from.
+//!
+//! Only if that node beats every other by a margin: data that lie on two nodes in equal parts are as far from one as from the other, and a
+//! thread would go to and fro. The paper's margin is 200 MB/s. Ours: a share of what the node can deliver, so that it also means something
+//! on one module of persistent memory shared by many threads.
+
+use super::sharing::Unit;
+use super::view::View;
+
+/// Where a unit should run for what it reads; the node where it is if no other stands out.
+pub fn target(view: &View, unit: &Unit, margin_share: f64) -> usize {
+    let reads = unit.reads(view);
+    let most = super::what_if::highest(&reads);
+    let Some(node) = view.nodes.get(most) else { return unit.node };
+    let margin = node.read_capacity * margin_share;
+    let beats_all = (0..reads.len()).all(|n| n == most || reads[most] >= reads[n] + margin);
+    let may = view.has_processors(most) && unit.may_run_on(view, most);
+    if beats_all && may && reads[most] > 0.0 { most } else { unit.node }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numa::testing::{optane, thread, unit_of};
+
+    fn goes(reads: &[f64], margin: f64) -> usize {
+        let view =
+            View { nodes: optane(reads.len()), threads: vec![thread(0, 0, reads, 0.1)], ..View::default() };
+        target(&view, &unit_of(&view, 0), margin / 3.0)
+    }
+
+    #[test]
+    fn thread_goes_to_the_node_it_reads_most() {
+        assert_eq!(goes(&[0.1, 0.5], 0.2), 1);
+        assert_eq!(goes(&[0.1, 0.2, 0.9, 0.3], 0.2), 2);
+    }
+
+    #[test]
+    fn thread_stays_within_the_margin() {
+        assert_eq!(goes(&[0.4, 0.5], 0.2), 0);
+        assert_eq!(goes(&[0.0, 0.9, 0.8], 0.2), 0, "it must beat every other node, not only its own");
+        assert_eq!(goes(&[0.0, 0.0], 0.0), 0, "who reads nothing stays");
+    }
+
+    #[test]
+    fn thread_stays_where_it_may_not_run_elsewhere() {
+        let mut view =
+            View { nodes: optane(2), threads: vec![thread(0, 0, &[0.0, 1.0], 0.0)], ..View::default() };
+        view.threads[0].allowed = 1;
+        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), 0);
+        view.threads[0].allowed = super::super::view::ANYWHERE;
+        view.nodes[1].processors = 0;
+        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), 0, "memory without processors");
+    }
+}

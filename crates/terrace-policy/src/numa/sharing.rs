@@ -1,0 +1,129 @@
+//! Rule 5 (slides 42-46): threads that touch the same pages stay together: what one brings into its processor's caches the others find, and
+//! what one writes the others read on their own node.
+//!
+//! Ours: only from so many bytes a second on, and each of two threads. Otherwise one log or one configuration file, which every thread of a
+//! program touches, would tie all of them to one node. A group that keeps more processors busy than any node has is none.
+
+use super::view::View;
+
+/// Threads that move together: one, or several that share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Places in [`View::threads`], ascending.
+    pub members: Vec<usize>,
+    /// Where most of them run, the lowest of equals.
+    pub node: usize,
+}
+
+impl Unit {
+    fn new(view: &View, members: Vec<usize>) -> Unit {
+        let mut on = vec![0.0; view.nodes.len().max(1)];
+        for &member in &members {
+            if let Some(count) = on.get_mut(view.threads[member].node) {
+                *count += 1.0;
+            }
+        }
+        Unit { node: super::what_if::highest(&on), members }
+    }
+
+    /// Whether its threads share.
+    pub fn shares(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// Bytes a second that it reads from each node.
+    pub fn reads(&self, view: &View) -> Vec<f64> {
+        let from = |node| self.members.iter().map(|&t| view.threads[t].reads_from(node)).sum();
+        (0..view.nodes.len()).map(from).collect()
+    }
+
+    /// Bytes a second that it writes.
+    pub fn writes(&self, view: &View) -> f64 {
+        self.members.iter().map(|&t| view.threads[t].writes).sum()
+    }
+
+    /// Processors that it keeps busy.
+    pub fn cpu(&self, view: &View) -> f64 {
+        self.members.iter().map(|&t| view.threads[t].cpu).sum()
+    }
+
+    /// Whether all its threads may run on a node.
+    pub fn may_run_on(&self, view: &View, node: usize) -> bool {
+        self.members.iter().all(|&t| view.threads[t].may_run_on(node))
+    }
+}
+
+/// The units of a view, by their first thread. `bytes_min`: bytes a second of one region from which two threads share it.
+pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
+    let mut leader: Vec<usize> = (0..view.threads.len()).collect();
+    for region in &view.regions {
+        let mut users = region.users.iter().filter(|user| user.reads + user.writes >= bytes_min);
+        let Some(first) = users.next() else { continue };
+        for user in users {
+            let (a, b) = (find(&mut leader, first.thread), find(&mut leader, user.thread));
+            leader[a.max(b)] = a.min(b);
+        }
+    }
+    let mut members = vec![Vec::new(); view.threads.len()];
+    for thread in 0..view.threads.len() {
+        members[find(&mut leader, thread)].push(thread);
+    }
+    let room = view.nodes.iter().map(|n| f64::from(n.processors)).fold(0.0, f64::max);
+    let mut units = Vec::new();
+    for members in members.into_iter().filter(|m| !m.is_empty()) {
+        let unit = Unit::new(view, members);
+        if unit.shares() && unit.cpu(view) > room {
+            units.extend(unit.members.iter().map(|&t| Unit::new(view, vec![t])));
+        } else {
+            units.push(unit);
+        }
+    }
+    units
+}
+
+/// The first of a thread's group; halves the path on the way.
+fn find(leader: &mut [usize], mut thread: usize) -> usize {
+    while leader[thread] != thread {
+        leader[thread] = leader[leader[thread]];
+        thread = leader[thread];
+    }
+    thread
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numa::testing::{optane, region, thread};
+
+    fn view(regions: Vec<super::super::view::Region>) -> View {
+        let threads = (0..4).map(|id| thread(id, id as usize % 2, &[0.5, 0.0], 0.5)).collect();
+        View { nodes: optane(2), threads, regions }
+    }
+
+    fn members(view: &View) -> Vec<Vec<usize>> {
+        units(view, 0.1).into_iter().map(|unit| unit.members).collect()
+    }
+
+    #[test]
+    fn threads_of_one_file_are_one_unit() {
+        let shared = view(vec![region(0, &[(0, 0.5), (2, 0.4)]), region(0, &[(2, 0.4), (3, 0.3)])]);
+        assert_eq!(members(&shared), [vec![0, 2, 3], vec![1]]);
+        assert_eq!(units(&shared, 0.1)[0].node, 0, "where most of them are");
+    }
+
+    #[test]
+    fn a_common_log_ties_nobody() {
+        let log = view(vec![region(0, &[(0, 0.05), (1, 0.05), (2, 0.05), (3, 0.05)])]);
+        assert_eq!(members(&log).len(), 4);
+        let one = view(vec![region(0, &[(0, 0.9), (1, 0.05)])]);
+        assert_eq!(members(&one).len(), 4, "both must use it");
+    }
+
+    #[test]
+    fn a_group_that_fits_no_node_is_none() {
+        let mut wide = view(vec![region(0, &[(0, 1.0), (1, 1.0), (2, 1.0)])]);
+        wide.threads.iter_mut().for_each(|t| t.cpu = 1.0);
+        wide.nodes.iter_mut().for_each(|n| n.processors = 2);
+        assert_eq!(members(&wide).len(), 4);
+    }
+}

@@ -1,0 +1,26 @@
+//! Small views for tests; rates in GB a second.
+
+use super::sharing::{Unit, units};
+use super::view::{ANYWHERE, Node, Region, Thread, User, View};
+
+/// Nodes of persistent memory that read 3 GB and write 1 GB a second: a write costs three reads.
+pub fn optane(nodes: usize) -> Vec<Node> {
+    vec![Node { read_capacity: 3.0, write_capacity: 1.0, processors: 10, busy: 0.0 }; nodes]
+}
+
+/// A thread on `node` that may run anywhere.
+pub fn thread(id: u64, node: usize, reads: &[f64], writes: f64) -> Thread {
+    Thread { id, node, reads: reads.to_vec(), writes, cpu: 0.0, allowed: ANYWHERE }
+}
+
+/// Frames on `node` that can move, with what threads read of them.
+pub fn region(node: usize, readers: &[(usize, f64)]) -> Region {
+    let users = readers.iter().map(|&(thread, reads)| User { thread, reads, writes: 0.0 }).collect();
+    Region { id: 0, node, copies: 0, bytes: 0.1, movable: true, read_only: true, users }
+}
+
+/// The unit of a thread.
+pub fn unit_of(view: &View, thread: usize) -> Unit {
+    let of = units(view, f64::INFINITY).into_iter().find(|unit| unit.members.contains(&thread));
+    of.expect("every thread is in a unit")
+}

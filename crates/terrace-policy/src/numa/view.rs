@@ -1,0 +1,111 @@
+//! What a decision sees: the nodes, the threads and what they read and write, in bytes and processors by the second of one period.
+
+/// Nodes at the most: sets of nodes are bits of a `u64`.
+pub const NODES_MAX: usize = 64;
+
+/// All nodes, as a set.
+pub const ANYWHERE: u64 = u64::MAX;
+
+/// A memory node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Node {
+    /// What its memory can be read at, bytes a second.
+    pub read_capacity: f64,
+    /// What it can be written at, bytes a second.
+    pub write_capacity: f64,
+    /// Processors on it; 0: memory only, threads cannot run there.
+    pub processors: u32,
+    /// How many of them were busy on average, with whatever program.
+    pub busy: f64,
+}
+
+impl Node {
+    /// What a byte read weighs in the node's load; a byte written weighs 1. A third on persistent memory, 1 on most DRAM.
+    pub fn read_weight(&self) -> f64 {
+        if self.read_capacity > 0.0 { self.write_capacity / self.read_capacity } else { 1.0 }
+    }
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thread {
+    /// Its number; not used again while a [`super::Placer`] knows it.
+    pub id: u64,
+    /// The node that it runs on.
+    pub node: usize,
+    /// Bytes a second read from each node; nodes behind the end: none.
+    pub reads: Vec<f64>,
+    /// Bytes a second written. They go to the node that the thread runs on.
+    pub writes: f64,
+    /// Processors that it keeps busy, 0 to 1.
+    pub cpu: f64,
+    /// Nodes that its own affinity allows, as bits.
+    pub allowed: u64,
+}
+
+impl Thread {
+    /// Bytes a second read from `node`.
+    pub fn reads_from(&self, node: usize) -> f64 {
+        self.reads.get(node).copied().unwrap_or(0.0)
+    }
+
+    /// Whether it may run on `node`.
+    pub fn may_run_on(&self, node: usize) -> bool {
+        node < NODES_MAX && self.allowed & (1 << node) != 0
+    }
+}
+
+/// A part of a file whose pages lie together: a file, or a range of a large one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// Its number.
+    pub id: u64,
+    /// Where its frames lie.
+    pub node: usize,
+    /// Nodes that have a copy, as bits; that of `node` counts always.
+    pub copies: u64,
+    /// Bytes in frames.
+    pub bytes: f64,
+    /// Its frames are clean DRAM frames, which can be copied elsewhere.
+    pub movable: bool,
+    /// Nobody wrote to it in the period: more than one copy of it can exist.
+    pub read_only: bool,
+    /// Who touched it.
+    pub users: Vec<User>,
+}
+
+/// What a thread does with a region, bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct User {
+    /// Its place in [`View::threads`].
+    pub thread: usize,
+    /// Read.
+    pub reads: f64,
+    /// Written.
+    pub writes: f64,
+}
+
+impl Region {
+    /// Whether readers on `node` have its bytes on their own node.
+    pub fn lies_on(&self, node: usize) -> bool {
+        node == self.node || (node < NODES_MAX && self.copies & (1 << node) != 0)
+    }
+}
+
+/// One period of a machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// Nodes, by number.
+    pub nodes: Vec<Node>,
+    /// Threads.
+    pub threads: Vec<Thread>,
+    /// What they touched; may be empty, then no threads share and no frames move.
+    pub regions: Vec<Region>,
+}
+
+impl View {
+    /// Whether threads can run on `node`.
+    pub fn has_processors(&self, node: usize) -> bool {
+        self.nodes.get(node).is_some_and(|n| n.processors > 0)
+    }
+}

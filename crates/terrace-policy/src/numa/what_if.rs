@@ -1,0 +1,104 @@
+//! Rule 2 (slides 47-57): what the nodes would carry if the threads ran elsewhere. Rules move threads here as often as they like; each
+//! thread then migrates once, or not at all.
+//!
+//! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides 10-20: load = read/3 +
+//! write, for a write of Optane memory costs three reads). Ours: the weight is the node's own, from the capacities that were measured.
+
+use super::view::View;
+
+/// Loads that differ by less than this share are equal: sums of floats do not come out even.
+const EQUAL: f64 = 1e-9;
+/// A move that lowers the higher of two loads by less than this share is not worth it.
+const LOWERED_MIN: f64 = 0.05;
+
+/// Nodes under threads at their targets.
+#[derive(Clone, Debug)]
+pub struct WhatIf<'a> {
+    view: &'a View,
+    targets: Vec<usize>,
+    load: Vec<f64>,
+    busy: Vec<f64>,
+}
+
+impl<'a> WhatIf<'a> {
+    /// Every thread where it is.
+    pub fn new(view: &'a View) -> WhatIf<'a> {
+        let weigh = |n: usize| {
+            view.threads.iter().map(|t| t.reads_from(n)).sum::<f64>() * view.nodes[n].read_weight()
+        };
+        let load = (0..view.nodes.len()).map(weigh).collect();
+        let busy = view.nodes.iter().map(|n| n.busy).collect();
+        let targets = view.threads.iter().map(|t| t.node).collect();
+        let mut what_if = WhatIf { view, targets, load, busy };
+        for thread in &view.threads {
+            if let Some(load) = what_if.load.get_mut(thread.node) {
+                *load += thread.writes;
+            }
+        }
+        what_if
+    }
+
+    /// What is looked at.
+    pub fn view(&self) -> &'a View {
+        self.view
+    }
+
+    /// Where a thread would run.
+    pub fn target(&self, thread: usize) -> usize {
+        self.targets[thread]
+    }
+
+    /// Lets a thread run on `node`.
+    pub fn place(&mut self, thread: usize, node: usize) {
+        let from = std::mem::replace(&mut self.targets[thread], node);
+        let moved = &self.view.threads[thread];
+        for (on, sign) in [(from, -1.0), (node, 1.0)] {
+            if on < self.load.len() {
+                self.load[on] += sign * moved.writes;
+                self.busy[on] += sign * moved.cpu;
+            }
+        }
+    }
+
+    /// Load of each node, bytes written a second and as much as their reads weigh.
+    pub fn loads(&self) -> &[f64] {
+        &self.load
+    }
+
+    /// The mean load of nodes.
+    pub fn average(&self) -> f64 {
+        self.load.iter().sum::<f64>() / self.load.len().max(1) as f64
+    }
+
+    /// The node with the highest load, the first of equals.
+    pub fn most_loaded(&self) -> usize {
+        highest(&self.load)
+    }
+
+    /// Share of a node's processors that is busy; 0 if it has none.
+    pub fn use_of(&self, node: usize) -> f64 {
+        let processors = f64::from(self.view.nodes[node].processors);
+        if processors > 0.0 { (self.busy[node] / processors).max(0.0) } else { 0.0 }
+    }
+
+    /// Whether moving writes of `bytes` from one node to another makes the higher of their loads lower, by so much that it counts.
+    pub fn evens_out(&self, bytes: f64, from: usize, to: usize) -> bool {
+        let (before, after) = (self.load[from], (self.load[from] - bytes).max(self.load[to] + bytes));
+        after < before * (1.0 - LOWERED_MIN)
+    }
+
+    /// Whether a node carries more than a share of its write capacity.
+    pub fn is_above(&self, node: usize, share: f64) -> bool {
+        self.load[node] > self.view.nodes[node].write_capacity * share
+    }
+
+    /// Whether a node carries more than the average.
+    pub fn is_above_average(&self, node: usize) -> bool {
+        self.load[node] > self.average() * (1.0 + EQUAL)
+    }
+}
+
+/// The place of the highest, the first of equals.
+pub fn highest(values: &[f64]) -> usize {
+    (0..values.len()).fold(0, |best, n| if values[n] > values[best] { n } else { best })
+}

@@ -1,0 +1,142 @@
+//! `terrace-sim numa`: threads and their data on machines of several memory nodes.
+
+use std::fmt::Write;
+use std::io;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde::Serialize;
+use terrace_output::plot::panel::{self, Bar, Group, Mean};
+use terrace_output::plot::picture::Swatch;
+use terrace_output::{Progress, print, write_whole};
+use terrace_sim::numa::cells::{Cell, Report, report};
+use terrace_sim::numa::load::Preset;
+use terrace_sim::numa::run::{Baseline, Policy};
+
+/// Options of `numa`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  terrace-sim numa --preset fio
+  terrace-sim numa --preset rocksdb --nodes 4 --policy full --json
+  terrace-sim numa --preset fio --plot fio.svg
+
+The model is one of two sockets with a module of persistent memory each (or of four such nodes), from published measurements; nothing here
+was measured on one. Gains are against the baseline without any policy: in `home-node`, writes go to the node of the file; in `local-writes`,
+to the node of the thread. With a policy they always go to the node of the thread.")]
+pub struct Numa {
+    /// The load: fio (4 KiB at random, 20 to 80 % reads) or rocksdb (PUT, MIX, GET)
+    #[arg(long, value_parser = PossibleValuesParser::new(["fio", "rocksdb"]))]
+    preset: String,
+    /// Memory nodes, each with ten processors and four threads
+    #[arg(long, default_value = "2", value_parser = PossibleValuesParser::new(["2", "4"]))]
+    nodes: String,
+    /// Shows only this policy, beside the baseline
+    #[arg(long, value_parser = PossibleValuesParser::new(Policy::ALL.map(Policy::name)))]
+    policy: Option<String>,
+    /// What the file system does with writes without a policy
+    #[arg(long, default_value = "home-node", value_parser = PossibleValuesParser::new(Baseline::ALL.map(Baseline::name)))]
+    baseline: String,
+    /// Results as JSON on stdout, instead of a table: those of both baselines.
+    #[arg(long)]
+    json: bool,
+    /// Draws the bandwidths.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// The JSON: at the top the baseline that was asked for, below it both.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    preset: &'a str,
+    nodes: usize,
+    #[serde(flatten)]
+    report: &'a Report,
+    baselines: &'a [Report],
+}
+
+/// Runs the model and prints what came of it.
+pub fn run(options: &Numa) -> io::Result<()> {
+    let preset = Preset::named(&options.preset).expect("clap has checked it");
+    let nodes = if options.nodes == "4" { 4 } else { 2 };
+    let mut progress = Progress::default();
+    // The baseline that was asked for comes first.
+    let mut baselines = Baseline::ALL.to_vec();
+    baselines.sort_by_key(|baseline| baseline.name() != options.baseline);
+    let mut reports: Vec<Report> =
+        baselines.into_iter().map(|baseline| report(preset, nodes, baseline, &mut progress)).collect();
+    progress.clear();
+    for report in &mut reports {
+        report.cells.retain(|cell| is_shown(cell, options));
+    }
+    let asked = &reports[0];
+    if let Some(path) = &options.plot {
+        write_whole(path, &plot(preset, nodes, asked))?;
+    }
+    let (schema, preset) = ("terrace-sim.numa.v1", preset.name());
+    print(&if options.json {
+        let json = Json { schema, preset, nodes, report: asked, baselines: &reports };
+        serde_json::to_string_pretty(&json)? + "\n"
+    } else {
+        let head =
+            format!("{preset} on {nodes} nodes, {} threads, mean of {} layouts\n", 4 * nodes, asked.layouts);
+        reports.iter().fold(head, |text, report| text + &table(report))
+    })
+}
+
+fn is_shown(cell: &Cell, options: &Numa) -> bool {
+    let asked = options.policy.as_deref();
+    cell.policy == Policy::None.name() || asked.is_none_or(|policy| cell.policy == policy)
+}
+
+fn table(report: &Report) -> String {
+    let mut out = format!("\nbaseline {}\n", report.baseline);
+    let _ = writeln!(
+        out,
+        "{:12}{:16}{:>10}{:>10}{:>20}{:>10}{:>8}{:>8}{:>12}",
+        "", "policy", "MB/s", "gain %", "min - max", "remote %", "moves", "late", "frames MB"
+    );
+    for cell in &report.cells {
+        let range = format!("{:.1} - {:.1}", cell.gain_percent_min, cell.gain_percent_max);
+        let _ = writeln!(
+            out,
+            "{:12}{:16}{:10.0}{:10.1}{range:>20}{:10.1}{:8.1}{:8.2}{:12.0}",
+            cell.kind,
+            cell.policy,
+            cell.mb_s,
+            cell.gain_percent,
+            cell.remote_reads * 100.0,
+            cell.thread_moves,
+            cell.late_moves,
+            cell.frame_mb
+        );
+    }
+    let _ = writeln!(
+        out,
+        "remote access alone at 40 % reads {:+.1} %; all rules, mean {:+.1} %; and frames {:+.1} %",
+        report.gain_remote_at_40, report.gain_full_mean, report.gain_threads_frames_mean
+    );
+    out
+}
+
+/// Bandwidth by operations and policy, as in the slides.
+fn plot(preset: Preset, nodes: usize, report: &Report) -> String {
+    let policies: Vec<&str> = Policy::ALL
+        .map(Policy::name)
+        .into_iter()
+        .filter(|p| report.cells.iter().any(|c| c.policy == *p))
+        .collect();
+    let bar = |cell: &Cell| Bar {
+        system: policies.iter().position(|policy| *policy == cell.policy).unwrap_or(0),
+        name: cell.policy.to_owned(),
+        value: Some(Mean { mean: cell.mb_s, interval: None, runs: report.layouts }),
+    };
+    let kinds = preset.kinds().iter().map(|kind| Group {
+        label: kind.name.to_owned(),
+        bars: report.cells.iter().filter(|cell| cell.kind == kind.name).map(bar).collect(),
+    });
+    let title = format!("{} on {nodes} nodes, baseline {}", preset.name(), report.baseline);
+    let names: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
+    panel::bars(title, "MB/s (model)", &kinds.collect::<Vec<_>>()).framed(Swatch::Bar, &names).svg_file()
+}
