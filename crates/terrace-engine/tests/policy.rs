@@ -42,12 +42,12 @@ fn accesses() -> Vec<u32> {
 }
 
 /// An engine without background threads, whose source says nothing but zeros, and one file.
-fn engine(policy: &str) -> (Arc<Engine>, ObjectRef, File) {
+fn engine(policy: &str, readahead_max_bytes: usize) -> (Arc<Engine>, ObjectRef, File) {
     let config = EngineConfig {
         memory_bytes: 16 << 20,
         memory_max_bytes: Some(64 << 20),
         policy: policy.into(),
-        readahead_max_bytes: 0,
+        readahead_max_bytes,
         ..EngineConfig::default()
     };
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
@@ -66,7 +66,7 @@ fn policy(name: &str, frames_max: usize, capacity: usize) -> Box<dyn Evict> {
 }
 
 fn decides_as_the_simulator(name: &str) {
-    let (engine, object, _file) = engine(name);
+    let (engine, object, _file) = engine(name, 0);
     let frames_max = engine.handles().segment.geometry().frames_max as usize;
     let capacity = (engine.stats().memory.frames_max_bytes / PAGE) as usize;
     let accesses = accesses();
@@ -105,4 +105,18 @@ fn strata_in_the_engine_is_strata_in_the_simulator() {
 #[test]
 fn s3fifo_in_the_engine_is_s3fifo_in_the_simulator() {
     decides_as_the_simulator("s3fifo");
+}
+
+#[test]
+fn readers_side_by_side_are_both_read_ahead() {
+    let (engine, object, _file) = engine("strata", 512 << 10);
+    let mut buf = vec![0; PAGE as usize];
+    for page in 0..1024 {
+        for reader in [0, 5000] {
+            engine.read(&object, (reader + page) * PAGE, &mut buf, AccessPath::FuseDirect).unwrap();
+        }
+    }
+    // Windows of 16 pages, doubled up to 128: some ten for each reader.
+    let misses = engine.stats().fuse.misses;
+    assert!((2..=26).contains(&misses), "{misses} misses of two readers of 1024 pages each");
 }

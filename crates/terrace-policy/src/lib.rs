@@ -27,6 +27,7 @@ pub mod numa;
 pub mod placement;
 pub mod policies;
 mod queue_policy;
+pub mod readahead;
 mod registry;
 mod stack;
 #[cfg(any(test, feature = "testing"))]

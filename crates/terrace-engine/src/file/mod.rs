@@ -5,7 +5,6 @@ pub(crate) mod dirty_pages;
 pub mod errseq;
 pub mod identity;
 pub mod object;
-pub(crate) mod readahead;
 pub mod source;
 pub(crate) mod source_root;
 mod times;

@@ -3,11 +3,11 @@
 use crate::file::backoff::Backoff;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::errseq::{ErrorCursor, ErrorSequence};
-use crate::file::readahead::Readahead;
 use crate::file::source::{DataFd, SourceFile};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_policy::readahead::Readahead;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
 
