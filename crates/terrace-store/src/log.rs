@@ -80,7 +80,7 @@ impl Log {
     /// The log whose file is `written`, the tail being empty.
     ///
     /// # Errors
-    /// No room for the next records.
+    /// The file system's, if it is not that there is no room: then changes fail and not the start.
     pub(crate) fn new(
         path: PathBuf,
         written: Written,
@@ -102,7 +102,11 @@ impl Log {
             failed: AtomicI32::new(0),
             wake,
         };
-        log.reserve(end.at + RESERVE)?;
+        // On a full disk blobs can be read, and removed as far as the room goes that an earlier opening has left.
+        match log.reserve(end.at + RESERVE).or_else(|_| log.reserve(end.at + MARGIN)) {
+            Err(e) if e.is_full() => tracing::warn!("{e}"),
+            reserved => reserved?,
+        }
         log.tail.begin(header.store);
         Ok(log)
     }

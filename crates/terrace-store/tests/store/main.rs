@@ -2,6 +2,7 @@
 
 mod basics;
 mod crashes;
+mod faults;
 mod model;
 mod power;
 mod power_io;

@@ -1,0 +1,224 @@
+//! What other stores got wrong (the faults that were found in Hermes), and what disks do.
+
+use crate::stage::{content, dir, get, is_one_line, open_over, small};
+use std::path::Path;
+use std::sync::Arc;
+use terrace_engine::io::BlockingIo;
+use terrace_engine::io::testing::{Faults, SimIo};
+use terrace_store::{Error, Segment, Store, StoreOptions};
+
+fn with_capacity(bytes: u64) -> StoreOptions {
+    StoreOptions { capacity_bytes: Some(bytes), ..small() }
+}
+
+#[test]
+fn each_put_is_right_or_refused_when_the_store_is_full() {
+    let dir = dir();
+    let options = with_capacity(8 << 20);
+    let store = Store::open(dir.path(), &options).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    let mut taken = Vec::new();
+    for i in 0..1000u64 {
+        let len = 10_000 + (i * 37 % 9000) as usize;
+        match bucket.put(format!("k{i}").as_bytes(), &content(i, len)) {
+            Ok(()) => taken.push((i, len)),
+            Err(e) => assert!(e.is_full() && is_one_line(&e), "{e}"),
+        }
+    }
+    assert!((500..1000).contains(&taken.len()), "{} were taken", taken.len());
+    let check = |store: &Store| {
+        let bucket = store.bucket("b").unwrap();
+        for (i, len) in &taken {
+            assert_eq!(get(&bucket, &format!("k{i}")).unwrap(), content(*i, *len), "blob {i}");
+        }
+        assert_eq!(bucket.len(), taken.len() as u64);
+    };
+    check(&store);
+    assert!(store.usage().heap_bytes <= 8 << 20);
+    drop(bucket);
+    store.close().unwrap();
+    let store = Store::open(dir.path(), &options).unwrap();
+    check(&store);
+    let bucket = store.bucket("b").unwrap();
+    assert!(bucket.put(b"more", &content(1, 20_000)).unwrap_err().is_full());
+    for (i, _) in &taken[..10] {
+        assert!(bucket.remove(format!("k{i}").as_bytes()).unwrap());
+    }
+    bucket.put(b"more", &content(1, 20_000)).unwrap();
+}
+
+#[test]
+fn room_is_free_at_overwrite() {
+    let (blobs, len) =
+        if std::env::var_os("TERRACE_SOAK").is_some() { (100, 1 << 20) } else { (50, 128 << 10) };
+    let dir = dir();
+    let all = blobs * len as u64;
+    let store = Store::open(dir.path(), &with_capacity(all * 768 / 100)).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    for round in 0..9 {
+        for i in 0..blobs {
+            bucket.put(format!("k{i}").as_bytes(), &content(round * 1000 + i, len)).unwrap();
+        }
+        store.sync().unwrap();
+    }
+    for i in 0..blobs {
+        assert_eq!(get(&bucket, &format!("k{i}")).unwrap(), content(8000 + i, len), "blob {i}");
+    }
+    assert!(store.usage().heap_bytes < 3 * all, "{:?}", store.usage());
+}
+
+#[test]
+fn a_full_store_can_be_overwritten_for_ever() {
+    let dir = dir();
+    let store = Store::open(dir.path(), &with_capacity(4 << 20)).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    // Two thirds of it: the old blob and the new one stand side by side for a while, and the log retires room without a sync of ours.
+    for i in 0..2000u64 {
+        bucket.put(format!("k{}", i % 66).as_bytes(), &content(i, 40_000)).unwrap();
+    }
+    for i in 2000 - 66..2000u64 {
+        assert_eq!(get(&bucket, &format!("k{}", i % 66)).unwrap(), content(i, 40_000));
+    }
+}
+
+#[test]
+fn blobs_that_exceed_memory_are_compressed_and_read_right() {
+    let dir = dir();
+    let mut options = small();
+    options.engine.compressed.min_percent = 20;
+    options.engine.compressed.admit = terrace_engine::Admit::All;
+    let store = Store::open(dir.path(), &options).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    let value = |i: u64| (i.to_le_bytes().repeat(8)).repeat(64);
+    for i in 0..8000u64 {
+        bucket.put(format!("k{i}").as_bytes(), &value(i)).unwrap();
+    }
+    for i in (0..8000u64).rev() {
+        assert_eq!(get(&bucket, &format!("k{i}")).unwrap(), value(i));
+    }
+    let stats = store.stats();
+    assert!(stats.reclaim.pgsteal > 0, "{:?}", stats.reclaim);
+    assert!(stats.memory.used_bytes <= stats.memory.limit_bytes, "{:?}", stats.memory);
+    assert_eq!(store.engine().check(), Vec::<String>::new());
+}
+
+#[test]
+fn a_restart_over_the_segment_is_warm() {
+    let dir = dir();
+    let segment = Segment::create(&small()).unwrap();
+    let store = open_over(dir.path(), &segment);
+    let bucket = store.bucket("b").unwrap();
+    for i in 0..300u64 {
+        bucket.put(format!("k{i}").as_bytes(), &content(i, 8000)).unwrap();
+    }
+    drop(bucket);
+    store.close().unwrap();
+    let store = open_over(dir.path(), &segment);
+    let bucket = store.bucket("b").unwrap();
+    for i in 0..300u64 {
+        assert_eq!(get(&bucket, &format!("k{i}")).unwrap(), content(i, 8000));
+    }
+    assert_eq!(store.stats().fuse.misses, 0, "{:?}", store.stats().fuse);
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let dir = dir();
+    let mut policy = small();
+    policy.engine.policy = "none".into();
+    let little = StoreOptions { memory_bytes: 1 << 20, ..small() };
+    for options in [policy, little] {
+        let error = Store::open(dir.path(), &options).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && is_one_line(&error), "{error}");
+    }
+}
+
+#[test]
+fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
+    let dir = dir();
+    let seed = terrace_testkit::rng::seed("store-faults");
+    let io = Arc::new(SimIo::new(BlockingIo::default(), seed, Faults::default()));
+    let segment = Segment::create(&small()).unwrap();
+    let store = Store::open_with(dir.path(), &small(), &segment, io.clone()).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    bucket.put(b"k", &content(1, 50_000)).unwrap();
+    store.sync().unwrap();
+    io.set(Faults { write_eio: 1000, sync_eio: 1000, ..Faults::default() });
+    bucket.put(b"k", &content(2, 50_000)).unwrap();
+    let error = store.sync().unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && is_one_line(&error), "{error}");
+    assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
+    io.set(Faults::default());
+    // The heap was not synced, so the log was not touched, and all is well again.
+    store.sync().unwrap();
+    drop(bucket);
+    store.crash();
+    let bucket = crate::stage::open(dir.path()).bucket("b").unwrap();
+    assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
+}
+
+/// Mounts a small file system that this thread alone sees, and those that it starts.
+fn with_tmpfs(bytes: u64, f: impl FnOnce(&Path) + Send + 'static) {
+    let run = move || {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+        let dir = dir();
+        // SAFETY: of this thread only; it shares no descriptors anew.
+        let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        let mounted = unshared.and_then(|()| mount_change("/", private)).and_then(|()| {
+            mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), Some(options.as_c_str()))
+        });
+        match mounted {
+            Ok(()) => f(dir.path()),
+            Err(e) => println!("not run: no file system can be mounted here: {e}"),
+        }
+        let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH);
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn a_full_disk_is_one_clear_line_and_loses_nothing() {
+    with_tmpfs(16 << 20, |dir| {
+        let store = Store::open(dir, &small()).unwrap();
+        let bucket = store.bucket("b").unwrap();
+        let mut taken = 0;
+        let error = loop {
+            match bucket.put(format!("k{taken}").as_bytes(), &content(taken, 30_000)) {
+                Ok(()) => taken += 1,
+                Err(e) => break e,
+            }
+        };
+        assert!(error.is_full() && is_one_line(&error), "{error}");
+        assert!(taken > 200, "{taken} were taken");
+        let again = |bucket: &terrace_store::Bucket, from| {
+            for i in from..taken {
+                assert_eq!(get(bucket, &format!("k{i}")).unwrap(), content(i, 30_000), "blob {i}");
+            }
+        };
+        again(&bucket, 0);
+        store.sync().unwrap();
+        for i in 0..20u64 {
+            assert!(bucket.remove(format!("k{i}").as_bytes()).unwrap());
+        }
+        for i in 0..10u64 {
+            bucket.put(format!("n{i}").as_bytes(), &content(i, 30_000)).unwrap();
+        }
+        drop(bucket);
+        store.close().unwrap();
+        let store = Store::open(dir, &small()).unwrap();
+        again(&store.bucket("b").unwrap(), 20);
+    });
+}
+
+#[test]
+fn a_read_only_directory_is_one_clear_line() {
+    with_tmpfs(16 << 20, |dir| {
+        Store::open(dir, &small()).unwrap().close().unwrap();
+        rustix::mount::mount_remount(dir, rustix::mount::MountFlags::RDONLY, "").unwrap();
+        let error = Store::open(dir, &small()).unwrap_err();
+        assert!(is_one_line(&error) && error.to_string().contains("writable"), "{error}");
+        println!("{error}");
+    });
+}
