@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
-use crate::ops::{buckets, get, part, put, remove, rename};
+use crate::ops::{buckets, get, part, put, remove, rename, tag};
 use crate::owner::Owner;
 use std::sync::Arc;
 
@@ -141,6 +141,32 @@ impl Bucket {
     pub fn set_score(&self, key: &[u8], score: f32) -> Result<bool> {
         let score = (score.clamp(0.0, 1.0) * 255.0).round() as u8;
         put::describe(&self.owner.core, &self.state, key, Expect::Any, |blob| blob.set_score(score))
+    }
+
+    /// Gives a blob a tag; false: it has it, or there is no such blob. Tags go with a renamed blob, and end with a removed one.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`]; a tag over 64 KiB.
+    pub fn tag(&self, key: &[u8], tag: &str) -> Result<bool> {
+        tag::set(&self.owner.core, &self.state, Some(key), tag, true)
+    }
+    /// Takes a tag from a blob; false: it does not have it.
+    ///
+    /// # Errors
+    /// As [`Bucket::tag`].
+    pub fn untag(&self, key: &[u8], tag: &str) -> Result<bool> {
+        tag::set(&self.owner.core, &self.state, Some(key), tag, false)
+    }
+    /// Tags of a blob, sorted. Looks at each tag of the store.
+    pub fn tags(&self, key: &[u8]) -> Vec<String> {
+        self.owner.core.tags.of(&(self.state.id, Some(key.into())))
+    }
+    /// Gives the bucket itself a tag, or takes it (`on` false); false: nothing changes.
+    ///
+    /// # Errors
+    /// As [`Bucket::tag`].
+    pub fn tag_whole(&self, tag: &str, on: bool) -> Result<bool> {
+        tag::set(&self.owner.core, &self.state, None, tag, on)
     }
 
     /// Removes a blob; false: there is none.

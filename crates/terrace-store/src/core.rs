@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::heap::Heap;
-use crate::index::{Hashes, Names};
+use crate::index::{Hashes, Names, Tags};
 use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
 use crate::wake::Wake;
@@ -28,6 +28,7 @@ pub(crate) struct Core {
     pub heap: Heap,
     pub log: Log,
     pub names: Names,
+    pub tags: Tags,
     pub hashes: Hashes,
     pub store: u64,
     pub seed: u64,
@@ -69,7 +70,7 @@ impl Core {
         io: Arc<dyn Io>,
         heap: Heap,
         log: Log,
-        names: Names,
+        (names, tags): (Names, Tags),
         hashes: Hashes,
         (store, seed): (u64, u64),
         options: &StoreOptions,
@@ -83,6 +84,7 @@ impl Core {
             heap,
             log,
             names,
+            tags,
             hashes,
             store,
             seed,

@@ -183,11 +183,13 @@ pub enum Record<'a> {
     Tag {
         /// Number of its bucket.
         bucket: u64,
+        /// It is the bucket itself, and no blob.
+        whole: bool,
         /// Whether it has.
         on: bool,
         /// The tag.
         tag: &'a [u8],
-        /// The blob's key; empty: the bucket itself.
+        /// The blob's key.
         key: &'a [u8],
     },
     /// What the bucket does beside keeping blobs.
@@ -251,9 +253,9 @@ fn body(record: &Record<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(key);
         }
         Record::Mark { upto } => head(MARK, upto),
-        Record::Tag { bucket, on, tag, key } => {
+        Record::Tag { bucket, whole, on, tag, key } => {
             head(TAG, bucket);
-            out.push(u8::from(on));
+            out.push(u8::from(on) | u8::from(whole) << 1);
             push_text(tag, out);
             out.extend_from_slice(key);
         }
@@ -323,7 +325,16 @@ pub fn parse(body: &[u8]) -> Option<Record<'_>> {
             key: fields.rest(),
         },
         MARK => Record::Mark { upto: word },
-        TAG => Record::Tag { bucket, on: fields.u8()? != 0, tag: fields.text()?, key: fields.rest() },
+        TAG => {
+            let bits = fields.u8()?;
+            Record::Tag {
+                bucket,
+                whole: bits & 2 != 0,
+                on: bits & 1 != 0,
+                tag: fields.text()?,
+                key: fields.rest(),
+            }
+        }
         TRAIT => Record::Trait { bucket, kind: fields.u8()?, text: fields.rest() },
         _ => return None,
     };
@@ -384,7 +395,7 @@ mod tests {
             Record::Remove { bucket: 5, key: b"key" },
             Record::Move { from_bucket: 6, from: b"old", bucket: 7, blob, key: b"new" },
             Record::Mark { upto: 8 },
-            Record::Tag { bucket: 9, on: true, tag: b"tag", key: b"key" },
+            Record::Tag { bucket: 9, whole: false, on: true, tag: b"tag", key: b"key" },
             Record::Trait { bucket: 10, kind: 2, text: b"/path" },
         ]
     }

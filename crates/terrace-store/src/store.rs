@@ -8,6 +8,7 @@ use crate::ops::buckets;
 use crate::options::StoreOptions;
 use crate::owner::Owner;
 use crate::segment::Segment;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,6 +125,14 @@ impl Store {
     /// Failing I/O of the log.
     pub fn remove_bucket(&self, name: &str) -> Result<bool> {
         buckets::remove_bucket(&self.0.core, name)
+    }
+
+    /// Who has a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
+    pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
+        let names: HashMap<u64, Arc<str>> =
+            self.0.core.names.all().into_iter().map(|(name, bucket)| (bucket.id, name)).collect();
+        let members = self.0.core.tags.members(tag).into_iter();
+        members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.to_string(), key))).collect()
     }
 
     /// Makes all changes durable that were done before the call.

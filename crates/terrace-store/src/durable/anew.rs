@@ -61,6 +61,7 @@ fn write(core: &Core, path: &Path) -> Result<()> {
         writer.add(&Record::Bucket { bucket: bucket.id, name: name.as_bytes() })?;
         add_blobs(&bucket, &mut writer)?;
     }
+    add_tags(core, &mut writer)?;
     loop {
         let (end, ..) = core.log.position()?;
         begin = copy(&old, generation, begin, end, &mut writer, &core.names_path)?;
@@ -105,6 +106,15 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
         }
     });
     result
+}
+
+/// Adds all tags as they are now.
+fn add_tags(core: &Core, writer: &mut Writer<'_>) -> Result<()> {
+    for (tag, (bucket, key)) in core.tags.all() {
+        let (whole, key) = (key.is_none(), key.unwrap_or_default());
+        writer.add(&Record::Tag { bucket, whole, on: true, tag: tag.as_bytes(), key: &key })?;
+    }
+    Ok(())
 }
 
 /// Copies the records of the old log between two positions, but not its marks; where it ended.

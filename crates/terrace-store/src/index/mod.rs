@@ -2,9 +2,11 @@
 
 mod bucket;
 mod names;
+mod tags;
 
 pub(crate) use bucket::{BucketState, Entry, Table, find, find_mut, insert, take};
 pub(crate) use names::{Names, find as find_name};
+pub(crate) use tags::Tags;
 
 use foldhash::quality::FixedState;
 use std::hash::{BuildHasher, Hasher};

@@ -44,6 +44,7 @@ pub(crate) fn open(
     let names = Names::new(hashes.clone());
     let counts = Arc::new(Counts::default());
     let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, &counts)?;
+    let index = (names, found.tags);
     let space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
         let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
         Error::Damaged { path: files.heap_path.clone(), what }
@@ -65,7 +66,7 @@ pub(crate) fn open(
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
     let paths = (files.dir, files.names_path);
-    let core = Core::new(paths, io, heap, log, names, hashes, identity, options, wake, counts);
+    let core = Core::new(paths, io, heap, log, index, hashes, identity, options, wake, counts);
     core.durable.upto.store(found.marked, Ordering::Relaxed);
     Ok((core, found.marked + 1 < found.end.number))
 }

@@ -5,9 +5,9 @@ use super::files::Files;
 use super::records::Records;
 use crate::core::Counts;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Hashes, Names, find_mut, insert, take};
+use crate::index::{BucketState, Entry, Hashes, Names, Tags, find_mut, insert, take};
 use crate::log::Position;
-use crate::record::{Blob, Record, TRAIT_SCRATCH};
+use crate::record::{Blob, Record, TAGGED, TRAIT_SCRATCH};
 use crate::space::Extent;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -23,12 +23,14 @@ pub(super) struct Found {
     pub marked: u64,
     /// Extents of all blobs.
     pub extents: Vec<Extent>,
+    pub tags: Tags,
 }
 
 /// Buckets by number, while the log is read.
 struct Replay<'a> {
     hashes: &'a Hashes,
     counts: &'a Counts,
+    tags: Tags,
     buckets: HashMap<u64, (Arc<BucketState>, Arc<str>)>,
 }
 
@@ -56,7 +58,7 @@ pub(super) fn replay(
     }
     let believed = if is_trusted { last } else { marked };
     let mut belief = Belief::new(files, believed).map_err(error)?;
-    let mut replay = Replay { hashes, counts, buckets: HashMap::new() };
+    let mut replay = Replay { hashes, counts, tags: Tags::default(), buckets: HashMap::new() };
     let mut records = Records::new(&files.names, &files.header);
     let end = loop {
         let end = records.position();
@@ -68,8 +70,8 @@ pub(super) fn replay(
         }
     };
     cut(files, io, end)?;
-    let extents = replay.finish(names);
-    Ok(Found { end, marked: marked.max(files.header.first - 1), extents })
+    let (extents, tags) = replay.finish(names);
+    Ok(Found { end, marked: marked.max(files.header.first - 1), extents, tags })
 }
 
 /// Cuts off what stands behind the last record: it must not become the next one's neighbour by chance.
@@ -93,15 +95,17 @@ impl Replay<'_> {
         match *record {
             Record::Bucket { bucket, name } => self.name(bucket, name),
             Record::BucketGone { bucket } => {
-                self.clear(bucket);
+                self.clear(bucket, true);
                 if let Some((_, name)) = self.buckets.remove(&bucket) {
                     self.counts.bucket(-1, name.len());
                 }
             }
-            Record::BucketClear { bucket } => self.clear(bucket),
+            Record::BucketClear { bucket } => self.clear(bucket, false),
             Record::Put { bucket, blob, key } => self.put(bucket, number, blob, key),
             Record::Remove { bucket, key } => self.remove(bucket, key),
             Record::Move { from_bucket, from, bucket, blob, key } => {
+                self.remove(bucket, key);
+                self.tags.pass_on(&(from_bucket, Some(from.into())), Some(&(bucket, Some(key.into()))));
                 self.remove(from_bucket, from);
                 self.put(bucket, number, blob, key);
             }
@@ -110,7 +114,8 @@ impl Replay<'_> {
                     bucket.set_scratch();
                 }
             }
-            Record::Mark { .. } | Record::Tag { .. } => {}
+            Record::Tag { bucket, whole, on, tag, key } => self.tag(bucket, whole, on, tag, key),
+            Record::Mark { .. } => {}
         }
     }
 
@@ -136,9 +141,11 @@ impl Replay<'_> {
             let mut table = bucket.write(hash);
             match find_mut(&mut table, hash, key) {
                 Some(entry) => {
+                    let is_tagged = entry.blob.has(TAGGED);
                     bucket.count(0, entry.blob.size, blob.size);
                     self.counts.size(entry.blob.size, blob.size);
                     (entry.blob, entry.number) = (blob, number);
+                    entry.blob.set(TAGGED, is_tagged || blob.has(TAGGED));
                 }
                 None => {
                     let entry = Entry { key: key.into(), blob, number };
@@ -156,11 +163,26 @@ impl Replay<'_> {
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
         let hash = self.hashes.of(key);
         if let Some(entry) = take(&mut bucket.write(hash), hash, key) {
+            if entry.blob.has(TAGGED) {
+                self.tags.pass_on(&(id, Some(key.into())), None);
+            }
             self.forget(bucket, &entry);
         }
     }
 
-    fn clear(&mut self, id: u64) {
+    fn tag(&mut self, id: u64, whole: bool, on: bool, tag: &[u8], key: &[u8]) {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let hash = self.hashes.of(key);
+        if !whole {
+            let mut table = bucket.write(hash);
+            let Some(entry) = find_mut(&mut table, hash, key) else { return };
+            entry.blob.set(TAGGED, true);
+        }
+        self.tags.set(&String::from_utf8_lossy(tag), (id, (!whole).then(|| key.into())), on);
+    }
+
+    fn clear(&mut self, id: u64, gone: bool) {
+        self.tags.clear(id, gone);
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
         for table in &mut bucket.write_all() {
             std::mem::take(&mut **table).into_iter().for_each(|entry| self.forget(bucket, &entry));
@@ -174,7 +196,7 @@ impl Replay<'_> {
     }
 
     /// Gives the buckets their names; the extents of all blobs.
-    fn finish(self, names: &Names) -> Vec<Extent> {
+    fn finish(self, names: &Names) -> (Vec<Extent>, Tags) {
         let mut extents = Vec::new();
         for (id, (bucket, name)) in self.buckets {
             names.note_id(id);
@@ -182,6 +204,6 @@ impl Replay<'_> {
             let (mut shard, _) = names.lock(&name);
             names.insert(&mut shard, bucket, name);
         }
-        extents
+        (extents, self.tags)
     }
 }

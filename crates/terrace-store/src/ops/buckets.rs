@@ -100,8 +100,13 @@ pub(crate) fn make_scratch(core: &Core, bucket: &BucketState) -> Result<()> {
         bucket.set_scratch();
         number
     };
+    finish(core, number)
+}
+
+/// The change `number` of a bucket is done: waits until it is durable, if the store is to.
+pub(super) fn finish(core: &Core, number: u64) -> Result<()> {
     match core.sync {
         SyncPolicy::Always => durable::sync_upto(core, number),
-        _ => Ok(()),
+        SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }

@@ -127,6 +127,6 @@ pub(super) fn retire(core: &Core, bucket: &BucketState, number: u64, extent: Ext
 pub(super) fn finish(core: &Core, bucket: &BucketState, number: u64) -> Result<()> {
     match core.sync {
         SyncPolicy::Always if !bucket.is_scratch() => durable::sync_upto(core, number),
-        _ => Ok(()),
+        SyncPolicy::Always | SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod put;
 pub(crate) mod remove;
 pub(crate) mod rename;
 mod room;
+pub(crate) mod tag;
 
 use crate::error::{Error, Result};
 use crate::record::KEY_MAX;

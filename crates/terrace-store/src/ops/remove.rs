@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Table, find, take};
 use crate::log::Room;
-use crate::record::Record;
+use crate::record::{Record, TAGGED};
 use crate::space::Extent;
 
 /// Removes a blob, if there is one and `expect` holds.
@@ -41,6 +41,9 @@ pub(super) fn take_out(
     key: &[u8],
 ) -> Extent {
     let Some(entry) = take(table, hash, key) else { return Extent::NONE };
+    if entry.blob.has(TAGGED) {
+        core.tags.pass_on(&(bucket.id, Some(key.into())), None);
+    }
     bucket.count(-1, entry.blob.size, 0);
     core.counts.size(entry.blob.size, 0);
     core.counts.blob(-1, entry.key.len(), entry.logged_bytes());
@@ -72,6 +75,7 @@ pub(crate) fn clear(core: &Core, bucket: &BucketState, gone: bool) -> Result<u64
             }
         }
         bucket.count_none();
+        core.tags.clear(bucket.id, gone);
         if gone {
             bucket.set_gone();
         }

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Table, find, insert};
 use crate::log::Room;
-use crate::record::Record;
+use crate::record::{Record, TAGGED};
 use parking_lot::RwLockWriteGuard;
 
 /// Renames a blob; what had the new key is gone then. False: there is no such blob.
@@ -40,10 +40,14 @@ pub(crate) fn rename(
             let record = Record::Move { from_bucket: bucket.id, from, bucket: to_bucket.id, blob, key: to };
             core.log.append(&record, Room::Takes)?
         };
+        let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
+        let replaced = find(gone, new.hash, to).map(|entry| extent_of(&entry.blob));
+        take_out(core, to_bucket, gone, new.hash, to);
+        if blob.has(TAGGED) {
+            core.tags.pass_on(&(bucket.id, Some(from.into())), Some(&(to_bucket.id, Some(to.into()))));
+        }
         take_out(core, bucket, &mut source, old.hash, from);
         let target: &mut Table = target.as_mut().unwrap_or(&mut source);
-        let replaced = find(target, new.hash, to).map(|entry| extent_of(&entry.blob));
-        take_out(core, to_bucket, target, new.hash, to);
         let entry = Entry { key: to.into(), blob, number };
         core.counts.blob(1, to.len(), entry.logged_bytes());
         core.counts.size(0, blob.size);

@@ -258,3 +258,50 @@ fn a_scratch_bucket_is_empty_after_a_restart() {
     let bucket = open(dir.path()).bucket("s").unwrap();
     assert!(bucket.is_empty() && bucket.is_scratch());
 }
+
+#[test]
+fn tags_go_with_their_blobs() {
+    let dir = dir();
+    let segment = terrace_store::Segment::create(&small()).unwrap();
+    let store = crate::stage::open_over(dir.path(), &segment);
+    let (a, b) = (store.bucket("a").unwrap(), store.bucket("b").unwrap());
+    for key in [&b"1"[..], b"2", b"3", b""] {
+        a.put(key, key).unwrap();
+        assert!(a.tag(key, "hot").unwrap() && !a.tag(key, "hot").unwrap());
+    }
+    b.put(b"9", b"x").unwrap();
+    assert!(b.tag(b"9", "hot").unwrap() && b.tag(b"9", "cold").unwrap() && !b.tag(b"none", "hot").unwrap());
+    assert!(b.tag_whole("cold", true).unwrap() && !b.tag_whole("cold", true).unwrap());
+    assert!(a.untag(b"2", "hot").unwrap() && !a.untag(b"2", "hot").unwrap());
+    a.remove(b"3").unwrap();
+    a.put(b"3", b"anew").unwrap();
+    a.put(b"1", b"overwritten").unwrap();
+    assert!(a.rename_into(b"1", &b, b"9").unwrap());
+    let check = |store: &Store| {
+        let tagged = |tag: &str| {
+            let mut all: Vec<(String, Option<String>)> = store
+                .tagged(tag)
+                .into_iter()
+                .map(|(name, key)| (name, key.map(|key| String::from_utf8_lossy(&key).into())))
+                .collect();
+            all.sort();
+            all
+        };
+        assert_eq!(tagged("hot"), [("a".into(), Some(String::new())), ("b".into(), Some("9".into()))]);
+        assert_eq!(tagged("cold"), [("b".into(), None)], "the blob that had the other tag was replaced");
+        assert_eq!(store.bucket("b").unwrap().tags(b"9"), ["hot"]);
+    };
+    check(&store);
+    drop((a, b));
+    store.crash();
+    let store = crate::stage::open_over(dir.path(), &segment);
+    check(&store);
+    store.checkpoint().unwrap();
+    check(&store);
+    store.close().unwrap();
+    let store = open(dir.path());
+    check(&store);
+    store.bucket("a").unwrap().clear().unwrap();
+    store.remove_bucket("b").unwrap();
+    assert!(store.tagged("hot").is_empty() && store.tagged("cold").is_empty());
+}
