@@ -20,8 +20,8 @@ use terrace_engine::waits::{Wait, about_to_wait};
 const WAIT: Duration = Duration::from_millis(2);
 /// And in all, on a thread that answers no others: programs hold all of them then, and no patience helps.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// On a thread that answers the kernel.
-const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(1);
+/// On a thread that answers the kernel: one of a busy machine may have to wait long for those that make room.
+const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(5);
 /// The log says no more often that there is none.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Descriptors that inodes leave to everything else: connections, open files, records.

@@ -38,7 +38,7 @@ const VISITS_MAX: usize = 16 * SWEEP_MAX;
 impl<C: PageCache> Namespace<C> {
     /// Says how many threads answer requests.
     pub fn set_threads(&self, threads: usize) {
-        self.pressure.waiters_max.store(threads / 2, Ordering::Relaxed);
+        self.pressure.waiters_max.store(threads.saturating_sub(2).max(threads / 2), Ordering::Relaxed);
     }
 
     /// Says that this thread answers no request that another may wait for, now one that was asked at this time: it may wait for descriptors.
