@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -13,6 +13,19 @@ export RUST_BACKTRACE ?= 0
 
 PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
 TOOLS := target/tools
+
+# Where `make install` puts things. DESTDIR goes before all of them, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
+# mount(8) looks for helpers in /sbin alone.
+MOUNT_HELPERS ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
+# The directory of built programs.
+BUILT ?= target/release
+INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(PREFIX)/lib/systemd/system/terrace@.service \
+	$(PREFIX)/share/man/man1/terrace.1 $(PREFIX)/share/man/man8/mount.fuse.terrace.8 $(PREFIX)/share/man/man8/umount.fuse.terrace.8 \
+	$(PREFIX)/share/bash-completion/completions/terrace $(ZSH_COMPLETIONS)/_terrace $(PREFIX)/share/fish/vendor_completions.d/terrace.fish \
+	$(PREFIX)/share/doc/terrace/terrace.toml $(MOUNT_HELPERS)/mount.fuse.terrace $(MOUNT_HELPERS)/umount.fuse.terrace
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
@@ -35,6 +48,7 @@ PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-sourc
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
+PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_lint := codespell
 PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 postgresql
 
@@ -99,7 +113,37 @@ bench-policies: packages-build toolchain
 	$(CARGO) build --release --locked -p terrace-sim
 	target/release/terrace-sim gates --traces "$${TERRACE_TRACES:-../shared/traces}"
 
-## demo: one short comparison, after installing and building what it needs
+## install: what `make build` has built, below PREFIX (/usr/local); as the user who may write there
+install:
+	@[ -x $(BUILT)/terrace ] && [ -e $(BUILT)/libterrace_preload.so ] || { echo "$(BUILT) has no terrace: run \`make build\` first" >&2; exit 2; }
+	install -D -m 755 -t "$(DESTDIR)$(PREFIX)/bin" $(BUILT)/terrace
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/lib/terrace" $(BUILT)/libterrace_preload.so
+	! command -v strip >/dev/null || strip -g "$(DESTDIR)$(PREFIX)/bin/terrace" "$(DESTDIR)$(PREFIX)/lib/terrace/libterrace_preload.so"
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/share/man/man8" contrib/mount.fuse.terrace.8
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/share/doc/terrace" docs/terrace.toml
+	install -d "$(DESTDIR)$(PREFIX)/lib/systemd/system" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions" \
+		"$(DESTDIR)$(ZSH_COMPLETIONS)" "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d" "$(DESTDIR)$(MOUNT_HELPERS)"
+	sed 's|@BINDIR@|$(PREFIX)/bin|' contrib/terrace@.service > "$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace@.service"
+	echo '.so man8/mount.fuse.terrace.8' > "$(DESTDIR)$(PREFIX)/share/man/man8/umount.fuse.terrace.8"
+	$(BUILT)/terrace generate man > "$(DESTDIR)$(PREFIX)/share/man/man1/terrace.1"
+	$(BUILT)/terrace generate complete-bash > "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace"
+	$(BUILT)/terrace generate complete-zsh > "$(DESTDIR)$(ZSH_COMPLETIONS)/_terrace"
+	$(BUILT)/terrace generate complete-fish > "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/terrace.fish"
+	ln -sfn "$(PREFIX)/bin/terrace" "$(DESTDIR)$(MOUNT_HELPERS)/mount.fuse.terrace"
+	ln -sfn "$(PREFIX)/bin/terrace" "$(DESTDIR)$(MOUNT_HELPERS)/umount.fuse.terrace"
+
+## uninstall: removes what `make install` with the same PREFIX has put there
+uninstall:
+	rm -f $(foreach file,$(INSTALLED),"$(DESTDIR)$(file)")
+	rmdir --ignore-fail-on-non-empty $(foreach dir,lib/terrace share/doc/terrace,"$(DESTDIR)$(PREFIX)/$(dir)") 2>/dev/null || true
+
+## deb: a Debian package, in target/debian
+deb: packages-deb build $(TOOLS)/bin/cargo-deb
+	rm -rf target/debian/stage
+	$(MAKE) install PREFIX=/usr DESTDIR=target/debian/stage MOUNT_HELPERS=/usr/sbin ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
+	$(TOOLS)/bin/cargo-deb -p terrace --no-build --no-strip --locked --output target/debian/
+
+## demo: terrace against the page cache in four minutes, after installing and building what it needs
 demo: packages-demo build
 	bash bench/demo.sh
 
@@ -122,6 +166,9 @@ $(TOOLS)/bin/fsx:
 
 $(TOOLS)/bin/pjdfstest:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+
+$(TOOLS)/bin/cargo-deb:
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deb@3.8.0
 
 ## deps: installs what is missing of packages and of the Rust toolchain, for all targets
 deps: packages-test toolchain

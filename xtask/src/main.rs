@@ -165,7 +165,7 @@ fn import_circles() -> Vec<String> {
 /// Documents whose links and names of functions are checked.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut paths = Vec::new();
-    for dir in ["", "docs", "docs/design", "bench"] {
+    for dir in ["", "docs", "docs/design", "docs/tutorials", "bench"] {
         let entries = fs::read_dir(root().join(dir)).into_iter().flatten().flatten().map(|e| e.path());
         paths.extend(entries.filter(|p| p.extension().is_some_and(|e| e == "md")));
     }

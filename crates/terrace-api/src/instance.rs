@@ -53,6 +53,9 @@ pub struct Info {
     /// File or block device of the tier below DRAM; none: there is no such tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PathBuf>,
+    /// Address at which metrics are served over HTTP; none: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     /// Version of terrace.
     pub version: String,
 }

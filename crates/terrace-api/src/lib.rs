@@ -6,12 +6,14 @@
 //! | [`stats`], [`tiers`], [`lru`], [`mrc`] | the daemon, commands, and readers of `terrace stat --json` and `terrace lru --json` |
 //! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
+//! | [`doctor`] | `terrace doctor --json` and its readers |
 //! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: measurements of storage devices |
 #![forbid(unsafe_code)]
 
 pub mod capture;
 pub mod control;
 pub mod device_profile;
+pub mod doctor;
 pub mod instance;
 pub mod lru;
 pub mod mrc;

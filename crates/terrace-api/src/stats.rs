@@ -50,6 +50,9 @@ pub struct Instance {
     /// How the daemon's predecessor died; none: there was none.
     #[serde(default)]
     pub last_death: Option<String>,
+    /// Address at which metrics are served over HTTP; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     /// Version of the terrace that serves.
     pub version: String,
     /// Whether the supervisor lives: without it, a crash of the daemon ends the mount.

@@ -2,13 +2,14 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
-//! people: [`report`]. Apart from all that: [`probe`], what storage can do.
+//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do.
 
 pub mod buffer;
 pub mod calls;
 pub mod cgroup;
 pub mod compare;
 pub mod content;
+pub mod demo;
 pub mod fio;
 pub mod format;
 pub mod machine;

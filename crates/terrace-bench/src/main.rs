@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terrace_bench::{compare, matrix, passthrough, probe, report, signals, steps, worker};
+use terrace_bench::{compare, demo, matrix, passthrough, probe, report, signals, steps, worker};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
 #[derive(Debug, Parser)]
@@ -19,6 +19,8 @@ struct Cli {
 enum Command {
     /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons and reports.
     Matrix(matrix::Matrix),
+    /// What terrace is worth, in a few minutes: with real content, or for a program and a directory of yours.
+    Demo(demo::Demo),
     /// What differs between systems, or between two runs of one benchmark, and how sure that is (Welch's t-test).
     Compare(compare::Compare),
     /// What storage can do: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 /// Commands that were here once, and what does their work now.
-const MOVED: [(&str, &str); 12] = [
+const MOVED: [(&str, &str); 11] = [
     ("sim", "terrace-sim sim"),
     ("mrc", "terrace-sim mrc"),
     ("policies", "terrace-sim gates"),
@@ -75,7 +77,6 @@ const MOVED: [(&str, &str); 12] = [
     ("all", "make bench-suites"),
     ("harm", "terrace-bench matrix bench/overhead.toml"),
     ("real", "make bench-real"),
-    ("demo", "make demo"),
     ("watch", "terrace top"),
 ];
 
@@ -110,6 +111,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Compare(options) => compare::run(&options),
         Command::Probe(options) => probe::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::Demo(options) => demo::run(&options),
         Command::Matrix(options) => matrix::run(&options),
     }
 }

@@ -313,6 +313,7 @@ mod tests {
             terraced: 2,
             restarts: 0,
             last_death: None,
+            metrics: None,
             version: String::new(),
             supervisor_lives: true,
         };

@@ -3,9 +3,11 @@
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.
 //! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them.
+//! [`exposition`]: metrics as Prometheus reads them.
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod exposition;
 pub mod pages;
 pub mod rng;
 pub mod traces;

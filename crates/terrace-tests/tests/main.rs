@@ -8,6 +8,7 @@ mod device;
 mod fuzz;
 mod harness;
 mod hostile;
+mod install;
 mod lab;
 mod model;
 mod paths;

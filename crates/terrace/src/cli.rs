@@ -55,6 +55,8 @@ pub enum Command {
     /// Bring files into the cache before a program needs them, or their unwritten data home after it
     #[command(subcommand)]
     Stage(Stage),
+    /// Say what this machine gives to terrace, what each missing thing costs, and its cure
+    Doctor(Doctor),
     /// Show and empty tiers on devices
     #[command(subcommand)]
     Tier(Tier),
@@ -81,6 +83,13 @@ pub struct Tuning {
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics; a port alone is one of 127.0.0.1
+    /// [environment: TERRACE_METRICS]
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+    /// The metrics may be read from other machines: they show paths and what the cache does
+    #[arg(long)]
+    pub metrics_public: bool,
 }
 
 fn policy_help() -> String {
@@ -102,7 +111,7 @@ pub struct Mount {
     /// Stay in the foreground; end with SIGINT or SIGTERM
     #[arg(long)]
     pub foreground: bool,
-    /// Mount options as mount(8) gives them: memory=, policy=, tier=, config=, ro, noatime, ...
+    /// Mount options as mount(8) gives them: memory=, policy=, tier=, metrics=, config=, ro, noatime, ...
     #[arg(short = 'o', value_name = "OPTIONS", hide = true)]
     pub options: Option<String>,
     /// As mount(8) has it: pass over options that are not known
@@ -176,6 +185,9 @@ pub struct Stat {
     /// Also tell what hit ratio other sizes of memory would have, estimated from a sample of the accesses so far
     #[arg(long)]
     pub mrc: bool,
+    /// Print metrics in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub prometheus: bool,
 }
 
 /// `terrace top`.
@@ -187,7 +199,28 @@ pub struct Top {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
+    /// Serve a live page for a browser at http://ADDRESS/ instead; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// The page may be read from other machines
+    #[arg(long, requires = "http")]
+    pub http_public: bool,
 }
+
+/// `terrace doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_HELP)]
+pub struct Doctor {
+    /// A directory that is to be served
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DOCTOR_HELP: &str = "\
+Changes nothing. Exit codes: 0 terrace can serve here (with less speed where something is missing), 1 it cannot.";
 
 /// `terrace lru`.
 #[derive(Debug, Args)]

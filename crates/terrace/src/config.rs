@@ -12,11 +12,13 @@ mod load;
 mod locate;
 mod measured;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::http;
 use crate::size::{GIB, KIB, Size, Span};
 
 pub use device::Device;
@@ -46,6 +48,8 @@ pub struct Config {
     pub tier: Tier,
     /// Limits on tables.
     pub limits: Limits,
+    /// Metrics over HTTP.
+    pub metrics: Metrics,
     /// The log.
     pub log: Log,
 }
@@ -172,6 +176,23 @@ pub struct Limits {
     pub handles_max: u32,
 }
 
+/// `[metrics]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// Where they are served; empty: nowhere.
+    pub address: String,
+    /// Whether other machines may read them.
+    pub public: bool,
+}
+
+impl Metrics {
+    /// The address in the form of the system; the configuration was checked.
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        http::parse(&self.address, self.public).ok().filter(|_| !self.address.is_empty())
+    }
+}
+
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -209,6 +230,7 @@ impl Default for Config {
             fuse: Fuse::default(),
             tier: Tier::default(),
             limits: Limits::default(),
+            metrics: Metrics::default(),
             log: Log::default(),
         }
     }

@@ -6,6 +6,7 @@
 //! | `fuse-N` | answer the kernel |
 //! | `reclaim`, `writeback`, `sample`, `preload`, `drain` | the engine's |
 //! | `control` | commands |
+//! | `metrics` | what Prometheus asks for |
 //! | `signals` | SIGTERM: an orderly stop |
 //! | `ready` | closes what a predecessor left open, then reports to the supervisor |
 //! | `memory` | keeps the cache within its control group |
@@ -13,6 +14,7 @@
 
 mod answers;
 mod memory;
+mod metrics;
 mod mount_path;
 mod orphan_fds;
 mod record;
@@ -174,6 +176,7 @@ fn start_threads(
 ) -> std::io::Result<()> {
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
+    metrics::start(&answers, shared)?;
     thread("control", move || control.serve(&listener, answers))?;
     let (preload, preload_engine) = (shared.preload.try_clone()?, engine.clone());
     thread("preload", move || {

@@ -195,6 +195,7 @@ mod tests {
             memory_bytes: 0,
             policy: String::new(),
             tier: None,
+            metrics: None,
             version: String::new(),
         }
     }

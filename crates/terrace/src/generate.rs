@@ -69,7 +69,7 @@ Configuration; the file named by \-\-config or TERRACE_CONFIG goes before both.
 Sockets and logs of running instances.
 .SH ENVIRONMENT
 .TP
-.B TERRACE_MEMORY, TERRACE_POLICY, TERRACE_TIER, TERRACE_CONFIG
+.B TERRACE_MEMORY, TERRACE_POLICY, TERRACE_TIER, TERRACE_METRICS, TERRACE_CONFIG
 As the flags of these names, which go before them.
 .TP
 .B TERRACE_PRELOAD

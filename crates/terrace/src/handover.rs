@@ -3,6 +3,7 @@
 pub mod channel;
 mod shortage;
 
+use std::net::TcpListener;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
@@ -43,6 +44,8 @@ pub struct Shared {
     pub control: UnixListener,
     /// Where clients of the preload path come in.
     pub preload: OwnedFd,
+    /// Where metrics are asked for.
+    pub metrics: Option<TcpListener>,
     /// To the supervisor: `ready`, or `failed LINE`.
     pub news: Channel,
     /// From the supervisor: a byte when terraced may begin to open and close descriptors.

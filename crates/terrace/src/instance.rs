@@ -316,6 +316,7 @@ pub(crate) mod tests {
             memory_bytes: 1 << 30,
             policy: "strata".to_owned(),
             tier: None,
+            metrics: None,
             version: "0".to_owned(),
         }
     }

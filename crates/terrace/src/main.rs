@@ -8,11 +8,13 @@
 //! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
 //! | [`stage`] | files brought into the cache, and home, before and after programs |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
+//! | [`doctor`] | what the machine gives |
 //! | [`generate`] | man page, completions |
 //!
 //! | parts | |
 //! |---|---|
 //! | [`cli`], [`config`], [`renamed`], [`size`], [`error`] | command line, configuration, messages |
+//! | [`http`], [`metrics`] | a small HTTP server, and what Prometheus reads from it |
 //! | [`mountpoint`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`supervisor`], [`data_loss`] | the process that outlives crashes, and reports of lost data |
 //! | [`daemon`], [`engine`], [`control`], [`instance`] | terraced, its cache, its commands, its directory |
@@ -27,13 +29,16 @@ mod config;
 mod control;
 mod daemon;
 mod data_loss;
+mod doctor;
 mod engine;
 mod error;
 mod generate;
 mod handover;
 mod holders;
+mod http;
 mod instance;
 mod lru;
+mod metrics;
 mod mount;
 mod mountpoint;
 mod mounts;
@@ -86,6 +91,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Check(args) => commands::check(&args.mnt),
         Command::Resize(args) => commands::resize(&args.mnt, args.size),
         Command::Stage(args) => stage::stage(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Tier(args) => tier::tier(&args),
         Command::Generate(args) => generate::generate(args.what),
     }

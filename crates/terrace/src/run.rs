@@ -35,6 +35,8 @@ use crate::supervisor::{self, Task};
 use crate::sweep::sweep;
 use crate::sys;
 
+pub use preload::find as find_library;
+
 use command::Outcome;
 use except::Excepted;
 use supervised::Supervisor;

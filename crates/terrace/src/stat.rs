@@ -6,20 +6,26 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use terrace_api::control::{Command, Mrc, Stat};
-use terrace_api::stats::{self, StatReport};
+use terrace_api::stats::StatReport;
 
 use crate::cli;
 use crate::commands;
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::instance::{self, Info, Instance};
+use crate::metrics;
 
 /// Once, or for ever with `--watch`.
 pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
     let every = args.watch.map(interval).transpose()?;
     loop {
-        let text = match &args.mnt {
-            Some(mnt) => one(&commands::find(mnt)?, args)?,
+        let reports = match &args.mnt {
+            Some(mnt) => vec![one(&commands::find(mnt)?, args)?],
             None => all(args)?,
+        };
+        let text = match args.prometheus {
+            true => metrics::page(&reports),
+            false if args.json => reports.iter().map(commands::json).collect(),
+            false => reports.iter().map(table::of).collect(),
         };
         if !commands::print(&text) {
             return Ok(ExitCode::SUCCESS);
@@ -38,9 +44,9 @@ fn interval(seconds: f64) -> Result<Duration> {
     })
 }
 
-fn all(args: &cli::Stat) -> Result<String> {
+fn all(args: &cli::Stat) -> Result<Vec<StatReport>> {
     // One that ends just now is no reason to be silent about the others.
-    let told: Vec<Result<String>> = instance::living().iter().map(|found| one(found, args)).collect();
+    let told: Vec<Result<StatReport>> = instance::living().iter().map(|found| one(found, args)).collect();
     if told.is_empty() {
         let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
         let failure = Failure::new("stat", "terrace serves nothing for this user", cure);
@@ -52,32 +58,21 @@ fn all(args: &cli::Stat) -> Result<String> {
     }
 }
 
-fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<String> {
-    let mut stat = read(instance, info)?;
-    if args.mrc {
-        stat.mrc = Some(ask(instance, info, Mrc {})?.mrc);
-    }
-    match args.json {
-        true => Ok(commands::json(&stat)),
-        false => Ok(table::of(&stat)),
+fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<StatReport> {
+    match args.mrc {
+        true => read_with_mrc(instance, info),
+        false => read(instance, info),
     }
 }
 
 /// The engine's statistics with the instance they belong to.
 pub fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
-    let answer = ask(instance, info, Stat {})?;
-    let instance = stats::Instance {
-        src: info.src.clone(),
-        mnt: info.mnt.clone(),
-        kind: info.kind,
-        pid: info.pid,
-        terraced: info.terraced,
-        restarts: info.restarts,
-        last_death: info.last_death.clone(),
-        version: info.version.clone(),
-        supervisor_lives: answer.supervisor_lives,
-    };
-    Ok(StatReport { cache: *answer.stat, instance, mrc: None })
+    Ok(metrics::report(info, ask(instance, info, Stat {})?))
+}
+
+/// The same, with estimates for other sizes of memory.
+pub fn read_with_mrc(instance: &Instance, info: &Info) -> Result<StatReport> {
+    Ok(StatReport { mrc: Some(ask(instance, info, Mrc {})?.mrc), ..read(instance, info)? })
 }
 
 fn ask<C: Command>(instance: &Instance, info: &Info, command: C) -> Result<C::Reply> {

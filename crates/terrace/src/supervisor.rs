@@ -17,6 +17,7 @@
 
 mod aborter;
 mod crashes;
+mod notify;
 mod setup;
 mod stuck;
 mod watch;

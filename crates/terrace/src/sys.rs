@@ -229,6 +229,54 @@ fn is_open(fd: RawFd) -> bool {
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
 }
 
+/// Whether an ordinary user may have a user namespace with mounts of its own; tried in a child process.
+pub fn can_have_user_namespace() -> bool {
+    let Ok(side) = fork() else { return false };
+    match side {
+        Side::Child => {
+            // SAFETY: a single call between fork and exit.
+            let made = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) };
+            exit_now(i32::from(made != 0))
+        }
+        Side::Parent(pid) => {
+            let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+            matches!(ended, Ok(Some((_, status))) if status.exit_status() == Some(0))
+        }
+    }
+}
+
+/// Puts a piece of shared memory into one huge page, as the engine does with frames, and gives it back.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn try_huge_page() -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+    const HUGE: usize = 2 << 20;
+    const PAGE: usize = 4096;
+    let file = rustix::fs::memfd_create("terrace-doctor", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, HUGE as u64)?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let room =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * HUGE, ProtFlags::empty(), MapFlags::PRIVATE)? };
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: HUGE bytes from an aligned address lie in the room of twice the length, which nobody uses.
+    let advised = unsafe {
+        let place = room.add(room.align_offset(HUGE));
+        mmap(place, HUGE, protection, MapFlags::SHARED | MapFlags::FIXED, &file, 0)
+            .map_err(io::Error::from)
+            .and_then(|_| {
+                let advise = |bytes, advice| match libc::madvise(place, bytes, advice) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                };
+                advise(PAGE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE))
+            })
+    };
+    // SAFETY: the mapping made above, which nobody uses.
+    unsafe { munmap(room, 2 * HUGE)? };
+    advised
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,10 +7,11 @@
 mod feed;
 mod model;
 mod screen;
+mod signals;
+mod web;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -20,17 +21,16 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use crate::cli;
 use crate::error::{Failure, Result};
 use model::{Snapshot, View};
-
-/// How long to wait for keys and answers.
-const TICK: Duration = Duration::from_millis(50);
-/// Questions without an answer, one after the other, after which the mount counts as gone: its daemon may be restarting.
-const SILENCE_MAX: u32 = 2;
+use signals::{SILENCE_MAX, TICK, catch_signals, interrupted};
 
 /// Shows a mount until the user leaves, or the mount goes.
 pub fn top(args: &cli::Top) -> Result<ExitCode> {
     let every = interval(args.interval)?;
     let mnt = feed::choose(args.mnt.as_deref())?;
     catch_signals();
+    if args.http.is_some() {
+        return web::serve(mnt, args, every);
+    }
     let news = feed::follow(mnt, every);
     let mut watch = Watch { view: View::default(), began: Instant::now(), silence: 0 };
     if io::stdout().is_terminal() && io::stdin().is_terminal() {
@@ -46,25 +46,6 @@ fn interval(seconds: f64) -> Result<Duration> {
     sane.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
         Failure::new("--interval", format!("{seconds} is no interval"), "write 0.05 to 3600 seconds")
     })
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn note_signal(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// From here on a signal leaves in order: the terminal is given back.
-fn catch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let handler = note_signal as extern "C" fn(libc::c_int);
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
-}
-
-fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 type News = Receiver<(Instant, Result<Snapshot>)>;

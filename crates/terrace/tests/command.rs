@@ -20,6 +20,8 @@ mod lab;
 mod lifecycle;
 #[path = "command/memory.rs"]
 mod memory;
+#[path = "command/metrics.rs"]
+mod metrics;
 #[path = "command/run.rs"]
 mod run;
 #[path = "command/staging.rs"]

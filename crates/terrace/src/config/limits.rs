@@ -1,8 +1,9 @@
 //! Limits of values: every number has one, and keys that contradict each other are an error.
 
 use super::invalid::InvalidValue;
-use super::{Compressed, Config, device};
+use super::{Compressed, Config, Metrics, device};
 use crate::error::{Failure, Result};
+use crate::http;
 use crate::size::{KIB, MIB, Size};
 
 /// Less memory than this leaves no room for frames beside the tables.
@@ -29,6 +30,7 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     check_compressed(&config.tier.compressed)?;
     device::check(&config.tier.device)?;
+    check_metrics(&config.metrics).map_err(|(why, cure)| wrong("metrics.address", why, cure))?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
 }
@@ -95,6 +97,18 @@ fn check_readahead(size: Size) -> std::result::Result<(), InvalidValue> {
         }
         _ => Ok(()),
     }
+}
+
+/// Why metrics cannot be served there, and the cure.
+pub fn check_metrics(metrics: &Metrics) -> std::result::Result<(), (String, String)> {
+    if metrics.address.is_empty() {
+        return Ok(());
+    }
+    http::parse(&metrics.address, metrics.public).map(drop).map_err(|(why, cure)| {
+        let how = cure
+            .replace("say that it may be public", "allow it with --metrics-public or metrics.public = true");
+        (why, how)
+    })
 }
 
 fn within(key: &'static str, value: u32, min: u32, max: u32) -> std::result::Result<(), InvalidValue> {

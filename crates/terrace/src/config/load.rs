@@ -36,6 +36,13 @@ impl Config {
         if let Some((name, text)) = tier {
             device::set(&mut config.tier, name, &text)?;
         }
+        let metrics =
+            named(&tuning.metrics, "--metrics").or(named(&env("TERRACE_METRICS"), "TERRACE_METRICS"));
+        config.metrics.public |= tuning.metrics_public;
+        if let Some((name, text)) = metrics {
+            config.metrics.address = text;
+            limits::check_metrics(&config.metrics).map_err(|(why, cure)| Failure::new(name, why, cure))?;
+        }
         config.tier.format = tuning.format_tier;
         if config.tier.format && config.tier.device.is_empty() {
             let cure = "name it with --tier PATH[:SIZE], or in [[tier.device]] of the configuration";

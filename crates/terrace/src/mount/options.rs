@@ -17,6 +17,7 @@ pub struct Options {
     pub memory: Option<String>,
     policy: Option<String>,
     tier: Option<String>,
+    metrics: Option<String>,
     config: Option<String>,
 }
 
@@ -26,6 +27,7 @@ impl Options {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
         tuning.policy = tuning.policy.take().or_else(|| self.policy.clone());
         tuning.tier = tuning.tier.take().or_else(|| self.tier.clone().map(Into::into));
+        tuning.metrics = tuning.metrics.take().or_else(|| self.metrics.clone());
         tuning.config = tuning.config.take().or_else(|| self.config.clone().map(Into::into));
     }
 }
@@ -66,6 +68,7 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
         memory: None,
         policy: None,
         tier: None,
+        metrics: None,
         config: None,
     };
     for option in text.split(',').filter(|option| !option.is_empty()) {
@@ -73,6 +76,7 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
             Some(("memory", value)) => options.memory = Some(value.to_owned()),
             Some(("policy", value)) => options.policy = Some(value.to_owned()),
             Some(("tier", value)) => options.tier = Some(value.to_owned()),
+            Some(("metrics", value)) => options.metrics = Some(value.to_owned()),
             Some(("config", value)) => options.config = Some(value.to_owned()),
             Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
             None if option == "remount" => options.remount = true,
@@ -89,7 +93,7 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
 
 fn unknown(option: &str) -> Failure {
     let why = format!("there is no mount option `{option}`");
-    Failure::new("-o", why, "use memory=, policy=, tier=, config= or the usual ones of mount(8)")
+    Failure::new("-o", why, "use memory=, policy=, tier=, metrics=, config= or the usual ones of mount(8)")
 }
 
 #[cfg(test)]
@@ -110,12 +114,14 @@ mod tests {
 
     #[test]
     fn our_own_options_go_under_the_flags() {
-        let options = parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,config=/etc/t.toml", false).unwrap();
+        let options =
+            parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,metrics=9464,config=/etc/t.toml", false).unwrap();
         let mut tuning = Tuning { policy: Some("clock".to_owned()), ..Tuning::default() };
         options.tune(&mut tuning);
         assert_eq!(tuning.memory.as_deref(), Some("64MiB"));
         assert_eq!(tuning.policy.as_deref(), Some("clock"));
         assert_eq!(tuning.tier.as_deref(), Some("/ssd/t:1G".as_ref()));
+        assert_eq!(tuning.metrics.as_deref(), Some("9464"));
         assert_eq!(tuning.config.as_deref(), Some("/etc/t.toml".as_ref()));
     }
 

@@ -45,6 +45,9 @@ fn head(page: &mut String, instance: &Instance, policy: &str) {
     if let Some(how) = &instance.last_death {
         line(page, "last death", format_args!("terraced {how}"));
     }
+    if let Some(address) = &instance.metrics {
+        line(page, "metrics", format_args!("http://{address}/metrics"));
+    }
     if !instance.supervisor_lives {
         let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
         line(page, "supervisor", format_args!("dead; {end}"));
@@ -306,6 +309,7 @@ mod tests {
             terraced: 8,
             restarts: 0,
             last_death: None,
+            metrics: None,
             version: String::new(),
             supervisor_lives: true,
         };

@@ -17,6 +17,7 @@ use crate::engine::Memory;
 use crate::error::{Failure, Result, reason};
 use crate::handover::channel::{self, Channel};
 use crate::handover::{Shared, Shortage};
+use crate::http;
 use crate::instance::{Instance, Kind, Lock};
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
@@ -88,6 +89,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
     let memory = Memory::create(&config, tier.as_ref()).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
+    let metrics = config.metrics.socket_address().map(http::bind).transpose()?;
     let (heard, news) = channel::pair().map_err(short("socket"))?;
     let (go, let_go) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
@@ -111,6 +113,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         mount_dev,
         control,
         preload,
+        metrics,
         news,
         go,
         instance,

@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
+use super::notify;
 use super::setup::Heard as Ends;
 use super::stuck::{self, Rest, Thread};
 use crate::daemon;
@@ -361,7 +362,9 @@ impl Watch {
                 {
                     starter.say("ready");
                 }
-                self.served = true;
+                if !std::mem::replace(&mut self.served, true) {
+                    self.tell_manager(notify::READY);
+                }
                 if self.shared.kind == Kind::Mount {
                     self.starter = None;
                 }
@@ -411,8 +414,17 @@ impl Watch {
         }
     }
 
+    /// A service manager waits for the supervisor in the foreground alone.
+    fn tell_manager(&self, state: &str) {
+        if !self.background {
+            notify::say(state);
+        }
+    }
+
     fn stop(&mut self, child: Pid) {
-        self.stopping = true;
+        if !std::mem::replace(&mut self.stopping, true) {
+            self.tell_manager(notify::STOPPING);
+        }
         sys::send(child, libc::SIGTERM);
     }
 
@@ -431,6 +443,11 @@ impl Watch {
             memory_bytes: config.memory.0,
             policy: config.policy.clone(),
             tier: config.tier.device.first().map(|device| device.path.clone()),
+            metrics: self
+                .shared
+                .metrics
+                .as_ref()
+                .and_then(|listener| Some(listener.local_addr().ok()?.to_string())),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         if let Err(err) = instance.write_info(&info) {

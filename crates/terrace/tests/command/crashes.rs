@@ -217,6 +217,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
         memory_bytes: 0,
         policy: "lru".to_owned(),
         tier: None,
+        metrics: None,
         version: "0".to_owned(),
     };
     fs::create_dir_all(&dir).unwrap();

@@ -1,0 +1,127 @@
+//! The directory that is to be served, and the library that programs load.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use terrace_api::doctor::{Check, State};
+
+use crate::error::reason;
+use crate::mounts::{self, FSTYPE};
+use crate::run;
+use crate::size::human;
+
+/// Entries that are looked at to find a file that can be opened.
+const LOOKED_AT_MAX: usize = 1000;
+
+/// The preload library.
+pub fn library() -> Check {
+    match run::find_library() {
+        Ok(path) => Check::good("preload library", path.display().to_string()),
+        Err(_) => {
+            let cost = "programs under `terrace run` take the mount path: each hit costs a request of FUSE";
+            let cure = "put libterrace_preload.so beside terrace or in ../lib/terrace, or name it in TERRACE_PRELOAD";
+            Check::bad("preload library", State::Limited, "it is not found", cost, cure)
+        }
+    }
+}
+
+/// What can be said of a directory.
+pub fn of(dir: &Path) -> Vec<Check> {
+    let path = match dir.canonicalize() {
+        Ok(path) if path.is_dir() => path,
+        Ok(_) => return vec![unserved("it is no directory", "name a directory")],
+        Err(err) => {
+            return vec![unserved(&reason(err), "name a directory that exists and that this user may read")];
+        }
+    };
+    if let Err(err) = fs::read_dir(&path) {
+        return vec![unserved(&reason(err), "run as a user who may read it")];
+    }
+    vec![directory(&path), direct_reads(&path)]
+}
+
+fn unserved(found: &str, cure: &str) -> Check {
+    Check::bad("directory", State::Missing, found, "there is nothing to serve", cure)
+}
+
+/// Its file system.
+fn directory(path: &Path) -> Check {
+    let table = mounts::own_table().unwrap_or_default();
+    let entry = table.iter().rev().filter(|entry| path.starts_with(&entry.point));
+    let entry = entry.max_by_key(|entry| entry.point.components().count());
+    let fstype = entry.map_or("an unknown file system", |entry| entry.fstype.as_str());
+    let room = rustix::fs::statvfs(path).map_or(0, |stat| stat.f_blocks * stat.f_frsize);
+    let found = format!("{}: {fstype}, {}", path.display(), human(room));
+    match fstype {
+        "tmpfs" | "ramfs" => {
+            let cost = "the files are in memory already: terrace keeps a second copy of them";
+            Check::bad("directory", State::Limited, found, cost, "serve a directory on a disk or a network")
+        }
+        FSTYPE => {
+            let cost = "terrace serves it already: two caches keep the same pages";
+            Check::bad("directory", State::Limited, found, cost, "use that mount, or `terrace umount` it")
+        }
+        _ => Check::good("directory", found),
+    }
+}
+
+/// Whether its files can be read past the kernel's page cache.
+fn direct_reads(path: &Path) -> Check {
+    let Some(file) = some_file(path) else { return Check::good("direct reads", "no file to try them with") };
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOATIME)
+        .open(&file);
+    let opened = match opened {
+        // Only the owner may ask for that.
+        Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+            File::options().read(true).custom_flags(libc::O_DIRECT | libc::O_NONBLOCK).open(&file)
+        }
+        done => done,
+    };
+    match opened {
+        Ok(_) => Check::good("direct reads", "its file system has O_DIRECT"),
+        Err(err) => {
+            let found = format!("{}: O_DIRECT: {}", file.display(), reason(err));
+            let cost = "pages are in the kernel's page cache and in terrace's: less fits in memory";
+            Check::bad("direct reads", State::Limited, found, cost, "ext4, xfs, btrfs and NFS have it")
+        }
+    }
+}
+
+/// A regular file in the directory or just below.
+fn some_file(dir: &Path) -> Option<PathBuf> {
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().take(LOOKED_AT_MAX);
+    let here: Vec<_> = entries(dir).collect();
+    let is = |entry: &fs::DirEntry, file: bool| {
+        entry.file_type().is_ok_and(|kind| if file { kind.is_file() } else { kind.is_dir() })
+    };
+    let below = here.iter().filter(|entry| is(entry, false)).flat_map(|entry| entries(&entry.path()));
+    let found = here.iter().find(|entry| is(entry, true)).map(fs::DirEntry::path);
+    found.or_else(|| below.into_iter().find(|entry| is(entry, true)).map(|entry| entry.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_system_in_memory_is_told() {
+        let checks = of(Path::new("/dev/shm"));
+        assert_eq!(checks[0].state, State::Limited, "{checks:?}");
+        assert!(checks[0].found.contains("tmpfs"), "{checks:?}");
+    }
+
+    #[test]
+    fn file_below_a_subdirectory_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(some_file(dir.path()), None);
+        fs::create_dir(dir.path().join("a")).unwrap();
+        fs::write(dir.path().join("a/b"), "").unwrap();
+        assert_eq!(some_file(dir.path()), Some(dir.path().join("a/b")));
+        assert_eq!(of(dir.path()).len(), 2);
+        assert_eq!(of(&dir.path().join("a/b"))[0].state, State::Missing);
+    }
+}

@@ -1,0 +1,189 @@
+//! A small HTTP server for metrics and the live page: GET and HEAD, one answer a connection, each connection on a thread of its own.
+//!
+//! It listens on the machine's own addresses unless its user says that others may see what is cached here. It keeps limits on the
+//! number of connections, on the length of a request, and on the time that one may take, so that no reader can hold a daemon up.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::error::{Failure, Result, reason};
+
+/// Most connections at one time; more are closed at once.
+const CONNECTIONS_MAX: usize = 16;
+/// Longest head of a request.
+const HEAD_MAX: usize = 8 * 1024;
+/// How long a request, and the reading of its answer, may take.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// The type of metrics in the text format of Prometheus.
+pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Status code and words: `200 OK`.
+    pub status: &'static str,
+    /// Its Content-Type.
+    pub kind: &'static str,
+    /// The content.
+    pub body: String,
+}
+
+impl Page {
+    /// A good answer.
+    pub fn ok(kind: &'static str, body: String) -> Page {
+        Page { status: "200 OK", kind, body }
+    }
+
+    /// One line of why there is none.
+    pub fn error(status: &'static str, why: impl std::fmt::Display) -> Page {
+        Page { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n") }
+    }
+}
+
+/// The address that a user has written: `9464` and `:9464` are ports of the loopback address.
+///
+/// # Errors
+/// Why it cannot be, and the cure: it is none, or others could reach it and `public` does not say that they may.
+pub fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (String, String)> {
+    let text = text.trim();
+    let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text);
+    let address = match port.parse::<u16>() {
+        Ok(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text.parse().ok(),
+    };
+    let address = address.ok_or_else(|| {
+        let cure = "write a port, or IP:PORT, for example 127.0.0.1:9464 or [::1]:9464";
+        (format!("`{text}` is no address"), cure.to_owned())
+    })?;
+    if !address.ip().is_loopback() && !public {
+        let why = format!("{address} can be reached from other machines, which then see what is served here");
+        return Err((why, format!("write 127.0.0.1:{}, or say that it may be public", address.port())));
+    }
+    Ok(address)
+}
+
+/// Listens there.
+pub fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).map_err(|err| {
+        Failure::new(address, reason(err), "choose another port or an address of this machine")
+    })
+}
+
+/// Answers until accepting fails for good. `answer` gets the path of the request.
+pub fn serve(listener: &TcpListener, answer: impl Fn(&str) -> Page + Send + Sync + 'static) {
+    let (answer, open) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) if open.load(Ordering::Relaxed) < CONNECTIONS_MAX => {
+                open.fetch_add(1, Ordering::Relaxed);
+                let (answer, counted) = (answer.clone(), open.clone());
+                let started = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+                    let _ = converse(stream, &*answer);
+                    counted.fetch_sub(1, Ordering::Relaxed);
+                });
+                if started.is_err() {
+                    open.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            Ok(_) => {}
+            Err(err) if matches!(err.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => return,
+            // Descriptors or memory run out for a while; clients leave.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Page) -> io::Result<()> {
+    stream.set_read_timeout(Some(WITHIN))?;
+    stream.set_write_timeout(Some(WITHIN))?;
+    let head = read_head(&mut stream)?;
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default();
+    let page = match (method, path.starts_with('/')) {
+        ("GET" | "HEAD", true) => answer(path),
+        ("GET" | "HEAD", false) => Page::error("400 Bad Request", "this is no request"),
+        _ => Page::error("405 Method Not Allowed", "only GET and HEAD are answered"),
+    };
+    let mut out = format!(
+        "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{SAFE}Connection: close\r\n\r\n",
+        page.status,
+        page.kind,
+        page.body.len()
+    );
+    if method != "HEAD" {
+        out.push_str(&page.body);
+    }
+    stream.write_all(out.as_bytes())
+}
+
+/// A page shows only what comes from here, and no other page may frame it.
+const SAFE: &str = "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                    frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n";
+
+/// All up to the empty line.
+fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let (began, mut head, mut part) = (Instant::now(), Vec::new(), [0; 1024]);
+    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+        let length = stream.read(&mut part)?;
+        if length == 0 || head.len() + length > HEAD_MAX || began.elapsed() > WITHIN {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        head.extend_from_slice(&part[..length]);
+    }
+    String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_the_machines_own_unless_public_is_said() {
+        let own = |text: &str| parse(text, false).map(|address| address.to_string()).ok();
+        assert_eq!(own("9464").as_deref(), Some("127.0.0.1:9464"));
+        assert_eq!(own(":0").as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(own("localhost:80").as_deref(), Some("127.0.0.1:80"));
+        assert_eq!(own("[::1]:9464").as_deref(), Some("[::1]:9464"));
+        for wrong in ["", "x", "65536", "127.0.0.1", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:1"] {
+            assert_eq!(own(wrong), None, "{wrong}");
+        }
+        assert!(parse("0.0.0.0:9464", true).is_ok());
+        let (why, cure) = parse("192.0.2.1:1", false).unwrap_err();
+        assert!(why.contains("other machines") && cure.contains("127.0.0.1:1"), "{why}; {cure}");
+    }
+
+    fn asked(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut told = String::new();
+        let _ = stream.read_to_string(&mut told);
+        told
+    }
+
+    #[test]
+    fn requests_get_one_answer_each() {
+        let listener = bind(parse("0", false).unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, |path| Page::ok("text/plain", format!("path {path}"))));
+        let told = asked(address, "GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(told.starts_with("HTTP/1.1 200 OK\r\n") && told.ends_with("\r\n\r\npath /a"), "{told}");
+        assert!(told.contains("\r\nContent-Length: 7\r\n"), "{told}");
+        let told = asked(address, "HEAD /a HTTP/1.0\r\n\r\n");
+        assert!(told.contains("Content-Length: 7") && told.ends_with("\r\n\r\n"), "{told}");
+        assert!(asked(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(asked(address, "GET x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        assert_eq!(asked(address, &format!("GET /{}", "x".repeat(2 * HEAD_MAX))), "", "closed");
+    }
+
+    #[test]
+    fn address_in_use_is_told_with_its_cure() {
+        let listener = bind(parse("0", false).unwrap()).unwrap();
+        let told = bind(listener.local_addr().unwrap()).unwrap_err().to_string();
+        assert!(told.contains("in use") && told.contains("another port"), "{told}");
+    }
+}

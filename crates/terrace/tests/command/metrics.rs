@@ -1,0 +1,166 @@
+//! Metrics and the live page over HTTP, `stat --prometheus`, and `doctor`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use terrace_api::doctor::{DoctorReport, State};
+use terrace_api::stats::StatReport;
+use terrace_testkit::exposition::{self, Families};
+
+use crate::stage::{Stage, crash, possible, terrace, text, told, wait_until};
+
+/// Longer than any answer takes, also of a daemon that is started again.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Head and body of the answer.
+#[track_caller]
+fn get(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
+    (head.to_owned(), body.to_owned())
+}
+
+#[track_caller]
+fn scraped(address: &str) -> Families {
+    let (head, body) = get(address, "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    promtool_agrees(&body);
+    exposition::parse(&body).unwrap_or_else(|why| panic!("{why}\n{body}"))
+}
+
+/// Prometheus' own check, where it is installed.
+#[track_caller]
+fn promtool_agrees(page: &str) {
+    let mut check = Command::new("promtool");
+    check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut check) = check.spawn() else { return };
+    check.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn metrics_are_scraped_also_after_a_crash_of_the_daemon() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("a"), vec![1; 1 << 20]).unwrap();
+    stage.mount(&["--metrics", "0"]).fine();
+    let stat = stage.stat();
+    let address = stat.instance.metrics.expect("it is told where they are");
+    assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"), "{address}");
+    assert!(stage.ask("stat", &[]).fine().out.contains(&format!("http://{address}/metrics")));
+    fs::read(stage.mnt.join("a")).unwrap();
+    let before = scraped(&address);
+    let sum = |families: &Families, name: &str| families[name].samples.iter().map(|s| s.value).sum::<f64>();
+    assert!(sum(&before, "terrace_page_misses_total") + sum(&before, "terrace_page_hits_total") >= 256.0);
+    assert_eq!(before["terrace_info"].samples[0].labels["mount"], text(&stage.mnt));
+    assert_eq!(sum(&before, "terrace_daemon_restarts_total"), 0.0);
+    assert!(get(&address, "/").0.starts_with("HTTP/1.1 404 "));
+    crash(stage.processes().1, rustix::process::Signal::KILL);
+    wait_until("it is told that it was restarted", || {
+        let (head, body) = get(&address, "/metrics");
+        let restarts = |families: Families| sum(&families, "terrace_daemon_restarts_total");
+        head.starts_with("HTTP/1.1 200 ") && exposition::parse(&body).is_ok_and(|page| restarts(page) == 1.0)
+    });
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+    assert!(TcpStream::connect(&address).is_err(), "nobody listens after the end");
+}
+
+#[test]
+fn metrics_of_all_mounts_are_printed_and_addresses_checked() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let refused = |address: &str, parts: &[&str]| {
+        stage.mount(&["--metrics", address]).refused(parts);
+        assert!(!stage.is_mounted());
+    };
+    refused("0.0.0.0:9464", &["--metrics", "other machines", "--metrics-public"]);
+    refused("nowhere", &["--metrics", "`nowhere`", "127.0.0.1:9464"]);
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    refused(&other.local_addr().unwrap().to_string(), &["in use", "another port"]);
+    stage.mount(&[]).fine();
+    let page = stage.ask("stat", &["--prometheus"]).fine().out;
+    promtool_agrees(&page);
+    let families = exposition::parse(&page).unwrap();
+    assert_eq!(families["terrace_memory_limit_bytes"].samples[0].value, f64::from(32 << 20));
+    assert!(!families.contains_key("terrace_estimated_hit_ratio"));
+    fs::write(stage.mnt.join("a"), vec![1; 1 << 20]).unwrap();
+    let all = told(terrace(["stat", "--prometheus", "--mrc"])).fine().out;
+    exposition::parse(&all).unwrap_or_else(|why| panic!("{why}\n{all}"));
+    assert!(all.contains(&format!("mount=\"{}\"", text(&stage.mnt))), "{all}");
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn live_page_is_served_until_the_mount_goes() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let mut command = terrace(["top", "--http", "0", "--interval", "0.5"]);
+    let mut top = command.arg(&stage.mnt).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address =
+        line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect(&line).to_owned();
+    let (head, page) = get(&address, "/");
+    assert!(head.contains("Content-Type: text/html"), "{head}");
+    assert!(head.contains("Content-Security-Policy: default-src 'none'"), "{head}");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("INTERVAL_MS = 500,"), "{page}");
+    let stat: StatReport = serde_json::from_str(&get(&address, "/stat.json").1).unwrap();
+    assert_eq!((stat.instance.mnt, stat.mrc), (stage.mnt.clone(), None));
+    let stat: StatReport = serde_json::from_str(&get(&address, "/mrc.json").1).unwrap();
+    assert!(stat.mrc.is_some());
+    assert!(scraped(&address).contains_key("terrace_info"));
+    assert!(get(&address, "/etc/passwd").0.starts_with("HTTP/1.1 404 "));
+    stage.ask("umount", &[]).fine();
+    let mut ended = None;
+    wait_until("it ends with the mount", || {
+        ended = top.try_wait().unwrap();
+        ended.is_some()
+    });
+    let mut said = String::new();
+    top.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(ended.unwrap().code(), Some(2), "{said}");
+    assert!(said.contains("serves nothing here"), "{said}");
+    stage.nothing_is_left();
+}
+
+#[test]
+fn doctor_tells_whether_terrace_can_serve() {
+    let stage = Stage::new();
+    let report = |dir: &str| {
+        let told = told(terrace(["doctor", "--json", dir]));
+        let report: DoctorReport = serde_json::from_str(&told.out).unwrap();
+        assert_eq!(told.code, Some(i32::from(!report.can_serve)), "{}", told.err);
+        report
+    };
+    let found = report(text(&stage.src));
+    if possible() {
+        assert!(found.can_serve, "{found:?}");
+    }
+    let absent = report("/nonexistent");
+    assert!(!absent.can_serve);
+    let check = absent.checks.iter().find(|check| check.name == "directory").unwrap();
+    assert_eq!(check.state, State::Missing);
+    let page = told(terrace(["doctor"]));
+    for name in ["kernel", "FUSE", "io_uring", "huge pages", "control groups", "open files", "/dev/shm"] {
+        assert!(page.out.lines().any(|line| line.contains(name)), "{name}: {}", page.out);
+    }
+}
