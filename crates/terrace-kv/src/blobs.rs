@@ -1,0 +1,89 @@
+//! What the server needs of a store: blobs with a word of metadata, in numbered databases.
+//!
+//! The store is one implementation ([`crate::store`]), a map in memory another, for tests ([`crate::testing`]). The server keeps a key's type
+//! and its time of expiry in the word, and knows nothing of extents, logs or pages.
+
+use std::fmt;
+
+/// Number of a database (SELECT).
+pub type Db = u8;
+
+/// Databases of a server.
+pub const DATABASES: u8 = 16;
+
+/// Why the store did not do it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BlobError {
+    /// There is no room; what was there before is unchanged.
+    Full,
+    /// Anything else, in one line.
+    Failed(String),
+}
+
+impl fmt::Display for BlobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BlobError::Full => f.write_str("the store is full"),
+            BlobError::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for BlobError {}
+
+/// Result of the store.
+pub type Result<T> = std::result::Result<T, BlobError>;
+
+/// What is known of a blob without its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The user's word.
+    pub word: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Some keys of a database, and where the next ones begin.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Keys, in the store's order.
+    pub keys: Vec<Box<[u8]>>,
+    /// What to begin the next page with; 0: there are no more.
+    pub next: u64,
+}
+
+/// A store of blobs. Each call is atomic: a read beside a write of the same key has the old content or the new one.
+pub trait Blobs: Send + Sync + fmt::Debug + 'static {
+    /// Replaces `out` by the content and returns the word; none: there is no such key.
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>>;
+    /// Replaces `out` by at most `len` bytes from `offset` on; whether there is such a key.
+    fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool>;
+    /// Word and size.
+    fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
+    /// Replaces the whole blob, or makes it.
+    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()>;
+    /// Writes into a blob that is there; behind its end it grows, with zeros between.
+    fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
+    /// Adds to the end of a blob that is there.
+    fn append(&self, db: Db, key: &[u8], content: &[u8]) -> Result<()>;
+    /// Changes the word of a blob that is there.
+    fn set_word(&self, db: Db, key: &[u8], word: u64) -> Result<()>;
+    /// Gives the blob another name, in place of one that is there; whether there was such a blob.
+    fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool>;
+    /// Removes the blob; whether there was one.
+    fn remove(&self, db: Db, key: &[u8]) -> Result<bool>;
+    /// Keys of a database.
+    fn len(&self, db: Db) -> u64;
+    /// Whether a database has no keys.
+    fn is_empty(&self, db: Db) -> bool {
+        self.len(db) == 0
+    }
+    /// Removes all keys of a database.
+    fn clear(&self, db: Db) -> Result<()>;
+    /// About `count` keys from `from` on (0: the first). A key that is there from the first page to the last is in one of them.
+    fn scan(&self, db: Db, from: u64, count: usize) -> Page;
+    /// Makes all that was done before durable.
+    fn sync(&self) -> Result<()>;
+    /// Memory in use and its limit, bytes.
+    fn memory(&self) -> (u64, u64);
+}

@@ -1,0 +1,122 @@
+//! CLUSTER: the map, as clients ask for it.
+
+use super::args::{int, is};
+use super::{Context, unknown_subcommand};
+use crate::cluster::slot::{SLOTS, slot_of};
+use crate::cluster::{Cluster, Node};
+use crate::error::{Outcome, Refusal};
+use crate::wire::Reply;
+
+/// READONLY, READWRITE, ASKING: there are no replicas, and slots do not move.
+pub fn ok(context: &mut Context<'_>) -> Outcome {
+    map_of(context)?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn map_of<'a>(context: &Context<'a>) -> Outcome<&'a Cluster> {
+    let cluster = context.server.config.cluster.as_ref();
+    cluster.ok_or_else(|| Refusal::err("This instance has cluster support disabled"))
+}
+
+/// CLUSTER subcommand
+pub fn cluster(context: &mut Context<'_>) -> Outcome {
+    let (cluster, what, args) = (map_of(context)?, context.args.at(1), context.args);
+    let reply = &mut context.reply;
+    match (args.len(), args.get(2)) {
+        (2, _) if is(what, "SLOTS") => slots(cluster, reply),
+        (2, _) if is(what, "SHARDS") => shards(cluster, reply),
+        (2, _) if is(what, "NODES") => reply.verbatim(&cluster.describe()),
+        (2, _) if is(what, "INFO") => reply.verbatim(&info(cluster)),
+        (2, _) if is(what, "MYID") => reply.text(&cluster.own().id),
+        (2, _) if is(what, "LINKS") => reply.array(0),
+        (3, Some(key)) if is(what, "KEYSLOT") => reply.int(slot_of(key)),
+        (3, Some(slot)) if is(what, "COUNTKEYSINSLOT") => {
+            let keys = keys_in_slot(context, slot, usize::MAX)?;
+            context.reply.int(keys.len());
+        }
+        (4, Some(slot)) if is(what, "GETKEYSINSLOT") => {
+            let count = usize::try_from(int(args.at(3))?).map_err(|_| Refusal::OutOfRange)?;
+            let keys = keys_in_slot(context, slot, count)?;
+            context.reply.texts(keys);
+        }
+        _ => return Err(unknown_subcommand(context)),
+    }
+    Ok(())
+}
+
+fn info(cluster: &Cluster) -> String {
+    let nodes = cluster.nodes().len();
+    format!(
+        "cluster_enabled:1\r\ncluster_state:ok\r\ncluster_slots_assigned:{SLOTS}\r\ncluster_slots_ok:{SLOTS}\r\n\
+         cluster_slots_pfail:0\r\ncluster_slots_fail:0\r\ncluster_known_nodes:{nodes}\r\ncluster_size:{nodes}\r\n\
+         cluster_current_epoch:1\r\ncluster_my_epoch:1\r\n"
+    )
+}
+
+/// Keys that the walk takes at a time.
+const STEP: usize = 1000;
+
+/// Keys of a slot: a walk through all.
+fn keys_in_slot(context: &Context<'_>, slot: &[u8], max: usize) -> Outcome<Vec<Box<[u8]>>> {
+    let slot = u16::try_from(int(slot)?).ok().filter(|slot| *slot < SLOTS);
+    let slot = slot.ok_or_else(|| Refusal::err("Invalid slot"))?;
+    let (mut found, mut from) = (Vec::new(), 0);
+    loop {
+        let page = context.keyspace().scan(0, from, STEP);
+        found.extend(page.keys.into_iter().filter(|key| slot_of(key) == slot));
+        from = page.next;
+        if from == 0 || found.len() >= max {
+            found.truncate(max);
+            return Ok(found);
+        }
+    }
+}
+
+fn slots(cluster: &Cluster, reply: &mut Reply<'_>) {
+    let ranges: Vec<_> =
+        cluster.nodes().iter().flat_map(|node| node.slots.iter().map(move |slots| (node, slots))).collect();
+    reply.array(ranges.len());
+    for (node, slots) in ranges {
+        reply.array(3);
+        reply.int(slots.start());
+        reply.int(slots.end());
+        reply.array(4);
+        reply.text(&node.host);
+        reply.int(node.port);
+        reply.text(&node.id);
+        reply.array(0);
+    }
+}
+
+fn shards(cluster: &Cluster, reply: &mut Reply<'_>) {
+    reply.array(cluster.nodes().len());
+    for node in cluster.nodes() {
+        reply.map(2);
+        reply.text("slots");
+        reply.array(2 * node.slots.len());
+        for slots in &node.slots {
+            reply.int(slots.start());
+            reply.int(slots.end());
+        }
+        reply.text("nodes");
+        reply.array(1);
+        shard_node(node, reply);
+    }
+}
+
+fn shard_node(node: &Node, reply: &mut Reply<'_>) {
+    reply.map(7);
+    reply.text("id");
+    reply.text(&node.id);
+    reply.text("port");
+    reply.int(node.port);
+    for (key, value) in [("ip", &*node.host), ("endpoint", &*node.host), ("role", "master")] {
+        reply.text(key);
+        reply.text(value);
+    }
+    reply.text("replication-offset");
+    reply.int(0);
+    reply.text("health");
+    reply.text("online");
+}

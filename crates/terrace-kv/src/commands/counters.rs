@@ -1,0 +1,119 @@
+//! Strings that are numbers, and their bits.
+
+use super::Context;
+use super::args::{float, int};
+use super::strings::check_size;
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::word::{Kind, Word};
+use crate::wire::number::{float_text, parse_float, parse_int, write_int};
+
+fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.read_string(db, key, context.scratch)?;
+    let old = match found {
+        Some(_) => parse_int(context.scratch).ok_or(Refusal::NotInteger)?,
+        None => 0,
+    };
+    let overflow = || Refusal::err("increment or decrement would overflow");
+    let new = old.checked_add(amount).ok_or_else(overflow)?;
+    context.scratch.clear();
+    write_int(context.scratch, new);
+    held.write(db, key, found.unwrap_or(Word::new(Kind::String)), context.scratch)?;
+    context.reply.int(new);
+    Ok(())
+}
+
+/// INCR key
+pub fn incr(context: &mut Context<'_>) -> Outcome {
+    add(context, 1)
+}
+/// DECR key
+pub fn decr(context: &mut Context<'_>) -> Outcome {
+    add(context, -1)
+}
+/// INCRBY key amount
+pub fn incrby(context: &mut Context<'_>) -> Outcome {
+    let amount = int(context.args.at(2))?;
+    add(context, amount)
+}
+/// DECRBY key amount
+pub fn decrby(context: &mut Context<'_>) -> Outcome {
+    let amount = int(context.args.at(2))?.checked_neg();
+    add(context, amount.ok_or_else(|| Refusal::err("decrement would overflow"))?)
+}
+
+/// A sum that is a number.
+///
+/// # Errors
+/// It is none, or infinite.
+pub fn sum(old: f64, amount: f64) -> Outcome<f64> {
+    let new = old + amount;
+    new.is_finite().then_some(new).ok_or_else(|| Refusal::err("increment would produce NaN or Infinity"))
+}
+
+/// INCRBYFLOAT key amount
+pub fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.read_string(db, key, context.scratch)?;
+    let old = match found {
+        Some(_) => parse_float(context.scratch).ok_or(Refusal::NotFloat)?,
+        None => 0.0,
+    };
+    let new = float_text(sum(old, float(context.args.at(2))?)?);
+    held.write(db, key, found.unwrap_or(Word::new(Kind::String)), new.as_bytes())?;
+    context.reply.text(new);
+    Ok(())
+}
+
+/// Highest bit, as in Redis.
+const BIT_MAX: i64 = (512 << 20) * 8 - 1;
+
+fn bit_offset(context: &Context<'_>) -> Outcome<(u64, u8)> {
+    let bit = int(context.args.at(2)).ok().filter(|bit| (0..=BIT_MAX).contains(bit));
+    let bit = bit.ok_or_else(|| Refusal::err("bit offset is not an integer or out of range"))?;
+    Ok((bit as u64 / 8, 0x80 >> (bit % 8)))
+}
+
+/// GETBIT key offset
+pub fn getbit(context: &mut Context<'_>) -> Outcome {
+    let (db, key, (byte, mask)) = (context.db(), context.key(), bit_offset(context)?);
+    let mut held = context.keyspace().hold(db, [key]);
+    context.scratch.clear();
+    if held.stat_of(db, key, Kind::String)?.is_some() {
+        context.keyspace().blobs().get_at(db, key, byte, 1, context.scratch)?;
+    }
+    context.reply.int(u8::from(context.scratch.first().is_some_and(|byte| byte & mask != 0)));
+    Ok(())
+}
+
+/// SETBIT key offset 0 | 1
+pub fn setbit(context: &mut Context<'_>) -> Outcome {
+    let (db, key, (byte, mask)) = (context.db(), context.key(), bit_offset(context)?);
+    let set = match context.args.at(3) {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Refusal::err("bit is not an integer or out of range")),
+    };
+    let mut held = context.keyspace().hold(db, [key]);
+    context.scratch.clear();
+    let found = held.stat_of(db, key, Kind::String)?;
+    if found.is_some() {
+        context.keyspace().blobs().get_at(db, key, byte, 1, context.scratch)?;
+    }
+    let old = context.scratch.first().copied().unwrap_or(0);
+    let new = if set { old | mask } else { old & !mask };
+    check_size(context, byte + 1)?;
+    match found {
+        Some(_) if context.scratch.first() == Some(&new) => {}
+        Some(_) => held.write_at(db, key, byte, &[new])?,
+        None => {
+            let mut whole = vec![0; byte as usize];
+            whole.push(new);
+            held.write(db, key, Word::new(Kind::String), &whole)?;
+        }
+    }
+    context.reply.int(u8::from(old & mask != 0));
+    Ok(())
+}

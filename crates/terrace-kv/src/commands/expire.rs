@@ -1,0 +1,186 @@
+//! When keys expire: EXPIRE and its like, and the options EX, PX, EXAT, PXAT of others.
+
+use super::Context;
+use super::args::{int, is};
+use crate::blobs::Db;
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::Held;
+use crate::keyspace::word::Word;
+
+/// How a time is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// In seconds, not milliseconds.
+    pub seconds: bool,
+    /// From now on, not since 1970.
+    pub relative: bool,
+}
+
+/// `EX`.
+pub const EX: Unit = Unit { seconds: true, relative: true };
+/// `PX`.
+pub const PX: Unit = Unit { seconds: false, relative: true };
+/// `EXAT`.
+pub const EXAT: Unit = Unit { seconds: true, relative: false };
+/// `PXAT`.
+pub const PXAT: Unit = Unit { seconds: false, relative: false };
+
+impl Unit {
+    /// The unit of an option.
+    pub fn of_option(word: &[u8]) -> Option<Unit> {
+        [("EX", EX), ("PX", PX), ("EXAT", EXAT), ("PXAT", PXAT)]
+            .into_iter()
+            .find(|(name, _)| is(word, name))
+            .map(|(_, unit)| unit)
+    }
+
+    /// The time in milliseconds since 1970, which may lie before it.
+    ///
+    /// # Errors
+    /// It is out of the range of 64 bits.
+    pub fn at(self, value: i64, now: u64, command: &'static str) -> Outcome<i64> {
+        let milliseconds = if self.seconds { value.checked_mul(1000) } else { Some(value) };
+        let from = if self.relative { now as i64 } else { 0 };
+        milliseconds.and_then(|value| value.checked_add(from)).ok_or(Refusal::ExpireTime(command))
+    }
+
+    /// Likewise of a new key, which must live in the future of 1970 and of now.
+    ///
+    /// # Errors
+    /// It is no integer, not above 0, or out of range.
+    pub fn of_new(self, arg: &[u8], now: u64, command: &'static str) -> Outcome<i64> {
+        match int(arg)? {
+            value if value > 0 => self.at(value, now, command),
+            _ => Err(Refusal::ExpireTime(command)),
+        }
+    }
+}
+
+/// Lets a key that is there expire at a time; one in the past removes it.
+///
+/// # Errors
+/// The store's.
+pub fn expire_at(held: &mut Held<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
+    match u64::try_from(at) {
+        Ok(at) if at > held.now() => held.set_expiry(db, key, word, Some(at)),
+        _ => held.remove(db, key).map(drop),
+    }
+}
+
+/// The conditions NX, XX, GT, LT.
+#[derive(Debug, Default)]
+struct Condition {
+    absent: bool,
+    present: bool,
+    greater: bool,
+    less: bool,
+}
+
+impl Condition {
+    fn parse(context: &Context<'_>) -> Outcome<Condition> {
+        let mut condition = Condition::default();
+        for word in context.args.from(3) {
+            match () {
+                () if is(word, "NX") => condition.absent = true,
+                () if is(word, "XX") => condition.present = true,
+                () if is(word, "GT") => condition.greater = true,
+                () if is(word, "LT") => condition.less = true,
+                () => {
+                    let word = String::from_utf8_lossy(word);
+                    return Err(Refusal::err(format_args!("Unsupported option {word}")));
+                }
+            }
+        }
+        if condition.absent && (condition.present || condition.greater || condition.less) {
+            return Err(Refusal::err("NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        if condition.greater && condition.less {
+            return Err(Refusal::err("GT and LT options at the same time are not compatible"));
+        }
+        Ok(condition)
+    }
+
+    /// A key that does not expire counts as one that lives for ever.
+    fn holds(&self, old: Option<u64>, new: i64) -> bool {
+        let old = old.map_or(i64::MAX, |old| old as i64);
+        let is_volatile = old != i64::MAX;
+        (!self.absent || !is_volatile)
+            && (!self.present || is_volatile)
+            && (!self.greater || (is_volatile && new > old))
+            && (!self.less || new < old)
+    }
+}
+
+fn set(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let value = int(context.args.at(2))?;
+    let condition = Condition::parse(context)?;
+    let mut held = context.keyspace().hold(db, [key]);
+    let at = unit.at(value, held.now(), command)?;
+    let done = match held.stat(db, key) {
+        Some((word, _)) if condition.holds(word.expires, at) => {
+            expire_at(&mut held, db, key, word, at)?;
+            true
+        }
+        _ => false,
+    };
+    context.reply.int(u8::from(done));
+    Ok(())
+}
+
+/// EXPIRE key seconds [NX | XX | GT | LT]
+pub fn expire(context: &mut Context<'_>) -> Outcome {
+    set(context, EX, "expire")
+}
+/// PEXPIRE key milliseconds [NX | XX | GT | LT]
+pub fn pexpire(context: &mut Context<'_>) -> Outcome {
+    set(context, PX, "pexpire")
+}
+/// EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]
+pub fn expireat(context: &mut Context<'_>) -> Outcome {
+    set(context, EXAT, "expireat")
+}
+/// PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]
+pub fn pexpireat(context: &mut Context<'_>) -> Outcome {
+    set(context, PXAT, "pexpireat")
+}
+
+/// PERSIST key
+pub fn persist(context: &mut Context<'_>) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.stat(db, key).filter(|(word, _)| word.expires.is_some());
+    if let Some((word, _)) = found {
+        held.set_expiry(db, key, word, None)?;
+    }
+    context.reply.int(u8::from(found.is_some()));
+    Ok(())
+}
+
+/// Answers with something of the time of expiry: -2 without the key, -1 if it does not expire.
+fn tell(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
+    let keyspace = context.keyspace();
+    match keyspace.stat(context.db(), context.key()).map(|(word, _)| word.expires) {
+        None => context.reply.int(-2),
+        Some(None) => context.reply.int(-1),
+        Some(Some(expires)) => context.reply.int(of(expires, keyspace.now())),
+    }
+    Ok(())
+}
+
+/// TTL key
+pub fn ttl(context: &mut Context<'_>) -> Outcome {
+    tell(context, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
+}
+/// PTTL key
+pub fn pttl(context: &mut Context<'_>) -> Outcome {
+    tell(context, |expires, now| expires.saturating_sub(now))
+}
+/// EXPIRETIME key
+pub fn expiretime(context: &mut Context<'_>) -> Outcome {
+    tell(context, |expires, _| (expires + 500) / 1000)
+}
+/// PEXPIRETIME key
+pub fn pexpiretime(context: &mut Context<'_>) -> Outcome {
+    tell(context, |expires, _| expires)
+}

@@ -1,0 +1,289 @@
+//! Hashes.
+//!
+//! Reads of a compact hash walk its records as they come from the store; a large one, and every write, opens it.
+
+use super::Context;
+use super::args::{float, int, is};
+use super::counters::sum;
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::collection::{Collection, Open};
+use crate::keyspace::hash::Hash;
+use crate::keyspace::word::Kind;
+use crate::keyspace::{FieldRecord, Held, fields};
+use crate::wire::number::{float_text, parse_float, parse_int};
+use crate::wire::Reply;
+
+/// What is asked of a hash, walked or open.
+trait Fields {
+    fn count(&self) -> usize;
+    fn get(&self, field: &[u8]) -> Option<&[u8]>;
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
+}
+
+/// A compact hash as it is stored; none is empty.
+struct Walked<'a>(&'a [u8]);
+
+impl<'a> Walked<'a> {
+    fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        fields(self.0).map_while(|record| match record {
+            Ok(FieldRecord::Set(field, value)) => Some((field, value)),
+            _ => None,
+        })
+    }
+}
+
+impl Fields for Walked<'_> {
+    fn count(&self) -> usize {
+        self.iter().count()
+    }
+    fn get(&self, wanted: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|(field, _)| *field == wanted).map(|(_, value)| value)
+    }
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.iter().for_each(|(field, value)| visit(field, value));
+    }
+}
+
+impl Fields for Hash {
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn get(&self, field: &[u8]) -> Option<&[u8]> {
+        Hash::get(self, field)
+    }
+    fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.iter().for_each(|(field, value)| visit(field, value));
+    }
+}
+
+/// Answers from a hash; one that is not there has no fields.
+fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'_>)) -> Outcome {
+    let (keyspace, db, key) = (context.keyspace(), context.db(), context.key());
+    match keyspace.read_compact(db, key, Kind::Hash, context.scratch)? {
+        Some(Some(())) => answer(&Walked(context.scratch), &mut context.reply),
+        Some(None) => answer(&Walked(&[]), &mut context.reply),
+        None => {
+            let mut held = keyspace.hold(db, [key]);
+            let open = held.open_or_new::<Hash>(db, key)?;
+            answer(&open.content, &mut context.reply);
+            held.close(db, key, open)?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes a hash.
+fn change<T>(
+    context: &mut Context<'_>,
+    change: impl FnOnce(&mut Open<Hash>, &Context<'_>) -> Outcome<T>,
+) -> Outcome<T> {
+    let (db, key) = (context.db(), context.key());
+    let mut held: Held<'_> = context.keyspace().hold(db, [key]);
+    let mut open = held.open_or_new::<Hash>(db, key)?;
+    let changed = change(&mut open, context)?;
+    held.close(db, key, open)?;
+    Ok(changed)
+}
+
+fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
+    if context.args.len() % 2 == 1 {
+        let name = String::from_utf8_lossy(context.args.at(0)).to_ascii_lowercase();
+        return Err(Refusal::Arity(name));
+    }
+    change(context, |hash, context| {
+        let pairs = context.args.from(2).step_by(2).zip(context.args.from(3).step_by(2));
+        Ok(pairs.filter(|(field, value)| hash.content.set(field, value, &mut hash.log)).count())
+    })
+}
+
+/// HSET key field value [field value]...
+pub fn hset(context: &mut Context<'_>) -> Outcome {
+    let new = set_all(context)?;
+    context.reply.int(new);
+    Ok(())
+}
+
+/// HMSET key field value [field value]...
+pub fn hmset(context: &mut Context<'_>) -> Outcome {
+    set_all(context)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HSETNX key field value
+pub fn hsetnx(context: &mut Context<'_>) -> Outcome {
+    let new = change(context, |hash, context| {
+        let (field, value) = (context.args.at(2), context.args.at(3));
+        Ok(hash.content.get(field).is_none() && hash.content.set(field, value, &mut hash.log))
+    })?;
+    context.reply.int(u8::from(new));
+    Ok(())
+}
+
+/// HDEL key field...
+pub fn hdel(context: &mut Context<'_>) -> Outcome {
+    let gone = change(context, |hash, context| {
+        let fields = context.args.from(2);
+        Ok(fields.filter(|field| hash.content.delete(field, &mut hash.log)).count())
+    })?;
+    context.reply.int(gone);
+    Ok(())
+}
+
+/// HGET key field
+pub fn hget(context: &mut Context<'_>) -> Outcome {
+    let field = context.args.at(2);
+    read(context, |hash, reply| reply.optional(hash.get(field)))
+}
+
+/// HMGET key field...
+pub fn hmget(context: &mut Context<'_>) -> Outcome {
+    let fields = context.args.from(2);
+    read(context, |hash, reply| {
+        reply.array(fields.len());
+        fields.for_each(|field| reply.optional(hash.get(field)));
+    })
+}
+
+/// HEXISTS key field
+pub fn hexists(context: &mut Context<'_>) -> Outcome {
+    let field = context.args.at(2);
+    read(context, |hash, reply| reply.int(u8::from(hash.get(field).is_some())))
+}
+
+/// HSTRLEN key field
+pub fn hstrlen(context: &mut Context<'_>) -> Outcome {
+    let field = context.args.at(2);
+    read(context, |hash, reply| reply.int(hash.get(field).map_or(0, <[u8]>::len)))
+}
+
+/// HLEN key
+pub fn hlen(context: &mut Context<'_>) -> Outcome {
+    read(context, |hash, reply| reply.int(hash.count()))
+}
+
+/// HGETALL key
+pub fn hgetall(context: &mut Context<'_>) -> Outcome {
+    read(context, |hash, reply| {
+        reply.map(hash.count());
+        hash.each(&mut |field, value| {
+            reply.bulk(field);
+            reply.bulk(value);
+        });
+    })
+}
+
+/// HKEYS key
+pub fn hkeys(context: &mut Context<'_>) -> Outcome {
+    read(context, |hash, reply| {
+        reply.array(hash.count());
+        hash.each(&mut |field, _| reply.bulk(field));
+    })
+}
+
+/// HVALS key
+pub fn hvals(context: &mut Context<'_>) -> Outcome {
+    read(context, |hash, reply| {
+        reply.array(hash.count());
+        hash.each(&mut |_, value| reply.bulk(value));
+    })
+}
+
+/// HINCRBY key field amount
+pub fn hincrby(context: &mut Context<'_>) -> Outcome {
+    let amount = int(context.args.at(3))?;
+    let new = change(context, |hash, context| {
+        let field = context.args.at(2);
+        let old = hash.content.get(field).map_or(Some(0), parse_int);
+        let old = old.ok_or_else(|| Refusal::err("hash value is not an integer"))?;
+        let overflow = || Refusal::err("increment or decrement would overflow");
+        let new = old.checked_add(amount).ok_or_else(overflow)?;
+        hash.content.set(field, new.to_string().as_bytes(), &mut hash.log);
+        Ok(new)
+    })?;
+    context.reply.int(new);
+    Ok(())
+}
+
+/// HINCRBYFLOAT key field amount
+pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
+    let amount = float(context.args.at(3))?;
+    if amount.is_infinite() {
+        return Err(Refusal::err("value is NaN or Infinity"));
+    }
+    let new = change(context, |hash, context| {
+        let field = context.args.at(2);
+        let old = hash.content.get(field).map_or(Some(0.0), parse_float);
+        let old = old.ok_or_else(|| Refusal::err("hash value is not a float"))?;
+        let new = float_text(sum(old, amount)?);
+        hash.content.set(field, new.as_bytes(), &mut hash.log);
+        Ok(new)
+    })?;
+    context.reply.text(new);
+    Ok(())
+}
+
+/// Of `len` elements, so many at random: different ones, or with repetition if the count is negative.
+pub fn random_indices(len: usize, count: i64) -> Vec<usize> {
+    let wanted = count.unsigned_abs() as usize;
+    if len == 0 {
+        return Vec::new();
+    }
+    if count < 0 {
+        return (0..wanted).map(|_| fastrand::usize(..len)).collect();
+    }
+    let mut all: Vec<usize> = (0..len).collect();
+    let wanted = wanted.min(len);
+    for at in 0..wanted {
+        all.swap(at, fastrand::usize(at..len));
+    }
+    all.truncate(wanted);
+    all
+}
+
+/// Most elements that one random choice with repetition may give.
+const RANDOM_MAX: i64 = 1 << 24;
+
+/// The count of HRANDFIELD and ZRANDMEMBER, and whether values are wanted too.
+pub fn random_options(context: &Context<'_>, values: &str) -> Outcome<Option<(i64, bool)>> {
+    let Some(count) = context.args.get(2) else { return Ok(None) };
+    let count = int(count)?;
+    let with_values = match (context.args.len(), context.args.get(3)) {
+        (3, _) => false,
+        (4, Some(word)) if is(word, values) => true,
+        _ => return Err(Refusal::Syntax),
+    };
+    match count > -RANDOM_MAX {
+        true => Ok(Some((count, with_values))),
+        false => Err(Refusal::OutOfRange),
+    }
+}
+
+/// HRANDFIELD key [count [WITHVALUES]]
+pub fn hrandfield(context: &mut Context<'_>) -> Outcome {
+    let options = random_options(context, "WITHVALUES")?;
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let open = held.open_or_new::<Hash>(db, key)?;
+    let (hash, reply) = (&open.content, &mut context.reply);
+    let Some((count, with_values)) = options else {
+        let one = random_indices(hash.len(), 1).first().map(|at| hash.at(*at).0);
+        reply.optional(one);
+        return held.close(db, key, open);
+    };
+    let chosen = random_indices(hash.len(), count);
+    // RESP3 has pairs.
+    let pairs = with_values && reply.resp3;
+    reply.array(chosen.len() * if with_values && !pairs { 2 } else { 1 });
+    for at in chosen {
+        if pairs {
+            reply.array(2);
+        }
+        let (field, value) = hash.at(at);
+        reply.bulk(field);
+        if with_values {
+            reply.bulk(value);
+        }
+    }
+    held.close(db, key, open)
+}

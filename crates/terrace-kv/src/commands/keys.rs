@@ -1,0 +1,203 @@
+//! Keys, whatever they hold.
+
+use super::args::{int, is};
+use super::{Context, unknown_subcommand};
+use crate::blobs::{DATABASES, Db};
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::word::{Form, Kind};
+use crate::wire::number::parse_int;
+
+/// DEL key..., UNLINK key...
+pub fn del(context: &mut Context<'_>) -> Outcome {
+    let mut count = 0;
+    for key in context.args.from(1) {
+        let mut held = context.keyspace().hold(context.session.db, [key]);
+        count += u64::from(held.remove(context.session.db, key)?);
+    }
+    context.reply.int(count);
+    Ok(())
+}
+
+/// EXISTS key..., TOUCH key...
+pub fn exists(context: &mut Context<'_>) -> Outcome {
+    let there = |key: &&[u8]| context.keyspace().stat(context.session.db, key).is_some();
+    let count = context.args.from(1).filter(there).count();
+    context.reply.int(count);
+    Ok(())
+}
+
+/// TYPE key
+pub fn type_of(context: &mut Context<'_>) -> Outcome {
+    let found = context.keyspace().stat(context.db(), context.key());
+    context.reply.status(found.map_or("none", |(word, _)| word.kind.name()));
+    Ok(())
+}
+
+/// Moves the first key over the second; whether it was done.
+fn rename_unless(context: &mut Context<'_>, only_absent: bool) -> Outcome<bool> {
+    let (db, from, to) = (context.db(), context.key(), context.args.at(2));
+    let mut held = context.keyspace().hold(db, [from, to]);
+    held.stat(db, from).ok_or(Refusal::NoSuchKey)?;
+    if only_absent && held.stat(db, to).is_some() {
+        return Ok(false);
+    }
+    if from != to {
+        held.rename((db, from), (db, to))?;
+    }
+    Ok(true)
+}
+
+/// RENAME key newkey
+pub fn rename(context: &mut Context<'_>) -> Outcome {
+    rename_unless(context, false)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// RENAMENX key newkey
+pub fn renamenx(context: &mut Context<'_>) -> Outcome {
+    let done = rename_unless(context, true)?;
+    context.reply.int(u8::from(done));
+    Ok(())
+}
+
+/// The number of a database.
+///
+/// # Errors
+/// There is none of this number.
+pub fn database(arg: &[u8]) -> Outcome<Db> {
+    let number = int(arg)?;
+    let number = Db::try_from(number).ok().filter(|db| *db < DATABASES);
+    number.ok_or_else(|| Refusal::err("DB index is out of range"))
+}
+
+/// MOVE key db
+pub fn move_key(context: &mut Context<'_>) -> Outcome {
+    let (db, key, to) = (context.db(), context.key(), database(context.args.at(2))?);
+    if db == to {
+        return Err(Refusal::err("source and destination objects are the same"));
+    }
+    let mut held = context.keyspace().hold_in([(db, key), (to, key)]);
+    let moves = held.stat(db, key).is_some() && held.stat(to, key).is_none();
+    if moves {
+        held.rename((db, key), (to, key))?;
+    }
+    context.reply.int(u8::from(moves));
+    Ok(())
+}
+
+/// COPY source destination [DB number] [REPLACE]
+pub fn copy(context: &mut Context<'_>) -> Outcome {
+    let (db, from, to) = (context.db(), context.key(), context.args.at(2));
+    let (mut target, mut replaces) = (db, false);
+    let mut words = context.args.from(3);
+    while let Some(word) = words.next() {
+        match () {
+            () if is(word, "REPLACE") => replaces = true,
+            () if is(word, "DB") => target = database(words.next().ok_or(Refusal::Syntax)?)?,
+            () => return Err(Refusal::Syntax),
+        }
+    }
+    if (db, from) == (target, to) {
+        return Err(Refusal::err("source and destination objects are the same"));
+    }
+    let mut held = context.keyspace().hold_in([(db, from), (target, to)]);
+    let copies = held.stat(db, from).is_some() && (replaces || held.stat(target, to).is_none());
+    if copies {
+        held.copy((db, from), (target, to))?;
+    }
+    context.reply.int(u8::from(copies));
+    Ok(())
+}
+
+/// DBSIZE
+pub fn dbsize(context: &mut Context<'_>) -> Outcome {
+    context.reply.int(context.keyspace().len(context.db()));
+    Ok(())
+}
+
+/// ASYNC and SYNC are the same here.
+fn check_flush(context: &Context<'_>) -> Outcome {
+    match context.args.get(1) {
+        Some(word) if context.args.len() > 2 || !(is(word, "ASYNC") || is(word, "SYNC")) => Err(Refusal::Syntax),
+        _ => Ok(()),
+    }
+}
+
+/// FLUSHDB [ASYNC | SYNC]
+pub fn flushdb(context: &mut Context<'_>) -> Outcome {
+    check_flush(context)?;
+    context.keyspace().clear(context.db())?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// FLUSHALL [ASYNC | SYNC]
+pub fn flushall(context: &mut Context<'_>) -> Outcome {
+    check_flush(context)?;
+    for db in 0..DATABASES {
+        context.keyspace().clear(db)?;
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// Keys that RANDOMKEY looks at before it takes one that may have expired meanwhile.
+const RANDOM_TRIES: usize = 16;
+
+/// RANDOMKEY
+pub fn randomkey(context: &mut Context<'_>) -> Outcome {
+    let (keyspace, db) = (context.keyspace(), context.db());
+    for _ in 0..RANDOM_TRIES {
+        let from = fastrand::u64(..);
+        let mut keys = keyspace.scan(db, from, 1).keys;
+        if keys.is_empty() {
+            keys = keyspace.scan(db, 0, 1).keys;
+        }
+        if keys.is_empty() {
+            break;
+        }
+        let key = keys.swap_remove(fastrand::usize(..keys.len()));
+        if keyspace.stat(db, &key).is_some() {
+            context.reply.bulk(&key);
+            return Ok(());
+        }
+    }
+    context.reply.null();
+    Ok(())
+}
+
+/// Longest string that Redis would keep beside its head.
+const EMBEDDED_MAX: u64 = 44;
+
+/// OBJECT ENCODING key and the like: clients and tests ask how a value is kept.
+pub fn object(context: &mut Context<'_>) -> Outcome {
+    let what = context.args.at(1);
+    let key = context.args.get(2).ok_or_else(|| unknown_subcommand(context))?;
+    let found = context.keyspace().stat(context.db(), key);
+    let Some((word, size)) = found else {
+        context.reply.null();
+        return Ok(());
+    };
+    match () {
+        () if is(what, "ENCODING") => {
+            let number = word.kind == Kind::String && size <= 20 && {
+                context.keyspace().read_string(context.session.db, key, context.scratch)?;
+                parse_int(context.scratch).is_some()
+            };
+            context.reply.text(match (word.kind, word.form) {
+                (Kind::String, _) if number => "int",
+                (Kind::String, _) if size <= EMBEDDED_MAX => "embstr",
+                (Kind::String, _) => "raw",
+                (_, Form::Compact) => "listpack",
+                (Kind::Hash, Form::Log) => "hashtable",
+                (Kind::Zset, Form::Log) => "skiplist",
+            });
+        }
+        () if is(what, "REFCOUNT") => context.reply.int(1),
+        () if is(what, "IDLETIME") => context.reply.int(0),
+        () if is(what, "FREQ") => context.reply.int(0),
+        () => return Err(unknown_subcommand(context)),
+    }
+    Ok(())
+}

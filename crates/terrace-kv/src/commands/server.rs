@@ -1,0 +1,197 @@
+//! The server: COMMAND, CONFIG, and what clients and test suites ask besides.
+
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::args::is;
+use super::table::{self, ROWS, Row};
+use super::{Context, glob, unknown_subcommand};
+use crate::blobs::DATABASES;
+use crate::config::Durability;
+use crate::error::{Outcome, Refusal};
+use crate::server::Server;
+use crate::wire::Reply;
+
+/// COMMAND [COUNT | LIST | INFO name... | DOCS name... | GETKEYS command...]
+pub fn command(context: &mut Context<'_>) -> Outcome {
+    let (args, reply) = (context.args, &mut context.reply);
+    match args.get(1) {
+        None => {
+            reply.array(ROWS.len());
+            ROWS.iter().for_each(|row| describe(row, reply));
+        }
+        Some(what) if is(what, "COUNT") => reply.int(ROWS.len()),
+        Some(what) if is(what, "LIST") => reply.texts(ROWS.iter().map(|row| row.name)),
+        Some(what) if is(what, "INFO") && args.len() > 2 => {
+            reply.array(args.len() - 2);
+            for name in args.from(2) {
+                match table::find(name) {
+                    Some(row) => describe(row, reply),
+                    None => reply.null_array(),
+                }
+            }
+        }
+        Some(what) if is(what, "INFO") => {
+            reply.array(ROWS.len());
+            ROWS.iter().for_each(|row| describe(row, reply));
+        }
+        // The documentation of Redis is Redis'.
+        Some(what) if is(what, "DOCS") => reply.map(0),
+        Some(what) if is(what, "GETKEYS") && args.len() > 2 => {
+            let row = table::find(args.at(2)).ok_or_else(|| Refusal::err("Invalid command specified"))?;
+            if !row.accepts(args.len() - 2) {
+                return Err(Refusal::err("Invalid number of arguments specified for command"));
+            }
+            let keys: Vec<_> = row.keys.of(args.after(2)).collect();
+            reply.texts(keys);
+        }
+        Some(_) => return Err(unknown_subcommand(context)),
+    }
+    Ok(())
+}
+
+/// A command as cluster clients need it: where its keys are.
+fn describe(row: &Row, reply: &mut Reply<'_>) {
+    reply.array(10);
+    reply.text(row.name);
+    reply.int(row.arity);
+    let flags = row.flags.names();
+    reply.set(flags.len());
+    flags.into_iter().for_each(|flag| reply.status(flag));
+    reply.int(row.keys.first);
+    reply.int(row.keys.last);
+    reply.int(row.keys.step);
+    // Categories, tips, key specifications, subcommands.
+    reply.set(0);
+    (0..3).for_each(|_| reply.array(0));
+}
+
+/// Settings that CONFIG GET tells.
+fn settings(server: &Server) -> Vec<(&'static str, String)> {
+    let config = &server.config;
+    let (append, fsync) = match config.durability {
+        Durability::Always => ("yes", "always"),
+        Durability::EverySecond => ("yes", "everysec"),
+        Durability::Never => ("no", "no"),
+    };
+    let (_, memory) = server.keyspace.blobs().memory();
+    vec![
+        ("appendfsync", fsync.to_owned()),
+        ("appendonly", append.to_owned()),
+        ("databases", DATABASES.to_string()),
+        ("dir", config.dir.display().to_string()),
+        ("io-threads", config.threads.to_string()),
+        ("maxclients", config.clients_max.to_string()),
+        ("maxmemory", memory.to_string()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("port", config.port.to_string()),
+        ("proto-max-bulk-len", config.value_bytes_max.to_string()),
+        ("save", String::new()),
+        ("timeout", "0".to_owned()),
+    ]
+}
+
+/// Settings of Redis' encodings, with its defaults. They may be set, since clients and test suites do, and change nothing.
+const ENCODINGS: &[(&str, &str)] = &[
+    ("hash-max-listpack-entries", "512"),
+    ("hash-max-listpack-value", "64"),
+    ("hash-max-ziplist-entries", "512"),
+    ("hash-max-ziplist-value", "64"),
+    ("zset-max-listpack-entries", "128"),
+    ("zset-max-listpack-value", "64"),
+    ("zset-max-ziplist-entries", "128"),
+    ("zset-max-ziplist-value", "64"),
+];
+
+/// CONFIG GET pattern..., CONFIG SET name value..., CONFIG RESETSTAT
+pub fn config(context: &mut Context<'_>) -> Outcome {
+    let (what, args) = (context.args.at(1), context.args);
+    match args.len() {
+        3.. if is(what, "GET") => {
+            let mut all = settings(context.server);
+            all.extend(ENCODINGS.iter().map(|(name, value)| (*name, (*value).to_owned())));
+            all.retain(|(name, _)| args.from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())));
+            context.reply.map(all.len());
+            for (name, value) in all {
+                context.reply.text(name);
+                context.reply.text(value);
+            }
+        }
+        4.. if is(what, "SET") => {
+            for name in args.from(2).step_by(2) {
+                if !ENCODINGS.iter().any(|(known, _)| is(name, known)) {
+                    let name = String::from_utf8_lossy(name);
+                    let why = format!("CONFIG SET failed - '{name}' is set when the server starts; see `terrace serve kv --help`");
+                    return Err(Refusal::err(why));
+                }
+            }
+            context.reply.ok();
+        }
+        2 if is(what, "RESETSTAT") => {
+            let (server, keyspace) = (&context.server.counters, context.keyspace().counters());
+            for counter in [&server.commands, &server.errors, &keyspace.hits, &keyspace.misses, &keyspace.expired] {
+                counter.store(0, Ordering::Relaxed);
+            }
+            context.reply.ok();
+        }
+        _ => return Err(unknown_subcommand(context)),
+    }
+    Ok(())
+}
+
+/// DEBUG SET-ACTIVE-EXPIRE 0 | 1: keys that nobody asks for stay, or go. The rest of DEBUG is not there.
+pub fn debug(context: &mut Context<'_>) -> Outcome {
+    match (context.args.at(1), context.args.get(2)) {
+        (what, Some(value)) if is(what, "SET-ACTIVE-EXPIRE") => {
+            context.keyspace().expire_actively(value != b"0");
+            context.reply.ok();
+            Ok(())
+        }
+        _ => Err(unknown_subcommand(context)),
+    }
+}
+
+/// FUNCTION FLUSH, LIST: there are no functions.
+pub fn function(context: &mut Context<'_>) -> Outcome {
+    match context.args.at(1) {
+        what if is(what, "FLUSH") => context.reply.ok(),
+        what if is(what, "LIST") => context.reply.array(0),
+        _ => return Err(unknown_subcommand(context)),
+    }
+    Ok(())
+}
+
+/// MEMORY USAGE key: bytes of key and value.
+pub fn memory(context: &mut Context<'_>) -> Outcome {
+    let key = context.args.get(2).filter(|_| is(context.args.at(1), "USAGE"));
+    let key = key.ok_or_else(|| unknown_subcommand(context))?;
+    match context.keyspace().stat(context.db(), key) {
+        Some((_, size)) => context.reply.int(size + key.len() as u64),
+        None => context.reply.null(),
+    }
+    Ok(())
+}
+
+/// SAVE: everything that was acknowledged is durable when it answers.
+pub fn save(context: &mut Context<'_>) -> Outcome {
+    context.keyspace().blobs().sync()?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn now() -> std::time::Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// LASTSAVE
+pub fn lastsave(context: &mut Context<'_>) -> Outcome {
+    context.reply.int(now().as_secs());
+    Ok(())
+}
+
+/// TIME
+pub fn time(context: &mut Context<'_>) -> Outcome {
+    let now = now();
+    context.reply.texts([now.as_secs().to_string(), now.subsec_micros().to_string()]);
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Strings.
+
+use super::Context;
+use super::args::{int, is, slice};
+use super::expire::{EX, PX, Unit, expire_at};
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::Held;
+use crate::keyspace::word::{Kind, Word};
+
+/// GET key
+pub fn get(context: &mut Context<'_>) -> Outcome {
+    let found = context.keyspace().read_string(context.db(), context.key(), context.scratch)?;
+    context.reply.optional(found.then_some(&**context.scratch));
+    Ok(())
+}
+
+/// MGET key...
+pub fn mget(context: &mut Context<'_>) -> Outcome {
+    context.reply.array(context.args.len() - 1);
+    for key in context.args.from(1) {
+        // A key of another type counts as missing.
+        let found = match context.keyspace().read_string(context.session.db, key, context.scratch) {
+            Err(Refusal::WrongType) => false,
+            found => found?,
+        };
+        context.reply.optional(found.then_some(&**context.scratch));
+    }
+    Ok(())
+}
+
+/// The options of SET.
+#[derive(Debug, Default)]
+struct SetOptions<'a> {
+    absent: bool,
+    present: bool,
+    get: bool,
+    keep_expiry: bool,
+    expires: Option<(Unit, &'a [u8])>,
+}
+
+impl<'a> SetOptions<'a> {
+    fn parse(context: &Context<'a>) -> Outcome<SetOptions<'a>> {
+        let mut options = SetOptions::default();
+        let mut words = context.args.from(3);
+        while let Some(word) = words.next() {
+            match Unit::of_option(word) {
+                Some(unit) if options.expires.is_none() => {
+                    options.expires = Some((unit, words.next().ok_or(Refusal::Syntax)?));
+                }
+                None if is(word, "NX") => options.absent = true,
+                None if is(word, "XX") => options.present = true,
+                None if is(word, "GET") => options.get = true,
+                None if is(word, "KEEPTTL") => options.keep_expiry = true,
+                _ => return Err(Refusal::Syntax),
+            }
+        }
+        let contradicts = options.absent && options.present || options.keep_expiry && options.expires.is_some();
+        if contradicts { Err(Refusal::Syntax) } else { Ok(options) }
+    }
+}
+
+/// SET key value [NX | XX] [GET] [EX seconds | PX ms | EXAT s | PXAT ms | KEEPTTL]
+pub fn set(context: &mut Context<'_>) -> Outcome {
+    let (db, key, value) = (context.db(), context.key(), context.args.at(2));
+    let options = SetOptions::parse(context)?;
+    let mut held = context.keyspace().hold(db, [key]);
+    let expires = options.expires.map(|(unit, arg)| unit.of_new(arg, held.now(), "set")).transpose()?;
+    if options.get {
+        let found = held.read_string(db, key, context.scratch)?;
+        context.reply.optional(found.map(|_| &**context.scratch));
+    }
+    let looks = options.absent || options.present || options.keep_expiry;
+    let old = if looks { held.stat(db, key).map(|(word, _)| word) } else { None };
+    if options.absent && old.is_some() || options.present && old.is_none() {
+        if !options.get {
+            context.reply.null();
+        }
+        return Ok(());
+    }
+    let kept = old.filter(|_| options.keep_expiry).and_then(|old| old.expires);
+    write(&mut held, context, key, value, expires.or(kept.map(|kept| kept as i64)))?;
+    if !options.get {
+        context.reply.ok();
+    }
+    Ok(())
+}
+
+/// Writes a whole string; one that has expired already is not there.
+fn write(held: &mut Held<'_>, context: &Context<'_>, key: &[u8], value: &[u8], expires: Option<i64>) -> Outcome {
+    let db = context.session.db;
+    match expires.map(u64::try_from) {
+        None => held.write(db, key, Word::new(Kind::String), value),
+        Some(Ok(at)) if at > held.now() => {
+            held.write(db, key, Word { expires: Some(at), ..Word::new(Kind::String) }, value)
+        }
+        Some(_) => held.remove(db, key).map(drop),
+    }
+}
+
+/// SETNX key value
+pub fn setnx(context: &mut Context<'_>) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let absent = held.stat(db, key).is_none();
+    if absent {
+        write(&mut held, context, key, context.args.at(2), None)?;
+    }
+    context.reply.int(u8::from(absent));
+    Ok(())
+}
+
+fn set_with_lifetime(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome {
+    let key = context.key();
+    let mut held = context.keyspace().hold(context.db(), [key]);
+    let expires = unit.of_new(context.args.at(2), held.now(), command)?;
+    write(&mut held, context, key, context.args.at(3), Some(expires))?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// SETEX key seconds value
+pub fn setex(context: &mut Context<'_>) -> Outcome {
+    set_with_lifetime(context, EX, "setex")
+}
+/// PSETEX key milliseconds value
+pub fn psetex(context: &mut Context<'_>) -> Outcome {
+    set_with_lifetime(context, PX, "psetex")
+}
+
+/// GETSET key value
+pub fn getset(context: &mut Context<'_>) -> Outcome {
+    let key = context.key();
+    let mut held = context.keyspace().hold(context.db(), [key]);
+    let found = held.read_string(context.db(), key, context.scratch)?;
+    context.reply.optional(found.map(|_| &**context.scratch));
+    write(&mut held, context, key, context.args.at(2), None)
+}
+
+/// GETDEL key
+pub fn getdel(context: &mut Context<'_>) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.read_string(db, key, context.scratch)?;
+    if found.is_some() {
+        held.remove(db, key)?;
+    }
+    context.reply.optional(found.map(|_| &**context.scratch));
+    Ok(())
+}
+
+/// GETEX key [EX seconds | PX ms | EXAT s | PXAT ms | PERSIST]
+pub fn getex(context: &mut Context<'_>) -> Outcome {
+    let (db, key, args) = (context.db(), context.key(), context.args);
+    let mut held = context.keyspace().hold(db, [key]);
+    let expires = match (args.len(), args.get(2), args.get(3)) {
+        (2, ..) => None,
+        (3, Some(word), _) if is(word, "PERSIST") => Some(None),
+        (4, Some(word), Some(time)) => {
+            let unit = Unit::of_option(word).ok_or(Refusal::Syntax)?;
+            Some(Some(unit.of_new(time, held.now(), "getex")?))
+        }
+        _ => return Err(Refusal::Syntax),
+    };
+    let found = held.read_string(db, key, context.scratch)?;
+    context.reply.optional(found.map(|_| &**context.scratch));
+    match (found, expires) {
+        (Some(word), Some(None)) => held.set_expiry(db, key, word, None),
+        (Some(word), Some(Some(at))) => expire_at(&mut held, db, key, word, at),
+        _ => Ok(()),
+    }
+}
+
+/// The pairs of MSET and MSETNX, each in turn.
+fn pairs<'a>(context: &Context<'a>, command: &str) -> Outcome<Vec<(&'a [u8], &'a [u8])>> {
+    let args = context.args;
+    match args.len() % 2 {
+        1 => Ok(args.from(1).step_by(2).zip(args.from(2).step_by(2)).collect()),
+        _ => Err(Refusal::Arity(command.to_owned())),
+    }
+}
+
+/// MSET key value [key value]...
+pub fn mset(context: &mut Context<'_>) -> Outcome {
+    let pairs = pairs(context, "mset")?;
+    let mut held = context.keyspace().hold(context.db(), pairs.iter().map(|(key, _)| *key));
+    for (key, value) in pairs {
+        write(&mut held, context, key, value, None)?;
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// MSETNX key value [key value]...
+pub fn msetnx(context: &mut Context<'_>) -> Outcome {
+    let (db, pairs) = (context.db(), pairs(context, "msetnx")?);
+    let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
+    let all_absent = !pairs.iter().any(|(key, _)| held.stat(db, key).is_some());
+    if all_absent {
+        for (key, value) in pairs {
+            write(&mut held, context, key, value, None)?;
+        }
+    }
+    context.reply.int(u8::from(all_absent));
+    Ok(())
+}
+
+/// Refuses what would make a value longer than permitted.
+pub fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
+    let max = context.server.config.value_bytes_max;
+    match bytes <= max {
+        true => Ok(()),
+        false => Err(Refusal::err(format_args!("string exceeds maximum allowed size ({max} bytes)"))),
+    }
+}
+
+/// APPEND key value
+pub fn append(context: &mut Context<'_>) -> Outcome {
+    let (db, key, value) = (context.db(), context.key(), context.args.at(2));
+    let mut held = context.keyspace().hold(db, [key]);
+    let old = held.stat_of(db, key, Kind::String)?;
+    let size = old.map_or(0, |(_, size)| size) + value.len() as u64;
+    check_size(context, size)?;
+    match old {
+        Some(_) => held.append(db, key, value)?,
+        None => write(&mut held, context, key, value, None)?,
+    }
+    context.reply.int(size);
+    Ok(())
+}
+
+/// STRLEN key
+pub fn strlen(context: &mut Context<'_>) -> Outcome {
+    match context.keyspace().stat(context.db(), context.key()) {
+        Some((word, _)) if word.kind != Kind::String => return Err(Refusal::WrongType),
+        found => context.reply.int(found.map_or(0, |(_, size)| size)),
+    }
+    Ok(())
+}
+
+/// GETRANGE key start end
+pub fn getrange(context: &mut Context<'_>) -> Outcome {
+    let (db, key) = (context.db(), context.key());
+    let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
+    // Held, since the end counts from the size.
+    let mut held = context.keyspace().hold(db, [key]);
+    let size = held.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
+    let range = slice(start, stop, size as usize);
+    context.scratch.clear();
+    if !range.is_empty() {
+        context.keyspace().blobs().get_at(db, key, range.start as u64, range.len(), context.scratch)?;
+    }
+    context.reply.bulk(context.scratch);
+    Ok(())
+}
+
+/// SETRANGE key offset value
+pub fn setrange(context: &mut Context<'_>) -> Outcome {
+    let (db, key, value) = (context.db(), context.key(), context.args.at(3));
+    let offset = u64::try_from(int(context.args.at(2))?).map_err(|_| Refusal::err("offset is out of range"))?;
+    let mut held = context.keyspace().hold(db, [key]);
+    let old = held.stat_of(db, key, Kind::String)?;
+    let size = old.map_or(0, |(_, size)| size);
+    if value.is_empty() {
+        context.reply.int(size);
+        return Ok(());
+    }
+    check_size(context, offset.saturating_add(value.len() as u64))?;
+    match old {
+        Some(_) => held.write_at(db, key, offset, value)?,
+        None => {
+            let whole = [vec![0; offset as usize], value.to_vec()].concat();
+            write(&mut held, context, key, &whole, None)?;
+        }
+    }
+    context.reply.int(size.max(offset + value.len() as u64));
+    Ok(())
+}

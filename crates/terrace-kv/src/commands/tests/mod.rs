@@ -1,0 +1,78 @@
+//! Commands as a client sees them, over a store in memory.
+
+mod basics;
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Session, run};
+use crate::config::Config;
+use crate::server::Server;
+use crate::testing::MemoryBlobs;
+use crate::wire::request::{Parser, Progress};
+
+/// A server with one client and a clock that stands still.
+pub struct Lab {
+    pub server: Server,
+    pub blobs: Arc<MemoryBlobs>,
+    pub clock: Arc<AtomicU64>,
+    session: Session,
+}
+
+/// Where the clock begins, milliseconds since 1970.
+pub const BEGAN: u64 = 1_000_000_000_000;
+
+impl Lab {
+    pub fn new() -> Lab {
+        Lab::with(Config::for_memory(1 << 30), 64 << 20)
+    }
+
+    pub fn with(config: Config, decoded_max: usize) -> Lab {
+        let (blobs, clock) = (Arc::new(MemoryBlobs::default()), Arc::new(AtomicU64::new(BEGAN)));
+        let reads = clock.clone();
+        let now = Arc::new(move || reads.load(Ordering::Relaxed));
+        let server = Server::new(blobs.clone(), config, decoded_max, now);
+        let client = server.clients.add("test:1".into(), "test:2".into(), 10, || {}).unwrap();
+        let session = Session::new(client, server.config.password.is_none());
+        Lab { server, blobs, clock, session }
+    }
+
+    /// Time passes, milliseconds.
+    pub fn pass(&self, milliseconds: u64) {
+        self.clock.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// The reply to a command, as it is sent.
+    pub fn raw<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
+        let mut text = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            text.extend(format!("${}\r\n", word.as_ref().len()).bytes());
+            text.extend(word.as_ref());
+            text.extend(b"\r\n");
+        }
+        let mut parser = Parser::new(self.server.config.limits());
+        assert!(matches!(parser.advance(&text, true), Ok(Progress::Complete(_))));
+        let (mut out, mut scratch) = (Vec::new(), Vec::new());
+        run(&self.server, &mut self.session, parser.args(&text), &mut out, &mut scratch);
+        out
+    }
+
+    /// The reply to a line of words, its lines joined by spaces.
+    pub fn ask(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+        let reply = String::from_utf8(self.raw(&words)).unwrap();
+        reply.trim_end().replace("\r\n", " ")
+    }
+
+    pub fn closes(&self) -> bool {
+        self.session.closes
+    }
+}
+
+/// Asks each line, and compares the reply.
+pub fn check(lab: &mut Lab, talk: &[(&str, &str)]) {
+    for (line, reply) in talk {
+        assert_eq!(lab.ask(line), *reply, "{line}");
+    }
+}

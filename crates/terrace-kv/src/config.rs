@@ -1,0 +1,85 @@
+//! How a server is set up.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::cluster::Cluster;
+use crate::wire::Limits;
+
+/// Most arguments of one request.
+const ARGUMENTS_MAX: i64 = 1024 * 1024;
+/// Longest value, bytes: Redis' own limit.
+pub const VALUE_BYTES_MAX: u64 = 512 << 20;
+/// Shortest limit on a request, bytes.
+const REQUEST_BYTES_MIN: u64 = 1 << 20;
+
+/// When written data are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Before the reply.
+    Always,
+    /// A second later at most.
+    EverySecond,
+    /// When the store likes.
+    Never,
+}
+
+/// Where clients come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// Settings of a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Durability.
+    pub durability: Durability,
+    /// What clients must say first (AUTH, HELLO); none: nothing.
+    pub password: Option<String>,
+    /// Threads that serve clients.
+    pub threads: usize,
+    /// Clients at one time.
+    pub clients_max: usize,
+    /// Bytes of one value.
+    pub value_bytes_max: u64,
+    /// Bytes of requests and replies of all clients together.
+    pub buffers_bytes_max: usize,
+    /// The map of several servers; none: this one has all keys.
+    pub cluster: Option<Cluster>,
+    /// TCP port that INFO and CLUSTER tell; 0: none.
+    pub port: u16,
+    /// Directory of the store, for INFO and CONFIG GET.
+    pub dir: PathBuf,
+}
+
+impl Config {
+    /// The defaults within so much memory, bytes.
+    pub fn for_memory(memory_bytes: u64) -> Config {
+        let buffers = (memory_bytes / 4).max(2 * REQUEST_BYTES_MIN);
+        Config {
+            durability: Durability::EverySecond,
+            password: None,
+            threads: std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)),
+            clients_max: 10_000,
+            value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
+            buffers_bytes_max: buffers as usize,
+            cluster: None,
+            port: 0,
+            dir: PathBuf::new(),
+        }
+    }
+
+    /// What a request may be.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            arguments_max: ARGUMENTS_MAX,
+            argument_bytes_max: self.value_bytes_max as i64,
+            // A key and a command beside the longest value.
+            request_bytes_max: (self.value_bytes_max + REQUEST_BYTES_MIN) as usize,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Keys by the time when they expire, so that those that nobody asks for leave, too.
+//!
+//! The truth is in each key's word; this list only says where to look. It has a limit: beyond it, and for keys of an earlier server, a slow
+//! walk through the keys finds what has expired ([`super::Keyspace::expire`]).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::blobs::Db;
+
+/// Most keys that are listed.
+const LISTED_MAX: usize = 1 << 20;
+/// Memory of an entry beside its key, bytes: node, pointer, allocation.
+const ENTRY_BYTES: usize = 64;
+
+/// A key to be looked at.
+pub type Due = (u64, Db, Box<[u8]>);
+
+/// The list.
+#[derive(Debug, Default)]
+pub struct Deadlines {
+    list: Mutex<BTreeSet<Due>>,
+    bytes: AtomicUsize,
+    /// Some keys are not listed.
+    incomplete: AtomicBool,
+}
+
+impl Deadlines {
+    /// A key's time of expiry was `old` and is `new`.
+    pub fn change(&self, db: Db, key: &[u8], old: Option<u64>, new: Option<u64>) {
+        if old == new {
+            return;
+        }
+        let mut list = self.list.lock();
+        let entry = |expires: u64| (expires, db, Box::from(key));
+        if old.is_some_and(|old| list.remove(&entry(old))) {
+            self.bytes.fetch_sub(ENTRY_BYTES + key.len(), Ordering::Relaxed);
+        }
+        let Some(new) = new else { return };
+        if list.len() >= LISTED_MAX {
+            self.incomplete.store(true, Ordering::Relaxed);
+        } else if list.insert(entry(new)) {
+            self.bytes.fetch_add(ENTRY_BYTES + key.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes up to `max` keys whose time has come.
+    pub fn take_due(&self, now: u64, max: usize) -> Vec<Due> {
+        let mut list = self.list.lock();
+        let mut due = Vec::new();
+        while due.len() < max && list.first().is_some_and(|(expires, ..)| *expires <= now) {
+            due.extend(list.pop_first());
+        }
+        let bytes: usize = due.iter().map(|(_, _, key)| ENTRY_BYTES + key.len()).sum();
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        due
+    }
+
+    /// Whether keys that expire may be missing here; the answer is no until the next is left out.
+    pub fn take_incomplete(&self) -> bool {
+        self.incomplete.swap(false, Ordering::Relaxed)
+    }
+
+    /// Keys of a database that are listed.
+    pub fn len(&self, db: Db) -> usize {
+        self.list.lock().iter().filter(|(_, of, _)| *of == db).count()
+    }
+
+    /// Forgets a database.
+    pub fn clear(&self, db: Db) {
+        let mut list = self.list.lock();
+        list.retain(|(_, of, _)| *of != db);
+        let bytes = list.iter().map(|(_, _, key)| ENTRY_BYTES + key.len()).sum();
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory, bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_due_in_order_of_their_time() {
+        let list = Deadlines::default();
+        list.change(0, b"late", None, Some(30));
+        list.change(0, b"soon", None, Some(10));
+        list.change(1, b"moved", None, Some(5));
+        list.change(1, b"moved", Some(5), Some(40));
+        list.change(0, b"kept", None, Some(1));
+        list.change(0, b"kept", Some(1), None);
+        let keys = |due: Vec<Due>| due.into_iter().map(|(_, _, key)| key).collect::<Vec<_>>();
+        assert_eq!(keys(list.take_due(35, 9)), [Box::from(*b"soon") as Box<[u8]>, Box::from(*b"late")]);
+        assert_eq!((list.len(0), list.len(1)), (0, 1));
+        list.clear(1);
+        assert_eq!(list.bytes(), 0);
+    }
+}

@@ -1,0 +1,273 @@
+//! Keys that a command holds: no other command writes them meanwhile.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::Keyspace;
+use super::collection::{Collection, Open, Write};
+use super::record::is_all_deletes;
+use super::stripe::Stripe;
+use super::word::{Form, Kind, Word};
+use crate::blobs::{BlobError, Db};
+use crate::error::{Outcome, Refusal};
+
+/// Locks of stripes, by their numbers.
+type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
+
+/// The keys; see [`Keyspace::hold`].
+#[derive(Debug)]
+pub struct Held<'a> {
+    keyspace: &'a Keyspace,
+    guards: Guards<'a>,
+    now: u64,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(keyspace: &'a Keyspace, guards: Guards<'a>, now: u64) -> Held<'a> {
+        Held { keyspace, guards, now }
+    }
+
+    /// The time that this command goes by, milliseconds since 1970.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn stripe(&mut self, db: Db, key: &[u8]) -> &mut Stripe {
+        let at = self.keyspace.stripe_of(db, key);
+        let place = self.guards.binary_search_by_key(&at, |(at, _)| *at).expect("the key is held");
+        &mut self.guards[place].1
+    }
+
+    /// Word and size of a key. One that has expired is removed.
+    pub fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
+        let stat = self.keyspace.blobs.stat(db, key)?;
+        let word = Word::unpack(stat.word);
+        if !word.is_expired(self.now) {
+            return Some((word, stat.size));
+        }
+        match self.remove_blob(db, key, word) {
+            Ok(_) => {
+                self.keyspace.counters.expired.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(err) => tracing::warn!("a key has expired and cannot be removed: {err}"),
+        }
+        None
+    }
+
+    /// As `stat`, of a key that must have this type if it is there.
+    ///
+    /// # Errors
+    /// It has another.
+    pub fn stat_of(&mut self, db: Db, key: &[u8], kind: Kind) -> Outcome<Option<(Word, u64)>> {
+        match self.stat(db, key) {
+            Some((word, _)) if word.kind != kind => Err(Refusal::WrongType),
+            found => Ok(found),
+        }
+    }
+
+    /// Reads a string; its word.
+    ///
+    /// # Errors
+    /// The key has another type; the store's.
+    pub fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
+        out.clear();
+        let found = self.stat_of(db, key, Kind::String)?;
+        let count = &self.keyspace.counters;
+        let Some((word, _)) = found else {
+            count.misses.fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        };
+        count.hits.fetch_add(1, Ordering::Relaxed);
+        self.keyspace.blobs.get(db, key, out)?;
+        Ok(Some(word))
+    }
+
+    /// Replaces the value of a key, whatever it was.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
+        let old = self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
+        self.forget(db, key, old);
+        self.keyspace.blobs.put(db, key, word.pack(), content)?;
+        self.note_expiry(db, key, old, Some(word));
+        Ok(())
+    }
+
+    /// Writes into a string that is there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn write_at(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
+        Ok(self.keyspace.blobs.put_at(db, key, offset, content)?)
+    }
+
+    /// Adds to the end of a string that is there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn append(&mut self, db: Db, key: &[u8], content: &[u8]) -> Outcome {
+        Ok(self.keyspace.blobs.append(db, key, content)?)
+    }
+
+    /// Sets when a key that is there expires.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn set_expiry(&mut self, db: Db, key: &[u8], word: Word, expires: Option<u64>) -> Outcome {
+        let new = Word { expires, ..word };
+        self.keyspace.blobs.set_word(db, key, new.pack())?;
+        self.note_expiry(db, key, Some(word), Some(new));
+        Ok(())
+    }
+
+    /// Removes a key; whether it was there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn remove(&mut self, db: Db, key: &[u8]) -> Outcome<bool> {
+        match self.stat(db, key) {
+            Some((word, _)) => self.remove_blob(db, key, word),
+            None => Ok(false),
+        }
+    }
+
+    fn remove_blob(&mut self, db: Db, key: &[u8], word: Word) -> Outcome<bool> {
+        self.forget(db, key, Some(word));
+        let there = self.keyspace.blobs.remove(db, key)?;
+        self.note_expiry(db, key, Some(word), None);
+        Ok(there)
+    }
+
+    /// Gives a key that is there another name, in place of what has that name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn rename(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+        let word_of = |(db, key)| self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
+        let (moved, replaced) = (word_of(from), word_of(to));
+        self.forget(from.0, from.1, moved);
+        self.forget(to.0, to.1, replaced);
+        self.keyspace.blobs.rename(from, to)?;
+        self.note_expiry(from.0, from.1, moved, None);
+        self.note_expiry(to.0, to.1, replaced, moved);
+        Ok(())
+    }
+
+    /// Copies a key that is there over another.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+        let mut content = Vec::new();
+        match self.keyspace.blobs.get(from.0, from.1, &mut content)? {
+            Some(word) => self.write(to.0, to.1, Word::unpack(word), &content),
+            None => Ok(()),
+        }
+    }
+
+    fn note_expiry(&self, db: Db, key: &[u8], old: Option<Word>, new: Option<Word>) {
+        let expires = |word: Option<Word>| word.and_then(|word| word.expires);
+        self.keyspace.deadlines.change(db, key, expires(old), expires(new));
+    }
+
+    /// Forgets a decoded collection.
+    fn forget(&mut self, db: Db, key: &[u8], word: Option<Word>) {
+        if word.is_some_and(|word| word.form == Form::Log)
+            && let Some((_, bytes)) = self.stripe(db, key).take(db, key)
+        {
+            self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens a collection; none: there is no such key.
+    ///
+    /// # Errors
+    /// The key has another type; the store's.
+    pub fn open<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Option<Open<C>>> {
+        let count = &self.keyspace.counters;
+        let Some((word, stored)) = self.stat_of(db, key, C::KIND)? else {
+            count.misses.fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        };
+        count.hits.fetch_add(1, Ordering::Relaxed);
+        let (word, log) = (Some(word), Vec::new());
+        if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
+            self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if let Some(content) = C::from_cache(cached) {
+                return Ok(Some(Open { content, log, word, stored }));
+            }
+        }
+        let mut bytes = Vec::new();
+        self.keyspace.blobs.get(db, key, &mut bytes)?;
+        let content = C::decode(&bytes).map_err(|_| damaged(key))?;
+        Ok(Some(Open { content, log, word, stored }))
+    }
+
+    /// Opens a collection, or a new one.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_or_new<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Open<C>> {
+        Ok(self.open(db, key)?.unwrap_or_else(Open::new))
+    }
+
+    /// Writes what has changed of a collection, and keeps it decoded if it is large. Without this call nothing has changed.
+    ///
+    /// # Errors
+    /// The store's; it needs more memory than decoded collections may have.
+    pub fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
+        let change = open.write();
+        let Open { content, log, word, .. } = open;
+        let mut word = word.unwrap_or(Word::new(C::KIND));
+        let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
+        if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
+            return Err(BlobError::Full.into());
+        }
+        match change {
+            None => {}
+            Some(Write::Remove) => {
+                self.remove_blob(db, key, word)?;
+                return Ok(());
+            }
+            Some(Write::Append) => self.append(db, key, &log)?,
+            Some(Write::Whole(form)) => {
+                word.form = form;
+                let mut bytes = Vec::with_capacity(content.encoded_bytes());
+                content.encode(&mut bytes);
+                self.write(db, key, word, &bytes)?;
+            }
+        }
+        if word.form == Form::Log {
+            self.keep(db, key, content);
+        }
+        Ok(())
+    }
+
+    /// Keeps a collection decoded; others go for it if need be.
+    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], content: C) {
+        let (keyspace, needs) = (self.keyspace, content.memory_bytes());
+        let is_over = || keyspace.decoded_bytes.load(Ordering::Relaxed) + needs > keyspace.decoded_max;
+        if is_over() {
+            let freed = self.stripe(db, key).forget();
+            keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
+        }
+        for stripe in &keyspace.stripes {
+            if !is_over() {
+                break;
+            }
+            // Those that this command or another holds are passed over.
+            let freed = stripe.try_lock().map_or(0, |mut stripe| stripe.forget());
+            keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
+        }
+        let bytes = self.stripe(db, key).keep(db, key, content.cache());
+        keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn damaged(key: &[u8]) -> Refusal {
+    let why = format!("the value of key '{}' is damaged; delete it", String::from_utf8_lossy(key));
+    Refusal::Store(BlobError::Failed(why))
+}

@@ -1,0 +1,61 @@
+//! What one lock protects: the decoded collections of its keys.
+
+use hashbrown::{DefaultHashBuilder, Equivalent, HashMap};
+
+use super::collection::Cached;
+use crate::blobs::Db;
+
+/// Memory of an entry beside its key and content, bytes.
+const ENTRY_BYTES: usize = 128;
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Name {
+    db: Db,
+    key: Box<[u8]>,
+}
+
+#[derive(Hash)]
+struct NameRef<'a> {
+    db: Db,
+    key: &'a [u8],
+}
+
+impl Equivalent<Name> for NameRef<'_> {
+    fn equivalent(&self, name: &Name) -> bool {
+        self.db == name.db && *self.key == *name.key
+    }
+}
+
+/// The decoded collections.
+#[derive(Debug, Default)]
+pub struct Stripe {
+    decoded: HashMap<Name, Cached, DefaultHashBuilder>,
+}
+
+fn bytes_of(key: &[u8], cached: &Cached) -> usize {
+    ENTRY_BYTES + key.len() + cached.memory_bytes()
+}
+
+impl Stripe {
+    /// Takes one out, with the memory that it took.
+    pub fn take(&mut self, db: Db, key: &[u8]) -> Option<(Cached, usize)> {
+        let (name, cached) = self.decoded.remove_entry(&NameRef { db, key })?;
+        let bytes = bytes_of(&name.key, &cached);
+        Some((cached, bytes))
+    }
+    /// Keeps one; the memory that it takes.
+    pub fn keep(&mut self, db: Db, key: &[u8], cached: Cached) -> usize {
+        let bytes = bytes_of(key, &cached);
+        self.decoded.insert(Name { db, key: key.into() }, cached);
+        bytes
+    }
+    /// Forgets all; the memory that they took.
+    pub fn forget(&mut self) -> usize {
+        self.decoded.drain().map(|(name, cached)| bytes_of(&name.key, &cached)).sum()
+    }
+    /// Forgets those of a database; the memory that they took.
+    pub fn forget_database(&mut self, db: Db) -> usize {
+        let gone = self.decoded.extract_if(|name, _| name.db == db);
+        gone.map(|(name, cached)| bytes_of(&name.key, &cached)).sum()
+    }
+}

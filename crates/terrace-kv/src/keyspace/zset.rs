@@ -1,0 +1,240 @@
+//! A sorted set: members in order of their scores, those of one score in order of their bytes.
+//!
+//! A tree beside a table. The tree counts nothing below its nodes, so a place by rank (ZRANGE 100 200, ZRANK) walks from the nearer end;
+//! ranges of scores and of members begin at once.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+
+use super::collection::{Cached, Collection};
+use super::record::{Damaged, MemberRecord, members};
+use super::word::Kind;
+
+/// Memory of a member beside its bytes: shared allocation, entries of tree and table with their room to spare.
+const MEMBER_BYTES: usize = 120;
+
+/// A member in its order.
+#[derive(Debug, Clone)]
+pub struct Ranked {
+    /// Its score; never NaN.
+    pub score: f64,
+    /// Its name.
+    pub member: Arc<[u8]>,
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Ranked) -> Ordering {
+        let scores = self.score.partial_cmp(&other.score).unwrap_or(Ordering::Equal);
+        scores.then_with(|| self.member.cmp(&other.member))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Ranked) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Ranked) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ranked {}
+
+/// The members.
+#[derive(Debug, Default)]
+pub struct Zset {
+    scores: HashMap<Arc<[u8]>, f64, DefaultHashBuilder>,
+    order: BTreeSet<Ranked>,
+    encoded: usize,
+}
+
+impl Zset {
+    /// A member's score.
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        self.scores.get(member).copied()
+    }
+    /// Sets a member's score; the one before.
+    pub fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
+        let old = self.insert(member, score);
+        if old != Some(score) {
+            MemberRecord::Set(member, score).write(log);
+        }
+        old
+    }
+    /// Deletes a member; whether it was there.
+    pub fn delete(&mut self, member: &[u8], log: &mut Vec<u8>) -> bool {
+        let there = self.remove(member);
+        if there {
+            MemberRecord::Delete(member).write(log);
+        }
+        there
+    }
+    /// All, from the lowest.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {
+        self.order.iter()
+    }
+    /// Those from the first with a score of at least (`true`) or above (`false`) the given one.
+    pub fn from_score(&self, score: f64, included: bool) -> impl DoubleEndedIterator<Item = &Ranked> {
+        let begin = match included {
+            true => Bound::Included(Ranked { score, member: Arc::default() }),
+            false => match next_up(score) {
+                Some(score) => Bound::Included(Ranked { score, member: Arc::default() }),
+                None => return self.order.range((Bound::Excluded(self.beyond()), Bound::Unbounded)),
+            },
+        };
+        self.order.range((begin, Bound::Unbounded))
+    }
+    /// Those up to the last with a score of at most (`true`) or below (`false`) the given one.
+    pub fn to_score(&self, score: f64, included: bool) -> impl DoubleEndedIterator<Item = &Ranked> {
+        let end = match included {
+            false => Bound::Excluded(Ranked { score, member: Arc::default() }),
+            true => match next_up(score) {
+                Some(score) => Bound::Excluded(Ranked { score, member: Arc::default() }),
+                None => Bound::Unbounded,
+            },
+        };
+        self.order.range((Bound::Unbounded, end))
+    }
+    /// How many stand before the member.
+    pub fn rank(&self, member: &[u8]) -> Option<usize> {
+        let score = self.score(member)?;
+        let (member, _) = self.scores.get_key_value(member)?;
+        Some(self.order.range(..Ranked { score, member: member.clone() }).count())
+    }
+    /// The member at a place, counted from the lowest.
+    pub fn at(&self, index: usize) -> Option<&Ranked> {
+        match index < self.order.len() / 2 {
+            true => self.order.iter().nth(index),
+            false => self.order.iter().rev().nth(self.order.len().checked_sub(index + 1)?),
+        }
+    }
+
+    /// Above all members.
+    fn beyond(&self) -> Ranked {
+        self.order.last().cloned().unwrap_or(Ranked { score: f64::INFINITY, member: Arc::default() })
+    }
+    fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
+        // There is one zero.
+        let score = if score == 0.0 { 0.0 } else { score };
+        let old = self.scores.get_key_value(member).map(|(member, old)| (member.clone(), *old));
+        let name = match &old {
+            Some((_, old)) if *old == score => return Some(score),
+            Some((name, old)) => {
+                self.order.remove(&Ranked { score: *old, member: name.clone() });
+                name.clone()
+            }
+            None => {
+                self.encoded += MemberRecord::bytes(member.len());
+                Arc::from(member)
+            }
+        };
+        self.scores.insert(name.clone(), score);
+        self.order.insert(Ranked { score, member: name });
+        old.map(|(_, old)| old)
+    }
+    fn remove(&mut self, member: &[u8]) -> bool {
+        let Some((member, score)) = self.scores.remove_entry(member) else { return false };
+        self.encoded -= MemberRecord::bytes(member.len());
+        self.order.remove(&Ranked { score, member });
+        true
+    }
+}
+
+/// The next larger float; none: there is none.
+fn next_up(score: f64) -> Option<f64> {
+    (score < f64::INFINITY).then(|| score.next_up())
+}
+
+impl Collection for Zset {
+    const KIND: Kind = Kind::Zset;
+
+    fn decode(bytes: &[u8]) -> Result<Zset, Damaged> {
+        let mut zset = Zset::default();
+        for record in members(bytes) {
+            match record? {
+                MemberRecord::Set(member, score) => {
+                    zset.insert(member, score);
+                }
+                MemberRecord::Delete(member) => {
+                    zset.remove(member);
+                }
+            }
+        }
+        Ok(zset)
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.order.iter().for_each(|ranked| MemberRecord::Set(&ranked.member, ranked.score).write(out));
+    }
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+    fn encoded_bytes(&self) -> usize {
+        self.encoded
+    }
+    fn memory_bytes(&self) -> usize {
+        self.encoded + self.len() * MEMBER_BYTES
+    }
+    fn cache(self) -> Cached {
+        Cached::Zset(self)
+    }
+    fn from_cache(cached: Cached) -> Option<Zset> {
+        match cached {
+            Cached::Zset(zset) => Some(zset),
+            Cached::Hash(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_testkit::rng::{Rng, seed};
+
+    #[test]
+    fn log_of_changes_decodes_to_the_sorted_set() {
+        let mut rng = Rng::new(seed("log_of_changes_decodes_to_the_sorted_set"));
+        let (mut zset, mut log) = (Zset::default(), Vec::new());
+        let mut model = std::collections::BTreeMap::new();
+        for _ in 0..2000 {
+            let (member, score) = (rng.index(50).to_string().into_bytes(), rng.index(9) as f64 - 4.0);
+            if rng.chance(60) {
+                assert_eq!(zset.set(&member, score, &mut log), model.insert(member, score));
+            } else {
+                assert_eq!(zset.delete(&member, &mut log), model.remove(&member).is_some());
+            }
+        }
+        let mut order: Vec<(f64, Vec<u8>)> = model.iter().map(|(member, score)| (*score, member.clone())).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        let mut compact = Vec::new();
+        zset.encode(&mut compact);
+        assert_eq!(compact.len(), zset.encoded_bytes());
+        for bytes in [log, compact] {
+            let zset = Zset::decode(&bytes).unwrap();
+            let read: Vec<_> = zset.iter().map(|ranked| (ranked.score, ranked.member.to_vec())).collect();
+            assert_eq!(read, order);
+            for (rank, (score, member)) in order.iter().enumerate() {
+                assert_eq!((zset.rank(member), zset.score(member)), (Some(rank), Some(*score)));
+                assert_eq!(&*zset.at(rank).unwrap().member, member);
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_of_scores_keep_their_bounds() {
+        let mut zset = Zset::default();
+        for (member, score) in [("a", f64::NEG_INFINITY), ("b", 1.0), ("c", 1.0), ("d", 2.0), ("e", f64::INFINITY)] {
+            zset.set(member.as_bytes(), score, &mut Vec::new());
+        }
+        let from = |score, included| zset.from_score(score, included).count();
+        assert_eq!([from(1.0, true), from(1.0, false), from(f64::INFINITY, true), from(f64::INFINITY, false)], [4, 2, 1, 0]);
+        let to = |score, included| zset.to_score(score, included).count();
+        assert_eq!([to(1.0, true), to(1.0, false), to(f64::INFINITY, true), to(f64::NEG_INFINITY, false)], [3, 1, 5, 0]);
+    }
+}

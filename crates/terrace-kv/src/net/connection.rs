@@ -1,0 +1,238 @@
+//! One client: bytes in, requests, replies, bytes out.
+//!
+//! A turn reads what has come, up to a limit, and carries it out; the replies are sent when the whole round of its thread is done, and
+//! synced if they must be. A client that does not read its replies is not read from either. Its buffers shrink when they are empty.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+
+use super::stream::Stream;
+use crate::commands::{self, Session};
+use crate::server::Server;
+use crate::wire::request::{Malformed, Progress};
+use crate::wire::{Parser, Reply};
+
+/// Bytes that one turn reads.
+const READ_MAX: usize = 256 * 1024;
+/// Room for one read, bytes.
+const READ_STEP: usize = 16 * 1024;
+/// With so many bytes unsent a client is not read from.
+const UNSENT_MAX: usize = 1 << 20;
+/// A buffer that is empty keeps this much, bytes.
+const KEPT: usize = 64 * 1024;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    /// Received; up to `begin` it is done with.
+    input: Vec<u8>,
+    begin: usize,
+    parser: Parser,
+    /// Replies; up to `sent` they are sent.
+    output: Vec<u8>,
+    sent: usize,
+    /// What others see, and what commands keep.
+    pub session: Session,
+    /// There may be more to read.
+    pub is_readable: bool,
+    /// A request that is complete waits for room in the output.
+    is_waiting: bool,
+    /// The client has sent its last byte, or what is no request.
+    is_over: bool,
+    /// Bytes of buffers that were counted.
+    counted: usize,
+}
+
+/// What a turn did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Something may have been changed.
+    pub writes: bool,
+    /// The connection is broken.
+    pub is_broken: bool,
+}
+
+impl Connection {
+    /// A new client.
+    pub fn new(stream: Stream, session: Session, server: &Server) -> Connection {
+        let parser = Parser::new(server.config.limits());
+        Connection {
+            stream,
+            input: Vec::new(),
+            begin: 0,
+            parser,
+            output: Vec::new(),
+            sent: 0,
+            session,
+            is_readable: true,
+            is_waiting: false,
+            is_over: false,
+            counted: 0,
+        }
+    }
+
+    /// Reads and carries out.
+    pub fn turn(&mut self, server: &Server, scratch: &mut Vec<u8>) -> Turn {
+        let mut turn = Turn::default();
+        let mut read = 0;
+        loop {
+            turn.writes |= self.run_requests(server, scratch);
+            let stops = self.is_over || self.is_waiting || !self.is_readable || read >= READ_MAX;
+            if stops || self.session.closes {
+                break;
+            }
+            match self.read() {
+                Ok(bytes) => read += bytes,
+                Err(_) => turn.is_broken = true,
+            }
+            if turn.is_broken {
+                break;
+            }
+        }
+        server.counters.input_bytes.fetch_add(read as u64, Ordering::Relaxed);
+        if read > 0 {
+            let client = &self.session.client;
+            client.active_ms.store(client.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+        turn.is_broken |= !self.count_buffers(server);
+        turn
+    }
+
+    /// Whether the connection has something to do without a new event.
+    pub fn is_ready(&self) -> bool {
+        let reads = self.is_readable && !self.is_over;
+        self.unsent() < UNSENT_MAX && (reads || self.is_waiting) && !self.session.closes
+    }
+
+    /// Whether all is done: the client wants no more, or may not, and has everything.
+    pub fn is_done(&self) -> bool {
+        (self.session.closes || (self.is_over && !self.is_waiting)) && self.unsent() == 0
+    }
+
+    fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    fn read(&mut self) -> io::Result<usize> {
+        // Doubling, but never more than what a request has shown to need.
+        let step = self.input.len().clamp(READ_STEP, READ_MAX);
+        self.input.reserve(step);
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.stream, spare_capacity(&mut self.input))) {
+            Ok(0) => {
+                self.is_over = true;
+                Ok(0)
+            }
+            Ok(bytes) => Ok(bytes),
+            Err(Errno::AGAIN) => {
+                self.is_readable = false;
+                Ok(0)
+            }
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// Carries out the requests that have come whole.
+    fn run_requests(&mut self, server: &Server, scratch: &mut Vec<u8>) -> bool {
+        let mut writes = false;
+        self.is_waiting = false;
+        while self.begin < self.input.len() && !self.session.closes {
+            if self.unsent() >= UNSENT_MAX {
+                self.is_waiting = true;
+                break;
+            }
+            let bytes = &self.input[self.begin..];
+            match self.parser.advance(bytes, self.session.is_known) {
+                Ok(Progress::Needs(_)) => break,
+                Ok(Progress::Complete(length)) => {
+                    let args = self.parser.args(bytes);
+                    if !args.is_empty() {
+                        writes |= commands::run(server, &mut self.session, args, &mut self.output, scratch);
+                    }
+                    self.parser.begin();
+                    self.begin += length;
+                }
+                Err(malformed) => self.refuse(server, &malformed),
+            }
+        }
+        self.trim_input();
+        writes
+    }
+
+    /// The last reply to a client that sent no request.
+    fn refuse(&mut self, server: &Server, Malformed(why): &Malformed) {
+        Reply::new(&mut self.output, usize::MAX, self.session.resp3).error(&format!("ERR {why}"));
+        server.counters.closed.fetch_add(1, Ordering::Relaxed);
+        self.session.closes = true;
+        self.begin = self.input.len();
+    }
+
+    fn trim_input(&mut self) {
+        self.input.drain(..self.begin);
+        self.begin = 0;
+        if self.input.is_empty() && self.input.capacity() > KEPT {
+            self.input = Vec::new();
+        }
+    }
+
+    /// Sends what it can.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send(&mut self, server: &Server) -> io::Result<()> {
+        let before = self.sent;
+        while self.unsent() > 0 {
+            let rest = &self.output[self.sent..];
+            match rustix::io::retry_on_intr(|| rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL)) {
+                Ok(bytes) => self.sent += bytes,
+                Err(Errno::AGAIN) => break,
+                Err(err) => return Err(err.into()),
+            }
+        }
+        server.counters.output_bytes.fetch_add((self.sent - before) as u64, Ordering::Relaxed);
+        if self.unsent() == 0 {
+            self.output.clear();
+            self.sent = 0;
+            if self.output.capacity() > KEPT {
+                self.output = Vec::new();
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets replies that must not be sent.
+    pub fn forget_replies(&mut self) {
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    /// Counts its buffers; false: with them all clients together have too much, and this one is to go.
+    fn count_buffers(&mut self, server: &Server) -> bool {
+        let now = self.input.capacity() + self.output.capacity() + self.parser.bytes();
+        let before = std::mem::replace(&mut self.counted, now);
+        let all = server.clients.count_buffers(before, now);
+        let too_much = now > before && now > KEPT && all > server.config.buffers_bytes_max;
+        if too_much {
+            tracing::warn!(
+                "client {} is closed: requests and replies take {all} bytes; raise --memory, or send less at a time",
+                self.session.client.address
+            );
+            server.counters.closed.fetch_add(1, Ordering::Relaxed);
+        }
+        !too_much
+    }
+
+    /// The client is gone.
+    pub fn end(mut self, server: &Server) {
+        server.clients.count_buffers(std::mem::take(&mut self.counted), 0);
+        server.clients.remove(self.session.client.id);
+    }
+
+    /// Its stream.
+    pub fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+}

@@ -1,0 +1,82 @@
+//! Connections: threads with epoll ([`worker`]), one client each ([`connection`]), TCP and sockets in the file system ([`stream`]).
+
+mod connection;
+mod stream;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::server::Server;
+pub use stream::Listener;
+use stream::Acceptor;
+use worker::{Door, Worker};
+
+/// How often keys that have expired are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_millis(100);
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    server: Arc<Server>,
+    doors: Vec<Door>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Starts the threads: `kv-N` serve clients, `expire` removes keys whose time has come.
+///
+/// # Errors
+/// No descriptors, no threads.
+pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Running> {
+    let made = (0..server.config.threads.max(1)).map(|_| Worker::new(server.clone()));
+    let (mut workers, doors): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
+    workers[0].accept_for(acceptors, doors.clone())?;
+    let mut running = Running { server: server.clone(), doors, threads: Vec::new() };
+    for (at, worker) in workers.into_iter().enumerate() {
+        running.spawn(format!("kv-{at}"), move || worker.run())?;
+    }
+    running.spawn("expire".to_owned(), move || {
+        while !server.is_stopping.load(Ordering::Relaxed) {
+            server.keyspace.expire();
+            std::thread::sleep(EXPIRE_EVERY);
+        }
+    })?;
+    Ok(running)
+}
+
+impl Running {
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        Ok(())
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Closes all clients and ends the threads. What was acknowledged is in the store, which its owner syncs.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.server.is_stopping.store(true, Ordering::Relaxed);
+        for door in &self.doors {
+            let _ = door.waker.wake();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,121 @@
+//! TCP and sockets in the file system alike.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+
+use mio::event::Source;
+use mio::{Interest, Registry, Token};
+
+/// Where clients come in; bound already, so that it outlives a server that dies.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A socket in the file system.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// The same, for one more server.
+    ///
+    /// # Errors
+    /// No descriptors.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        Ok(match self {
+            Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
+            Listener::Unix(listener) => Listener::Unix(listener.try_clone()?),
+        })
+    }
+}
+
+/// A listener that does not block.
+#[derive(Debug)]
+pub enum Acceptor {
+    /// TCP.
+    Tcp(mio::net::TcpListener),
+    /// A socket in the file system.
+    Unix(mio::net::UnixListener),
+}
+
+impl Acceptor {
+    /// Over a listener.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn new(listener: Listener) -> io::Result<Acceptor> {
+        Ok(match listener {
+            Listener::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Acceptor::Tcp(mio::net::TcpListener::from_std(listener))
+            }
+            Listener::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Acceptor::Unix(mio::net::UnixListener::from_std(listener))
+            }
+        })
+    }
+
+    /// The next client: its stream, its address and ours.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none.
+    pub fn accept(&self) -> io::Result<(Stream, String, String)> {
+        match self {
+            Acceptor::Tcp(listener) => {
+                let (stream, address) = listener.accept()?;
+                // A reply that waits for the client's acknowledgement takes 40 ms.
+                let _ = stream.set_nodelay(true);
+                let local = stream.local_addr().map(|local| local.to_string()).unwrap_or_default();
+                Ok((Stream::Tcp(stream), address.to_string(), local))
+            }
+            Acceptor::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Stream::Unix(stream), "unix:0".to_owned(), "unix:0".to_owned()))
+            }
+        }
+    }
+
+    /// Its source of events.
+    pub fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Acceptor::Tcp(listener) => listener,
+            Acceptor::Unix(listener) => listener,
+        }
+    }
+}
+
+/// A client's stream.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP.
+    Tcp(mio::net::TcpStream),
+    /// A socket in the file system.
+    Unix(mio::net::UnixStream),
+}
+
+impl Stream {
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            Stream::Unix(stream) => stream,
+        }
+    }
+    /// Asks for its events: both kinds, once for each change.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(self.source(), token, Interest::READABLE | Interest::WRITABLE)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A thread that serves clients: epoll, turns, one sync for a round, replies.
+//!
+//! ```text
+//! events ──► each ready connection has a turn: read, carry out ──► sync, if changes must be durable ──► send replies ──► events
+//! ```
+//! So a thousand clients that write wait for one sync, not a thousand.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use mio::{Events, Poll, Token, Waker};
+
+use super::connection::Connection;
+use super::stream::{Acceptor, Stream};
+use crate::commands::Session;
+use crate::config::Durability;
+use crate::server::Server;
+
+/// Events taken at a time.
+const EVENTS: usize = 1024;
+/// Token of the waker; listeners have those from 1 on, clients their numbers above all these.
+const WAKER: Token = Token(0);
+/// Clients' tokens begin here.
+const CLIENTS_FROM: usize = 16;
+/// How soon a failed accept is tried again.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// A client on its way to its thread.
+pub type Arrival = (Stream, Session);
+
+/// How clients reach a thread.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Its clients to be.
+    pub arrivals: Sender<Arrival>,
+    /// Wakes it.
+    pub waker: Arc<Waker>,
+}
+
+/// One thread's state.
+#[derive(Debug)]
+pub struct Worker {
+    server: Arc<Server>,
+    poll: Poll,
+    arrivals: Receiver<Arrival>,
+    connections: HashMap<usize, Connection>,
+    next: usize,
+    /// Of the first thread only.
+    acceptors: Vec<Acceptor>,
+    doors: Vec<Door>,
+    accept_again: bool,
+    scratch: Vec<u8>,
+}
+
+impl Worker {
+    /// A thread to be.
+    ///
+    /// # Errors
+    /// No descriptors.
+    pub fn new(server: Arc<Server>) -> io::Result<(Worker, Door)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let (send, arrivals) = std::sync::mpsc::channel();
+        let worker = Worker {
+            server,
+            poll,
+            arrivals,
+            connections: HashMap::new(),
+            next: CLIENTS_FROM,
+            acceptors: Vec::new(),
+            doors: Vec::new(),
+            accept_again: false,
+            scratch: Vec::new(),
+        };
+        Ok((worker, Door { arrivals: send, waker }))
+    }
+
+    /// Makes it the one that lets clients in.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn accept_for(&mut self, acceptors: Vec<Acceptor>, doors: Vec<Door>) -> io::Result<()> {
+        assert!(acceptors.len() < CLIENTS_FROM - 1, "few listeners");
+        (self.acceptors, self.doors) = (acceptors, doors);
+        for (at, acceptor) in self.acceptors.iter_mut().enumerate() {
+            self.poll.registry().register(acceptor.source(), Token(at + 1), mio::Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    /// Serves until the server stops.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut ready: Vec<usize> = Vec::new();
+        while !self.server.is_stopping.load(Ordering::Relaxed) {
+            let soon = (!ready.is_empty()).then_some(Duration::ZERO);
+            let timeout = soon.or(self.accept_again.then_some(ACCEPT_AGAIN));
+            if let Err(err) = self.poll.poll(&mut events, timeout)
+                && err.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!("clients: {err}");
+                std::thread::sleep(ACCEPT_AGAIN);
+            }
+            let mut accepts = std::mem::take(&mut self.accept_again);
+            for event in &events {
+                match event.token() {
+                    WAKER => ready.extend(self.take_arrivals_and_killed()),
+                    Token(at) if at < CLIENTS_FROM => accepts = true,
+                    Token(at) => {
+                        if let Some(connection) = self.connections.get_mut(&at) {
+                            connection.is_readable |= event.is_readable() || event.is_error();
+                            ready.push(at);
+                        }
+                    }
+                }
+            }
+            if accepts {
+                self.accept();
+            }
+            ready.sort_unstable();
+            ready.dedup();
+            ready = self.round(&ready);
+        }
+        let ids: Vec<usize> = self.connections.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// A turn for each, then one sync, then the replies. Those that have more to do already.
+    fn round(&mut self, ready: &[usize]) -> Vec<usize> {
+        let mut writers = Vec::new();
+        for at in ready {
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let turn = connection.turn(&self.server, &mut self.scratch);
+            if turn.is_broken {
+                self.close(*at);
+            } else if turn.writes {
+                writers.push(*at);
+            }
+        }
+        if !writers.is_empty() && self.server.config.durability == Durability::Always {
+            self.sync_for(&writers);
+        }
+        let mut again = Vec::new();
+        for at in ready {
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let sent = connection.send(&self.server);
+            if sent.is_err() || connection.is_done() {
+                self.close(*at);
+            } else if connection.is_ready() {
+                again.push(*at);
+            }
+        }
+        again
+    }
+
+    /// Makes what they wrote durable. If that fails they get no reply: what they wrote may be lost, and they must not think otherwise.
+    fn sync_for(&mut self, writers: &[usize]) {
+        let Err(err) = self.server.keyspace.blobs().sync() else { return };
+        tracing::error!("writes are not durable, {} clients are closed unanswered: {err}", writers.len());
+        for at in writers {
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.forget_replies();
+            }
+            self.close(*at);
+        }
+    }
+
+    /// Takes in new clients, and closes those that another has killed. Those that are ready.
+    fn take_arrivals_and_killed(&mut self) -> Vec<usize> {
+        let mut ready = Vec::new();
+        while let Ok((stream, session)) = self.arrivals.try_recv() {
+            let at = self.next;
+            self.next += 1;
+            let mut connection = Connection::new(stream, session, &self.server);
+            match connection.stream_mut().register(self.poll.registry(), Token(at)) {
+                Ok(()) => {
+                    self.connections.insert(at, connection);
+                    ready.push(at);
+                }
+                Err(err) => {
+                    tracing::warn!("a client cannot be served: {err}");
+                    connection.end(&self.server);
+                }
+            }
+        }
+        let is_killed = |connection: &Connection| connection.session.client.killed.load(Ordering::Relaxed);
+        let killed: Vec<usize> =
+            self.connections.iter().filter(|(_, connection)| is_killed(connection)).map(|(at, _)| *at).collect();
+        killed.into_iter().for_each(|at| self.close(at));
+        ready
+    }
+
+    /// Lets clients in and hands them out in turn.
+    fn accept(&mut self) {
+        for at in 0..self.acceptors.len() {
+            loop {
+                match self.acceptors[at].accept() {
+                    Ok((stream, address, local)) => self.let_in(stream, address, local),
+                    Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(err) => {
+                        // Descriptors have run out, for a while: no event tells of the end of that.
+                        tracing::warn!("a client cannot come in: {err}");
+                        self.accept_again = true;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn let_in(&self, stream: Stream, address: String, local: String) {
+        let max = self.server.config.clients_max;
+        let door = &self.doors[self.server.clients.totals().0 as usize % self.doors.len()];
+        let waker = door.waker.clone();
+        let wake = move || drop(waker.wake());
+        let Some(client) = self.server.clients.add(address, local, max, wake) else {
+            let line = b"-ERR max number of clients reached\r\n";
+            let _ = rustix::net::send(&stream, line, rustix::net::SendFlags::NOSIGNAL);
+            return;
+        };
+        let session = Session::new(client, self.server.config.password.is_none());
+        if door.arrivals.send((stream, session)).is_ok() {
+            let _ = door.waker.wake();
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        if let Some(connection) = self.connections.remove(&at) {
+            connection.end(&self.server);
+        }
+    }
+}

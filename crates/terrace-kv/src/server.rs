@@ -1,0 +1,63 @@
+//! What all connections share: the keys, the settings, the list of clients, counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
+
+use crate::blobs::Blobs;
+use crate::clients::Clients;
+use crate::config::Config;
+use crate::keyspace::{Clock, Keyspace};
+
+/// Counters of the server, since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Commands that were carried out or refused.
+    pub commands: AtomicU64,
+    /// Those that were refused.
+    pub errors: AtomicU64,
+    /// Bytes from clients.
+    pub input_bytes: AtomicU64,
+    /// Bytes to clients.
+    pub output_bytes: AtomicU64,
+    /// Clients that were closed for what they sent, or did not read.
+    pub closed: AtomicU64,
+    /// Wrong passwords.
+    pub wrong_passwords: AtomicU64,
+}
+
+/// The server's state.
+#[derive(Debug)]
+pub struct Server {
+    /// Keys.
+    pub keyspace: Keyspace,
+    /// Settings.
+    pub config: Config,
+    /// Clients.
+    pub clients: Clients,
+    /// Counters.
+    pub counters: Counters,
+    /// The server is to end.
+    pub is_stopping: AtomicBool,
+    /// When it began.
+    pub since: Instant,
+}
+
+impl Server {
+    /// A server over a store. `decoded_max`: see [`Keyspace::new`].
+    pub fn new(blobs: Arc<dyn Blobs>, config: Config, decoded_max: usize, clock: Clock) -> Server {
+        Server {
+            keyspace: Keyspace::new(blobs, decoded_max, clock),
+            config,
+            clients: Clients::default(),
+            counters: Counters::default(),
+            is_stopping: AtomicBool::new(false),
+            since: Instant::now(),
+        }
+    }
+
+    /// Memory beside the store's: decoded collections, list of expiry, buffers; bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.keyspace.memory_bytes() + self.clients.buffers_bytes()
+    }
+}

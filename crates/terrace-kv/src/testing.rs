@@ -1,0 +1,118 @@
+//! A store in memory, for tests: what the real one promises, in the plainest way. It can be made full, and made to fail.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hashbrown::DefaultHashBuilder;
+use parking_lot::Mutex;
+use std::hash::BuildHasher;
+
+use crate::blobs::{BlobError, Blobs, Db, Page, Result, Stat};
+
+type Content = (u64, Vec<u8>);
+
+/// The store.
+#[derive(Debug, Default)]
+pub struct MemoryBlobs {
+    blobs: Mutex<BTreeMap<Db, BTreeMap<Vec<u8>, Content>>>,
+    hasher: DefaultHashBuilder,
+    /// Writes are refused: there is no room.
+    pub is_full: AtomicBool,
+    /// Syncs fail.
+    pub sync_fails: AtomicBool,
+    /// Syncs that were done.
+    pub syncs: AtomicU64,
+}
+
+impl MemoryBlobs {
+    fn read<T>(&self, db: Db, key: &[u8], read: impl FnOnce(&Content) -> T) -> Option<T> {
+        self.blobs.lock().get(&db)?.get(key).map(read)
+    }
+    fn change<T>(&self, db: Db, key: &[u8], change: impl FnOnce(&mut Content) -> T) -> Result<T> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(BlobError::Full);
+        }
+        let mut blobs = self.blobs.lock();
+        let blob = blobs.get_mut(&db).and_then(|blobs| blobs.get_mut(key));
+        blob.map(change).ok_or_else(|| BlobError::Failed("no such blob".to_owned()))
+    }
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key) | 1
+    }
+}
+
+impl Blobs for MemoryBlobs {
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+        out.clear();
+        Ok(self.read(db, key, |(word, content)| {
+            out.extend_from_slice(content);
+            *word
+        }))
+    }
+    fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let read = self.read(db, key, |(_, content)| {
+            let rest = content.get(offset as usize..).unwrap_or_default();
+            out.extend_from_slice(&rest[..rest.len().min(len)]);
+        });
+        Ok(read.is_some())
+    }
+    fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
+        self.read(db, key, |(word, content)| Stat { word: *word, size: content.len() as u64 })
+    }
+    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(BlobError::Full);
+        }
+        self.blobs.lock().entry(db).or_default().insert(key.to_vec(), (word, content.to_vec()));
+        Ok(())
+    }
+    fn put_at(&self, db: Db, key: &[u8], offset: u64, new: &[u8]) -> Result<()> {
+        self.change(db, key, |(_, content)| {
+            let (begin, end) = (offset as usize, offset as usize + new.len());
+            content.resize(content.len().max(end), 0);
+            content[begin..end].copy_from_slice(new);
+        })
+    }
+    fn append(&self, db: Db, key: &[u8], new: &[u8]) -> Result<()> {
+        self.change(db, key, |(_, content)| content.extend_from_slice(new))
+    }
+    fn set_word(&self, db: Db, key: &[u8], new: u64) -> Result<()> {
+        self.change(db, key, |(word, _)| *word = new)
+    }
+    fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
+        let mut blobs = self.blobs.lock();
+        let Some(moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else { return Ok(false) };
+        blobs.entry(to.0).or_default().insert(to.1.to_vec(), moved);
+        Ok(true)
+    }
+    fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {
+        Ok(self.blobs.lock().get_mut(&db).and_then(|blobs| blobs.remove(key)).is_some())
+    }
+    fn len(&self, db: Db) -> u64 {
+        self.blobs.lock().get(&db).map_or(0, |blobs| blobs.len() as u64)
+    }
+    fn clear(&self, db: Db) -> Result<()> {
+        self.blobs.lock().remove(&db);
+        Ok(())
+    }
+    fn scan(&self, db: Db, from: u64, count: usize) -> Page {
+        let blobs = self.blobs.lock();
+        let keys = blobs.get(&db).into_iter().flat_map(BTreeMap::keys);
+        let mut keys: Vec<_> = keys.map(|key| (self.hash(key), key)).filter(|(hash, _)| *hash >= from).collect();
+        keys.sort_unstable();
+        let next = keys.get(count).map_or(0, |(hash, _)| *hash);
+        let page = keys.into_iter().filter(|(hash, _)| next == 0 || *hash < next);
+        Page { keys: page.map(|(_, key)| key.as_slice().into()).collect(), next }
+    }
+    fn sync(&self) -> Result<()> {
+        if self.sync_fails.load(Ordering::Relaxed) {
+            return Err(BlobError::Failed("the disk is broken".to_owned()));
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn memory(&self) -> (u64, u64) {
+        (0, 1 << 30)
+    }
+}

@@ -1,0 +1,176 @@
+//! Replies, written straight into a connection's output: RESP2, or RESP3 where the client has asked for it (HELLO 3).
+//!
+//! A type that RESP2 does not have becomes what Redis sends there: a map an array of twice the length, a double a string.
+
+use super::number::{float_text, write_int};
+
+/// Writes one reply.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    /// The length of `out` beyond which nothing more is written.
+    end_max: usize,
+    /// Something was not written.
+    is_cut: bool,
+    /// Whether the client understands RESP3.
+    pub resp3: bool,
+}
+
+impl<'a> Reply<'a> {
+    /// At the end of `out`, of so many bytes at most.
+    pub fn new(out: &'a mut Vec<u8>, bytes_max: usize, resp3: bool) -> Reply<'a> {
+        let end_max = out.len().saturating_add(bytes_max);
+        Reply { out, end_max, is_cut: false, resp3 }
+    }
+
+    /// Whether it was too long, so that something is missing.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// How much is written, bytes.
+    pub fn mark(&self) -> usize {
+        self.out.len()
+    }
+    /// Takes back what was written since `mark`.
+    pub fn take_back(&mut self, mark: usize) {
+        self.out.truncate(mark);
+        self.is_cut = false;
+    }
+
+    /// Whether so many bytes have room.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.is_cut |= self.out.len().saturating_add(bytes) > self.end_max;
+        !self.is_cut
+    }
+    fn header(&mut self, kind: u8, number: impl std::fmt::Display) {
+        if !self.has_room(0) {
+            return;
+        }
+        self.out.push(kind);
+        write_int(self.out, number);
+        self.out.extend_from_slice(b"\r\n");
+    }
+    /// `+OK`.
+    pub fn ok(&mut self) {
+        self.status("OK");
+    }
+    /// A line.
+    pub fn status(&mut self, line: &str) {
+        self.header(b'+', line);
+    }
+    /// An error: its code, a space, its text.
+    pub fn error(&mut self, line: &str) {
+        // What a client has sent may be in it.
+        let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        self.header(b'-', line);
+    }
+    /// An integer.
+    pub fn int(&mut self, value: impl std::fmt::Display) {
+        self.header(b':', value);
+    }
+    /// A string.
+    pub fn bulk(&mut self, text: &[u8]) {
+        if !self.has_room(text.len()) {
+            return;
+        }
+        self.header(b'$', text.len());
+        self.out.extend_from_slice(text);
+        self.out.extend_from_slice(b"\r\n");
+    }
+    /// A string that may be missing.
+    pub fn optional(&mut self, text: Option<&[u8]>) {
+        match text {
+            Some(text) => self.bulk(text),
+            None => self.null(),
+        }
+    }
+    /// A string as it is.
+    pub fn text(&mut self, text: impl AsRef<str>) {
+        self.bulk(text.as_ref().as_bytes());
+    }
+    /// Text for people.
+    pub fn verbatim(&mut self, text: &str) {
+        if !self.resp3 {
+            return self.bulk(text.as_bytes());
+        }
+        self.header(b'=', text.len() + 4);
+        self.out.extend_from_slice(b"txt:");
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+    /// No value.
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+    /// No array.
+    pub fn null_array(&mut self) {
+        self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+    /// The head of an array of so many.
+    pub fn array(&mut self, count: usize) {
+        self.header(b'*', count);
+    }
+    /// The head of a map of so many pairs.
+    pub fn map(&mut self, pairs: usize) {
+        match self.resp3 {
+            true => self.header(b'%', pairs),
+            false => self.header(b'*', 2 * pairs),
+        }
+    }
+    /// The head of a set of so many.
+    pub fn set(&mut self, count: usize) {
+        self.header(if self.resp3 { b'~' } else { b'*' }, count);
+    }
+    /// A floating-point number.
+    pub fn double(&mut self, value: f64) {
+        let text = float_text(value);
+        match self.resp3 {
+            true => self.header(b',', text),
+            false => self.bulk(text.as_bytes()),
+        }
+    }
+    /// An array of strings.
+    pub fn texts<T: AsRef<[u8]>>(&mut self, texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) {
+        let texts = texts.into_iter();
+        self.array(texts.len());
+        texts.for_each(|text| self.bulk(text.as_ref()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(resp3: bool, write: impl FnOnce(&mut Reply<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Reply::new(&mut out, 1000, resp3));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn resp2_has_strings_and_arrays_for_what_it_lacks() {
+        for (resp3, null, map, double) in
+            [(false, "$-1\r\n", "*2\r\n", "$3\r\n1.5\r\n"), (true, "_\r\n", "%1\r\n", ",1.5\r\n")]
+        {
+            assert_eq!(written(resp3, |reply| reply.null()), null);
+            assert_eq!(written(resp3, |reply| reply.map(1)), map);
+            assert_eq!(written(resp3, |reply| reply.double(1.5)), double);
+        }
+        assert_eq!(written(true, |reply| reply.verbatim("a")), "=5\r\ntxt:a\r\n");
+    }
+
+    #[test]
+    fn errors_stay_on_their_line() {
+        assert_eq!(written(false, |reply| reply.error("ERR unknown 'a\r\n+OK'")), "-ERR unknown 'a  +OK'\r\n");
+    }
+
+    #[test]
+    fn reply_has_a_longest_length() {
+        let mut out = b"before".to_vec();
+        let mut reply = Reply::new(&mut out, 20, false);
+        (0..1000).for_each(|_| reply.bulk(b"0123456789"));
+        assert!(reply.is_cut());
+        assert!(out.len() < 60);
+    }
+}

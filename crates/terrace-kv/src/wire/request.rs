@@ -1,0 +1,296 @@
+//! Requests: arrays of bulk strings, or one line of words (inline), as telnet sends them.
+//!
+//! A [`Parser`] is fed the bytes that a connection has received and not used. It remembers how far it came, so that a request in a thousand
+//! pieces is read once. Nothing that a client sends ends the server: a [`Malformed`] request ends its connection, after the error is sent.
+
+use super::number::parse_int;
+
+/// Longest line, bytes: an inline request, or the length of an array or string.
+const LINE_MAX: usize = 64 * 1024;
+/// Most arguments of a client that has not given the password.
+const ARGUMENTS_MAX_STRANGER: i64 = 10;
+/// Longest argument of such a client.
+const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
+
+/// What a request may be at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Arguments.
+    pub arguments_max: i64,
+    /// Bytes of one argument.
+    pub argument_bytes_max: i64,
+    /// Bytes of the whole.
+    pub request_bytes_max: usize,
+}
+
+/// Bytes that are no request: the text of the error, after which the connection is closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed(pub String);
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// More bytes are needed: so many at least.
+    Needs(usize),
+    /// It is complete: its arguments are [`Parser::args`], and it takes so many bytes.
+    Complete(usize),
+}
+
+/// The arguments of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Args<'a> {
+    bytes: &'a [u8],
+    places: &'a [(usize, usize)],
+}
+
+impl<'a> Args<'a> {
+    /// Number of arguments, the command's name included.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+    /// One of them; the command's name is the first.
+    ///
+    /// # Panics
+    /// There are not so many.
+    pub fn at(&self, index: usize) -> &'a [u8] {
+        let (begin, end) = self.places[index];
+        &self.bytes[begin..end]
+    }
+    /// One of them, if there are so many.
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        (index < self.len()).then(|| self.at(index))
+    }
+    /// Those behind the first `count`, as a request of their own.
+    pub fn after(&self, count: usize) -> Args<'a> {
+        Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
+    }
+    /// All from `index` on.
+    pub fn from(&self, index: usize) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
+        let (bytes, places) = (self.bytes, &self.places[index.min(self.places.len())..]);
+        places.iter().map(move |&(begin, end)| &bytes[begin..end])
+    }
+}
+
+/// Reads one connection's requests, one after the other.
+#[derive(Debug)]
+pub struct Parser {
+    limits: Limits,
+    /// Where the next byte to be looked at lies, from the start of the request.
+    at: usize,
+    /// Arguments that are still to come; none: not known yet.
+    left: Option<i64>,
+    places: Vec<(usize, usize)>,
+    /// The unescaped words of an inline request.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+/// Arguments whose places are kept for the next request.
+const PLACES_KEPT: usize = 1024;
+
+impl Parser {
+    /// One for a new connection.
+    pub fn new(limits: Limits) -> Parser {
+        Parser { limits, at: 0, left: None, places: Vec::new(), inline: Vec::new(), is_inline: false }
+    }
+
+    /// Forgets the request that was complete: the next bytes begin a new one.
+    pub fn begin(&mut self) {
+        self.at = 0;
+        self.left = None;
+        self.places.clear();
+        self.places.shrink_to(PLACES_KEPT);
+        self.inline = Vec::new();
+        self.is_inline = false;
+    }
+
+    /// The arguments of a complete request, which begins with `bytes`.
+    pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
+        Args { bytes: if self.is_inline { &self.inline } else { bytes }, places: &self.places }
+    }
+
+    /// Memory that it keeps, bytes.
+    pub fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
+    }
+
+    /// Goes on with the request that begins with `bytes`: all that has come of it so far. `is_known`: the client has given the password.
+    ///
+    /// # Errors
+    /// It is no request, or larger than permitted.
+    pub fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
+        match bytes.first() {
+            None => return Ok(Progress::Needs(1)),
+            Some(b'*') => {}
+            Some(_) => return self.inline(bytes),
+        }
+        if self.left.is_none() {
+            let Some((count, after)) = line_of(bytes, 0, b'*', "mbulk count")? else {
+                return Ok(Progress::Needs(1));
+            };
+            self.left = Some(self.checked_count(count, is_known)?);
+            self.at = after;
+        }
+        while self.left.is_some_and(|left| left > 0) {
+            let Some((length, begin)) = line_of(bytes, self.at, b'$', "bulk count")? else {
+                return Ok(Progress::Needs(1));
+            };
+            let end = begin + self.checked_length(length, is_known)?;
+            if end + 2 > self.limits.request_bytes_max {
+                return Err(malformed("the request is too large"));
+            }
+            if bytes.len() < end + 2 {
+                return Ok(Progress::Needs(end + 2 - bytes.len()));
+            }
+            self.places.push((begin, end));
+            self.at = end + 2;
+            self.left = self.left.map(|left| left - 1);
+        }
+        Ok(Progress::Complete(self.at))
+    }
+
+    fn checked_count(&self, count: Option<i64>, is_known: bool) -> Result<i64, Malformed> {
+        match count {
+            Some(count) if count > self.limits.arguments_max => Err(malformed("invalid multibulk length")),
+            Some(count) if !is_known && count > ARGUMENTS_MAX_STRANGER => {
+                Err(malformed("unauthenticated multibulk length"))
+            }
+            Some(count) => Ok(count),
+            None => Err(malformed("invalid multibulk length")),
+        }
+    }
+
+    fn checked_length(&self, length: Option<i64>, is_known: bool) -> Result<usize, Malformed> {
+        match length {
+            Some(length) if !is_known && length > ARGUMENT_MAX_STRANGER => {
+                Err(malformed("unauthenticated bulk length"))
+            }
+            Some(length) if (0..=self.limits.argument_bytes_max).contains(&length) => Ok(length as usize),
+            _ => Err(malformed("invalid bulk length")),
+        }
+    }
+
+    fn inline(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+        let line = &bytes[..bytes.len().min(LINE_MAX)];
+        let Some(end) = line.iter().skip(self.at).position(|byte| *byte == b'\n').map(|end| end + self.at) else {
+            self.at = line.len();
+            return match bytes.len() >= LINE_MAX {
+                true => Err(malformed("too big inline request")),
+                false => Ok(Progress::Needs(1)),
+            };
+        };
+        let line = &bytes[..end];
+        self.is_inline = true;
+        split_words(line.strip_suffix(b"\r").unwrap_or(line), &mut self.inline, &mut self.places)
+            .ok_or_else(|| malformed("unbalanced quotes in request"))?;
+        Ok(Progress::Complete(end + 1))
+    }
+}
+
+/// The number of a line `*N` or `$N` that begins at `at` (the inner none: it is no number), and where the next line begins; the outer
+/// none: the line has not all come.
+fn line_of(bytes: &[u8], at: usize, kind: u8, name: &str) -> Result<Option<(Option<i64>, usize)>, Malformed> {
+    let bytes = bytes.get(at..).unwrap_or_default();
+    match bytes.first() {
+        None => return Ok(None),
+        Some(first) if *first != kind => {
+            let (kind, first) = (char::from(kind), char::from(*first));
+            return Err(malformed(&format!("expected '{kind}', got '{}'", first.escape_default())));
+        }
+        Some(_) => {}
+    }
+    let line = &bytes[..bytes.len().min(LINE_MAX)];
+    match line.iter().position(|byte| *byte == b'\r') {
+        Some(end) if bytes.len() >= end + 2 => Ok(Some((parse_int(&line[1..end]), at + end + 2))),
+        None if bytes.len() >= LINE_MAX => Err(malformed(&format!("too big {name} string"))),
+        _ => Ok(None),
+    }
+}
+
+fn malformed(why: &str) -> Malformed {
+    Malformed(format!("Protocol error: {why}"))
+}
+
+/// Words between spaces; `"..."` with escapes of C and `\xHH`, `'...'` with `\'` alone. None: a quote is open, or closes within a word.
+fn split_words(line: &[u8], words: &mut Vec<u8>, places: &mut Vec<(usize, usize)>) -> Option<()> {
+    let mut rest = line;
+    loop {
+        while let [first, after @ ..] = rest
+            && first.is_ascii_whitespace()
+        {
+            rest = after;
+        }
+        if rest.is_empty() {
+            return Some(());
+        }
+        let begin = words.len();
+        rest = one_word(rest, words)?;
+        places.push((begin, words.len()));
+    }
+}
+
+fn one_word<'a>(mut rest: &'a [u8], words: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [] => return Some(rest),
+            [quote @ (b'"' | b'\''), after @ ..] => {
+                let after = quoted(after, *quote, words)?;
+                return after.first().is_none_or(u8::is_ascii_whitespace).then_some(after);
+            }
+            [byte, ..] if byte.is_ascii_whitespace() => return Some(rest),
+            [byte, after @ ..] => {
+                words.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+/// What follows a closed quote.
+fn quoted<'a>(mut rest: &'a [u8], quote: u8, words: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [] => return None,
+            [byte, after @ ..] if *byte == quote => return Some(after),
+            [b'\\', b'x', high, low, after @ ..] if quote == b'"' && is_hex(*high) && is_hex(*low) => {
+                words.push(hex(*high) * 16 + hex(*low));
+                after
+            }
+            [b'\\', byte, after @ ..] if quote == b'"' => {
+                words.push(match byte {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                });
+                after
+            }
+            [b'\\', b'\'', after @ ..] => {
+                words.push(b'\'');
+                after
+            }
+            [byte, after @ ..] => {
+                words.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+fn is_hex(byte: u8) -> bool {
+    byte.is_ascii_hexdigit()
+}
+
+fn hex(byte: u8) -> u8 {
+    char::from(byte).to_digit(16).unwrap_or(0) as u8
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;
