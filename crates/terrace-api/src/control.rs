@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::Dirty;
 use crate::lru::Evicted;
-use crate::stats::Stats;
+use crate::stats::{KeyValue, Stats};
 
 /// Bytes of a frame at the most.
 pub const FRAME_MAX: usize = 1 << 20;
@@ -117,6 +117,9 @@ pub struct StatReply {
     pub stat: Box<Stats>,
     /// Whether the supervisor lives.
     pub supervisor_lives: bool,
+    /// Keys and clients, if it is a server of keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KeyValue>,
 }
 
 /// The answer to [`DropCaches`].
@@ -295,7 +298,7 @@ mod tests {
         let line = wire(Ok(Reply::Stop(stopped.clone())));
         assert!(line.starts_with("{\"ok\":true,\"in_use\":true,\"lost\":{\"bytes\":4096"), "{line}");
         assert_eq!(read_answer(&line).unwrap(), Ok(stopped));
-        let stat = StatReply { stat: Box::default(), supervisor_lives: true };
+        let stat = StatReply { stat: Box::default(), supervisor_lives: true, kv: None };
         let line = wire(Ok(Reply::Stat(stat.clone())));
         assert_eq!(read_answer(&line).unwrap(), Ok(stat));
     }

@@ -11,6 +11,8 @@ pub enum Kind {
     Mount,
     /// The private mount of one command.
     Run,
+    /// A server of keys; `src` and `mnt` are the directory of its store.
+    Kv,
 }
 
 impl Kind {
@@ -19,6 +21,7 @@ impl Kind {
         match self {
             Kind::Mount => "mount",
             Kind::Run => "run",
+            Kind::Kv => "kv",
         }
     }
 }

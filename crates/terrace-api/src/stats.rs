@@ -27,6 +27,9 @@ pub struct StatReport {
     pub cache: Stats,
     /// The instance.
     pub instance: Instance,
+    /// Keys and clients of `terrace serve kv`; none: this is no such server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KeyValue>,
     /// Estimates for other sizes of memory; only with `--mrc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mrc: Option<Mrc>,
@@ -39,7 +42,7 @@ pub struct Instance {
     pub src: PathBuf,
     /// Where it is served.
     pub mnt: PathBuf,
-    /// A mount for all programs, or the private mount of one command.
+    /// A mount for all programs, the private mount of one command, or a server of keys.
     pub kind: Kind,
     /// Process id of the supervisor.
     pub pid: i32,
@@ -85,6 +88,34 @@ pub struct Stats {
     pub objects: usize,
     /// The policy's queues and generations.
     pub generations: Vec<GenerationRow>,
+}
+
+/// A server of keys.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyValue {
+    /// Keys of all databases.
+    pub keys: u64,
+    /// Clients that are connected now.
+    pub clients: usize,
+    /// Commands, refused ones included.
+    pub commands: u64,
+    /// Commands that were refused.
+    pub errors: u64,
+    /// Reads that found their key.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Keys that expired.
+    pub expired: u64,
+    /// Bytes from clients.
+    pub input_bytes: u64,
+    /// Bytes to clients.
+    pub output_bytes: u64,
+    /// Memory of requests and replies under way, bytes; a part of `memory.tables_bytes`.
+    pub buffers_bytes: u64,
+    /// Memory of large hashes and sorted sets that are kept decoded, and of the list of keys that expire, bytes; a part of `memory.tables_bytes`.
+    pub decoded_bytes: u64,
 }
 
 /// Memory of the cache.

@@ -317,7 +317,7 @@ mod tests {
             version: String::new(),
             supervisor_lives: true,
         };
-        StatReport { cache: Stats { preload, ..Stats::default() }, instance, mrc: None }
+        StatReport { cache: Stats { preload, ..Stats::default() }, instance, kv: None, mrc: None }
     }
 
     /// The stand-in for `terrace stat` counts 100 bytes more of hits each time it is asked.

@@ -10,6 +10,7 @@
 //! | [`keyspace`] | keys with types and times of expiry; hashes and sorted sets |
 //! | [`cluster`], [`config`] | the map of several servers; settings |
 //! | [`wire`], [`error`] | the protocol |
+//! | [`store`] | `terrace-store` as such a store |
 //! | [`blobs`] | what the server needs of a store |
 //!
 //! Values are blobs of the store, whose tiers, memory limit and survival of crashes they have: there is no second cache. Only large hashes and sorted
@@ -26,6 +27,8 @@ pub mod error;
 pub mod keyspace;
 pub mod net;
 pub mod server;
+pub mod store;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod wire;
 

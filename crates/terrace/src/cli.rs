@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and nothing of how it is done.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,9 @@ pub enum Command {
     Umount(Umount),
     /// Run a command for which a directory is served by terrace at its own path
     Run(Run),
+    /// Serve keys and values to clients of Redis
+    #[command(subcommand)]
+    Serve(Serve),
     /// Show what the cache does
     Stat(Stat),
     /// Show a mount live in the terminal: hit ratio, tiers, misses, evictions
@@ -160,6 +164,69 @@ pub struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `terrace serve`.
+#[derive(Debug, Subcommand)]
+pub enum Serve {
+    /// Keys and values, with Redis' protocol, until SIGTERM or Ctrl-C
+    Kv(ServeKv),
+}
+
+/// `terrace serve kv`.
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_KV_HELP)]
+pub struct ServeKv {
+    /// Directory of the store; made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Setup of the cache
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// TCP port [default: 6379, unless --unix is given]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Address that the port is opened at; one that other machines reach needs a password [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    pub bind: Option<IpAddr>,
+    /// Socket in the file system, for this user alone
+    #[arg(long, value_name = "PATH")]
+    pub unix: Option<PathBuf>,
+    /// When a write survives a loss of power: before its reply, a second later, or some time
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "1s")]
+    pub sync: Sync,
+    /// File whose first line is the password that clients must give
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Map of several servers that share the keys
+    #[arg(long, value_name = "NODES.toml")]
+    pub cluster: Option<PathBuf>,
+    /// Clients at one time [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub clients_max: Option<u32>,
+    /// Threads that serve clients [default: one a processor, 8 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+const SERVE_KV_HELP: &str = "\
+What is acknowledged survives a crash or kill of the server: a second process, which does nothing else, holds the memory for the next
+server. What survives the death of both, or a loss of power, is chosen by --sync.
+
+  terrace serve kv --dir ./keys --memory 1GiB
+  redis-cli set greeting hello
+  terrace stat ./keys";
+
+/// When writes are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sync {
+    /// Before the reply
+    Always,
+    /// A second later at the most
+    #[value(name = "1s")]
+    EverySecond,
+    /// When room is needed, and in the end
+    No,
 }
 
 /// A command about one mount.

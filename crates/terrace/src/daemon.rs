@@ -39,7 +39,8 @@ use crate::sys;
 use memory::Guard;
 use orphan_fds::OrphanFds;
 use stop::Stopper;
-use thread::thread;
+pub use answers::of_engine;
+pub use thread::thread;
 
 /// Exit status after an error while serving: the supervisor starts another terraced.
 const EXIT_FAILED: i32 = 1;
@@ -88,7 +89,7 @@ fn wait_for_go(shared: &mut Shared) {
 }
 
 /// Makes every panic a crash: the next terraced repairs half-done work, this one does not work around it.
-fn abort_on_panic() {
+pub fn abort_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);

@@ -106,7 +106,7 @@ fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
 }
 
 /// The engine's view of the configuration.
-fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
+pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.0,
         policy: config.policy.clone(),

@@ -9,6 +9,7 @@
 //! | [`stage`] | files brought into the cache, and home, before and after programs |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
 //! | [`doctor`] | what the machine gives |
+//! | [`serve`] | `serve kv`: keys over a store |
 //! | [`generate`] | man page, completions |
 //!
 //! | parts | |
@@ -45,6 +46,7 @@ mod mounts;
 mod prefault;
 mod renamed;
 mod run;
+mod serve;
 mod size;
 mod stage;
 mod stat;
@@ -82,6 +84,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Mount(args) => mount::mount(args),
         Command::Umount(args) => commands::umount(&args),
         Command::Run(args) => run::run(args),
+        Command::Serve(what) => serve::serve(what),
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Lru(args) => lru::lru(&args),

@@ -34,6 +34,8 @@ use crate::instance;
 use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
+pub use crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
+pub use setup::{bind, start_log};
 pub use setup::Task;
 use watch::{Ended, Watch};
 

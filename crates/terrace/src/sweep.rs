@@ -33,6 +33,8 @@ fn is_swept(instance: &Instance) -> bool {
         Some(info) if info.kind == Kind::Run => {
             data_loss::by(instance).is_none() || instance.age() > TOLD_WITHIN
         }
+        // What it lost, no record says: its store's log does.
+        Some(info) if info.kind == Kind::Kv => true,
         Some(info) => is_gone(&info.mnt),
         None => instance.age() > STARTED_WITHIN,
     }

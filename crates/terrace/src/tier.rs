@@ -44,6 +44,7 @@ fn refused(err: &TargetError) -> Failure {
     let why = format!("the tier is in use by the {} of {mnt} (process {})", info.kind.name(), info.pid);
     let cure = match info.kind {
         instance::Kind::Mount => format!("end that with `terrace umount {mnt}`, or name another file"),
+        instance::Kind::Kv => "end that server, or name another file".to_owned(),
         instance::Kind::Run => "wait for the end of its command, or name another file".to_owned(),
     };
     Failure::new(err.path.display(), why, cure)

@@ -179,6 +179,13 @@ pub fn save(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
+/// SHUTDOWN [NOSAVE | SAVE]: the server ends, everything acknowledged is durable then. There is no reply.
+pub fn shutdown(context: &mut Context<'_>) -> Outcome {
+    context.session.closes = true;
+    context.server.is_stopping.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
 fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -232,6 +232,7 @@ pub static ROWS: &[Row] = rows! {
     lastsave         1 NONE  S  server::lastsave
     memory          -2 SECOND R server::memory
     save             1 NONE  S  server::save
+    shutdown        -1 NONE  S  server::shutdown
     time             1 NONE  S  server::time
 };
 

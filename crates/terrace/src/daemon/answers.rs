@@ -48,6 +48,28 @@ fn refused(why: Refused) -> CommandError {
     CommandError::new(code, why)
 }
 
+/// Answers what the engine alone knows.
+pub fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandError> {
+    Ok(match request {
+        Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
+        Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
+        Request::Resize(to) => {
+            engine.resize(to.bytes).map_err(|err| CommandError::failed(reason(err)))?;
+            Reply::Resize(Done {})
+        }
+        Request::Mrc(_) => Reply::Mrc(MrcReply { mrc: engine.mrc() }),
+        Request::Lru(_) => Reply::Lru(LruReply { lru: Box::new(engine.lru()) }),
+        Request::Age(_) => Reply::Age(AgeReply { seq: engine.lru_age().map_err(refused)? }),
+        Request::Evict(what) => {
+            Reply::Evict(engine.lru_evict(what.seq, what.pages.unwrap_or(u64::MAX)).map_err(refused)?)
+        }
+        Request::Trace(_) => {
+            return Err(CommandError::new(ErrorCode::Usage, "a trace has a connection of its own"));
+        }
+        _ => return Err(CommandError::new(ErrorCode::Usage, "this instance does not know the command")),
+    })
+}
+
 impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Reply, CommandError> {
         let (engine, failed) = (&self.engine, |err: std::io::Error| CommandError::failed(reason(err)));
@@ -55,16 +77,11 @@ impl Answer for Answers {
             Request::Stat(_) => Reply::Stat(StatReply {
                 stat: Box::new(engine.stats()),
                 supervisor_lives: self.supervisor_lives(),
+                kv: None,
             }),
             Request::Sync(_) => {
                 engine.flush_all(true).map_err(failed)?;
                 Reply::Sync(Done {})
-            }
-            Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
-            Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
-            Request::Resize(to) => {
-                engine.resize(to.bytes).map_err(failed)?;
-                Reply::Resize(Done {})
             }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
             Request::Pid(_) => Reply::Pid(PidReply {
@@ -72,15 +89,7 @@ impl Answer for Answers {
                 terraced: std::process::id(),
                 mnt: self.mnt.clone(),
             }),
-            Request::Mrc(_) => Reply::Mrc(MrcReply { mrc: engine.mrc() }),
-            Request::Lru(_) => Reply::Lru(LruReply { lru: Box::new(engine.lru()) }),
-            Request::Age(_) => Reply::Age(AgeReply { seq: engine.lru_age().map_err(refused)? }),
-            Request::Evict(what) => {
-                Reply::Evict(engine.lru_evict(what.seq, what.pages.unwrap_or(u64::MAX)).map_err(refused)?)
-            }
-            Request::Trace(_) => {
-                return Err(CommandError::new(ErrorCode::Usage, "a trace has a connection of its own"));
-            }
+            other => return of_engine(engine, other),
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    CompressedTier, GenerationRow, Instance, Memory, MountPath, PreloadPath, Reclaim, StatReport, Writeback,
+    CompressedTier, GenerationRow, Instance, KeyValue, Memory, MountPath, PreloadPath, Reclaim, StatReport, Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 
@@ -13,11 +13,16 @@ use crate::size::human;
 /// A few lines for one instance.
 pub fn of(stat: &StatReport) -> String {
     let mut page = String::new();
-    let StatReport { cache, instance, mrc: estimates } = stat;
+    let StatReport { cache, instance, kv, mrc: estimates } = stat;
     head(&mut page, instance, &cache.policy);
     memory(&mut page, &cache.memory);
-    preload(&mut page, &cache.preload);
-    fuse(&mut page, &cache.fuse);
+    match kv {
+        Some(kv) => key_value(&mut page, kv),
+        None => {
+            preload(&mut page, &cache.preload);
+            fuse(&mut page, &cache.fuse);
+        }
+    }
     reclaim(&mut page, &cache.reclaim);
     tiers(&mut page, &cache.tiers);
     if let Some(tier) = &cache.compressed {
@@ -72,6 +77,32 @@ fn memory(page: &mut String, m: &Memory) {
             m.metadata_bytes_per_page,
             human(m.tables_bytes),
             if m.huge_bytes > 0 { human(m.huge_bytes) } else { "none".to_owned() },
+        ),
+    );
+}
+
+fn key_value(page: &mut String, kv: &KeyValue) {
+    let (hits, misses) = (kv.hits, kv.misses);
+    line(page, "keys", format_args!("{}, {} expired; {} clients", kv.keys, kv.expired, kv.clients));
+    line(
+        page,
+        "",
+        format_args!(
+            "{} commands ({} refused), {hits} hits, {misses} misses, hit ratio {}",
+            kv.commands,
+            kv.errors,
+            percent(hits, hits + misses),
+        ),
+    );
+    line(
+        page,
+        "",
+        format_args!(
+            "{} in, {} out, buffers {}, decoded {}",
+            human(kv.input_bytes),
+            human(kv.output_bytes),
+            human(kv.buffers_bytes),
+            human(kv.decoded_bytes),
         ),
     );
 }
@@ -313,7 +344,7 @@ mod tests {
             version: String::new(),
             supervisor_lives: true,
         };
-        StatReport { cache, instance, mrc }
+        StatReport { cache, instance, kv: None, mrc }
     }
 
     #[test]

@@ -125,7 +125,8 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
     Ok((shared, Heard { news: heard, go: let_go, aborter: aborter.ok() }))
 }
 
-fn bind(path: &Path) -> Result<UnixListener> {
+/// A socket for this user alone.
+pub fn bind(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).and_then(|listener| close_to_others(path).map(|()| listener)).map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
@@ -197,7 +198,8 @@ fn outlive_terraced() -> Option<i32> {
     Some(before)
 }
 
-fn start_log(level: Level) {
+/// Messages go to standard error from now on.
+pub fn start_log(level: Level) {
     let level = match level {
         Level::Error => tracing::Level::ERROR,
         Level::Warn => tracing::Level::WARN,

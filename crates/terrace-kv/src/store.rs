@@ -1,0 +1,95 @@
+//! The store's buckets as databases: bucket `db0` is database 0, and so on. Programs that use the library see the same blobs.
+
+use terrace_store::{Bucket, Error, Expect, Store};
+
+use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat};
+
+/// A store, as the server sees it.
+#[derive(Debug)]
+pub struct StoreBlobs {
+    store: Store,
+    databases: Vec<Bucket>,
+}
+
+impl StoreBlobs {
+    /// Over a store; buckets that are missing are made.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn new(store: Store) -> terrace_store::Result<StoreBlobs> {
+        let databases = (0..DATABASES).map(|db| store.bucket(&format!("db{db}")));
+        let databases = databases.collect::<terrace_store::Result<Vec<_>>>()?;
+        Ok(StoreBlobs { store, databases })
+    }
+
+    fn database(&self, db: Db) -> &Bucket {
+        &self.databases[usize::from(db)]
+    }
+}
+
+fn failed(err: Error) -> BlobError {
+    if err.is_full() {
+        return BlobError::Full;
+    }
+    BlobError::Failed(err.to_string())
+}
+
+/// The answer of a call that is made for a blob that is there.
+fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
+    match done.map_err(failed)? {
+        true => Ok(()),
+        false => Err(BlobError::Failed("the blob has gone".to_owned())),
+    }
+}
+
+impl Blobs for StoreBlobs {
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+        let found = self.database(db).get_into(key, out).map_err(failed)?;
+        Ok(found.map(|stat| stat.meta))
+    }
+    fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        out.resize(len, 0);
+        let read = self.database(db).get_at(key, offset, out).map_err(failed)?;
+        out.truncate(read.unwrap_or(0));
+        Ok(read.is_some())
+    }
+    fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
+        self.database(db).stat(key).map(|stat| Stat { word: stat.meta, size: stat.size })
+    }
+    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        of_present(self.database(db).put_if(key, &[content], word, Expect::Any))
+    }
+    fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()> {
+        self.database(db).put_at(key, offset, content).map_err(failed).map(drop)
+    }
+    fn append(&self, db: Db, key: &[u8], content: &[u8]) -> Result<()> {
+        self.database(db).append(key, content).map_err(failed).map(drop)
+    }
+    fn set_word(&self, db: Db, key: &[u8], word: u64) -> Result<()> {
+        of_present(self.database(db).set_meta(key, word, Expect::Any))
+    }
+    fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
+        self.database(from.0).rename_into(from.1, self.database(to.0), to.1).map_err(failed)
+    }
+    fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {
+        self.database(db).remove(key).map_err(failed)
+    }
+    fn len(&self, db: Db) -> u64 {
+        self.database(db).len()
+    }
+    fn clear(&self, db: Db) -> Result<()> {
+        self.database(db).clear().map_err(failed)
+    }
+    fn scan(&self, db: Db, from: u64, count: usize) -> Page {
+        let (keys, next) = self.database(db).scan(from, count);
+        Page { keys, next }
+    }
+    fn sync(&self) -> Result<()> {
+        self.store.sync().map_err(failed)
+    }
+    fn memory(&self) -> (u64, u64) {
+        let memory = self.store.stats().memory;
+        (memory.used_bytes, memory.limit_bytes)
+    }
+}

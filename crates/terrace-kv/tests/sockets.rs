@@ -1,0 +1,266 @@
+//! The server over its sockets, on a store in memory: many requests at once, clients that misbehave, limits, syncs.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use terrace_kv::keyspace::system_clock;
+use terrace_kv::testing::MemoryBlobs;
+use terrace_kv::{Config, Durability, Listener, Running, Server};
+use terrace_testkit::rng::{Rng, seed};
+use terrace_testkit::wait::wait_until;
+
+struct Stage {
+    running: Running,
+    blobs: Arc<MemoryBlobs>,
+    address: std::net::SocketAddr,
+    unix: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+fn stage(config: Config) -> Stage {
+    let dir = tempfile::tempdir().unwrap();
+    let unix = dir.path().join("kv.sock");
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap();
+    let blobs = Arc::new(MemoryBlobs::default());
+    let server = Arc::new(Server::new(blobs.clone(), config, 16 << 20, system_clock()));
+    let listeners = vec![Listener::Tcp(tcp), Listener::Unix(UnixListener::bind(&unix).unwrap())];
+    Stage { running: terrace_kv::start(server, listeners).unwrap(), blobs, address, unix, _dir: dir }
+}
+
+fn config() -> Config {
+    Config { threads: 2, ..Config::for_memory(1 << 30) }
+}
+
+impl Stage {
+    fn tcp(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+    fn unix(&self) -> UnixStream {
+        UnixStream::connect(&self.unix).unwrap()
+    }
+}
+
+fn expect(stream: &mut impl Read, wanted: &[u8]) {
+    let mut got = vec![0; wanted.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
+}
+
+/// What comes until the other side closes.
+fn rest(stream: &mut impl Read) -> String {
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let stage = stage(config());
+    let (mut tcp, mut unix) = (stage.tcp(), stage.unix());
+    let requests: String = (0..5000).map(|i| format!("SET k{i} v{i}\r\nGET k{i}\r\n")).collect();
+    let replies: String = (0..5000).map(|i| format!("+OK\r\n${}\r\nv{i}\r\n", format!("v{i}").len())).collect();
+    let mut writer = tcp.try_clone().unwrap();
+    let sends = std::thread::spawn(move || writer.write_all(requests.as_bytes()).unwrap());
+    expect(&mut tcp, replies.as_bytes());
+    sends.join().unwrap();
+    unix.write_all(b"DBSIZE\r\nQUIT\r\n").unwrap();
+    assert_eq!(rest(&mut unix), ":5000\r\n+OK\r\n");
+}
+
+#[test]
+fn large_values_come_and_go_whole() {
+    let stage = stage(config());
+    let mut stream = stage.tcp();
+    let value = Rng::new(7).bytes(20 << 20);
+    let mut writer = stream.try_clone().unwrap();
+    let sent = value.clone();
+    let sends = std::thread::spawn(move || {
+        writer.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", sent.len()).as_bytes()).unwrap();
+        writer.write_all(&sent).unwrap();
+        writer.write_all(b"\r\nGET k\r\n").unwrap();
+    });
+    expect(&mut stream, format!("+OK\r\n${}\r\n", value.len()).as_bytes());
+    let mut got = vec![0; value.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == value);
+    sends.join().unwrap();
+    expect(&mut stream, b"\r\n");
+    // The buffers are given back.
+    stream.write_all(b"PING\r\n").unwrap();
+    expect(&mut stream, b"+PONG\r\n");
+    wait_until("small buffers", || stage.running.server().clients.buffers_bytes() < 1 << 20);
+}
+
+#[test]
+fn client_that_does_not_read_is_not_read_from() {
+    let stage = stage(config());
+    let mut stream = stage.tcp();
+    stream.set_nonblocking(true).unwrap();
+    // As long as its reply, about.
+    let request = format!("ECHO {}\r\n", "v".repeat(50_000)).into_bytes();
+    let mut sent = 0;
+    wait_until("the server stops reading", || match stream.write(&request) {
+        Ok(bytes) => {
+            sent += bytes;
+            false
+        }
+        Err(_) => {
+            std::thread::sleep(Duration::from_millis(50));
+            stage.running.server().clients.buffers_bytes() < 16 << 20
+        }
+    });
+    // Others are served meanwhile, and it gets all it has asked for.
+    let mut other = stage.tcp();
+    other.write_all(b"PING\r\n").unwrap();
+    expect(&mut other, b"+PONG\r\n");
+    stream.set_nonblocking(false).unwrap();
+    let (mut replies, mut buffer) = (0, vec![0; 1 << 16]);
+    while replies < sent / request.len() * 50_010 {
+        replies += stream.read(&mut buffer).unwrap();
+    }
+}
+
+#[test]
+fn malformed_input_ends_its_connection_only() {
+    let stage = stage(Config { password: None, ..config() });
+    let mut rng = Rng::new(seed("malformed_input_ends_its_connection_only"));
+    let mut steady = stage.tcp();
+    for round in 0..300 {
+        let mut bad = stage.tcp();
+        let mut text = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(3);
+        for _ in 0..1 + rng.index(5) {
+            let at = rng.index(text.len());
+            match rng.below(3) {
+                0 => text[at] = rng.next_u64() as u8,
+                1 => drop(text.remove(at)),
+                _ => text.insert(at, *rng.pick(b"*$\r\n-019\"'\\x \0\xff")),
+            }
+        }
+        let pieces = 1 + rng.index(20);
+        for piece in text.chunks(text.len().div_ceil(pieces)) {
+            if bad.write_all(piece).is_err() {
+                break;
+            }
+        }
+        if rng.chance(50) {
+            let _ = bad.shutdown(std::net::Shutdown::Write);
+            rest(&mut bad);
+        }
+        if round % 20 == 0 {
+            steady.write_all(b"PING\r\n").unwrap();
+            expect(&mut steady, b"+PONG\r\n");
+        }
+    }
+    drop(steady);
+    wait_until("all have gone", || stage.running.server().clients.is_empty());
+    assert_eq!(stage.running.server().clients.buffers_bytes(), 0);
+}
+
+#[test]
+fn protocol_errors_are_told_before_the_end() {
+    let stage = stage(config());
+    let mut stream = stage.tcp();
+    stream.write_all(b"PING\r\n*1\r\n$-5\r\nPING\r\n").unwrap();
+    assert_eq!(rest(&mut stream), "+PONG\r\n-ERR Protocol error: invalid bulk length\r\n");
+}
+
+#[test]
+fn clients_have_a_largest_number() {
+    let stage = stage(Config { clients_max: 3, ..config() });
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| stage.tcp()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"PING\r\n").unwrap();
+        expect(stream, b"+PONG\r\n");
+    }
+    assert_eq!(rest(&mut stage.tcp()), "-ERR max number of clients reached\r\n");
+    streams.pop();
+    wait_until("one has gone", || stage.running.server().clients.len() == 2);
+    let mut next = stage.tcp();
+    next.write_all(b"PING\r\n").unwrap();
+    expect(&mut next, b"+PONG\r\n");
+}
+
+#[test]
+fn buffers_have_a_largest_sum() {
+    let stage = stage(Config { buffers_bytes_max: 4 << 20, value_bytes_max: 2 << 20, ..config() });
+    // Values of which the last byte never comes.
+    let mut hoarders: Vec<TcpStream> = (0..8).map(|_| stage.tcp()).collect();
+    let begin = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", 1 << 20);
+    for stream in &mut hoarders {
+        let _ = stream.write_all(begin.as_bytes()).and_then(|()| stream.write_all(&vec![b'x'; 1 << 20]));
+    }
+    wait_until("some are closed", || stage.running.server().counters.closed.load(Ordering::Relaxed) > 0);
+    let mut other = stage.tcp();
+    other.write_all(b"PING\r\n").unwrap();
+    expect(&mut other, b"+PONG\r\n");
+    assert!(stage.running.server().clients.buffers_bytes() <= 4 << 20);
+}
+
+#[test]
+fn clients_are_killed_by_others() {
+    let stage = stage(config());
+    let (mut victim, mut killer) = (stage.tcp(), stage.tcp());
+    victim.write_all(b"CLIENT ID\r\n").unwrap();
+    let mut id = [0; 4];
+    victim.read_exact(&mut id).unwrap();
+    let id = String::from_utf8_lossy(&id).trim_matches([':', '\r', '\n']).to_owned();
+    killer.write_all(format!("CLIENT KILL ID {id}\r\n").as_bytes()).unwrap();
+    expect(&mut killer, b":1\r\n");
+    assert_eq!(rest(&mut victim), "");
+}
+
+#[test]
+fn replies_wait_for_the_sync_of_their_round() {
+    let stage = stage(Config { durability: Durability::Always, ..config() });
+    let mut stream = stage.tcp();
+    let requests: String = (0..1000).map(|i| format!("SET k{i} v\r\n")).collect();
+    stream.write_all(requests.as_bytes()).unwrap();
+    expect(&mut stream, &b"+OK\r\n".repeat(1000));
+    let syncs = stage.blobs.syncs.load(Ordering::Relaxed);
+    assert!((1..500).contains(&syncs), "{syncs} syncs for 1000 writes of one client");
+    stream.write_all(b"GET k1\r\n").unwrap();
+    expect(&mut stream, b"$1\r\nv\r\n");
+    assert_eq!(stage.blobs.syncs.load(Ordering::Relaxed), syncs, "reads need none");
+}
+
+#[test]
+fn writes_that_cannot_be_synced_are_not_acknowledged() {
+    let stage = stage(Config { durability: Durability::Always, ..config() });
+    let (mut writer, mut reader) = (stage.tcp(), stage.tcp());
+    stage.blobs.sync_fails.store(true, Ordering::Relaxed);
+    writer.write_all(b"SET k v\r\n").unwrap();
+    assert_eq!(rest(&mut writer), "");
+    reader.write_all(b"PING\r\n").unwrap();
+    expect(&mut reader, b"+PONG\r\n");
+}
+
+#[test]
+fn concurrent_increments_are_all_counted() {
+    let stage = stage(config());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut stream = stage.unix();
+                for _ in 0..500 {
+                    stream.write_all(b"INCR n\r\nHINCRBY h f 1\r\n").unwrap();
+                    let mut reply = Vec::new();
+                    while reply.iter().filter(|byte| **byte == b'\n').count() < 2 {
+                        let mut buffer = [0; 64];
+                        let bytes = stream.read(&mut buffer).unwrap();
+                        reply.extend_from_slice(&buffer[..bytes]);
+                    }
+                }
+            });
+        }
+    });
+    let mut stream = stage.tcp();
+    stream.write_all(b"GET n\r\nHGET h f\r\n").unwrap();
+    expect(&mut stream, b"$4\r\n2000\r\n$4\r\n2000\r\n");
+}

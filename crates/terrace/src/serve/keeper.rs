@@ -1,0 +1,199 @@
+//! The keeper: starts a server, and the next when that one was killed. It gives up when servers crash of themselves too often.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+use super::server;
+use super::setup::Kept;
+use crate::error::{Failure, Result, reason};
+use crate::handover::channel::{self, Channel, Event, Poll};
+use crate::handover::{EXIT_LOST, EXIT_REFUSED};
+use crate::instance::{self, Info, Kind, Lock, SCHEMA};
+use crate::supervisor::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
+use crate::sys::{self, Side, SignalNumber};
+
+/// Signals that the keeper takes from its descriptor; servers inherit them blocked.
+const SIGNALS: &[SignalNumber] = &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// How a server ended.
+enum Exit {
+    Done,
+    Refused,
+    Lost,
+    Crashed { how: String, killed: bool },
+}
+
+/// The keeper's state.
+struct Keeper {
+    kept: Kept,
+    signals: OwnedFd,
+    heard: Channel,
+    news: Channel,
+    /// An end was asked for.
+    stopping: bool,
+    /// Some server has served.
+    served: bool,
+    /// What a server said that cannot start or could not write everything.
+    refusal: Option<Failure>,
+    restarts: u32,
+    died: Option<String>,
+    lock: Lock,
+}
+
+/// Keeps until the end.
+pub fn keep(kept: Kept, lock: Lock) -> Result<()> {
+    sys::block(SIGNALS);
+    let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
+    let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;
+    let (heard, news) = channel::pair().map_err(no_descriptors)?;
+    let (refusal, died) = (None, None);
+    Keeper { kept, signals, heard, news, stopping: false, served: false, refusal, restarts: 0, died, lock }.run()
+}
+
+impl Keeper {
+    fn run(mut self) -> Result<()> {
+        let mut crashes = Crashes::default();
+        let ended = loop {
+            let exit = match sys::fork() {
+                Ok(Side::Parent(child)) => self.watch(child),
+                Ok(Side::Child) => server::main(self.kept, self.news),
+                Err(err) => Exit::Crashed { how: format!("could not be started: {}", reason(err)), killed: true },
+            };
+            let (how, killed) = match exit {
+                Exit::Done => break Ok(()),
+                Exit::Refused => break Err(self.said("it could not start")),
+                Exit::Lost => break Err(self.said("it could not write everything")),
+                Exit::Crashed { how, killed } => (how, killed),
+            };
+            tracing::error!("the server {how}");
+            if self.stopping || !self.served {
+                let why = format!("it {how}");
+                break Err(Failure::new("server", why, "see what it said above, and start it again"));
+            }
+            let end = if killed { End::Killed } else { End::Crashed };
+            match crashes.note(end, Instant::now()) {
+                Next::Start(pause) => std::thread::sleep(pause),
+                Next::GiveUp => {
+                    let (dir, within) = (self.kept.dir.display(), CRASHES_WITHIN.as_secs());
+                    let why = format!("the server {how}, {CRASHES_MAX} times in {within} s");
+                    let cure = "see what it said above; what was synced is in the store";
+                    break Err(Failure::new(dir, why, cure));
+                }
+            }
+            self.restarts += 1;
+            self.died = Some(how);
+        };
+        self.clean_up();
+        ended
+    }
+
+    fn clean_up(self) {
+        if let Some(path) = &self.kept.unix {
+            let _ = std::fs::remove_file(path);
+        }
+        self.kept.instance.remove();
+        drop(self.lock);
+    }
+
+    fn said(&mut self, silent: &str) -> Failure {
+        let unsaid = || Failure::new("server", silent, "see what it said above");
+        self.refusal.take().unwrap_or_else(unsaid)
+    }
+
+    /// One life of a server.
+    fn watch(&mut self, child: Pid) -> Exit {
+        self.refusal = None;
+        if self.stopping {
+            sys::send(child, libc::SIGTERM);
+        }
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.heard.as_fd(), PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            let _ = rustix::event::poll(&mut fds, None);
+            let (speaks, signals) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+            if speaks {
+                self.hear(child);
+            }
+            if signals && let Some(exit) = self.take_signals(child) {
+                return exit;
+            }
+        }
+    }
+
+    fn hear(&mut self, child: Pid) {
+        while let Poll::Line(line) = self.heard.hear() {
+            match channel::parse(&line) {
+                Some(Event::Ready) => self.note_ready(child),
+                Some(Event::Failed(line)) => self.refusal = Some(Failure::from_line(&line)),
+                _ => {}
+            }
+            if !self.heard.has_line() {
+                return;
+            }
+        }
+    }
+
+    fn note_ready(&mut self, child: Pid) {
+        let dir = self.kept.dir.display();
+        match self.served {
+            false => eprintln!("terrace: keys of {dir} are served at {}", self.kept.places.join(" and ")),
+            true => tracing::warn!("a new server has taken over the keys of {dir}"),
+        }
+        self.served = true;
+        let info = Info {
+            schema: SCHEMA.to_owned(),
+            pid: rustix::process::getpid().as_raw_pid(),
+            terraced: child.as_raw_pid(),
+            pid_namespace: instance::pid_namespace(),
+            restarts: self.restarts,
+            last_death: self.died.clone(),
+            kind: Kind::Kv,
+            src: self.kept.dir.clone(),
+            mnt: self.kept.dir.clone(),
+            memory_bytes: self.kept.config.memory.0,
+            policy: self.kept.config.policy.clone(),
+            tier: self.kept.config.tier.device.first().map(|device| device.path.clone()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        if let Err(err) = self.kept.instance.write_info(&info) {
+            tracing::warn!("`terrace stat` will not find this server: {err}");
+        }
+    }
+
+    /// All signals that have come; how the server ended, if it has.
+    fn take_signals(&mut self, child: Pid) -> Option<Exit> {
+        while let Some(signal) = sys::next_signal(&self.signals) {
+            if signal.number != libc::SIGCHLD {
+                self.stopping = true;
+                sys::send(child, libc::SIGTERM);
+            }
+        }
+        match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => {
+                // Its last words may have come after its end was seen.
+                if rustix::io::ioctl_fionread(self.heard.as_fd()).is_ok_and(|bytes| bytes > 0) {
+                    self.hear(child);
+                }
+                Some(exit_of(status))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn exit_of(status: WaitStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) => Exit::Done,
+        (Some(EXIT_REFUSED), _) => Exit::Refused,
+        (Some(EXIT_LOST), _) => Exit::Lost,
+        (_, Some(signal)) => {
+            Exit::Crashed { how: format!("was killed by signal {signal}"), killed: signal == libc::SIGKILL }
+        }
+        (code, _) => Exit::Crashed { how: format!("ended with status {}", code.unwrap_or(-1)), killed: false },
+    }
+}

@@ -1,0 +1,91 @@
+//! One server: the store opened over the keeper's memory, clients and commands answered, the store closed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
+use terrace_kv::keyspace::system_clock;
+use terrace_kv::store::StoreBlobs;
+use terrace_kv::{Listener, Running, Server};
+use terrace_store::Store;
+
+use super::answers::Answers;
+use super::setup::Kept;
+use crate::control;
+use crate::daemon::abort_on_panic;
+use crate::error::{Failure, Result, reason};
+use crate::handover::channel::Channel;
+use crate::handover::{EXIT_LOST, EXIT_REFUSED};
+use crate::sys;
+
+/// Share of the memory that decoded collections may take.
+const DECODED_SHARE: u64 = 4;
+/// How often it is looked whether a client has asked for the end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The life of the process.
+pub fn main(kept: Kept, mut news: Channel) -> ! {
+    let _ = rustix::thread::set_name(c"terrace-kv");
+    let keeper = rustix::process::getppid();
+    abort_on_panic();
+    let code = match live(&kept, keeper, &mut news) {
+        Ok(()) => 0,
+        Err((failure, code)) => {
+            news.say(&format!("failed {failure}"));
+            code
+        }
+    };
+    if rustix::process::getppid() != keeper {
+        // The keeper's work, if it is dead.
+        kept.unix.as_ref().map(std::fs::remove_file);
+        kept.instance.remove();
+    }
+    sys::exit_now(code)
+}
+
+fn live(kept: &Kept, keeper: Option<Pid>, news: &mut Channel) -> std::result::Result<(), (Failure, i32)> {
+    let refused = |failure| (failure, EXIT_REFUSED);
+    terrace_fs::set_up_heap();
+    let signals = sys::signal_fd(&[libc::SIGTERM]).map_err(|err| refused(cannot("signals", err)))?;
+    let store = Store::open_over(&kept.dir, &kept.store, &kept.segment)
+        .map_err(|err| refused(Failure::from_line(&err.to_string())))?;
+    let running = start(kept, &store, keeper).map_err(refused)?;
+    news.say("ready");
+    wait_for_end(&signals, running.server());
+    running.stop();
+    store.close().map_err(|err| (Failure::from_line(&err.to_string()), EXIT_LOST))
+}
+
+fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
+    let blobs = StoreBlobs::new(store.clone()).map_err(|err| Failure::from_line(&err.to_string()))?;
+    let decoded_max = (kept.config.memory.0 / DECODED_SHARE) as usize;
+    let server = Arc::new(Server::new(Arc::new(blobs), kept.kv.clone(), decoded_max, system_clock()));
+    let counted = Arc::downgrade(&server);
+    store.count_memory(move || counted.upgrade().map_or(0, |server| server.memory_bytes() as u64));
+    let listeners = kept.listeners.iter().map(Listener::try_clone).collect::<std::io::Result<Vec<_>>>();
+    let listeners = listeners.map_err(|err| cannot("sockets", err))?;
+    let control = kept.control.try_clone().map_err(|err| cannot("control socket", err))?;
+    let answers = Arc::new(Answers::new(store.clone(), server.clone(), keeper, kept.dir.clone()));
+    let commands = Arc::new(control::Server::default());
+    crate::daemon::thread("control", move || commands.serve(&control, answers))
+        .map_err(|err| cannot("threads", err))?;
+    terrace_kv::start(server, listeners).map_err(|err| cannot("threads", err))
+}
+
+/// Until SIGTERM, or until a client or `terrace` asks for the end.
+fn wait_for_end(signals: &std::os::fd::OwnedFd, server: &Server) {
+    let soon = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+    while !server.is_stopping.load(Ordering::Relaxed) {
+        let mut fds = [PollFd::new(signals, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut fds, Some(&soon));
+        if sys::next_signal(signals).is_some() {
+            return;
+        }
+    }
+}
+
+fn cannot(what: &str, err: std::io::Error) -> Failure {
+    Failure::new(what, reason(err), "raise the limit that is named, or serve with less")
+}

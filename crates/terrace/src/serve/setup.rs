@@ -1,0 +1,213 @@
+//! What is made once, before any server: settings, sockets, memory, the directory of the instance.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use terrace_engine::IoKind;
+use terrace_engine::device::target::Target;
+use terrace_fs::limits;
+use terrace_kv::cluster::Cluster;
+use terrace_kv::{Config as KvConfig, Durability, Listener};
+use terrace_store::{Segment, StoreOptions, SyncPolicy};
+
+use crate::cgroup;
+use crate::cli::{ServeKv, Sync};
+use crate::config::Config;
+use crate::engine::engine_config;
+use crate::error::{Failure, Result, reason};
+use crate::instance::{Instance, Lock};
+use crate::supervisor;
+use crate::tier;
+
+/// The port of clients that are told none.
+const PORT: u16 = 6379;
+/// Longest password, bytes.
+const PASSWORD_MAX: usize = 512;
+
+/// What the keeper holds, and each server inherits.
+#[derive(Debug)]
+pub struct Kept {
+    /// Settings of cache and tiers.
+    pub config: Config,
+    /// Those of the server.
+    pub kv: KvConfig,
+    /// Those of the store.
+    pub store: StoreOptions,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its memory.
+    pub segment: Segment,
+    /// The tier on a device, locked as long as this is held.
+    #[allow(dead_code)]
+    pub tier: Option<Target>,
+    /// Where clients come in.
+    pub listeners: Vec<Listener>,
+    /// For people.
+    pub places: Vec<String>,
+    /// The socket in the file system, to be removed in the end.
+    pub unix: Option<PathBuf>,
+    /// Where commands come in.
+    pub control: UnixListener,
+    /// The directory of the instance.
+    pub instance: Instance,
+}
+
+/// Everything, or nothing.
+pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
+    let mut config = Config::load(&args.tuning)?;
+    let dir = directory(&args.dir)?;
+    config.look_up_device(&dir)?;
+    let kv = server_config(&args, &config, &dir)?;
+    // Each client costs a descriptor.
+    let _ = limits::raise_descriptors_max();
+    // What it makes is its user's alone.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let (instance, lock) = Instance::create(&[&dir])?;
+    supervisor::start_log(config.log.level);
+    if let Some(line) = cgroup::too_small_for(config.memory) {
+        tracing::warn!("{line}");
+    }
+    match assemble(&args, config, kv, dir, &instance) {
+        Ok(kept) => Ok((kept, lock)),
+        Err(failure) => {
+            instance.remove();
+            Err(failure)
+        }
+    }
+}
+
+fn assemble(args: &ServeKv, config: Config, kv: KvConfig, dir: PathBuf, instance: &Instance) -> Result<Kept> {
+    let tier = tier::open(&config, &dir)?;
+    let store = store_options(&config, kv.durability, tier.as_ref());
+    let segment = Segment::create(&store)
+        .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
+    let control = supervisor::bind(&instance.control_socket())?;
+    let (listeners, places) = listeners(args)?;
+    let (unix, instance) = (args.unix.clone(), instance.clone());
+    Ok(Kept { config, kv, store, dir, segment, tier, listeners, places, unix, control, instance })
+}
+
+/// The directory of the store, made if it is missing.
+fn directory(dir: &Path) -> Result<PathBuf> {
+    let fail = |err: std::io::Error| Failure::new(dir.display(), reason(err), "name a directory of yours");
+    match std::fs::create_dir(dir) {
+        Err(err) if err.kind() != std::io::ErrorKind::AlreadyExists => return Err(fail(err)),
+        _ => {}
+    }
+    let dir = dir.canonicalize().map_err(fail)?;
+    match dir.is_dir() {
+        true => Ok(dir),
+        false => Err(fail(std::io::ErrorKind::NotADirectory.into())),
+    }
+}
+
+fn store_options(config: &Config, durability: Durability, tier: Option<&Target>) -> StoreOptions {
+    let default = StoreOptions::default();
+    let mut engine = engine_config(config, tier);
+    // A server that was killed has nothing under way once it has been waited for.
+    engine.io = IoKind::Blocking;
+    engine.dirty_background_ratio = default.engine.dirty_background_ratio;
+    engine.dirty_ratio = default.engine.dirty_ratio;
+    let sync = match durability {
+        // One sync for a round of all clients' requests, which only the server knows.
+        Durability::Always | Durability::Never => SyncPolicy::Never,
+        Durability::EverySecond => SyncPolicy::Every(Duration::from_secs(1)),
+    };
+    StoreOptions { name: "kv".to_owned(), memory_bytes: config.memory.0, sync, engine, ..default }
+}
+
+fn server_config(args: &ServeKv, config: &Config, dir: &Path) -> Result<KvConfig> {
+    let mut kv = KvConfig::for_memory(config.memory.0);
+    kv.durability = match args.sync {
+        Sync::Always => Durability::Always,
+        Sync::EverySecond => Durability::EverySecond,
+        Sync::No => Durability::Never,
+    };
+    kv.password = args.password_file.as_deref().map(password).transpose()?;
+    kv.port = port(args).unwrap_or(0);
+    kv.dir = dir.to_owned();
+    if let Some(threads) = args.threads {
+        kv.threads = usize::from(threads);
+    }
+    if let Some(clients) = args.clients_max {
+        kv.clients_max = clients as usize;
+    }
+    if !address(args).is_loopback() && kv.password.is_none() {
+        let why = format!("{} can be reached from other machines, and no password is asked for", address(args));
+        return Err(Failure::new("--bind", why, "give --password-file FILE, or leave --bind out"));
+    }
+    kv.cluster = args.cluster.as_deref().map(|path| cluster(path, args)).transpose()?;
+    Ok(kv)
+}
+
+fn address(args: &ServeKv) -> IpAddr {
+    args.bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// None: a socket in the file system only.
+fn port(args: &ServeKv) -> Option<u16> {
+    args.port.or((args.unix.is_none() || args.bind.is_some()).then_some(PORT))
+}
+
+/// The first line of the file.
+fn password(path: &Path) -> Result<String> {
+    let name = path.display();
+    let fail = |why: String| Failure::new(name.to_string(), why, "write the password into its first line");
+    let text = std::fs::read_to_string(path).map_err(|err| fail(reason(err)))?;
+    let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
+    if mode & 0o077 != 0 {
+        eprintln!("terrace: {name}: others can read the password; `chmod 600` it");
+    }
+    let password = text.lines().next().unwrap_or_default().trim_end();
+    match password.len() {
+        1..=PASSWORD_MAX => Ok(password.to_owned()),
+        bytes => Err(fail(format!("a password of {bytes} bytes, not 1 to {PASSWORD_MAX}"))),
+    }
+}
+
+fn cluster(path: &Path, args: &ServeKv) -> Result<Cluster> {
+    let name = path.display();
+    let Some(port) = port(args) else {
+        return Err(Failure::new("--cluster", "the map names servers by port", "give --port PORT"));
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|err| Failure::new(name, reason(err), "name the file with the map of the servers"))?;
+    Cluster::parse(&text, &address(args).to_string(), port)
+        .map_err(|err| Failure::new(path.display(), err, "correct the map; all servers need the same"))
+}
+
+fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
+    let (mut listeners, mut places) = (Vec::new(), Vec::new());
+    if let Some(port) = port(args) {
+        let at = SocketAddr::new(address(args), port);
+        let listener = TcpListener::bind(at)
+            .map_err(|err| Failure::new(at, reason(err), "choose another --port, or end what listens there"))?;
+        places.push(listener.local_addr().unwrap_or(at).to_string());
+        listeners.push(Listener::Tcp(listener));
+    }
+    if let Some(path) = &args.unix {
+        listeners.push(Listener::Unix(unix_listener(path)?));
+        places.push(path.display().to_string());
+    }
+    Ok((listeners, places))
+}
+
+/// A socket for its user alone; one that a dead server has left is replaced.
+fn unix_listener(path: &Path) -> Result<UnixListener> {
+    let name = path.display();
+    if UnixStream::connect(path).is_ok() {
+        return Err(Failure::new(name, "a server listens there", "end it, or choose another path"));
+    }
+    let is_socket = std::fs::symlink_metadata(path)
+        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
+    if is_socket {
+        let _ = std::fs::remove_file(path);
+    }
+    let bound = UnixListener::bind(path).and_then(|listener| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map(|()| listener)
+    });
+    bound.map_err(|err| Failure::new(name, reason(err), "choose a path in a directory of yours"))
+}
