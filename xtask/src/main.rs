@@ -17,6 +17,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-engine", &["terrace-api", "terrace-policy", "terrace-shm", "terrace-sim", "terrace-testkit"]),
     ("terrace-store", &["terrace-api", "terrace-engine", "terrace-testkit"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
+    ("terrace-kv", &["terrace-store", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),
     (
         "terrace",
@@ -24,8 +25,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "terrace-api",
             "terrace-engine",
             "terrace-fs",
+            "terrace-kv",
             "terrace-output",
             "terrace-policy",
+            "terrace-store",
             "terrace-testkit",
         ],
     ),

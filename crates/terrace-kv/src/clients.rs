@@ -59,8 +59,10 @@ impl Client {
     pub fn line(&self) -> String {
         let names = self.names.lock().clone();
         let age = self.since.elapsed();
-        let idle = age.as_millis() as u64 - self.active_ms.load(Ordering::Relaxed).min(age.as_millis() as u64);
-        let mut line = format!("id={} addr={} laddr={} fd=-1 name={}", self.id, self.address, self.local, names.name);
+        let idle =
+            age.as_millis() as u64 - self.active_ms.load(Ordering::Relaxed).min(age.as_millis() as u64);
+        let mut line =
+            format!("id={} addr={} laddr={} fd=-1 name={}", self.id, self.address, self.local, names.name);
         let _ = write!(
             line,
             " age={} idle={} flags=N db={} sub=0 psub=0 multi=-1 resp={} lib-name={} lib-ver={}",

@@ -57,9 +57,9 @@ impl fmt::Display for Refusal {
             Refusal::OutOfRange => f.write_str("ERR value is out of range"),
             Refusal::Other(line) => f.write_str(line),
             // The code of Redis at its limit of memory, which clients know as one that passes.
-            Refusal::Store(BlobError::Full) => {
-                f.write_str("OOM command not allowed: the store is full; delete keys, or make room on its file system")
-            }
+            Refusal::Store(BlobError::Full) => f.write_str(
+                "OOM command not allowed: the store is full; delete keys, or make room on its file system",
+            ),
             Refusal::Store(err) => write!(f, "ERR {err}"),
         }
     }

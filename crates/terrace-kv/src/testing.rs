@@ -82,7 +82,9 @@ impl Blobs for MemoryBlobs {
     }
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
         let mut blobs = self.blobs.lock();
-        let Some(moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else { return Ok(false) };
+        let Some(moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else {
+            return Ok(false);
+        };
         blobs.entry(to.0).or_default().insert(to.1.to_vec(), moved);
         Ok(true)
     }
@@ -99,7 +101,8 @@ impl Blobs for MemoryBlobs {
     fn scan(&self, db: Db, from: u64, count: usize) -> Page {
         let blobs = self.blobs.lock();
         let keys = blobs.get(&db).into_iter().flat_map(BTreeMap::keys);
-        let mut keys: Vec<_> = keys.map(|key| (self.hash(key), key)).filter(|(hash, _)| *hash >= from).collect();
+        let mut keys: Vec<_> =
+            keys.map(|key| (self.hash(key), key)).filter(|(hash, _)| *hash >= from).collect();
         keys.sort_unstable();
         let next = keys.get(count).map_or(0, |(hash, _)| *hash);
         let page = keys.into_iter().filter(|(hash, _)| next == 0 || *hash < next);

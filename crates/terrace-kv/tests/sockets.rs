@@ -65,7 +65,8 @@ fn pipelined_requests_are_answered_in_order() {
     let stage = stage(config());
     let (mut tcp, mut unix) = (stage.tcp(), stage.unix());
     let requests: String = (0..5000).map(|i| format!("SET k{i} v{i}\r\nGET k{i}\r\n")).collect();
-    let replies: String = (0..5000).map(|i| format!("+OK\r\n${}\r\nv{i}\r\n", format!("v{i}").len())).collect();
+    let replies: String =
+        (0..5000).map(|i| format!("+OK\r\n${}\r\nv{i}\r\n", format!("v{i}").len())).collect();
     let mut writer = tcp.try_clone().unwrap();
     let sends = std::thread::spawn(move || writer.write_all(requests.as_bytes()).unwrap());
     expect(&mut tcp, replies.as_bytes());
@@ -134,7 +135,8 @@ fn malformed_input_ends_its_connection_only() {
     let mut steady = stage.tcp();
     for round in 0..300 {
         let mut bad = stage.tcp();
-        let mut text = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(3);
+        let mut text =
+            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(3);
         for _ in 0..1 + rng.index(5) {
             let at = rng.index(text.len());
             match rng.below(3) {

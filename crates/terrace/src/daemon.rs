@@ -36,10 +36,10 @@ use crate::error::{Failure, Result, reason};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
 
+pub use answers::of_engine;
 use memory::Guard;
 use orphan_fds::OrphanFds;
 use stop::Stopper;
-pub use answers::of_engine;
 pub use thread::thread;
 
 /// Exit status after an error while serving: the supervisor starts another terraced.

@@ -35,8 +35,8 @@ use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
 pub use crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
-pub use setup::{bind, start_log};
 pub use setup::Task;
+pub use setup::{bind, start_log};
 use watch::{Ended, Watch};
 
 /// A supervisor that was started in the background.

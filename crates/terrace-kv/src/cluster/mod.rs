@@ -215,7 +215,11 @@ mod tests {
         assert_eq!(cluster.route([b"foo".as_slice()]), Route::Moved(12182, &cluster.nodes()[1]));
         assert_eq!(cluster.route([b"foo".as_slice(), b"bar"]), Route::Crosses);
         assert_eq!(cluster.route([b"{bar}1".as_slice(), b"bar"]), Route::Here);
-        assert!(cluster.describe().contains("127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-8191 16383\n"));
+        assert!(
+            cluster
+                .describe()
+                .contains("127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-8191 16383\n")
+        );
         assert_eq!(cluster.own().id.len(), 40);
         let other = Cluster::parse(MAP, "127.0.0.1", 7002).unwrap();
         assert_eq!(other.nodes()[0].id, cluster.own().id, "each server gives the other the same id");

@@ -47,7 +47,10 @@ mod tests {
     fn slots_are_those_of_redis() {
         // The check value of the specification, and answers of redis-server to CLUSTER KEYSLOT.
         assert_eq!(crc16(b"123456789"), 0x31C3);
-        assert_eq!([slot_of(b"foo"), slot_of(b"bar"), slot_of(b"hello"), slot_of(b"")], [12182, 5061, 866, 0]);
+        assert_eq!(
+            [slot_of(b"foo"), slot_of(b"bar"), slot_of(b"hello"), slot_of(b"")],
+            [12182, 5061, 866, 0]
+        );
     }
 
     #[test]

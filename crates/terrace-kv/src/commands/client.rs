@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::args::{int, is};
+use super::context::{Context, Replies, unknown_subcommand};
 use super::keys::database;
-use super::{Context, Replies, unknown_subcommand};
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
@@ -94,7 +94,9 @@ pub fn auth(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     match args.len() {
         2 if context.server.config.password.is_none() => {
-            return Err(Refusal::err("AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"));
+            return Err(Refusal::err(
+                "AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+            ));
         }
         2 => check_password(context, USER, args.at(1))?,
         3 => check_password(context, args.at(1), args.at(2))?,
@@ -108,7 +110,8 @@ pub fn auth(context: &mut Context<'_>) -> Outcome {
 pub fn hello(context: &mut Context<'_>) -> Outcome {
     let (mut words, mut resp3, mut name) = (context.args.from(1), None, None);
     if let Some(version) = words.next() {
-        let version = int(version).map_err(|_| Refusal::err("Protocol version is not an integer or out of range"))?;
+        let version =
+            int(version).map_err(|_| Refusal::err("Protocol version is not an integer or out of range"))?;
         resp3 = match version {
             2 => Some(false),
             3 => Some(true),
@@ -122,7 +125,12 @@ pub fn hello(context: &mut Context<'_>) -> Outcome {
                 check_password(context, user, password)?;
             }
             (Some(text), false) if is(word, "SETNAME") => name = Some(checked_name(text)?),
-            _ => return Err(Refusal::err(format_args!("Syntax error in HELLO option '{}'", String::from_utf8_lossy(word)))),
+            _ => {
+                return Err(Refusal::err(format_args!(
+                    "Syntax error in HELLO option '{}'",
+                    String::from_utf8_lossy(word)
+                )));
+            }
         }
     }
     if !context.session.is_known {
@@ -212,7 +220,8 @@ fn list(context: &mut Context<'_>) -> Outcome {
         Some(_) => return Err(Refusal::Syntax),
     };
     let clients = context.server.clients.all();
-    let wanted = clients.iter().filter(|client| ids.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64))));
+    let wanted =
+        clients.iter().filter(|client| ids.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64))));
     let lines: String = wanted.map(|client| client.line() + "\n").collect();
     context.reply.verbatim(&lines);
     Ok(())

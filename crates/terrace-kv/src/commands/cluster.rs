@@ -1,7 +1,7 @@
 //! CLUSTER: the map, as clients ask for it.
 
 use super::args::{int, is};
-use super::{Context, unknown_subcommand};
+use super::context::{Context, unknown_subcommand};
 use crate::cluster::slot::{SLOTS, slot_of};
 use crate::cluster::{Cluster, Node};
 use crate::error::{Outcome, Refusal};

@@ -1,7 +1,7 @@
 //! Strings that are numbers, and their bits.
 
-use super::Context;
 use super::args::{float, int};
+use super::context::Context;
 use super::strings::check_size;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::word::{Kind, Word};

@@ -1,7 +1,7 @@
 //! When keys expire: EXPIRE and its like, and the options EX, PX, EXAT, PXAT of others.
 
-use super::Context;
 use super::args::{int, is};
+use super::context::Context;
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::Held;

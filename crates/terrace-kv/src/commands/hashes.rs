@@ -2,16 +2,16 @@
 //!
 //! Reads of a compact hash walk its records as they come from the store; a large one, and every write, opens it.
 
-use super::Context;
 use super::args::{float, int, is};
+use super::context::Context;
 use super::counters::sum;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
 use crate::keyspace::{FieldRecord, Held, fields};
-use crate::wire::number::{float_text, parse_float, parse_int};
 use crate::wire::Reply;
+use crate::wire::number::{float_text, parse_float, parse_int};
 
 /// What is asked of a hash, walked or open.
 trait Fields {

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Context;
 use super::args::is;
 use super::client::VERSION;
+use super::context::Context;
 use crate::blobs::DATABASES;
 use crate::config::Durability;
 use crate::error::Outcome;

@@ -1,7 +1,7 @@
 //! Keys, whatever they hold.
 
 use super::args::{int, is};
-use super::{Context, unknown_subcommand};
+use super::context::{Context, unknown_subcommand};
 use crate::blobs::{DATABASES, Db};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::word::{Form, Kind};
@@ -119,7 +119,9 @@ pub fn dbsize(context: &mut Context<'_>) -> Outcome {
 /// ASYNC and SYNC are the same here.
 fn check_flush(context: &Context<'_>) -> Outcome {
     match context.args.get(1) {
-        Some(word) if context.args.len() > 2 || !(is(word, "ASYNC") || is(word, "SYNC")) => Err(Refusal::Syntax),
+        Some(word) if context.args.len() > 2 || !(is(word, "ASYNC") || is(word, "SYNC")) => {
+            Err(Refusal::Syntax)
+        }
         _ => Ok(()),
     }
 }

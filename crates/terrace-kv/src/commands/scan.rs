@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use hashbrown::DefaultHashBuilder;
 
 use super::args::{cursor, int, is};
-use super::{Context, glob};
+use super::context::Context;
+use super::glob;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, SMALL};
 use crate::keyspace::hash::Hash;
@@ -67,7 +68,9 @@ pub fn scan(context: &mut Context<'_>) -> Outcome {
     let page = keyspace.scan(db, from, options.count);
     let is_wanted = |key: &[u8]| {
         options.wants(key)
-            && keyspace.stat(db, key).is_some_and(|(word, _)| options.kind.is_none_or(|kind| is(kind, word.kind.name())))
+            && keyspace
+                .stat(db, key)
+                .is_some_and(|(word, _)| options.kind.is_none_or(|kind| is(kind, word.kind.name())))
     };
     let keys: Vec<_> = page.keys.into_iter().filter(|key| is_wanted(key)).collect();
     context.reply.array(2);
@@ -139,9 +142,7 @@ fn scan_elements<C: Collection>(
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
 pub fn hscan(context: &mut Context<'_>) -> Outcome {
-    scan_elements::<Hash>(context, |hash| {
-        hash.iter().map(|(field, value)| (field, value.to_vec())).collect()
-    })
+    scan_elements::<Hash>(context, |hash| hash.iter().map(|(field, value)| (field, value.to_vec())).collect())
 }
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count]

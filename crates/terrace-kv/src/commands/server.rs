@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::args::is;
-use super::table::{self, ROWS, Row};
-use super::{Context, glob, unknown_subcommand};
+use super::context::{Context, Row, unknown_subcommand};
+use super::glob;
 use crate::blobs::DATABASES;
 use crate::config::Durability;
 use crate::error::{Outcome, Refusal};
@@ -14,31 +14,32 @@ use crate::wire::Reply;
 
 /// COMMAND [COUNT | LIST | INFO name... | DOCS name... | GETKEYS command...]
 pub fn command(context: &mut Context<'_>) -> Outcome {
-    let (args, reply) = (context.args, &mut context.reply);
+    let (args, rows, reply) = (context.args, context.rows, &mut context.reply);
+    let find = |name: &[u8]| rows.iter().find(|row| is(name, row.name));
     match args.get(1) {
         None => {
-            reply.array(ROWS.len());
-            ROWS.iter().for_each(|row| describe(row, reply));
+            reply.array(rows.len());
+            rows.iter().for_each(|row| describe(row, reply));
         }
-        Some(what) if is(what, "COUNT") => reply.int(ROWS.len()),
-        Some(what) if is(what, "LIST") => reply.texts(ROWS.iter().map(|row| row.name)),
+        Some(what) if is(what, "COUNT") => reply.int(rows.len()),
+        Some(what) if is(what, "LIST") => reply.texts(rows.iter().map(|row| row.name)),
         Some(what) if is(what, "INFO") && args.len() > 2 => {
             reply.array(args.len() - 2);
             for name in args.from(2) {
-                match table::find(name) {
+                match find(name) {
                     Some(row) => describe(row, reply),
                     None => reply.null_array(),
                 }
             }
         }
         Some(what) if is(what, "INFO") => {
-            reply.array(ROWS.len());
-            ROWS.iter().for_each(|row| describe(row, reply));
+            reply.array(rows.len());
+            rows.iter().for_each(|row| describe(row, reply));
         }
         // The documentation of Redis is Redis'.
         Some(what) if is(what, "DOCS") => reply.map(0),
         Some(what) if is(what, "GETKEYS") && args.len() > 2 => {
-            let row = table::find(args.at(2)).ok_or_else(|| Refusal::err("Invalid command specified"))?;
+            let row = find(args.at(2)).ok_or_else(|| Refusal::err("Invalid command specified"))?;
             if !row.accepts(args.len() - 2) {
                 return Err(Refusal::err("Invalid number of arguments specified for command"));
             }
@@ -110,7 +111,9 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
         3.. if is(what, "GET") => {
             let mut all = settings(context.server);
             all.extend(ENCODINGS.iter().map(|(name, value)| (*name, (*value).to_owned())));
-            all.retain(|(name, _)| args.from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())));
+            all.retain(|(name, _)| {
+                args.from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+            });
             context.reply.map(all.len());
             for (name, value) in all {
                 context.reply.text(name);
@@ -121,7 +124,9 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
             for name in args.from(2).step_by(2) {
                 if !ENCODINGS.iter().any(|(known, _)| is(name, known)) {
                     let name = String::from_utf8_lossy(name);
-                    let why = format!("CONFIG SET failed - '{name}' is set when the server starts; see `terrace serve kv --help`");
+                    let why = format!(
+                        "CONFIG SET failed - '{name}' is set when the server starts; see `terrace serve kv --help`"
+                    );
                     return Err(Refusal::err(why));
                 }
             }
@@ -129,7 +134,9 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
         }
         2 if is(what, "RESETSTAT") => {
             let (server, keyspace) = (&context.server.counters, context.keyspace().counters());
-            for counter in [&server.commands, &server.errors, &keyspace.hits, &keyspace.misses, &keyspace.expired] {
+            for counter in
+                [&server.commands, &server.errors, &keyspace.hits, &keyspace.misses, &keyspace.expired]
+            {
                 counter.store(0, Ordering::Relaxed);
             }
             context.reply.ok();

@@ -1,7 +1,7 @@
 //! Strings.
 
-use super::Context;
 use super::args::{int, is, slice};
+use super::context::Context;
 use super::expire::{EX, PX, Unit, expire_at};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::Held;
@@ -54,7 +54,8 @@ impl<'a> SetOptions<'a> {
                 _ => return Err(Refusal::Syntax),
             }
         }
-        let contradicts = options.absent && options.present || options.keep_expiry && options.expires.is_some();
+        let contradicts =
+            options.absent && options.present || options.keep_expiry && options.expires.is_some();
         if contradicts { Err(Refusal::Syntax) } else { Ok(options) }
     }
 }
@@ -86,7 +87,13 @@ pub fn set(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Writes a whole string; one that has expired already is not there.
-fn write(held: &mut Held<'_>, context: &Context<'_>, key: &[u8], value: &[u8], expires: Option<i64>) -> Outcome {
+fn write(
+    held: &mut Held<'_>,
+    context: &Context<'_>,
+    key: &[u8],
+    value: &[u8],
+    expires: Option<i64>,
+) -> Outcome {
     let db = context.session.db;
     match expires.map(u64::try_from) {
         None => held.write(db, key, Word::new(Kind::String), value),
@@ -256,7 +263,8 @@ pub fn getrange(context: &mut Context<'_>) -> Outcome {
 /// SETRANGE key offset value
 pub fn setrange(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(3));
-    let offset = u64::try_from(int(context.args.at(2))?).map_err(|_| Refusal::err("offset is out of range"))?;
+    let offset =
+        u64::try_from(int(context.args.at(2))?).map_err(|_| Refusal::err("offset is out of range"))?;
     let mut held = context.keyspace().hold(db, [key]);
     let old = held.stat_of(db, key, Kind::String)?;
     let size = old.map_or(0, |(_, size)| size);

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::Context;
 use super::args::{int, is, slice};
+use super::context::Context;
 use super::zsets::{change, read, write_members};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::Collection;

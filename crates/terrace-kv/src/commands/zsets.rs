@@ -1,7 +1,7 @@
 //! Sorted sets: members and scores. Ranges are in [`super::zrange`].
 
-use super::Context;
 use super::args::{int, is};
+use super::context::Context;
 use super::hashes::{random_indices, random_options};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, Open};
@@ -91,7 +91,8 @@ impl AddOptions {
         if options.absent && options.present {
             return Err(Refusal::err("XX and NX options at the same time are not compatible"));
         }
-        let orders = [options.greater, options.less, options.absent].into_iter().filter(|order| *order).count();
+        let orders =
+            [options.greater, options.less, options.absent].into_iter().filter(|order| *order).count();
         if orders > 1 {
             return Err(Refusal::err("GT, LT, and/or NX options at the same time are not compatible"));
         }
@@ -133,12 +134,17 @@ pub fn zadd(context: &mut Context<'_>) -> Outcome {
     let scores = context.args.from(at).step_by(2).map(score).collect::<Outcome<Vec<f64>>>()?;
     let added = change(context, |zset, context| {
         let members = context.args.from(at + 1).step_by(2);
-        members.zip(scores).map(|(member, score)| options.add(zset, member, score)).collect::<Outcome<Vec<Added>>>()
+        members
+            .zip(scores)
+            .map(|(member, score)| options.add(zset, member, score))
+            .collect::<Outcome<Vec<Added>>>()
     })?;
     if options.increments {
         match added[0] {
             Added::Nothing(None) => context.reply.null(),
-            Added::Nothing(Some(score)) | Added::New(score) | Added::Changed(score) => context.reply.double(score),
+            Added::Nothing(Some(score)) | Added::New(score) | Added::Changed(score) => {
+                context.reply.double(score)
+            }
         }
         return Ok(());
     }

@@ -3,16 +3,16 @@
 //! Up to [`SMALL`] bytes it is written whole, compact, and not kept in memory: to decode it costs less than to keep it. A larger one is a log
 //! on the store and a table in memory: a change of one element of a million writes one record.
 
-use super::hash::Hash;
+use std::any::Any;
+
 use super::record::Damaged;
 use super::word::{Form, Kind, Word};
-use super::zset::Zset;
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
 
 /// Hashes and sorted sets.
-pub trait Collection: Default {
+pub trait Collection: Default + Send + 'static {
     /// Its type.
     const KIND: Kind;
     /// From its records.
@@ -32,29 +32,15 @@ pub trait Collection: Default {
     fn encoded_bytes(&self) -> usize;
     /// Memory that it takes, about.
     fn memory_bytes(&self) -> usize;
-    /// As it is kept.
-    fn cache(self) -> Cached;
-    /// As it was kept; none: that was another type.
-    fn from_cache(cached: Cached) -> Option<Self>;
 }
 
 /// A collection that is kept decoded.
 #[derive(Debug)]
-pub enum Cached {
-    /// A hash.
-    Hash(Hash),
-    /// A sorted set.
-    Zset(Zset),
-}
-
-impl Cached {
-    /// Memory, bytes.
-    pub fn memory_bytes(&self) -> usize {
-        match self {
-            Cached::Hash(hash) => hash.memory_bytes(),
-            Cached::Zset(zset) => zset.memory_bytes(),
-        }
-    }
+pub struct Cached {
+    /// What is in it.
+    pub content: Box<dyn Any + Send>,
+    /// Memory that it takes, bytes.
+    pub memory_bytes: usize,
 }
 
 /// A collection that a command works on.
@@ -105,6 +91,7 @@ impl<C: Collection> Open<C> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hash::Hash;
     use super::*;
 
     #[test]

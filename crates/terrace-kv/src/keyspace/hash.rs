@@ -3,7 +3,7 @@
 use hashbrown::DefaultHashBuilder;
 use indexmap::IndexMap;
 
-use super::collection::{Cached, Collection};
+use super::collection::Collection;
 use super::record::{Damaged, FieldRecord, fields};
 use super::word::Kind;
 
@@ -87,15 +87,6 @@ impl Collection for Hash {
     fn memory_bytes(&self) -> usize {
         self.encoded + self.len() * FIELD_BYTES
     }
-    fn cache(self) -> Cached {
-        Cached::Hash(self)
-    }
-    fn from_cache(cached: Cached) -> Option<Hash> {
-        match cached {
-            Cached::Hash(hash) => Some(hash),
-            Cached::Zset(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -109,7 +100,8 @@ mod tests {
         let mut rng = Rng::new(seed("log_of_changes_decodes_to_the_hash"));
         let (mut hash, mut model, mut log) = (Hash::default(), BTreeMap::new(), Vec::new());
         for _ in 0..2000 {
-            let (field, value) = (rng.index(50).to_string().into_bytes(), rng.next_u64().to_string().into_bytes());
+            let (field, value) =
+                (rng.index(50).to_string().into_bytes(), rng.next_u64().to_string().into_bytes());
             if rng.chance(60) {
                 assert_eq!(hash.set(&field, &value, &mut log), model.insert(field, value).is_none());
             } else {

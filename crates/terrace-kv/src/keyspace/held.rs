@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::Keyspace;
-use super::collection::{Collection, Open, Write};
+use super::collection::{Cached, Collection, Open, Write};
 use super::record::is_all_deletes;
+use super::space::Keyspace;
 use super::stripe::Stripe;
 use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Db};
@@ -24,8 +24,25 @@ pub struct Held<'a> {
     now: u64,
 }
 
+impl Keyspace {
+    /// Holds keys against other writers until the answer is dropped.
+    pub fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> Held<'_> {
+        self.hold_in(keys.into_iter().map(|key| (db, key)))
+    }
+
+    /// Likewise, of several databases.
+    pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> Held<'_> {
+        let mut stripes: SmallVec<[usize; 4]> =
+            keys.into_iter().map(|(db, key)| self.stripe_of(db, key)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        let guards = stripes.into_iter().map(|at| (at, self.stripes[at].lock())).collect();
+        Held::new(self, guards, self.now())
+    }
+}
+
 impl<'a> Held<'a> {
-    pub(super) fn new(keyspace: &'a Keyspace, guards: Guards<'a>, now: u64) -> Held<'a> {
+    fn new(keyspace: &'a Keyspace, guards: Guards<'a>, now: u64) -> Held<'a> {
         Held { keyspace, guards, now }
     }
 
@@ -196,8 +213,8 @@ impl<'a> Held<'a> {
         let (word, log) = (Some(word), Vec::new());
         if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
             self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            if let Some(content) = C::from_cache(cached) {
-                return Ok(Some(Open { content, log, word, stored }));
+            if let Ok(content) = cached.content.downcast::<C>() {
+                return Ok(Some(Open { content: *content, log, word, stored }));
             }
         }
         let mut bytes = Vec::new();
@@ -262,7 +279,8 @@ impl<'a> Held<'a> {
             let freed = stripe.try_lock().map_or(0, |mut stripe| stripe.forget());
             keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
         }
-        let bytes = self.stripe(db, key).keep(db, key, content.cache());
+        let bytes =
+            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(content) });
         keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }

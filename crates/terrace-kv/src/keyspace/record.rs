@@ -176,7 +176,8 @@ mod tests {
         assert_eq!(fields(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
         assert_eq!(out.len(), FieldRecord::bytes(1, 300) + 2 + FieldRecord::bytes(300, 0));
         out.clear();
-        let wrote = [MemberRecord::Set(b"m", -1.5), MemberRecord::Delete(b"m"), MemberRecord::Set(&long, 0.0)];
+        let wrote =
+            [MemberRecord::Set(b"m", -1.5), MemberRecord::Delete(b"m"), MemberRecord::Set(&long, 0.0)];
         wrote.iter().for_each(|record| record.write(&mut out));
         assert_eq!(members(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
         assert_eq!(out.len(), MemberRecord::bytes(1) + 3 + MemberRecord::bytes(300));

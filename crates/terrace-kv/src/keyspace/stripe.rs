@@ -33,7 +33,7 @@ pub struct Stripe {
 }
 
 fn bytes_of(key: &[u8], cached: &Cached) -> usize {
-    ENTRY_BYTES + key.len() + cached.memory_bytes()
+    ENTRY_BYTES + key.len() + cached.memory_bytes
 }
 
 impl Stripe {

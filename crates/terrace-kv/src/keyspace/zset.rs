@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::collection::{Cached, Collection};
+use super::collection::Collection;
 use super::record::{Damaged, MemberRecord, members};
 use super::word::Kind;
 
@@ -181,15 +181,6 @@ impl Collection for Zset {
     fn memory_bytes(&self) -> usize {
         self.encoded + self.len() * MEMBER_BYTES
     }
-    fn cache(self) -> Cached {
-        Cached::Zset(self)
-    }
-    fn from_cache(cached: Cached) -> Option<Zset> {
-        match cached {
-            Cached::Zset(zset) => Some(zset),
-            Cached::Hash(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -210,7 +201,8 @@ mod tests {
                 assert_eq!(zset.delete(&member, &mut log), model.remove(&member).is_some());
             }
         }
-        let mut order: Vec<(f64, Vec<u8>)> = model.iter().map(|(member, score)| (*score, member.clone())).collect();
+        let mut order: Vec<(f64, Vec<u8>)> =
+            model.iter().map(|(member, score)| (*score, member.clone())).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
         let mut compact = Vec::new();
         zset.encode(&mut compact);
@@ -229,12 +221,20 @@ mod tests {
     #[test]
     fn ranges_of_scores_keep_their_bounds() {
         let mut zset = Zset::default();
-        for (member, score) in [("a", f64::NEG_INFINITY), ("b", 1.0), ("c", 1.0), ("d", 2.0), ("e", f64::INFINITY)] {
+        for (member, score) in
+            [("a", f64::NEG_INFINITY), ("b", 1.0), ("c", 1.0), ("d", 2.0), ("e", f64::INFINITY)]
+        {
             zset.set(member.as_bytes(), score, &mut Vec::new());
         }
         let from = |score, included| zset.from_score(score, included).count();
-        assert_eq!([from(1.0, true), from(1.0, false), from(f64::INFINITY, true), from(f64::INFINITY, false)], [4, 2, 1, 0]);
+        assert_eq!(
+            [from(1.0, true), from(1.0, false), from(f64::INFINITY, true), from(f64::INFINITY, false)],
+            [4, 2, 1, 0]
+        );
         let to = |score, included| zset.to_score(score, included).count();
-        assert_eq!([to(1.0, true), to(1.0, false), to(f64::INFINITY, true), to(f64::NEG_INFINITY, false)], [3, 1, 5, 0]);
+        assert_eq!(
+            [to(1.0, true), to(1.0, false), to(f64::INFINITY, true), to(f64::NEG_INFINITY, false)],
+            [3, 1, 5, 0]
+        );
     }
 }

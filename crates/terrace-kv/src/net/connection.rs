@@ -186,7 +186,9 @@ impl Connection {
         let before = self.sent;
         while self.unsent() > 0 {
             let rest = &self.output[self.sent..];
-            match rustix::io::retry_on_intr(|| rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL)) {
+            match rustix::io::retry_on_intr(|| {
+                rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL)
+            }) {
                 Ok(bytes) => self.sent += bytes,
                 Err(Errno::AGAIN) => break,
                 Err(err) => return Err(err.into()),

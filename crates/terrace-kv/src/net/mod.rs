@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::server::Server;
-pub use stream::Listener;
 use stream::Acceptor;
+pub use stream::Listener;
 use worker::{Door, Worker};
 
 /// How often keys that have expired are looked for.

@@ -188,8 +188,12 @@ impl Worker {
             }
         }
         let is_killed = |connection: &Connection| connection.session.client.killed.load(Ordering::Relaxed);
-        let killed: Vec<usize> =
-            self.connections.iter().filter(|(_, connection)| is_killed(connection)).map(|(at, _)| *at).collect();
+        let killed: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| is_killed(connection))
+            .map(|(at, _)| *at)
+            .collect();
         killed.into_iter().for_each(|at| self.close(at));
         ready
     }

@@ -25,7 +25,8 @@ pub fn parse_int(text: &[u8]) -> Option<i64> {
 pub fn parse_float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let is_number = |c: char| c.is_ascii_digit() || "+-.eE".contains(c);
-    let infinite = matches!(text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str(), "inf" | "infinity");
+    let infinite =
+        matches!(text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str(), "inf" | "infinity");
     if !infinite && !text.chars().all(is_number) {
         return None;
     }

@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn errors_stay_on_their_line() {
-        assert_eq!(written(false, |reply| reply.error("ERR unknown 'a\r\n+OK'")), "-ERR unknown 'a  +OK'\r\n");
+        assert_eq!(
+            written(false, |reply| reply.error("ERR unknown 'a\r\n+OK'")),
+            "-ERR unknown 'a  +OK'\r\n"
+        );
     }
 
     #[test]

@@ -69,7 +69,10 @@ impl<'a> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
     /// All from `index` on.
-    pub fn from(&self, index: usize) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
+    pub fn from(
+        &self,
+        index: usize,
+    ) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
         let (bytes, places) = (self.bytes, &self.places[index.min(self.places.len())..]);
         places.iter().map(move |&(begin, end)| &bytes[begin..end])
     }
@@ -176,7 +179,8 @@ impl Parser {
 
     fn inline(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
         let line = &bytes[..bytes.len().min(LINE_MAX)];
-        let Some(end) = line.iter().skip(self.at).position(|byte| *byte == b'\n').map(|end| end + self.at) else {
+        let Some(end) = line.iter().skip(self.at).position(|byte| *byte == b'\n').map(|end| end + self.at)
+        else {
             self.at = line.len();
             return match bytes.len() >= LINE_MAX {
                 true => Err(malformed("too big inline request")),

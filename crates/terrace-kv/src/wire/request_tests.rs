@@ -3,7 +3,8 @@
 use super::*;
 use terrace_testkit::rng::{Rng, seed};
 
-const LIMITS: Limits = Limits { arguments_max: 1024, argument_bytes_max: 1 << 20, request_bytes_max: 1 << 21 };
+const LIMITS: Limits =
+    Limits { arguments_max: 1024, argument_bytes_max: 1 << 20, request_bytes_max: 1 << 21 };
 
 fn parse(bytes: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     let mut parser = Parser::new(LIMITS);
@@ -99,7 +100,9 @@ fn pieces_are_read_as_the_whole() {
                     come += 1 + rng.index(9).min(text.len() - come - 1);
                 }
                 Progress::Complete(bytes) => {
-                    seen.push(parser.args(&text[begin..come]).from(0).map(<[u8]>::to_vec).collect::<Vec<_>>());
+                    seen.push(
+                        parser.args(&text[begin..come]).from(0).map(<[u8]>::to_vec).collect::<Vec<_>>(),
+                    );
                     parser.begin();
                     begin += bytes;
                 }

@@ -50,7 +50,8 @@ pub fn keep(kept: Kept, lock: Lock) -> Result<()> {
     let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;
     let (heard, news) = channel::pair().map_err(no_descriptors)?;
     let (refusal, died) = (None, None);
-    Keeper { kept, signals, heard, news, stopping: false, served: false, refusal, restarts: 0, died, lock }.run()
+    Keeper { kept, signals, heard, news, stopping: false, served: false, refusal, restarts: 0, died, lock }
+        .run()
 }
 
 impl Keeper {
@@ -60,7 +61,9 @@ impl Keeper {
             let exit = match sys::fork() {
                 Ok(Side::Parent(child)) => self.watch(child),
                 Ok(Side::Child) => server::main(self.kept, self.news),
-                Err(err) => Exit::Crashed { how: format!("could not be started: {}", reason(err)), killed: true },
+                Err(err) => {
+                    Exit::Crashed { how: format!("could not be started: {}", reason(err)), killed: true }
+                }
             };
             let (how, killed) = match exit {
                 Exit::Done => break Ok(()),
@@ -194,6 +197,8 @@ fn exit_of(status: WaitStatus) -> Exit {
         (_, Some(signal)) => {
             Exit::Crashed { how: format!("was killed by signal {signal}"), killed: signal == libc::SIGKILL }
         }
-        (code, _) => Exit::Crashed { how: format!("ended with status {}", code.unwrap_or(-1)), killed: false },
+        (code, _) => {
+            Exit::Crashed { how: format!("ended with status {}", code.unwrap_or(-1)), killed: false }
+        }
     }
 }

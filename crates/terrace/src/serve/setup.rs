@@ -136,7 +136,8 @@ fn server_config(args: &ServeKv, config: &Config, dir: &Path) -> Result<KvConfig
         kv.clients_max = clients as usize;
     }
     if !address(args).is_loopback() && kv.password.is_none() {
-        let why = format!("{} can be reached from other machines, and no password is asked for", address(args));
+        let why =
+            format!("{} can be reached from other machines, and no password is asked for", address(args));
         return Err(Failure::new("--bind", why, "give --password-file FILE, or leave --bind out"));
     }
     kv.cluster = args.cluster.as_deref().map(|path| cluster(path, args)).transpose()?;
@@ -183,8 +184,9 @@ fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
     let (mut listeners, mut places) = (Vec::new(), Vec::new());
     if let Some(port) = port(args) {
         let at = SocketAddr::new(address(args), port);
-        let listener = TcpListener::bind(at)
-            .map_err(|err| Failure::new(at, reason(err), "choose another --port, or end what listens there"))?;
+        let listener = TcpListener::bind(at).map_err(|err| {
+            Failure::new(at, reason(err), "choose another --port, or end what listens there")
+        })?;
         places.push(listener.local_addr().unwrap_or(at).to_string());
         listeners.push(Listener::Tcp(listener));
     }

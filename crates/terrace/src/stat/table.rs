@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    CompressedTier, GenerationRow, Instance, KeyValue, Memory, MountPath, PreloadPath, Reclaim, StatReport, Writeback,
+    CompressedTier, GenerationRow, Instance, KeyValue, Memory, MountPath, PreloadPath, Reclaim, StatReport,
+    Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 

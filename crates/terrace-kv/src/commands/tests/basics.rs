@@ -168,7 +168,10 @@ fn sorted_sets_are_written_and_read() {
             ("ZRANGEBYSCORE z (2 +inf LIMIT 0 1", "*1 $1 c"),
             ("ZREVRANGEBYSCORE z 6 (2 WITHSCORES", "*4 $1 a $1 6 $1 c $1 3"),
             ("ZRANGE z 6 2 BYSCORE REV LIMIT 1 5", "*2 $1 c $1 b"),
-            ("ZRANGE z 0 1 LIMIT 0 1", "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"),
+            (
+                "ZRANGE z 0 1 LIMIT 0 1",
+                "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ),
             ("ZRANGEBYSCORE z x 1", "-ERR min or max is not a float"),
             ("ZCOUNT z 2 3", ":2"),
             ("ZRANK z c", ":1"),
@@ -198,11 +201,23 @@ fn sorted_sets_are_written_and_read() {
 fn commands_of_another_type_are_refused() {
     let mut lab = Lab::new();
     check(&mut lab, &[("SET s 1", "+OK"), ("HSET h f 1", ":1"), ("ZADD z 1 m", ":1")]);
-    for line in ["GET h", "APPEND z x", "INCR h", "HGET s f", "HSET z f v", "ZADD s 1 a", "ZRANGE h 0 1", "STRLEN h", "HGETALL z"]
-    {
+    for line in [
+        "GET h",
+        "APPEND z x",
+        "INCR h",
+        "HGET s f",
+        "HSET z f v",
+        "ZADD s 1 a",
+        "ZRANGE h 0 1",
+        "STRLEN h",
+        "HGETALL z",
+    ] {
         assert_eq!(lab.ask(line), WRONG, "{line}");
     }
-    check(&mut lab, &[("MGET s h", "*2 $1 1 $-1"), ("SET h x", "+OK"), ("TYPE h", "+string"), ("TYPE z", "+zset")]);
+    check(
+        &mut lab,
+        &[("MGET s h", "*2 $1 1 $-1"), ("SET h x", "+OK"), ("TYPE h", "+string"), ("TYPE z", "+zset")],
+    );
 }
 
 #[test]
@@ -245,7 +260,9 @@ fn walks_meet_every_key_and_element() {
         lab.ask(&format!("HSET hash field:{i} value:{i}"));
         lab.ask(&format!("ZADD zset {i} member:{i}"));
     }
-    for (line, wanted) in [("SCAN % COUNT 7 MATCH key:*", 500), ("HSCAN hash %", 1000), ("ZSCAN zset % COUNT 100", 1000)] {
+    for (line, wanted) in
+        [("SCAN % COUNT 7 MATCH key:*", 500), ("HSCAN hash %", 1000), ("ZSCAN zset % COUNT 100", 1000)]
+    {
         let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
         loop {
             let reply = lab.ask(&line.replace('%', &cursor));
@@ -367,12 +384,18 @@ fn unknown_commands_are_named() {
         &[
             ("FLY a b", "-ERR unknown command 'FLY', with args beginning with: 'a' 'b'"),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
-            ("CONFIG FLY", "-ERR unknown subcommand or wrong number of arguments for 'FLY'. Try CONFIG HELP."),
+            (
+                "CONFIG FLY",
+                "-ERR unknown subcommand or wrong number of arguments for 'FLY'. Try CONFIG HELP.",
+            ),
             ("COMMAND COUNT", &format!(":{}", crate::commands::table::ROWS.len())),
             ("COMMAND INFO get", "*1 *10 $3 get :2 *2 +readonly +fast :1 :1 :1 *0 *0 *0 *0"),
             ("COMMAND GETKEYS mset a 1 b 2", "*2 $1 a $1 b"),
             ("CONFIG GET maxclients", "*2 $10 maxclients $5 10000"),
-            ("CONFIG SET maxclients 1", "-ERR CONFIG SET failed - 'maxclients' is set when the server starts; see `terrace serve kv --help`"),
+            (
+                "CONFIG SET maxclients 1",
+                "-ERR CONFIG SET failed - 'maxclients' is set when the server starts; see `terrace serve kv --help`",
+            ),
         ],
     );
 }
@@ -388,6 +411,9 @@ fn long_replies_are_refused_whole() {
     let mut lab = Lab::with(Config { buffers_bytes_max: 1 << 20, ..Config::for_memory(1 << 30) }, 1 << 20);
     let value = "v".repeat(100_000);
     lab.ask(&format!("SET a {value}"));
-    assert!(lab.ask(&format!("MGET{}", " a".repeat(10))).starts_with("-ERR the reply is longer than 524288 bytes"));
+    assert!(
+        lab.ask(&format!("MGET{}", " a".repeat(10)))
+            .starts_with("-ERR the reply is longer than 524288 bytes")
+    );
     assert!(lab.ask(&format!("MGET{}", " a".repeat(5))).starts_with("*5 "));
 }

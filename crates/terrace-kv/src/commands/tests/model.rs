@@ -116,7 +116,8 @@ impl Model {
             "ZREM" => int(u8::from(zset.remove(&words[2]).is_some())),
             _ => {
                 let (min, max) = (number(&words[2]), number(&words[3]));
-                let mut inside: Vec<_> = zset.iter().filter(|(_, score)| (min..=max).contains(*score)).collect();
+                let mut inside: Vec<_> =
+                    zset.iter().filter(|(_, score)| (min..=max).contains(*score)).collect();
                 inside.sort_by_key(|(member, score)| (**score, (*member).clone()));
                 let members: Vec<u8> = inside.iter().flat_map(|(member, _)| bulk(member)).collect();
                 [format!("*{}\r\n", inside.len()).into_bytes(), members].concat()
@@ -170,7 +171,12 @@ fn random_commands_answer_as_a_plain_map() {
             let words = random_command(&mut rng);
             let wanted = model.run(&words);
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            assert_eq!(text(&lab.raw(&words)), text(&wanted), "{:?}", words.iter().map(|w| text(w)).collect::<Vec<_>>());
+            assert_eq!(
+                text(&lab.raw(&words)),
+                text(&wanted),
+                "{:?}",
+                words.iter().map(|w| text(w)).collect::<Vec<_>>()
+            );
             if rng.chance(5) {
                 let passes = rng.below(30);
                 model.now += passes;

@@ -1,0 +1,169 @@
+//! What every command needs, and what the table says of it.
+
+use std::sync::Arc;
+
+use crate::blobs::Db;
+use crate::clients::Client;
+use crate::error::{Outcome, Refusal};
+use crate::keyspace::Keyspace;
+use crate::server::Server;
+use crate::wire::{Args, Reply};
+
+/// Which replies a client wants (CLIENT REPLY).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    /// All.
+    On,
+    /// None.
+    Off,
+    /// All but that of the next command.
+    SkipNext,
+    /// All but this one.
+    Skip,
+}
+
+/// One connection, as commands see it.
+#[derive(Debug)]
+pub struct Session {
+    /// What others see of it.
+    pub client: Arc<Client>,
+    /// Database.
+    pub db: Db,
+    /// RESP3.
+    pub resp3: bool,
+    /// The password was given, or there is none.
+    pub is_known: bool,
+    /// Replies that it wants.
+    pub replies: Replies,
+    /// It is to be closed after the reply.
+    pub closes: bool,
+}
+
+impl Session {
+    /// Of a new connection.
+    pub fn new(client: Arc<Client>, is_known: bool) -> Session {
+        Session { client, db: 0, resp3: false, is_known, replies: Replies::On, closes: false }
+    }
+}
+
+/// What a command works with.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The server.
+    pub server: &'a Server,
+    /// Its connection.
+    pub session: &'a mut Session,
+    /// Arguments, its name first.
+    pub args: Args<'a>,
+    /// The reply.
+    pub reply: Reply<'a>,
+    /// Memory for values; it is used again.
+    pub scratch: &'a mut Vec<u8>,
+    /// All commands, for COMMAND.
+    pub rows: &'static [Row],
+}
+
+impl<'a> Context<'a> {
+    /// The keys.
+    pub fn keyspace(&self) -> &'a Keyspace {
+        &self.server.keyspace
+    }
+    /// The database.
+    pub fn db(&self) -> Db {
+        self.session.db
+    }
+    /// The first key.
+    pub fn key(&self) -> &'a [u8] {
+        self.args.at(1)
+    }
+}
+
+/// Refuses a subcommand that is not there, as Redis words it.
+pub fn unknown_subcommand(context: &Context<'_>) -> Refusal {
+    let text = |index| String::from_utf8_lossy(context.args.at(index)).into_owned();
+    let command = text(0).to_ascii_uppercase();
+    Refusal::err(format_args!(
+        "unknown subcommand or wrong number of arguments for '{}'. Try {command} HELP.",
+        text(1)
+    ))
+}
+
+/// What a command is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// It changes nothing.
+    pub const READ: Flags = Flags(1);
+    /// It may change something.
+    pub const WRITE: Flags = Flags(2);
+    /// It takes the same time however large the value is, about.
+    pub const FAST: Flags = Flags(4);
+    /// It needs no password.
+    pub const NO_AUTH: Flags = Flags(8);
+    /// It may need more room.
+    pub const DENY_OOM: Flags = Flags(16);
+
+    pub(super) const fn and(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+    /// Whether all of `other` are set.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// As COMMAND names them.
+    pub fn names(self) -> Vec<&'static str> {
+        let all = [
+            (Flags::READ, "readonly"),
+            (Flags::WRITE, "write"),
+            (Flags::DENY_OOM, "denyoom"),
+            (Flags::FAST, "fast"),
+            (Flags::NO_AUTH, "no_auth"),
+        ];
+        all.into_iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name).collect()
+    }
+}
+
+/// Which arguments are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    /// The first; 0: there are none.
+    pub first: i8,
+    /// The last, from the end if negative.
+    pub last: i8,
+    /// From one to the next.
+    pub step: i8,
+}
+
+impl Keys {
+    /// The keys of a request.
+    pub fn of<'a>(self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> {
+        let last =
+            if self.last < 0 { args.len() as i64 + i64::from(self.last) } else { i64::from(self.last) };
+        let count = if self.first == 0 { 0 } else { (last + 1 - i64::from(self.first)).max(0) as usize };
+        args.from(self.first as usize).take(count).step_by(self.step.max(1) as usize)
+    }
+}
+
+/// A command.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name, in lower case.
+    pub name: &'static str,
+    /// Number of arguments with the name; at least so many if negative.
+    pub arity: i32,
+    /// Its keys.
+    pub keys: Keys,
+    /// What it is like.
+    pub flags: Flags,
+    /// Carries it out.
+    pub run: fn(&mut Context<'_>) -> Outcome,
+}
+
+impl Row {
+    /// Whether it takes so many arguments.
+    pub fn accepts(&self, count: usize) -> bool {
+        let (count, least) = (count as i64, i64::from(self.arity.abs()));
+        if self.arity < 0 { count >= least } else { count == least }
+    }
+}

@@ -1,0 +1,113 @@
+//! From a request to its command: name, number of arguments, password, slot of its keys.
+
+use std::sync::atomic::Ordering;
+
+use super::args::is;
+use super::context::{Context, Flags, Replies, Row, Session};
+use super::table;
+use crate::cluster::Route;
+use crate::error::{Outcome, Refusal};
+use crate::server::Server;
+use crate::wire::{Args, Reply};
+
+/// The scratch is not kept larger than this, bytes.
+const SCRATCH_KEPT: usize = 1 << 20;
+
+/// Carries out one request and writes the reply. Whether it may have changed something.
+pub fn run(
+    server: &Server,
+    session: &mut Session,
+    args: Args<'_>,
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    let mark = out.len();
+    let skip = session.replies == Replies::SkipNext;
+    if skip {
+        session.replies = Replies::Skip;
+    }
+    if is_of_a_browser(args.at(0)) {
+        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
+        session.closes = true;
+        return false;
+    }
+    let bytes_max = server.config.buffers_bytes_max / 2;
+    let reply = Reply::new(out, bytes_max, session.resp3);
+    let mut context = Context { server, session, args, reply, scratch, rows: table::ROWS };
+    server.counters.commands.fetch_add(1, Ordering::Relaxed);
+    let (done, writes) = match find(&context) {
+        Ok(row) => ((row.run)(&mut context), row.flags.contains(Flags::WRITE)),
+        Err(refusal) => (Err(refusal), false),
+    };
+    let done = match context.reply.is_cut() {
+        true => Err(Refusal::err(format_args!(
+            "the reply is longer than {bytes_max} bytes; ask for less at a time"
+        ))),
+        false => done,
+    };
+    if let Err(refusal) = done {
+        server.counters.errors.fetch_add(1, Ordering::Relaxed);
+        context.reply.take_back(mark);
+        context.reply.error(&refusal.to_string());
+    }
+    match session.replies {
+        Replies::On | Replies::SkipNext => {}
+        Replies::Off => out.truncate(mark),
+        Replies::Skip => {
+            out.truncate(mark);
+            session.replies = Replies::On;
+        }
+    }
+    if scratch.capacity() > SCRATCH_KEPT {
+        *scratch = Vec::new();
+    }
+    writes
+}
+
+/// A page in a browser can make it send HTTP to any port of this machine, with a body that reads as commands.
+fn is_of_a_browser(name: &[u8]) -> bool {
+    is(name, "POST") || is(name, "HOST:")
+}
+
+/// The row of a request that may be carried out here.
+fn find(context: &Context<'_>) -> Outcome<&'static Row> {
+    let args = context.args;
+    let row = table::find(args.at(0)).ok_or_else(|| unknown(args))?;
+    if !row.accepts(args.len()) {
+        return Err(Refusal::Arity(row.name.to_owned()));
+    }
+    if !context.session.is_known && !row.flags.contains(Flags::NO_AUTH) {
+        return Err(Refusal::Other("NOAUTH Authentication required.".to_owned()));
+    }
+    if let Some(cluster) = &context.server.config.cluster {
+        match cluster.route(row.keys.of(args)) {
+            Route::Here => {}
+            Route::Moved(slot, node) => {
+                return Err(Refusal::Other(format!("MOVED {slot} {}:{}", node.host, node.port)));
+            }
+            Route::Crosses => {
+                let line = "CROSSSLOT Keys in request don't hash to the same slot";
+                return Err(Refusal::Other(line.to_owned()));
+            }
+        }
+    }
+    Ok(row)
+}
+
+/// Bytes of a request that an error repeats at most.
+const REPEATED_MAX: usize = 128;
+
+fn unknown(args: Args<'_>) -> Refusal {
+    let text = |word: &[u8]| String::from_utf8_lossy(&word[..word.len().min(REPEATED_MAX)]).into_owned();
+    let mut beginning = String::new();
+    for word in args.from(1) {
+        if beginning.len() >= REPEATED_MAX {
+            break;
+        }
+        beginning += &format!("'{}' ", text(word));
+    }
+    Refusal::err(format_args!(
+        "unknown command '{}', with args beginning with: {beginning}",
+        text(args.at(0))
+    ))
+}

@@ -1,0 +1,49 @@
+//! Keys that nobody asks for leave when their time has come.
+
+use std::sync::atomic::Ordering;
+
+use super::space::{Keyspace, Walk};
+use crate::blobs::DATABASES;
+
+/// Keys that one look for expired ones takes from the list at most.
+const DUE_MAX: usize = 256;
+/// Keys that the walk looks at in one step.
+const WALK_STEP: usize = 512;
+
+impl Keyspace {
+    /// Removes keys whose time has come; to be called ten times a second or so. How many went.
+    pub fn expire(&self) -> u64 {
+        if !self.expires_actively.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let before = self.counters.expired.load(Ordering::Relaxed);
+        loop {
+            let due = self.deadlines.take_due(self.now(), DUE_MAX);
+            for (_, db, key) in &due {
+                let _ = self.hold(*db, [&**key]).stat(*db, key);
+            }
+            if due.len() < DUE_MAX {
+                break;
+            }
+        }
+        self.walk_on();
+        self.counters.expired.load(Ordering::Relaxed) - before
+    }
+
+    /// One step of the walk through all keys, which lists those that expire. It is walked once after a start, and again when the list was full.
+    fn walk_on(&self) {
+        let mut walk = self.walk.lock();
+        if walk.is_over && !self.deadlines.take_incomplete() {
+            return;
+        }
+        let page = self.blobs.scan(walk.db, walk.from, WALK_STEP);
+        for key in &page.keys {
+            let mut held = self.hold(walk.db, [&**key]);
+            if let Some((word, _)) = held.stat(walk.db, key) {
+                self.deadlines.change(walk.db, key, None, word.expires);
+            }
+        }
+        let db = if page.next == 0 { (walk.db + 1) % DATABASES } else { walk.db };
+        *walk = Walk { db, from: page.next, is_over: page.next == 0 && db == 0 };
+    }
+}

@@ -1,0 +1,67 @@
+//! Reads without a lock: the store's own are atomic.
+
+use std::sync::atomic::Ordering;
+
+use super::space::Keyspace;
+use super::word::{Form, Kind, Word};
+use crate::blobs::Db;
+use crate::error::{Outcome, Refusal};
+
+impl Keyspace {
+    /// Reads a string without a lock; whether there is one.
+    ///
+    /// # Errors
+    /// The key has another type; the store's.
+    pub fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<bool> {
+        let word = self.blobs.get(db, key, out)?.map(Word::unpack);
+        match self.live(db, key, word) {
+            Some(word) if word.kind == Kind::String => Ok(true),
+            Some(_) => Err(Refusal::WrongType),
+            None => Ok(false),
+        }
+    }
+
+    /// Reads the records of a compact collection without a lock. The outer none: it is a log, to be opened; the inner: there is none.
+    ///
+    /// # Errors
+    /// The key has another type; the store's.
+    pub fn read_compact(
+        &self,
+        db: Db,
+        key: &[u8],
+        kind: Kind,
+        out: &mut Vec<u8>,
+    ) -> Outcome<Option<Option<()>>> {
+        let stat = self.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
+        if stat.is_some_and(|word| word.form == Form::Log) {
+            return Ok(None);
+        }
+        let word = self.blobs.get(db, key, out)?.map(Word::unpack);
+        match self.live(db, key, word) {
+            Some(word) if word.kind != kind => Err(Refusal::WrongType),
+            Some(word) if word.form == Form::Log => Ok(None),
+            Some(_) => Ok(Some(Some(()))),
+            None => Ok(Some(None)),
+        }
+    }
+
+    /// Word and size of a key, without a lock.
+    pub fn stat(&self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
+        let stat = self.blobs.stat(db, key)?;
+        self.live(db, key, Some(Word::unpack(stat.word))).map(|word| (word, stat.size))
+    }
+
+    /// The word, unless the key has expired: then it is removed.
+    fn live(&self, db: Db, key: &[u8], word: Option<Word>) -> Option<Word> {
+        // The clock is asked for those that expire only.
+        let expired = word.is_some_and(|word| word.expires.is_some() && word.is_expired(self.now()));
+        if expired {
+            // Under the lock it is looked at again, and goes.
+            let _ = self.hold(db, [key]).stat(db, key);
+        }
+        let live = word.filter(|_| !expired);
+        let count = if live.is_some() { &self.counters.hits } else { &self.counters.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        live
+    }
+}

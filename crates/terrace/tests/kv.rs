@@ -1,0 +1,15 @@
+//! `terrace serve kv` from outside: what survives which death, several servers, what is refused.
+
+#[path = "kv/client.rs"]
+mod client;
+#[path = "kv/stage.rs"]
+mod stage;
+
+#[path = "kv/cluster.rs"]
+mod cluster;
+#[path = "kv/crashes.rs"]
+mod crashes;
+#[path = "kv/limits.rs"]
+mod limits;
+#[path = "kv/model.rs"]
+mod model;

@@ -1,0 +1,154 @@
+//! What is acknowledged survives: the death of the server always, the death of all with `--sync always`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use terrace_testkit::rng::{Rng, seed};
+
+use super::client::{Client, Reply};
+use super::stage::Stage;
+
+/// Rounds of a quick run, and of a soak.
+fn rounds(quick: u64) -> u64 {
+    match std::env::var_os("TERRACE_SOAK") {
+        Some(_) => 40 * quick,
+        None => quick,
+    }
+}
+
+/// Keys that one writer has.
+const KEYS: u64 = 20;
+
+/// The value of a key's version: longer and shorter ones, all recognisable.
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let length = 10 + (key * 131 + version * 977) as usize % 6000;
+    let stamp = format!("{key}:{version}:");
+    stamp.bytes().cycle().take(length.max(stamp.len())).collect()
+}
+
+/// What is known of a writer's keys: the last version that was acknowledged, and the last that was sent.
+type Versions = Vec<(u64, u64)>;
+
+/// Writes until its connection ends or `over`.
+fn write(stage: &Stage, writer: u64, mut versions: Versions, over: &AtomicBool) -> Versions {
+    let mut client = stage.client();
+    let from = versions.iter().map(|(_, sent)| *sent).max().unwrap_or(0);
+    for step in 0.. {
+        let (key, version) = (step % KEYS, from + 1 + step / KEYS);
+        let known = &mut versions[key as usize];
+        known.1 = version;
+        let (name, field) = (format!("{writer}:{key}"), format!("f{key}"));
+        let (hash, zset) = (format!("h{writer}"), format!("z{writer}"));
+        let asked = match key % 3 {
+            0 => client.ask(&[b"HSET".as_slice(), hash.as_bytes(), field.as_bytes(), &value(key, version)]),
+            1 => client.ask(&["ZADD", &zset, &version.to_string(), &field]),
+            _ => client.ask(&[b"SET".as_slice(), name.as_bytes(), &value(key, version)]),
+        };
+        match asked {
+            Ok(Reply::Error(line)) => panic!("{line}"),
+            Ok(_) => known.0 = version,
+            Err(_) => break,
+        }
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    versions
+}
+
+/// Each key holds a version that was acknowledged, or one sent after it; which one.
+fn check(client: &mut Client, writer: u64, versions: &Versions) -> Versions {
+    let mut found = Versions::new();
+    for (key, &(acknowledged, sent)) in (0..).zip(versions) {
+        let (name, field) = (format!("{writer}:{key}"), format!("f{key}"));
+        let reply = match key % 3 {
+            0 => client.ask(&["HGET", &format!("h{writer}"), &field]),
+            1 => client.ask(&["ZSCORE", &format!("z{writer}"), &field]),
+            _ => client.ask(&["GET", &name]),
+        };
+        let Reply::Bulk(there) = reply.unwrap() else { panic!("no value") };
+        let is = |version: &u64| match (&there, key % 3) {
+            (None, _) => *version == 0,
+            (Some(there), 1) => *there == version.to_string().into_bytes(),
+            (Some(there), _) => *there == value(key, *version),
+        };
+        let version = (acknowledged..=sent).find(is);
+        let text =
+            there.as_ref().map(|text| String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned());
+        let version = version.unwrap_or_else(|| {
+            panic!("writer {writer}, key {key}: {text:?} is not of versions {acknowledged} to {sent}")
+        });
+        found.push((version, version));
+    }
+    found
+}
+
+/// Rounds of writers until `kill`, which returns when they can ask again.
+fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut()) {
+    let mut rng = Rng::new(seed);
+    let mut known = [vec![(0, 0); KEYS as usize], vec![(0, 0); KEYS as usize]];
+    for _ in 0..rounds {
+        let over = AtomicBool::new(false);
+        let written = std::thread::scope(|scope| {
+            let (over, known) = (&over, &known);
+            let writers = [0, 1].map(|writer| {
+                scope.spawn(move || write(stage, writer, known[writer as usize].clone(), over))
+            });
+            std::thread::sleep(Duration::from_millis(50 + rng.below(300)));
+            kill();
+            // One that met the next server already.
+            over.store(true, Ordering::Relaxed);
+            writers.map(|writer| writer.join().unwrap())
+        });
+        let mut client = stage.client();
+        known = [0, 1].map(|writer: usize| check(&mut client, writer as u64, &written[writer]));
+    }
+}
+
+#[test]
+fn acknowledged_writes_survive_kill_of_the_server() {
+    let seed = seed("acknowledged_writes_survive_kill_of_the_server");
+    let stage = Stage::new();
+    let served = stage.serve(&["--sync", "no"]);
+    let rounds = rounds(5);
+    write_and_kill(&stage, rounds, seed, || served.kill_server());
+    let instance = served.stat().instance;
+    assert_eq!(u64::from(instance.restarts), rounds);
+    assert!(instance.last_death.unwrap().contains("killed by signal 9"));
+    served.stop();
+    // And an orderly end.
+    let served = stage.serve(&[]);
+    assert!(stage.client().say("DBSIZE").parse::<u64>().unwrap() > 10);
+    served.stop();
+}
+
+#[test]
+fn synced_writes_survive_kill_of_everything() {
+    let seed = seed("synced_writes_survive_kill_of_everything");
+    let stage = Stage::new();
+    let mut served = Some(stage.serve(&["--sync", "always"]));
+    write_and_kill(&stage, rounds(5), seed, || {
+        served.take().unwrap().kill_all();
+        served = Some(stage.serve(&["--sync", "always"]));
+    });
+    served.unwrap().stop();
+}
+
+#[test]
+fn server_goes_on_when_its_keeper_is_killed() {
+    let stage = Stage::new();
+    let served = stage.serve(&[]);
+    let mut client = stage.client();
+    assert_eq!(client.say("SET a 1"), "OK");
+    let keeper = rustix::process::Pid::from_raw(served.stat().instance.pid).unwrap();
+    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(client.say("GET a"), "1");
+    terrace_testkit::wait::wait_until("stat tells of it", || !served.stat().instance.supervisor_lives);
+    // Whose end cleans up, too.
+    let _ = client.ask(&["SHUTDOWN"]);
+    terrace_testkit::wait::wait_until("the socket is gone", || !stage.path("s").exists());
+    drop(served);
+    let served = stage.serve(&[]);
+    assert_eq!(stage.client().say("GET a"), "1");
+    served.stop();
+}

@@ -1,0 +1,87 @@
+//! Who may come in, what is refused, and what `terrace` says of a server.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::client::Client;
+use super::stage::{Stage, refused, terrace};
+
+#[test]
+fn wrong_settings_are_one_line() {
+    let stage = Stage::new();
+    std::fs::write(stage.path("file"), "").unwrap();
+    std::fs::write(stage.path("map"), "[[node]]\nhost = \"127.0.0.1\"\nport = 1\nslots = [\"0-1\"]\n")
+        .unwrap();
+    let (dir, file, map) = (stage.text("keys"), stage.text("file"), stage.text("map"));
+    let kv = |more: &[&str], part: &str| refused(&[&["serve", "kv", "--dir", &dir], more].concat(), part);
+    refused(&["serve", "kv", "--dir", "/nonexistent/keys"], "No such file");
+    refused(&["serve", "kv", "--dir", &file], "directory");
+    kv(&["--bind", "0.0.0.0", "--port", "1"], "no password");
+    kv(&["--password-file", "/nonexistent"], "No such file");
+    kv(&["--unix", "/nonexistent/s"], "No such file");
+    kv(&["--unix", &file], "in use");
+    kv(&["--cluster", &map, "--port", "1"], "slot 2 is given to no node");
+    kv(&["--cluster", &map, "--unix", &stage.text("s")], "--port");
+    kv(&["--memory", "1KiB"], "--memory");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    kv(&["--port", &listener.local_addr().unwrap().port().to_string()], "--port");
+}
+
+#[test]
+fn one_store_has_one_server() {
+    let stage = Stage::new();
+    let served = stage.serve(&[]);
+    let socket = stage.text("other");
+    refused(&["serve", "kv", "--dir", &stage.text("keys"), "--unix", &socket], "end it first");
+    refused(
+        &["serve", "kv", "--dir", &stage.text("elsewhere"), "--unix", &stage.text("s")],
+        "a server listens there",
+    );
+    let mode = |name: &str| std::fs::metadata(stage.path(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode("s"), mode("keys/.kv.heap"), mode("keys/.kv.names")), (0o600, 0o600, 0o600));
+    served.stop();
+    assert!(!stage.path("s").exists());
+}
+
+#[test]
+fn password_file_keeps_others_out() {
+    let stage = Stage::new();
+    let file = stage.text("password");
+    std::fs::write(&file, "secret\nmore\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let served = stage.serve(&["--password-file", &file]);
+    let mut client = Client::unix(&stage.path("s")).unwrap();
+    assert_eq!(client.say("GET a"), "NOAUTH Authentication required.");
+    assert!(client.say("AUTH wrong").starts_with("WRONGPASS"));
+    assert_eq!([client.say("AUTH secret"), client.say("SET a 1")], ["OK", "OK"]);
+    served.stop();
+}
+
+#[test]
+fn commands_of_terrace_reach_a_server() {
+    let stage = Stage::new();
+    let served = stage.serve(&["--clients-max", "3"]);
+    let mut client = stage.client();
+    for i in 0..100 {
+        client.say(&format!("SET k{i} {}", "v".repeat(5000)));
+    }
+    let stat = served.stat();
+    let kv = stat.kv.unwrap();
+    assert_eq!((kv.keys, stat.instance.kind.name()), (100, "kv"));
+    assert!(kv.commands >= 100 && kv.clients >= 1 && kv.input_bytes > 500_000);
+    assert!(stat.cache.memory.used_bytes <= stat.cache.memory.limit_bytes);
+    let dir = stage.text("keys");
+    let told = |args: &[&str]| {
+        let output = terrace(&[args, &[dir.as_str()]].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    told(&["sync"]);
+    told(&["drop-caches"]);
+    assert!(told(&["check"]).contains("agree"));
+    assert!(told(&["stat"]).contains("keys         100, 0 expired"));
+    let resized = terrace(&["resize", &dir, "64MiB"]).output().unwrap();
+    assert!(resized.status.success());
+    assert_eq!(client.say("CONFIG GET maxmemory"), format!("maxmemory {}", 64 << 20));
+    assert_eq!(client.say("GET k1").len(), 5000);
+    served.stop();
+}

@@ -1,0 +1,144 @@
+//! A directory and a server of its keys; in the end no process is left.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use terrace_api::stats::StatReport;
+use terrace_testkit::wait::{holds_within, wait_until};
+
+use super::client::Client;
+
+/// The command, with the environment of a user who has set nothing.
+pub fn terrace(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TERRACE_")) {
+        command.env_remove(name);
+    }
+    command.args(args).env("XDG_CONFIG_HOME", "/nonexistent").current_dir("/");
+    command
+}
+
+/// Exit 2, and one line that holds `part`.
+#[track_caller]
+pub fn refused(args: &[&str], part: &str) {
+    let output = terrace(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.starts_with("terrace: ") && said.contains("; ") && said.contains(part), "{said}");
+}
+
+/// The directory.
+pub struct Stage {
+    dir: tempfile::TempDir,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        Stage { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// A server on a socket, once it serves.
+    pub fn serve(&self, more: &[&str]) -> Served {
+        let unix = self.path("s");
+        let (dir, socket) = (self.text("keys"), self.text("s"));
+        let mut served =
+            Served::start(&[&["--dir", &dir, "--unix", &socket], more].concat(), self.path("keys"));
+        let ready = || Client::unix(&unix).is_ok_and(|mut client| client.ask(&["PING"]).is_ok());
+        served.wait("the server serves", ready);
+        served
+    }
+
+    pub fn client(&self) -> Client {
+        let mut client = None;
+        wait_until("the server answers", || {
+            client = Client::unix(&self.path("s")).ok();
+            client.as_mut().is_some_and(|client| client.ask(&["PING"]).is_ok())
+        });
+        client.unwrap()
+    }
+}
+
+/// A keeper with its server.
+pub struct Served {
+    keeper: Child,
+    dir: PathBuf,
+}
+
+impl Served {
+    pub fn start(args: &[&str], dir: PathBuf) -> Served {
+        let mut command = terrace(&[&["serve", "kv", "--memory", "32MiB"], args].concat());
+        let keeper = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Served { keeper, dir }
+    }
+
+    pub fn wait(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        wait_until(what, || {
+            assert_eq!(self.keeper.try_wait().unwrap(), None, "the keeper has ended");
+            condition()
+        });
+    }
+
+    pub fn stat(&self) -> StatReport {
+        stat(&self.dir)
+    }
+
+    fn server(&self) -> Pid {
+        Pid::from_raw(self.stat().instance.terraced).unwrap()
+    }
+
+    /// When it returns, clients meet the next server.
+    pub fn kill_server(&self) {
+        let server = self.server();
+        let _ = kill_process(server, Signal::KILL);
+        wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
+    }
+
+    pub fn kill_all(mut self) {
+        let server = self.server();
+        self.keeper.kill().unwrap();
+        let _ = kill_process(server, Signal::KILL);
+        self.keeper.wait().unwrap();
+        wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
+    }
+
+    /// An orderly end.
+    pub fn stop(mut self) {
+        kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
+        assert!(self.keeper.wait().unwrap().success());
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.keeper.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = kill_process(Pid::from_child(&self.keeper), Signal::TERM);
+            if !holds_within(std::time::Duration::from_secs(60), || {
+                self.keeper.try_wait().is_ok_and(|ended| ended.is_some())
+            }) {
+                let server = std::panic::catch_unwind(|| stat(&self.dir).instance.terraced).ok();
+                let _ = self.keeper.kill();
+                let _ = server.and_then(Pid::from_raw).map(|server| kill_process(server, Signal::KILL));
+                let _ = self.keeper.wait();
+            }
+        }
+    }
+}
+
+fn stat(dir: &Path) -> StatReport {
+    let mut found = None;
+    wait_until("terrace stat", || {
+        let output = terrace(&["stat", "--json", &dir.display().to_string()]).output().unwrap();
+        found = serde_json::from_slice(&output.stdout).ok();
+        found.is_some()
+    });
+    found.unwrap()
+}
