@@ -85,8 +85,8 @@ pub fn keys(context: &mut Context<'_>) -> Outcome {
     let (mut found, mut from) = (Vec::new(), 0);
     loop {
         let page = keyspace.scan(db, from, KEYS_STEP);
-        let wanted = |key: &Box<[u8]>| glob::matches(pattern, key) && keyspace.stat(db, key).is_some();
-        found.extend(page.keys.into_iter().filter(wanted));
+        let wanted = |key: &[u8]| glob::matches(pattern, key) && keyspace.stat(db, key).is_some();
+        found.extend(page.keys.into_iter().filter(|key| wanted(key)));
         from = page.next;
         if from == 0 {
             break;

@@ -1,6 +1,7 @@
 //! Four servers with one keyspace: a client that follows redirections, one server killed and started again.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::TcpListener;
 
 use super::client::{Client, Reply};
@@ -23,10 +24,11 @@ impl Routing {
     fn ask(&mut self, words: &[&str]) -> std::io::Result<Reply> {
         let mut port = *self.slots.get(words[1]).unwrap_or(&self.first);
         loop {
-            if !self.clients.contains_key(&port) {
-                self.clients.insert(port, Client::tcp(port)?);
-            }
-            let reply = self.clients.get_mut(&port).unwrap().ask(words);
+            let client = match self.clients.entry(port) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(place) => place.insert(Client::tcp(port)?),
+            };
+            let reply = client.ask(words);
             match reply {
                 Ok(Reply::Error(line)) if line.starts_with("MOVED ") => {
                     port = line.rsplit(':').next().unwrap().parse().unwrap();
