@@ -30,7 +30,7 @@ pub fn report(info: &Info, answer: StatReply) -> StatReport {
         supervisor_lives: answer.supervisor_lives,
         metrics: info.metrics.clone(),
     };
-    StatReport { cache: *answer.stat, instance, mrc: None }
+    StatReport { cache: *answer.stat, instance, kv: answer.kv, mrc: None }
 }
 
 /// All metrics of all these mounts.

@@ -162,6 +162,7 @@ impl Keeper {
             policy: self.kept.config.policy.clone(),
             tier: self.kept.config.tier.device.first().map(|device| device.path.clone()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            metrics: None,
         };
         if let Err(err) = self.kept.instance.write_info(&info) {
             tracing::warn!("`terrace stat` will not find this server: {err}");
