@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests redis-suite bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -49,6 +49,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
+PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
 PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 postgresql
 
@@ -63,7 +64,7 @@ test: packages-test build tools lint loom
 	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(DEVICE_TESTS)
 
 ## soak: every test in its long form, 75 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
-soak: packages-test build tools lint loom
+soak: packages-test build tools $(TOOLS)/bin/cbindgen lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
@@ -77,6 +78,10 @@ soak: packages-test build tools lint loom
 ## xfstests: the generic tests (GROUP=quick, or TESTS="generic/001 ...") of the checkout in XFSTESTS, and ext4 where one fails; an hour, as root
 xfstests: packages-xfstests build
 	xtask/xfstests/run.sh "$${XFSTESTS:?set it to a checkout of xfstests}" $(TESTS)
+
+## redis-suite: Redis' own tests of the commands of `terrace serve kv`, from the checkout of Redis 7.0 in REDIS; a minute
+redis-suite: packages-redis-suite build
+	xtask/redis-suite/run.sh "$${REDIS:?set it to a checkout of Redis 7.0, or to its source package unpacked}"
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build
@@ -141,7 +146,11 @@ uninstall:
 deb: packages-deb build $(TOOLS)/bin/cargo-deb
 	rm -rf target/debian/stage
 	$(MAKE) install PREFIX=/usr DESTDIR=target/debian/stage MOUNT_HELPERS=/usr/sbin ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
-	$(TOOLS)/bin/cargo-deb -p terrace --no-build --no-strip --locked --output target/debian/
+	$(TOOLS)/bin/cargo-deb --quiet -p terrace --no-build --no-strip --locked --output target/debian/
+
+## header: crates/terrace-c/terrace.h, from the sources; the soak checks that it is up to date
+header: packages-build toolchain $(TOOLS)/bin/cbindgen
+	$(TOOLS)/bin/cbindgen --quiet --config crates/terrace-c/cbindgen.toml crates/terrace-c > crates/terrace-c/terrace.h
 
 ## demo: terrace against the page cache in four minutes, after installing and building what it needs
 demo: packages-demo build
@@ -166,6 +175,9 @@ $(TOOLS)/bin/fsx:
 
 $(TOOLS)/bin/pjdfstest:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+
+$(TOOLS)/bin/cbindgen:
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cbindgen@0.29.4
 
 $(TOOLS)/bin/cargo-deb:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deb@3.8.0

@@ -74,8 +74,11 @@ commands! {
     Check {} -> CheckReply;
     /// Set the memory limit.
     Resize {
-        /// The new limit, bytes.
+        /// The new limit, bytes; 0 with `auto`.
         bytes: u64,
+        /// As much as the machine can spare and as earns.
+        #[serde(default)]
+        auto: bool,
     } -> Done;
     /// Flush, unmount, end.
     Stop {
@@ -92,6 +95,8 @@ commands! {
     Trace {} -> Done;
     /// Estimates for other sizes of memory.
     Mrc {} -> MrcReply;
+    /// Memory nodes and threads.
+    Numa {} -> NumaReply;
     /// The policy's lists.
     Lru {} -> LruReply;
     /// Open a generation.
@@ -161,6 +166,13 @@ pub struct PidReply {
 pub struct MrcReply {
     /// The estimates.
     pub mrc: crate::mrc::Mrc,
+}
+
+/// The answer to [`Numa`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NumaReply {
+    /// What the daemon found.
+    pub numa: Box<crate::numa::Numa>,
 }
 
 /// The answer to [`Lru`].
@@ -278,9 +290,10 @@ mod tests {
     #[test]
     fn requests_carry_the_name_of_the_command() {
         assert_eq!(request(Stat {}), r#"{"cmd":"stat"}"#);
-        assert_eq!(request(Resize { bytes: 7 }), r#"{"cmd":"resize","bytes":7}"#);
+        assert_eq!(request(Resize { bytes: 7, auto: false }), r#"{"cmd":"resize","bytes":7,"auto":false}"#);
         assert_eq!(request(Stop { lazy: true, lose: false }), r#"{"cmd":"stop","lazy":true,"lose":false}"#);
         let read = |line: &str| serde_json::from_str::<Request>(line).unwrap();
+        assert_eq!(read(r#"{"cmd":"resize","bytes":7}"#), Resize { bytes: 7, auto: false }.into());
         assert_eq!(read(r#"{"cmd":"stop"}"#), Stop { lazy: false, lose: false }.into());
         assert_eq!(read(r#"{"cmd":"evict","seq":3}"#), Evict { seq: 3, pages: None }.into());
         assert_eq!(read(r#"{"cmd":"age","more":1}"#), Age {}.into());

@@ -3,7 +3,7 @@
 //! | module | between |
 //! |---|---|
 //! | [`control`] | commands and the daemon: requests and replies of the control socket |
-//! | [`stats`], [`tiers`], [`lru`], [`mrc`] | the daemon, commands, and readers of `terrace stat --json` and `terrace lru --json` |
+//! | [`stats`], [`tiers`], [`lru`], [`mrc`], [`numa`] | the daemon, commands, and readers of `terrace stat --json`, `terrace lru --json`, `terrace numa --json` |
 //! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
 //! | [`doctor`] | `terrace doctor --json` and its readers |
@@ -17,5 +17,6 @@ pub mod doctor;
 pub mod instance;
 pub mod lru;
 pub mod mrc;
+pub mod numa;
 pub mod stats;
 pub mod tiers;

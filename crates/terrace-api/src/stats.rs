@@ -122,10 +122,13 @@ pub struct KeyValue {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Limit on all memory (`--memory`, `terrace resize`), bytes.
+    /// Limit on all memory (`--memory`, `terrace resize`), bytes; with `auto`, memory of the machine.
     pub limit_bytes: u64,
-    /// Memory that the machine can give now, bytes; none: no less than the limit.
+    /// Memory that the cache may have now, bytes; none: no less than the limit.
     pub ceiling_bytes: Option<u64>,
+    /// Why it is as large as it is; none from an older daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sizing: Option<Sizing>,
     /// Memory in use: frames, metadata, tables and compressed tier, bytes.
     pub used_bytes: u64,
     /// Memory of frames, free ones included, bytes.
@@ -146,6 +149,59 @@ pub struct Memory {
     pub huge_bytes: u64,
     /// Part of `metadata_bytes` that the index takes, bytes.
     pub index_bytes: u64,
+}
+
+/// How the size of the cache is chosen, and what bounds it now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sizing {
+    /// `auto` or `fixed`.
+    pub mode: Mode,
+    /// Memory that the cache may have now, bytes.
+    pub target_bytes: u64,
+    /// What keeps it from having more: `limit` (it has all that it may have), `room` (the rest is programs', or the reserve), `weighed`
+    /// (more would cost programs more than it would save), `gave_way` (programs had lost more than it saved), `kill` (the
+    /// kernel has killed terraced for lack of memory).
+    pub bound: Bound,
+    /// The file of the limit that leaves least room; none if no such limit bounds it.
+    pub bound_by: Option<PathBuf>,
+    /// Memory that stays free, for programs that take some at once, bytes.
+    pub reserve_bytes: u64,
+    /// Memory given back to programs, in all, bytes.
+    pub yielded_bytes: u64,
+    /// Waiting that the last 2 MiB of the cache save, ns a second.
+    pub chunk_saves_ns: u64,
+    /// Waiting that 2 MiB more would save programs at their limit, ns a second; 0: they are not at a limit, or lose little.
+    pub chunk_costs_ns: u64,
+}
+
+/// Who chooses the size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The user, by a limit.
+    #[default]
+    Fixed,
+    /// terrace.
+    Auto,
+}
+
+/// What bounds the size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Programs have the rest, or it is the reserve.
+    Room,
+    /// Programs would lose more than it would save.
+    Weighed,
+    /// Programs had lost more than it saved.
+    GaveWay,
+    /// A kill by the kernel, of late.
+    Kill,
+    /// The limit itself. Unknown bounds are read as this one.
+    #[default]
+    #[serde(other)]
+    Limit,
 }
 
 /// Reads on the preload path. Clients count them without a lock: some counts are lost under load.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use terrace_api::capture::SummaryReport;
 use terrace_api::instance::{Dirty, Info};
 use terrace_api::lru::LruReport;
-use terrace_api::stats::StatReport;
+use terrace_api::stats::{Bound, Mode, Sizing, StatReport};
 use terrace_api::tiers::{TierKind, TierReport};
 
 /// Parses `text`, and compares keys and values after serializing it again.
@@ -63,6 +63,17 @@ fn stat_json_keeps_optional_fields() {
     assert_eq!(stat.instance.last_death.as_deref(), Some("died"));
     let idle = STAT_MRC.replace("\"measured_hit_ratio\":0.0", "\"measured_hit_ratio\":null");
     assert_eq!(kept::<StatReport>(&idle).mrc.unwrap().measured_hit_ratio, None);
+}
+
+#[test]
+fn size_of_the_cache_is_told_with_its_reason() {
+    let sizing = r#"{"mode":"auto","target_bytes":7,"bound":"gave_way","bound_by":"/g/memory.max","reserve_bytes":1,"yielded_bytes":2,"chunk_saves_ns":3,"chunk_costs_ns":4}"#;
+    let stat: StatReport =
+        kept(&STAT.replace("\"ceiling_bytes\":null", &format!("\"ceiling_bytes\":7,\"sizing\":{sizing}")));
+    let told = stat.cache.memory.sizing.unwrap();
+    assert_eq!((told.mode, told.bound, told.target_bytes), (Mode::Auto, Bound::GaveWay, 7));
+    let unknown: Sizing = serde_json::from_str(r#"{"bound":"of another time"}"#).unwrap();
+    assert_eq!((unknown.bound, unknown.mode), (Bound::Limit, Mode::Fixed));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
-//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do.
+//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, and [`metadata`], buckets and blobs of the store.
 
 pub mod buffer;
 pub mod calls;
@@ -14,6 +14,7 @@ pub mod fio;
 pub mod format;
 pub mod machine;
 pub mod matrix;
+pub mod metadata;
 pub mod meters;
 pub mod pages;
 pub mod passthrough;

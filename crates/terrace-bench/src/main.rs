@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terrace_bench::{compare, demo, matrix, passthrough, probe, report, signals, steps, worker};
+use terrace_bench::{compare, demo, matrix, metadata, passthrough, probe, report, signals, steps, worker};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Compare(compare::Compare),
     /// What storage can do: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
     Probe(probe::Options),
+    /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
+    Metadata(metadata::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
     Report(report::Report),
     /// The plain pass-through FUSE that cold reads are compared with.
@@ -113,5 +115,6 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Report(options) => report::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Matrix(options) => matrix::run(&options),
+        Command::Metadata(options) => metadata::run(&options),
     }
 }

@@ -349,6 +349,11 @@ fn ready_matrices_are_right() {
     let mut n = 0;
     for file in fs::read_dir(bench).unwrap().map(|entry| entry.unwrap().path()) {
         if file.extension().is_some_and(|ending| ending == "toml") {
+            // It is refused on a machine of one memory node.
+            if file.ends_with("numa.toml") && !std::path::Path::new("/sys/devices/system/node/node1").exists()
+            {
+                continue;
+            }
             let said = done(place.0.path(), &format!("matrix {} --dry-run", file.display()));
             assert!(said.contains(" runs, about "), "{said}");
             n += 1;

@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::PAGE_SIZE;
 
@@ -33,6 +34,18 @@ pub(crate) struct Noted {
     pub pages: u64,
     pub at_ns: u64,
     pub kind: Kind,
+    /// The thread that asked; 0: not known.
+    pub tid: u32,
+}
+
+thread_local! {
+    /// The thread of a program that this thread works for.
+    static CALLER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Who asks for what this thread does from now on: the number of a thread, 0 for nobody that is known.
+pub fn set_caller(tid: u32) {
+    CALLER.set(tid);
 }
 
 /// Accesses noted since the recorder last looked.
@@ -54,7 +67,7 @@ impl AccessLog {
         let at_ns = clock.now_ns();
         let mut noted = self.noted.lock();
         if noted.len() < NOTED_MAX {
-            noted.push(Noted { object: o.id(), page, pages, at_ns, kind });
+            noted.push(Noted { object: o.id(), page, pages, at_ns, kind, tid: CALLER.get() });
         } else {
             self.lost.fetch_add(pages, Ordering::Relaxed);
         }

@@ -1,7 +1,9 @@
 //! Configuration of an engine.
 
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::Duration;
+use terrace_api::numa::NumaMode;
 use terrace_shm::compress::CompressionMode;
 
 /// Which kind of I/O the engine does on source files.
@@ -21,6 +23,8 @@ pub const MEMORY_MIN: u64 = 16 << 20;
 pub struct EngineConfig {
     /// Hard limit on all that is kept for the user: frames, index, tables, rings (bytes).
     pub memory_bytes: u64,
+    /// Nobody has set `memory_bytes`: somebody lowers the ceiling to what is of use.
+    pub memory_is_auto: bool,
     /// Frames that the segment has room for, over which a resize cannot go; None: all memory of the machine.
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
@@ -51,6 +55,25 @@ pub struct EngineConfig {
     pub ring_slots: usize,
     /// Processes with the preload library at the most; others use the mount path.
     pub clients_max: usize,
+    /// Memory nodes.
+    pub numa: NumaConfig,
+}
+
+/// How an engine treats nodes.
+#[derive(Debug, Clone)]
+pub struct NumaConfig {
+    /// What it does.
+    pub mode: NumaMode,
+    /// Where the kernel describes the machine: /sys, but in tests.
+    pub sys: PathBuf,
+    /// The file of the masks of moved threads; none: they are not kept for a successor.
+    pub saved: Option<PathBuf>,
+}
+
+impl Default for NumaConfig {
+    fn default() -> NumaConfig {
+        NumaConfig { mode: NumaMode::Off, sys: "/sys".into(), saved: None }
+    }
 }
 
 /// Most fill slots a client process can have.
@@ -60,6 +83,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
             memory_bytes: 1 << 30,
+            memory_is_auto: false,
             memory_max_bytes: None,
             policy: "strata".into(),
             min_ttl: Duration::ZERO,
@@ -75,6 +99,7 @@ impl Default for EngineConfig {
             device: None,
             ring_slots: 64,
             clients_max: 256,
+            numa: NumaConfig::default(),
         }
     }
 }

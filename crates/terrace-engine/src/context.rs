@@ -58,6 +58,8 @@ pub(crate) struct Context {
     pub memory: AtomicU64,
     /// Memory that the machine can give at the moment, bytes; `u64::MAX` if that is no less than the limit.
     pub ceiling: AtomicU64,
+    /// Programs wait for memory: frames are given back without regard to what is in them.
+    pub hasty: AtomicBool,
     /// Chunks that the pool may hold.
     pub chunks: AtomicU64,
     pub handles: Arc<SegmentHandles>,
@@ -133,6 +135,7 @@ impl Context {
             config,
             memory: AtomicU64::new(memory_bytes),
             ceiling: AtomicU64::new(u64::MAX),
+            hasty: AtomicBool::new(false),
             chunks: AtomicU64::new(0),
             handles,
             state: Mutex::new(state),

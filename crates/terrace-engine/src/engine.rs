@@ -10,6 +10,8 @@ use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
 use crate::io::{Announced, Io};
+use crate::numa::Service;
+use crate::observe::earning::{self, Earning};
 use crate::observe::lru::{self, Refused};
 use crate::observe::mrc::Sampling;
 use crate::observe::trace::{Recorder, Recording};
@@ -32,8 +34,10 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use terrace_api::lru::{Evicted, Lru};
 use terrace_api::mrc::Mrc;
+use terrace_api::numa::Numa;
 use terrace_api::stats::Stats;
 
 /// Begins to use the target of the configuration, if there is one.
@@ -47,6 +51,10 @@ fn open_device(
     DeviceIo::begin(config, medium, table.clone()).map(Some)
 }
 
+/// How often, and after which pause, a recording is tried again that an observer's window is in the way of.
+const RECORDER_TRIES: u32 = 200;
+const RECORDER_PAUSE: Duration = Duration::from_millis(5);
+
 /// One instance of the cache.
 #[derive(Debug)]
 pub struct Engine {
@@ -55,6 +63,7 @@ pub struct Engine {
     rings: Arc<Rings>,
     pub(crate) sampling: Arc<Sampling>,
     pub(crate) recording: Arc<Recording>,
+    numa: Arc<Service>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -86,9 +95,7 @@ impl Engine {
             invalid(format!("no policy {:?}; there are: {}", config.policy, terrace_policy::NAMES.join(", ")))
         })?;
         // A predecessor's limit may differ from the configuration's.
-        let limit = &handles.segment.header().limit_bytes;
-        let _ = limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed);
-        let limit = limit.load(Ordering::Relaxed);
+        let limit = resize::inherited_limit(&config, &handles);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
         let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
         let io: Arc<dyn Io> = Arc::new(Announced(io));
@@ -117,7 +124,9 @@ impl Engine {
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));
-        Engine { cx, clients, rings, sampling, recording, threads: Mutex::new(Vec::new()) }
+        let numa = Service::new(cx.clone(), rings.clone(), recording.clone(), clients.clone());
+        let numa = Arc::new(numa);
+        Engine { cx, clients, rings, sampling, recording, numa, threads: Mutex::new(Vec::new()) }
     }
 
     /// Starts the background threads: reclaim, writeback, sample. From now on clients may send page fills.
@@ -138,6 +147,10 @@ impl Engine {
         }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
+        if self.numa.is_needed() {
+            let numa = self.numa.clone();
+            start("numa", Box::new(move || numa.serve()))?;
+        }
         self.handles().segment.header().serving.store(1, Ordering::Release);
         // A predecessor may have left something to be written.
         self.cx.writeback_wakeup.signal();
@@ -331,6 +344,18 @@ impl Engine {
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         resize::resize(&self.cx, bytes)
     }
+    /// Lets the cache have all that the segment has room for; whoever sets the ceiling decides.
+    pub fn resize_auto(&self) {
+        resize::resize_auto(&self.cx);
+    }
+    /// True if no user has set the limit.
+    pub fn memory_is_auto(&self) -> bool {
+        self.handles().segment.header().limit_is_auto.load(Ordering::Relaxed) != 0
+    }
+    /// What the cache saves, for whoever decides about its size.
+    pub fn earning(&self) -> Earning {
+        earning::earning(&self.cx, &self.sampling)
+    }
     /// The limit that the user has set on all memory, bytes.
     pub fn memory_limit(&self) -> u64 {
         self.cx.memory.load(Ordering::Relaxed)
@@ -380,7 +405,21 @@ impl Engine {
     }
     /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
     pub fn record(&self) -> Option<Recorder> {
-        Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone())
+        let begin = || Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone());
+        // A window of the observer of nodes is a recording, too, and soon over.
+        let mut left = RECORDER_TRIES;
+        loop {
+            let begun = begin();
+            if begun.is_some() || left == 0 || !self.numa.is_observing() {
+                return begun;
+            }
+            left -= 1;
+            std::thread::sleep(RECORDER_PAUSE);
+        }
+    }
+    /// Which threads read what from which memory node, and what should move.
+    pub fn numa(&self) -> Numa {
+        self.numa.report()
     }
     /// Disagreements between index, frames, policy and dirty sets; empty = all is well. Holds the state lock all the while.
     pub fn check(&self) -> Vec<String> {

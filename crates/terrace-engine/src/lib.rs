@@ -5,6 +5,7 @@
 //! | folder | job |
 //! |---|---|
 //! | `engine` | the facade: builds the parts, starts and stops threads |
+//! | [`numa`] | memory nodes: who reads what from where, and threads that move to their data |
 //! | `preload_server` | serves the preload library: registers clients, passes source descriptors to them, takes page fills |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
 //! | `reclaim` | free frames ahead of need, compression of evicted pages, the balance between the two |
@@ -31,6 +32,7 @@ pub mod device;
 mod engine;
 pub mod file;
 pub mod io;
+pub mod numa;
 pub mod observe;
 pub mod path;
 mod preload_server;
@@ -42,11 +44,13 @@ pub mod trim;
 pub mod waits;
 mod yield_memory;
 
+pub use access_log::set_caller;
 pub use file::{object, source};
+pub use observe::earning::Earning;
 pub use observe::{lru, trace};
 
 pub use clock::{Clock, SystemClock};
-pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, RING_SLOTS_MAX};
+pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use object::{Object, ObjectId, ObjectRef};

@@ -182,6 +182,40 @@ mod tests {
     }
 
     #[test]
+    fn ceiling_that_falls_gives_back_what_unwritten_pages_leave() {
+        let config = EngineConfig {
+            memory_bytes: 48 * MIB,
+            memory_max_bytes: Some(48 * MIB),
+            huge_pages: false,
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine = start(&config, &handles);
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(40 * MIB).unwrap();
+        let o = engine.object(7, file.as_raw_fd(), 40 * MIB).unwrap();
+        let mut buf = vec![0; MIB as usize];
+        (0..40).for_each(|mib| assert!(engine.read(&o, mib * MIB, &mut buf, AccessPath::Preload).is_ok()));
+        // In each chunk some.
+        (0..40).for_each(|mib| assert!(engine.write(&o, mib * MIB, &[5; 4096]).is_ok()));
+        engine.set_ceiling(16 * MIB);
+        let (stats, resident) = (engine.stats(), handles.resident_bytes());
+        assert!(stats.memory.frames_bytes > 36 * MIB, "unwritten pages stay where they are: {stats:?}");
+        assert!(resident < 18 * MIB, "{resident}");
+        assert_eq!(stats.writeback.dirty, 40);
+        assert_eq!(engine.check(), Vec::<String>::new());
+        for mib in 0..40 {
+            engine.read(&o, mib * MIB, &mut buf[..4096], AccessPath::Preload).unwrap();
+            assert!(buf[..4096].iter().all(|&byte| byte == 5), "MiB {mib}");
+        }
+        engine.flush_all(false).unwrap();
+        engine.set_ceiling(15 * MIB);
+        let stats = engine.stats().memory;
+        assert!(stats.used_bytes <= 15 * MIB, "{stats:?}");
+        assert_eq!(engine.check(), Vec::<String>::new());
+    }
+
+    #[test]
     fn ceiling_shrinks_the_pool_and_its_end_lets_it_grow() {
         let config = EngineConfig {
             memory_bytes: 48 * MIB,

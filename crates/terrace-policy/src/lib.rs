@@ -21,6 +21,7 @@ pub mod device;
 mod evict;
 mod keys;
 pub mod list;
+pub mod memory;
 pub mod minisim;
 pub mod mrc;
 pub mod numa;

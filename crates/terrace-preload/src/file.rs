@@ -62,6 +62,7 @@ impl File<'_> {
             pages: u16::try_from(pages).unwrap_or(u16::MAX),
             miss,
             at_ns: sys::now_ns(),
+            thread: sys::thread(),
         });
     }
     #[cold]

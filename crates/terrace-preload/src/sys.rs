@@ -118,6 +118,12 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// The calling thread's number.
+pub fn thread() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { raw(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
 fn clock(which: libc::clockid_t) -> libc::timespec {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: async-signal-safe, writes the timespec.

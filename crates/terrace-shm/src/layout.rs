@@ -49,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 /// First page of the segment.
 #[repr(C)]
@@ -85,7 +85,9 @@ pub struct Header {
     pub object_levels: AtomicU32,
     /// Memory limit in force, for a restarted daemon (bytes; 0: none yet).
     pub limit_bytes: AtomicU64,
-    _pad2: [u64; 4],
+    /// 1: no user has set that limit, for a restarted daemon.
+    pub limit_is_auto: AtomicU32,
+    _pad2: [u32; 7],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
 

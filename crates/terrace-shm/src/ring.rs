@@ -169,7 +169,7 @@ mod tests {
         let fd = crate::map::memfd("ring", Ring::file_bytes(8)).unwrap();
         let ring = Ring::attach(&fd, 8).unwrap();
         let kept = || rustix::fs::fstat(&fd).unwrap().st_blocks as usize * 512;
-        let span = Span { object: 1, page: 2, pages: 3, miss: false, at_ns: 4 };
+        let span = Span { object: 1, page: 2, pages: 3, miss: false, at_ns: 4, thread: 5 };
         // SAFETY: the last content page.
         unsafe { ring.content(7).write_bytes(7, PAGE_SIZE) };
         let before = kept();

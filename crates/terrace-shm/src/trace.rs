@@ -40,8 +40,12 @@ pub struct Record {
     object: AtomicU64,
     /// `page << 24 | pages << 8 | miss`.
     span: AtomicU64,
-    at_ns: AtomicU64,
+    /// `at_ns << 22 | thread`: of the time the low 42 bits, more than an hour.
+    at: AtomicU64,
 }
+
+/// Bits of a thread's number: the kernel's greatest is 2^22.
+const THREAD_BITS: u32 = 22;
 
 const _: () = assert!(size_of::<Ends>() == 128 && size_of::<Record>() == 32);
 const _: () =
@@ -58,13 +62,21 @@ pub struct Span {
     pub pages: u16,
     /// The pages were absent and read from the source.
     pub miss: bool,
-    /// CLOCK_MONOTONIC, nanoseconds.
+    /// CLOCK_MONOTONIC, nanoseconds; of [`Lane::get`] without what is above 2^42, see [`Span::since`].
     pub at_ns: u64,
+    /// The thread that read, by the number that its own namespace of processes has for it.
+    pub thread: u32,
 }
 
 impl Span {
     fn word(&self) -> u64 {
         self.page << 24 | u64::from(self.pages) << 8 | u64::from(self.miss)
+    }
+
+    /// With its whole time, given one that is not before it, and not more than an hour after.
+    pub fn since(self, now_ns: u64) -> Span {
+        let age = now_ns.wrapping_sub(self.at_ns) & (u64::MAX >> THREAD_BITS);
+        Span { at_ns: now_ns.saturating_sub(age), ..self }
     }
 }
 
@@ -87,7 +99,8 @@ impl Lane<'_> {
         let r = &self.records[at as usize % self.records.len()];
         r.object.store(span.object, Ordering::Relaxed);
         r.span.store(span.word(), Ordering::Relaxed);
-        r.at_ns.store(span.at_ns, Ordering::Relaxed);
+        let thread = u64::from(span.thread) & ((1 << THREAD_BITS) - 1);
+        r.at.store(span.at_ns << THREAD_BITS | thread, Ordering::Relaxed);
         queue::publish(&r.seq, at);
     }
 
@@ -97,13 +110,14 @@ impl Lane<'_> {
         if !queue::is_there(&r.seq, cursor) {
             return None;
         }
-        let word = r.span.load(Ordering::Relaxed);
+        let (word, at) = (r.span.load(Ordering::Relaxed), r.at.load(Ordering::Relaxed));
         Some(Span {
             object: r.object.load(Ordering::Relaxed),
             page: word >> 24,
             pages: (word >> 8) as u16,
             miss: word & 1 != 0,
-            at_ns: r.at_ns.load(Ordering::Relaxed),
+            at_ns: at >> THREAD_BITS,
+            thread: at as u32 & ((1 << THREAD_BITS) - 1),
         })
     }
 }
@@ -120,7 +134,8 @@ mod tests {
     fn a_full_lane_counts_what_it_loses() {
         let (ends, records) = lane();
         let lane = Lane { ends: &ends, records: &records };
-        let span = |page| Span { object: 7, page, pages: 3, miss: page % 2 == 1, at_ns: 1000 + page };
+        let span =
+            |page| Span { object: 7, page, pages: 3, miss: page % 2 == 1, at_ns: 1000 + page, thread: 77 };
         (0..6).for_each(|page| lane.push(span(page)));
         assert_eq!(ends.lost.load(Ordering::Relaxed), 6, "two records of three pages");
         assert_eq!([0, 1, 2, 3].map(|at| lane.get(at)), [0, 1, 2, 3].map(|page| Some(span(page))));
@@ -128,5 +143,17 @@ mod tests {
         assert_eq!(lane.get(4), None, "an old record is not taken for the next one");
         lane.push(span((1 << 40) - 1));
         assert_eq!(lane.get(4), Some(span((1 << 40) - 1)));
+    }
+
+    #[test]
+    fn times_and_threads_share_a_word() {
+        let (ends, records) = lane();
+        let lane = Lane { ends: &ends, records: &records };
+        let at_ns = (3 << 42) + 12_345;
+        let span = Span { object: 7, page: 1, pages: 1, miss: false, at_ns, thread: (1 << 22) - 1 };
+        lane.push(span);
+        let found = lane.get(0).unwrap();
+        assert_eq!((found.at_ns, found.thread), (12_345, (1 << 22) - 1));
+        assert_eq!([at_ns, at_ns + 5_000_000, at_ns + (1 << 41)].map(|now| found.since(now)), [span; 3]);
     }
 }

@@ -110,6 +110,14 @@ impl Bucket {
     /// # Errors
     /// Failing I/O.
     pub fn get_at(&self, key: &[u8], offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        Ok(self.get_part(key, offset, buf)?.map(|(n, _)| n))
+    }
+
+    /// As [`Bucket::get_at`], with what is known of the blob at that moment.
+    ///
+    /// # Errors
+    /// Failing I/O.
+    pub fn get_part(&self, key: &[u8], offset: u64, buf: &mut [u8]) -> Result<Option<(usize, Stat)>> {
         get::get_at(&self.owner.core, &self.state, key, offset, buf)
     }
 

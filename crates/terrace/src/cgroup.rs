@@ -4,12 +4,20 @@
 //! and the table of mounts. Without a limit there is no output. A file that cannot be read at the moment, for
 //! example for lack of a descriptor, is an error and not the same as no limit.
 
+mod alarm;
+mod machine;
+
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use terrace_policy::memory::Level;
+
 use crate::mounts;
 use crate::size::{MIB, Size, human};
+
+pub use alarm::Alarm;
+pub use machine::Machine;
 
 /// terrace's memory beside `--memory`: code, stacks, buffers of requests, and the kernel's memory for it.
 /// Measured in a group of its own, with 128 MiB of memory: 12 MiB soon after the start, 22 to 24 under five
@@ -98,17 +106,12 @@ impl Groups {
         lowest(self.0.iter().map(Group::limit), |limit| limit.bytes)
     }
 
-    /// The largest memory limit with which everything in the groups fits. `ours` is the cache's present
-    /// memory. None: there is no limit.
+    /// Limit and use of each group that has a limit, with the file of the limit.
     ///
     /// # Errors
     /// A limit or the use of a group cannot be read.
-    pub fn fitting(&self, ours: u64) -> io::Result<Option<u64>> {
-        let of = |group: &Group| {
-            let Some(limit) = group.limit()? else { return Ok(None) };
-            Ok(group.pinned()?.map(|pinned| fitting(limit.bytes, pinned, ours)))
-        };
-        lowest(self.0.iter().map(of), |fits| *fits)
+    pub fn levels(&self) -> io::Result<Vec<(Limit, Level)>> {
+        self.0.iter().filter_map(|group| group.level().transpose()).collect()
     }
 
     /// Processes of our own group that the kernel has killed for want of memory.
@@ -130,13 +133,6 @@ fn lowest<T>(
     })
 }
 
-/// The part of a limit that is left for the cache, if `pinned` bytes are in use and `ours` of them are the
-/// cache's: everything but the memory of others. Room for our own temporary needs is always left.
-fn fitting(limit: u64, pinned: u64, ours: u64) -> u64 {
-    let others = pinned.saturating_sub(ours);
-    limit.saturating_sub((others + OWN_NEED / 4).max(OWN_NEED))
-}
-
 impl Group {
     fn limit(&self) -> io::Result<Option<Limit>> {
         let files: &[&str] = match self.version {
@@ -152,15 +148,44 @@ impl Group {
         lowest(files.iter().map(read), |limit| limit.bytes)
     }
 
-    /// Bytes in use that the kernel cannot have back by dropping cached pages of files.
-    fn pinned(&self) -> io::Result<Option<u64>> {
+    /// None: it has no limit, or nobody knows what it uses.
+    fn level(&self) -> io::Result<Option<(Limit, Level)>> {
+        let Some(limit) = self.limit()? else { return Ok(None) };
         let Some(stat) = read(&self.dir.join("memory.stat"))? else { return Ok(None) };
         let of = |names: &[&str]| names.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
-        let (used, dropped) = match self.version {
-            Version::V1 => ("memory.usage_in_bytes", of(&["total_inactive_file", "total_active_file"])),
-            Version::V2 => ("memory.current", of(&["inactive_file", "active_file", "slab_reclaimable"])),
+        let (used, cached, refaults) = match self.version {
+            Version::V1 => (
+                "memory.usage_in_bytes",
+                of(&["total_inactive_file", "total_active_file"]),
+                of(&["total_workingset_refault_file", "total_workingset_refault_anon"]),
+            ),
+            Version::V2 => (
+                "memory.current",
+                of(&["inactive_file", "active_file", "slab_reclaimable"]),
+                of(&["workingset_refault", "workingset_refault_file", "workingset_refault_anon"]),
+            ),
         };
-        Ok(number(&self.dir.join(used))?.map(|used| used.saturating_sub(dropped)))
+        let Some(used) = number(&self.dir.join(used))? else { return Ok(None) };
+        let (stalled_ns, met) = (self.stalled_ns()?, self.met()?);
+        let level = Level { limit: limit.bytes, used, cached, refaults, stalled_ns, met };
+        Ok(Some((limit, level)))
+    }
+
+    /// Version 1 has no such count for a group.
+    fn stalled_ns(&self) -> io::Result<Option<u64>> {
+        match self.version {
+            Version::V1 => Ok(None),
+            Version::V2 => Ok(read(&self.dir.join("memory.pressure"))?.and_then(|text| stalled_ns(&text))),
+        }
+    }
+
+    /// How often the limit was met.
+    fn met(&self) -> io::Result<u64> {
+        Ok(match self.version {
+            Version::V1 => number(&self.dir.join("memory.failcnt"))?.unwrap_or(0),
+            Version::V2 => read(&self.dir.join("memory.events"))?
+                .map_or(0, |text| ["high", "max"].iter().filter_map(|name| field(&text, name)).sum()),
+        })
     }
 
     fn kills(&self) -> io::Result<Option<u64>> {
@@ -186,6 +211,13 @@ fn number(file: &Path) -> io::Result<Option<u64>> {
     Ok(read(file)?.and_then(|text| text.trim().parse().ok()))
 }
 
+/// Time that some task stood still for want of memory, by a file of pressure stall information.
+fn stalled_ns(text: &str) -> Option<u64> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let us: u64 = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()?;
+    Some(us.saturating_mul(1000))
+}
+
 /// The number behind `name` in lines of `name number`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
@@ -199,21 +231,25 @@ pub fn kills_of_the_machine() -> io::Result<Option<u64>> {
     Ok(read(Path::new("/proc/vmstat"))?.and_then(|text| field(&text, "oom_kill")))
 }
 
-/// One line, if the control group cannot hold `memory` and what terrace needs besides.
-pub fn too_small_for(memory: Size) -> Option<String> {
-    let limit = Groups::own().and_then(|groups| groups.limit()).ok()??;
-    told_if_too_small(&limit, memory)
+/// One line, if the control group or the machine cannot hold `memory` and what terrace needs besides. None: it has no size.
+pub fn too_small_for(memory: Option<Size>) -> Option<String> {
+    let memory = memory?;
+    let of_groups = Groups::own().and_then(|groups| groups.limit()).ok().flatten();
+    of_groups.and_then(|limit| told_if_too_small(&limit, memory)).or_else(|| {
+        let machine = Machine::default().limit().ok()??;
+        told_if_more_than_all(machine.bytes, memory)
+    })
 }
 
 /// The same, on standard error.
-pub fn tell_if_too_small(memory: Size) {
+pub fn tell_if_too_small(memory: Option<Size>) {
     if let Some(line) = too_small_for(memory) {
         eprintln!("terrace: {line}");
     }
 }
 
 fn told_if_too_small(limit: &Limit, memory: Size) -> Option<String> {
-    (limit.bytes < memory.0 + OWN_NEED).then(|| {
+    (limit.bytes < memory.0.saturating_add(OWN_NEED)).then(|| {
         format!(
             "{}: {} cannot hold --memory {memory} and the {} that terrace needs besides: it keeps to less; raise this limit, or \
              lower --memory to {}",
@@ -221,6 +257,15 @@ fn told_if_too_small(limit: &Limit, memory: Size) -> Option<String> {
             human(limit.bytes),
             human(OWN_NEED),
             Size(limit.bytes.saturating_sub(OWN_NEED) / MIB * MIB),
+        )
+    })
+}
+
+fn told_if_more_than_all(bytes: u64, memory: Size) -> Option<String> {
+    (bytes < memory.0.saturating_add(OWN_NEED)).then(|| {
+        let (has, fits) = (human(bytes), Size(bytes.saturating_sub(OWN_NEED) / MIB * MIB));
+        format!(
+            "this machine has {has} of memory, and --memory is {memory}: it keeps to less; leave it out, or lower it below {fits}"
         )
     })
 }
@@ -262,24 +307,31 @@ mod tests {
             Some(Limit { bytes: MIB, file: top.join("memory.limit_in_bytes") })
         );
         assert_eq!(groups.kills().unwrap(), Some(3));
-        assert_eq!(groups.fitting(0).unwrap(), None, "what is used is not known");
+        assert_eq!(groups.levels().unwrap(), [], "what is used is not known");
+        let stat = "cache 9\ninactive_file 1\ntotal_inactive_file 3\ntotal_active_file 4\ntotal_workingset_refault_file 5\n";
+        write(&top, &[("memory.usage_in_bytes", "20\n"), ("memory.stat", stat), ("memory.failcnt", "6\n")]);
+        let level = Level { limit: MIB, used: 20, cached: 7, refaults: 5, stalled_ns: None, met: 6 };
+        assert_eq!(groups.levels().unwrap()[0].1, level);
     }
 
     #[test]
     fn limit_of_version_2_is_the_lower_of_max_and_high() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("b");
-        let stat = "anon 1\nfile 9\ninactive_file 1048576\nactive_file 0\nslab_reclaimable 0\n";
+        let stat = "anon 1\nfile 9\ninactive_file 1048576\nactive_file 0\nslab_reclaimable 0\nworkingset_refault_file 4\n";
         write(&own, &[("memory.max", "max\n"), ("memory.high", "134217728\n"), ("memory.stat", stat)]);
-        write(&own, &[("memory.current", "105906176\n"), ("memory.events", "oom 2\noom_kill 1\n")]);
+        write(
+            &own,
+            &[("memory.current", "105906176\n"), ("memory.events", "high 3\nmax 5\noom 2\noom_kill 1\n")],
+        );
         // A container's tree begins at its own group, and the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
         assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
-        assert_eq!(
-            (groups.kills().unwrap(), groups.fitting(100 * MIB).unwrap()),
-            (Some(1), Some(128 * MIB - OWN_NEED))
-        );
-        assert_eq!(groups.fitting(0).unwrap(), Some(128 * MIB - 100 * MIB - OWN_NEED / 4));
+        write(&own, &[("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n")]);
+        assert_eq!(groups.kills().unwrap(), Some(1));
+        let (limit, used, cached) = (128 * MIB, 101 * MIB, MIB);
+        let level = Level { limit, used, cached, refaults: 4, stalled_ns: Some(12_000), met: 8 };
+        assert_eq!(groups.levels().unwrap()[0].1, level);
     }
 
     #[test]
@@ -287,13 +339,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &[("memory.max", "134217728\n"), ("memory.current", "1\n"), ("memory.stat", "")]);
         let groups = Groups::found("0::/\n", &[entry(dir.path(), "cgroup2", "/", "rw")]);
-        assert!(groups.fitting(0).unwrap().is_some());
+        assert_eq!(groups.levels().unwrap().len(), 1);
         // In the place of a file that cannot be read for a reason other than that it is not there.
         for file in ["memory.events", "memory.current", "memory.max"] {
             let _ = fs::remove_file(dir.path().join(file));
             fs::create_dir(dir.path().join(file)).unwrap();
         }
-        assert!(groups.limit().is_err() && groups.fitting(0).is_err() && groups.kills().is_err());
+        assert!(groups.limit().is_err() && groups.levels().is_err() && groups.kills().is_err());
     }
 
     #[test]
@@ -310,5 +362,9 @@ mod tests {
         assert!(line.contains("/g/memory.max: 136 MiB cannot hold --memory 128MiB"), "{line}");
         assert!(line.contains("lower --memory to 112MiB"), "{line}");
         assert_eq!(told_if_too_small(&limit, Size(112 * MIB)), None);
+        let line = told_if_more_than_all(136 * MIB, Size(128 * MIB)).unwrap();
+        assert!(line.contains("this machine has 136 MiB") && line.contains("below 112MiB"), "{line}");
+        assert_eq!(told_if_more_than_all(136 * MIB, Size(112 * MIB)), None);
+        assert_eq!(too_small_for(None), None, "auto keeps to what there is");
     }
 }

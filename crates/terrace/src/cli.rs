@@ -46,6 +46,8 @@ pub enum Command {
     Top(Top),
     /// Show the eviction policy's lists: generations, tiers, refaults
     Lru(Lru),
+    /// Show which threads read what from which memory node, and what should move
+    Numa(NumaArgs),
     /// Record which pages are accessed, for `terrace-sim sim`
     Trace(Trace),
     /// Write everything unwritten to stable storage of the source
@@ -71,7 +73,8 @@ pub enum Command {
 /// What decides how an instance is set up; each overrides the environment and the file.
 #[derive(Debug, Args, Clone, Default)]
 pub struct Tuning {
-    /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G [environment: TERRACE_MEMORY]
+    /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G; `auto` (the default): as much as others can spare
+    /// and as is of use [environment: TERRACE_MEMORY]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
     /// Eviction policy; the names are the policies' own.
@@ -84,6 +87,10 @@ pub struct Tuning {
     /// Erase what is on the tier if it is not a tier of this source, or give it another size
     #[arg(long)]
     pub format_tier: bool,
+    /// Threads on machines of several memory nodes: `auto` moves them to the node that holds what they read, `show` decides and moves
+    /// nothing, `off` [environment: TERRACE_NUMA]
+    #[arg(long, value_name = "MODE")]
+    pub numa: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
@@ -211,7 +218,7 @@ pub struct ServeKv {
 
 const SERVE_KV_HELP: &str = "\
 What is acknowledged survives a crash or kill of the server: a second process, which does nothing else, holds the memory for the next
-server. What survives the death of both, or a loss of power, is chosen by --sync.
+server. What survives the death of both, or a loss of power, is chosen by --sync. Without --memory, or with `auto`, it is 1 GiB.
 
   terrace serve kv --dir ./keys --memory 1GiB
   redis-cli set greeting hello
@@ -315,6 +322,22 @@ Working set: `--age` now and then; the generations younger than the one that was
 since then. Reclaim before need: `--evict` an old generation, whose pages nobody has used since it was the youngest.
 The two youngest generations cannot be evicted; pages that are unwritten or in use stay.";
 
+/// `terrace numa`.
+#[derive(Debug, Args)]
+#[command(after_help = NUMA_HELP)]
+pub struct NumaArgs {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NUMA_HELP: &str = "\
+Under `run --numa show` or `auto` this is the last second; without, accesses are watched for half a second. Bytes are estimated from a
+sample. What the kernel's own page cache serves is not seen.";
+
 /// `terrace trace`.
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_HELP)]
@@ -350,7 +373,7 @@ pub struct Resize {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
-    /// The new limit, for example 2GiB
+    /// The new limit, for example 2GiB, or auto
     #[arg(value_name = "SIZE")]
     pub size: String,
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use terrace_api::control::{self, Check, Command, CommandError, ErrorCode, Resize, Stop, Sync};
 
 use crate::cli;
-use crate::config;
+use crate::config::{self, MemoryLimit};
 use crate::control::Client;
 use crate::data_loss;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
@@ -64,9 +64,10 @@ pub fn check(mnt: &Path) -> Result<ExitCode> {
 
 /// `terrace resize MNT SIZE`
 pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
-    let size = config::parse_memory("SIZE", size)?;
+    let limit = config::parse_memory("SIZE", size)?;
     let (instance, _) = find(mnt)?;
-    asked(mnt, &instance, Resize { bytes: size.0 })?;
+    let bytes = limit.fixed().map_or(0, |size| size.0);
+    asked(mnt, &instance, Resize { bytes, auto: limit == MemoryLimit::Auto })?;
     Ok(ExitCode::SUCCESS)
 }
 

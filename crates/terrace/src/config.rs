@@ -11,31 +11,36 @@ mod limits;
 mod load;
 mod locate;
 mod measured;
+mod memory;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use terrace_api::numa::NumaMode;
 
 use crate::http;
-use crate::size::{GIB, KIB, Size, Span};
+use crate::size::{KIB, Size, Span};
 
 pub use device::Device;
 pub use limits::parse_memory;
+pub use memory::MemoryLimit;
 
 /// All that can be configured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Limit on everything terrace keeps: frames, index, metadata, rings.
-    pub memory: Size,
+    pub memory: MemoryLimit,
     /// Eviction policy.
     pub policy: String,
     /// Age below which the oldest pages are not evicted under pressure; 0: no such age.
     pub min_ttl: Span,
     /// Back the frames with huge pages where the machine gives them.
     pub huge_pages: bool,
+    /// What is done about threads on machines of several memory nodes.
+    pub numa: NumaMode,
     /// When written data goes to the source.
     pub dirty: Dirty,
     /// How the source is read and written.
@@ -220,10 +225,11 @@ pub enum Level {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            memory: Size(GIB),
+            memory: MemoryLimit::Auto,
             policy: "strata".to_owned(),
             min_ttl: Span(std::time::Duration::ZERO),
             huge_pages: true,
+            numa: NumaMode::Off,
             dirty: Dirty::default(),
             io: Io::default(),
             preload: Preload::default(),

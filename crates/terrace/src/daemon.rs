@@ -9,7 +9,7 @@
 //! | `metrics` | what Prometheus asks for |
 //! | `signals` | SIGTERM: an orderly stop |
 //! | `ready` | closes what a predecessor left open, then reports to the supervisor |
-//! | `memory` | keeps the cache within its control group |
+//! | `memory` | keeps the cache to what the machine and its control group have for it |
 //! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
@@ -124,12 +124,12 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         false => OrphanFds::default(),
     };
     strays.finish_writes().map_err(|err| cannot("rings", err))?;
-    let mut guard = Guard::new(&shared.shortage);
+    let mut guard = Guard::new(&shared.shortage, shared.memory.limit(&shared.config));
     if recovering {
-        guard.make_room(&shared.memory, shared.memory.limit(&shared.config));
+        guard.make_room(&shared.memory);
     }
     // 1. The engine and the namespace over the inherited memory and descriptors.
-    let engine = engine::start(&shared.config, &shared.memory, shared.tier.as_ref())
+    let engine = engine::start(&shared.config, &shared.memory, shared.tier.as_ref(), &shared.instance)
         .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
     let mount_path = mount_path::connect(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
@@ -138,7 +138,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     let (begun, serves) = std::sync::mpsc::channel();
-    let threads = start_threads(shared, &engine, &control, &stopper, strays, serves);
+    let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared));
+    let threads = start_threads(shared, &engine, (&control, answers), &stopper, strays, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
@@ -170,12 +171,11 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
 fn start_threads(
     shared: &mut Shared,
     engine: &Arc<Engine>,
-    control: &Arc<Server>,
+    (control, answers): (&Arc<Server>, Arc<answers::Answers>),
     stopper: &Arc<Stopper>,
     strays: OrphanFds,
     serves: Receiver<()>,
 ) -> std::io::Result<()> {
-    let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), shared));
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     metrics::start(&answers, shared)?;
     thread("control", move || control.serve(&listener, answers))?;

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
-    CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, SegmentHandles, SystemClock,
+    CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles, SystemClock,
 };
 
-use crate::config::{Admit, CompressionMode, Config, IoEngine, Tier};
+use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier};
+use crate::instance::Instance;
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -40,18 +41,40 @@ impl Memory {
     }
 
     /// The limit in force, by the configuration or by a resize since.
-    pub fn limit(&self, config: &Config) -> u64 {
-        match self.0.segment.header().limit_bytes.load(Ordering::Relaxed) {
-            0 => config.memory.0,
-            limit => limit,
+    pub fn limit(&self, config: &Config) -> Limit {
+        let header = self.0.segment.header();
+        match header.limit_bytes.load(Ordering::Relaxed) {
+            0 => Limit { bytes: config.memory.room().0, auto: config.memory == MemoryLimit::Auto },
+            bytes => Limit { bytes, auto: header.limit_is_auto.load(Ordering::Relaxed) != 0 },
         }
     }
 }
 
+/// For tests: a directory that describes another machine than /sys does.
+const SYS: &str = "TERRACE_TEST_SYS";
+
+/// A limit on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes.
+    pub bytes: u64,
+    /// No user has set it: it is what the machine has.
+    pub auto: bool,
+}
+
 /// An engine over the memory files, and the tier on a device.
-pub fn start(config: &Config, memory: &Memory, tier: Option<&Target>) -> io::Result<Arc<Engine>> {
+pub fn start(
+    config: &Config,
+    memory: &Memory,
+    tier: Option<&Target>,
+    instance: &Instance,
+) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
-    let config = engine_config(config, tier);
+    let mut config = engine_config(config, tier);
+    config.numa.saved = Some(instance.affinity());
+    if let Some(sys) = std::env::var_os(SYS) {
+        config.numa.sys = sys.into();
+    }
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
 }
@@ -108,7 +131,8 @@ fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
 /// The engine's view of the configuration.
 pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
     EngineConfig {
-        memory_bytes: config.memory.0,
+        memory_bytes: config.memory.room().0,
+        memory_is_auto: config.memory == MemoryLimit::Auto,
         policy: config.policy.clone(),
         min_ttl: config.min_ttl.0,
         huge_pages: config.huge_pages,
@@ -125,6 +149,7 @@ pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
         device: tier.and_then(|target| device_config(&config.tier, target)),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
+        numa: NumaConfig { mode: config.numa, ..NumaConfig::default() },
         ..EngineConfig::default()
     }
 }
@@ -135,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_engines() {
-        let ours = engine_config(&Config::default(), None);
+        let memory = MemoryLimit::Fixed(crate::size::Size(EngineConfig::default().memory_bytes));
+        let ours = engine_config(&Config { memory, ..Config::default() }, None);
         assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
     }
 }

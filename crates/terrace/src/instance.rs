@@ -8,6 +8,7 @@
 //!     control.sock         commands
 //!     preload.sock            the preload path
 //!     dirty.json           data unwritten a moment ago
+//!     affinity             threads moved between memory nodes, while there are any
 //!     stopping             there while everything is written back, before the unmount
 //!     terraced.log
 //! ```
@@ -87,6 +88,11 @@ impl Instance {
         self.path("preload.sock")
     }
 
+    /// Threads that were moved between memory nodes, and their own processors.
+    pub fn affinity(&self) -> PathBuf {
+        self.path("affinity")
+    }
+
     /// Where messages go.
     pub fn log(&self) -> PathBuf {
         self.path("terraced.log")
@@ -161,6 +167,7 @@ impl Instance {
 
     /// Removes the directory. A thread of the instance that still renews its record may make a file meanwhile.
     pub fn remove(&self) {
+        terrace_engine::numa::restore(&self.affinity());
         let _ = (0..3).any(|_| fs::remove_dir_all(&self.dir).is_ok());
     }
 }

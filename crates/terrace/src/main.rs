@@ -5,7 +5,7 @@
 //! | [`mount`] | `mount`, and `mount.fuse.terrace`, `umount.fuse.terrace` for mount(8) and umount(8) |
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`commands`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
-//! | [`stat`], [`top`], [`lru`], [`trace`] | state of an instance, lists of its policy, accesses |
+//! | [`stat`], [`top`], [`lru`], [`trace`], [`numa`] | state of an instance, lists of its policy, accesses, memory nodes |
 //! | [`stage`] | files brought into the cache, and home, before and after programs |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
 //! | [`doctor`] | what the machine gives |
@@ -43,6 +43,7 @@ mod metrics;
 mod mount;
 mod mountpoint;
 mod mounts;
+mod numa;
 mod prefault;
 mod renamed;
 mod run;
@@ -88,6 +89,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Lru(args) => lru::lru(&args),
+        Command::Numa(args) => numa::numa(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Sync(args) => commands::sync(&args.mnt),
         Command::DropCaches(args) => commands::drop_caches(&args.mnt),

@@ -38,7 +38,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     config.look_up_device(&place.src)?;
     // In the foreground the log says it, on the same terminal.
     if !args.foreground {
-        cgroup::tell_if_too_small(config.memory);
+        cgroup::tell_if_too_small(config.memory.fixed());
     }
     let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
     match args.foreground {

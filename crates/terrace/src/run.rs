@@ -57,7 +57,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
     config.look_up_device(&place.src)?;
-    cgroup::tell_if_too_small(config.memory);
+    cgroup::tell_if_too_small(config.memory.fixed());
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
     let dir = place.mnt.clone();
 

@@ -27,7 +27,7 @@ pub fn open(config: &Config, src: &Path) -> Result<Option<Target>> {
         path: device.path.clone(),
         size: device.size.map(|size| size.0),
         source: src.to_owned(),
-        memory_bytes: config.memory.0,
+        memory_bytes: config.memory.most().0,
         format: config.tier.format,
     };
     target::open(&request).map(Some).map_err(|err| refused(&err))

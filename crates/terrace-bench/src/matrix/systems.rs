@@ -71,10 +71,32 @@ pub fn check_machine(spec: &Spec) -> io::Result<()> {
                     system.name
                 )));
             }
+            _ if wants_nodes(system) && !has_nodes(NODES.as_ref()) => {
+                return Err(io::Error::other(format!(
+                    "system {}: one memory node here: there is nothing to place; measure on a machine of two or more, \
+                     or leave the system out",
+                    system.name
+                )));
+            }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Nodes of this machine, as the kernel lists them.
+const NODES: &str = "/sys/devices/system/node/online";
+
+/// Whether a system is about threads and memory nodes.
+fn wants_nodes(system: &SystemSpec) -> bool {
+    let asks = |pair: &[String]| pair[0] == "--numa" && pair[1] != "off";
+    system.args.windows(2).any(asks)
+        || system.args.iter().any(|arg| arg == "--numa=auto" || arg == "--numa=show")
+}
+
+/// Whether a list of nodes names more than one.
+fn has_nodes(online: &Path) -> bool {
+    std::fs::read_to_string(online).is_ok_and(|list| list.contains(['-', ',']))
 }
 
 /// The program of a rival, which is built apart.
@@ -366,6 +388,30 @@ impl Zram {
             _ => Err(format!(
                 "the data set takes {used} MiB compressed, which leaves too little of {limit_mib} MiB"
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrix_about_nodes_is_refused_on_one() {
+        let spec = Spec::parse(include_str!("../../../../bench/numa.toml")).unwrap();
+        let asks: Vec<bool> = spec.system.iter().map(wants_nodes).collect();
+        assert_eq!(asks, [false, true]);
+        let dir = tempfile::tempdir().unwrap();
+        let online = |list: &str| {
+            let path = dir.path().join("online");
+            std::fs::write(&path, list).unwrap();
+            has_nodes(&path)
+        };
+        assert_eq!([online("0\n"), online("0-1\n"), online("0,2\n")], [false, true, true]);
+        assert!(!has_nodes("/nowhere".as_ref()), "a kernel without nodes");
+        if !has_nodes(NODES.as_ref()) {
+            let why = check_machine(&spec).unwrap_err().to_string();
+            assert!(why.contains("terrace-numa: one memory node here"), "{why}");
         }
     }
 }

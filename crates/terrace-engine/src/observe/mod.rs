@@ -1,6 +1,7 @@
 //! Views and checks of a live instance.
 
 pub(crate) mod check;
+pub mod earning;
 pub mod lru;
 pub mod mrc;
 pub(crate) mod stat;

@@ -29,6 +29,7 @@ use terrace_api::mrc::{Mrc, MrcPoint, Schema};
 use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::PAGE_SIZE;
+use terrace_shm::layout::CHUNK_FRAMES;
 
 /// Minimum time between two looks; the time while nothing happens; the maximum.
 const LOOK_MIN: Duration = Duration::from_millis(20);
@@ -105,11 +106,10 @@ impl Estimate {
         }
     }
 
-    /// Begins anew if the cache is another size by now.
+    /// Begins anew if the cache is another size by now. The curve of stack distances is that of all sizes.
     fn fit(&mut self, frames: usize) {
         if frames.abs_diff(self.sizes[NOW]) > self.sizes[NOW] / 8 {
             (self.sizes, self.mini) = miniature(&self.policy, frames);
-            self.shards.fade(0.0);
             (self.hits, self.reads, self.accesses, self.seconds) = (0.0, 0.0, 0.0, 0.0);
         }
     }
@@ -175,6 +175,8 @@ fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
 /// Sizes in the output, as factors of the present one.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NOW: usize = 1;
+/// Accesses below which the curve tells nothing.
+const ACCESSES_MIN: f64 = 1000.0;
 const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
 
 /// The sample of a live instance: an estimate, and the thread that feeds it.
@@ -231,6 +233,17 @@ impl Sampling {
         busy
     }
 
+    /// Share of accesses that an LRU cache of so many frames would miss with a chunk less: the mean of its last eighth.
+    pub(crate) fn chunk_saves(&self, frames: usize) -> f64 {
+        let curve = self.estimate.lock().shards.curve();
+        let part = (frames / 8).max(CHUNK_FRAMES).min(frames);
+        if curve.accesses < ACCESSES_MIN || part == 0 {
+            return 0.0;
+        }
+        let saved = curve.miss_ratio((frames - part) as f64) - curve.miss_ratio(frames as f64);
+        saved.max(0.0) * CHUNK_FRAMES as f64 / part as f64
+    }
+
     fn counted(&self, written: u64) -> Counted {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, clients) = (&self.cx.counters, self.cx.read_totals());
@@ -252,7 +265,7 @@ impl Sampling {
         let policy = self.cx.state.lock().lru.policy.name().to_owned();
         let estimate = self.estimate.lock();
         let (curve, ratios) = (estimate.shards.curve(), estimate.mini.hit_ratios().collect::<Vec<f64>>());
-        let any = curve.accesses >= 1.0;
+        let any = estimate.accesses >= 1.0;
         let point = |i: usize| MrcPoint {
             factor: FACTORS[i],
             bytes: (estimate.sizes[i] * PAGE_SIZE) as u64,

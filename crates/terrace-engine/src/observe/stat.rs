@@ -41,6 +41,7 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
         memory: Memory {
             limit_bytes: get(&cx.memory),
             ceiling_bytes: Some(get(&cx.ceiling)).filter(|&ceiling| ceiling != u64::MAX),
+            sizing: None,
             used_bytes: frames_bytes + metadata + tables + tier_bytes,
             frames_bytes,
             frames_max_bytes: u64::from(cx.pool_frames()) * PAGE_SIZE as u64,

@@ -185,6 +185,12 @@ impl Recorder {
         Ok(self.lost)
     }
 
+    /// Takes all spans that are there, in no order.
+    pub(crate) fn take_spans(&mut self, spans: &mut Vec<Noted>) {
+        self.gather(self.cx.clock.now_ns());
+        spans.append(&mut self.pending);
+    }
+
     /// Accesses missing so far.
     pub fn lost(&self) -> Lost {
         self.lost
@@ -224,6 +230,7 @@ impl Recorder {
         let mut bytes = 0;
         for (ring, cursors) in &mut self.lanes {
             cursors.drain(ring, now_ns, &mut self.lost, &mut |s| {
+                let s = s.since(now_ns.saturating_add(HOLD_NS));
                 let kind = if s.miss { Kind::FastMiss } else { Kind::FastHit };
                 self.gathered.push(Noted {
                     object: s.object,
@@ -231,6 +238,7 @@ impl Recorder {
                     pages: s.pages.into(),
                     at_ns: s.at_ns,
                     kind,
+                    tid: s.thread,
                 });
             });
             bytes += cursors.bytes();

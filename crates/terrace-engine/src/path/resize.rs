@@ -1,9 +1,10 @@
 //! The frame pool's size: the memory limit minus all else that is kept for the user, in chunks of 2 MiB.
 
-use crate::config::{CompressedConfig, MEMORY_MIN};
+use crate::config::{CompressedConfig, EngineConfig, MEMORY_MIN};
 use crate::context::Context;
 use crate::file::object::Object;
 use crate::path::sync;
+use crate::segment::SegmentHandles;
 use crate::state::chunks::Backed;
 use crate::state::{SHRINK_BATCH, State};
 use std::io;
@@ -15,6 +16,8 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// Minimum ceiling: less memory holds no pool.
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
+/// A ceiling that falls by more at once is haste: to move the used pages of a chunk takes ten times as long as to drop them.
+const HASTE_ABOVE: u64 = 4 * HUGE as u64;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
@@ -32,7 +35,27 @@ pub(crate) fn tables_bytes(cx: &Context, state: &State) -> u64 {
 /// Fits the pool into the budget: called when the budget or another user of it has changed, and regularly.
 /// False if pages that are dirty or in use prevent it; the next call continues.
 pub(crate) fn adjust_pool(cx: &Context) -> bool {
-    fit_compressed(cx);
+    let hasty = cx.hasty.load(Ordering::Relaxed);
+    set_compressed_limits(cx);
+    if !hasty {
+        shrink_compressed(cx);
+    }
+    limit_frames(cx);
+    let done = if hasty { drop_hastily(cx) } else { drop_chunks(cx) };
+    if hasty {
+        cx.hasty.store(false, Ordering::Relaxed);
+        shrink_compressed(cx);
+        // Frames had to go for what it has given back by now.
+        limit_frames(cx);
+    }
+    if !done {
+        cx.writeback_wakeup.signal();
+    }
+    done
+}
+
+/// Sets the frames that the pool may hold.
+fn limit_frames(cx: &Context) {
     {
         let mut state = cx.state.lock();
         // Under the lock: of two limits that are set at once, the last one counts.
@@ -56,6 +79,10 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
             state.lru.policy.set_capacity(chunks as usize * CHUNK_FRAMES);
         }
     }
+}
+
+/// Drops the chunks above the limit; pages that are used move to others. False if one has to stay.
+fn drop_chunks(cx: &Context) -> bool {
     loop {
         let mut state = cx.state.lock();
         if !state.frames.must_shrink() {
@@ -64,10 +91,22 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
             return true;
         }
         if !state.drop_top_chunk() {
-            drop(state);
-            cx.writeback_wakeup.signal();
             return false;
         }
+    }
+}
+
+/// Gives back the memory of all clean pages above the limit. False if others are there.
+fn drop_hastily(cx: &Context) -> bool {
+    let mut end = u32::MAX;
+    loop {
+        let mut state = cx.state.lock();
+        end = end.min(state.frames.populated());
+        if end <= state.frames.limit() {
+            return !state.frames.must_shrink();
+        }
+        end -= CHUNK_FRAMES as u32;
+        state.vacate_chunk(end);
     }
 }
 
@@ -84,14 +123,14 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, m));
     }
-    let old = set_limit(cx, bytes);
+    let old = set_limit(cx, bytes, false);
     while !adjust_pool(cx) {
         if cx.budget() < bytes {
             return Ok(()); // The machine has less at the moment: reclaim sees to that.
         }
         // Whatever keeps its frames is in the way.
         if let Err(e) = sync::write_all_back(cx, false, |_| true) {
-            set_limit(cx, old);
+            set_limit(cx, old.0, old.1);
             adjust_pool(cx);
             return Err(e);
         }
@@ -104,16 +143,42 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
 /// Bounds memory below the limit; see [`crate::Engine::set_ceiling`].
 pub(crate) fn set_ceiling(cx: &Context, bytes: u64) {
     let bytes = if bytes < cx.memory.load(Ordering::Relaxed) { bytes.max(CEILING_MIN) } else { u64::MAX };
+    let before = cx.budget();
     if cx.ceiling.swap(bytes, Ordering::Relaxed) != bytes {
+        if before.saturating_sub(cx.budget()) > HASTE_ABOVE {
+            cx.hasty.store(true, Ordering::Relaxed);
+        }
         adjust_pool(cx);
         cx.reclaim_wakeup.signal();
     }
 }
 
-/// Puts another limit into force, also for a daemon that takes over; the one before.
-fn set_limit(cx: &Context, bytes: u64) -> u64 {
-    cx.handles.segment.header().limit_bytes.store(bytes, Ordering::Relaxed);
-    cx.memory.swap(bytes, Ordering::Relaxed)
+/// Puts another limit into force, also for a daemon that takes over; the one before, and whether a user had set that.
+fn set_limit(cx: &Context, bytes: u64, auto: bool) -> (u64, bool) {
+    let header = cx.handles.segment.header();
+    let was_auto = header.limit_is_auto.swap(auto.into(), Ordering::Relaxed) != 0;
+    header.limit_bytes.store(bytes, Ordering::Relaxed);
+    (cx.memory.swap(bytes, Ordering::Relaxed), was_auto)
+}
+
+/// The limit of a daemon's predecessor, or else that of the configuration.
+pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -> u64 {
+    let header = handles.segment.header();
+    let limit = &header.limit_bytes;
+    match limit.compare_exchange(0, config.memory_bytes, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => {
+            header.limit_is_auto.store(config.memory_is_auto.into(), Ordering::Relaxed);
+            config.memory_bytes
+        }
+        Err(limit) => limit,
+    }
+}
+
+/// Nobody limits the cache any more but for the ceiling.
+pub(crate) fn resize_auto(cx: &Context) {
+    // Until the ceiling is set anew the pool stays as it is.
+    let _ = cx.ceiling.compare_exchange(u64::MAX, cx.budget(), Ordering::Relaxed, Ordering::Relaxed);
+    set_limit(cx, u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64, true);
 }
 
 /// Backs a chunk of frames with memory, a huge page if possible. Not under the lock: it takes a while.
@@ -140,21 +205,18 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
     backed
 }
 
-/// Fits the tier's share to the limit on all memory; it shrinks if it must.
-pub(crate) fn fit_compressed(cx: &Context) {
+/// Fits the tier's share to the limit on all memory.
+fn set_compressed_limits(cx: &Context) {
     let limit = cx.budget();
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
     // The pool has no room for more: a target beyond it would take memory from DRAM and leave it unused.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
     let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
     let CompressedConfig { min_percent, max_percent, .. } = cx.config.compressed;
-    {
-        let mut state = cx.state.lock();
-        let Some(tier) = &mut state.compressed else { return };
-        tier.balancer.set_limits(share(min_percent)..=share(max_percent), all);
-        tier.pool.set_limit(tier.target().min(tier.pool.limit()));
-    }
-    shrink_compressed(cx);
+    let mut state = cx.state.lock();
+    let Some(tier) = &mut state.compressed else { return };
+    tier.balancer.set_limits(share(min_percent)..=share(max_percent), all);
+    tier.pool.set_limit(tier.target().min(tier.pool.limit()));
 }
 
 /// Brings the pool down to its limit, a bounded piece under each lock.

@@ -78,6 +78,39 @@ impl State {
         true
     }
 
+    /// Drops all clean pages of a chunk above the limit, and gives back the memory of its free frames; of the whole chunk if it is the top one and
+    /// empty by now.
+    pub(crate) fn vacate_chunk(&mut self, first: u32) {
+        let end = first + CHUNK_FRAMES as u32;
+        for frame in first..end {
+            let clean = self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
+            let place = self.pages.place_of(frame).filter(|_| clean && !self.frames.is_free(frame));
+            let Some(place) =
+                place.filter(|&place| self.pages.index.get(place).state() == EntryState::Present)
+            else {
+                continue;
+            };
+            self.lru.policy.remove(frame);
+            if !self.return_to_copy(place, frame) {
+                self.release(place, frame, self.shadow_of(None));
+            }
+            self.counts.pgsteal += 1;
+        }
+        let mut free_from = first;
+        for frame in first..=end {
+            if frame == end || !self.frames.is_free(frame) {
+                self.give_back(free_from, frame);
+                free_from = frame + 1;
+            }
+        }
+        let is_empty = (first..end).all(|frame| self.frames.is_free(frame));
+        if is_empty && end == self.frames.populated() {
+            self.frames.drop_top_chunk();
+            self.huge_chunks.remove(&first);
+            self.note_populated();
+        }
+    }
+
     /// Moves a clean page to a claimed frame. To the policy it is a page that left and came back at once: it was worth keeping.
     fn relocate(&mut self, place: Place, from: u32, to: u32) {
         let (seg, mut touches) = (self.handles.segment.clone(), self.lru.touches());

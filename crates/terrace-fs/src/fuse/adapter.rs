@@ -89,7 +89,9 @@ impl<C: PageCache> Adapter<C> {
     ) {
         let movable = Movable { caller: caller(req), reply, act, answer };
         let stays = movable.caller.is_resent();
-        let left = match self.namespace.is_short() && !stays {
+        let is_short = self.namespace.is_short();
+        self.turns.set_all_read(is_short);
+        let left = match is_short && !stays {
             true => Some(movable),
             false => movable.run(&self.namespace, stays),
         };
@@ -327,6 +329,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         let _turn = self.turns.begin(Length::of_bytes(size as usize));
         // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
         let paged = lock_owner.is_none().then(|| req.unique().0);
+        terrace_engine::set_caller(req.pid());
         with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf, paged) {
             Ok(len) => reply.data(&buf[..len]),
             Err(error) => reply.error(errno(&error)),
@@ -346,6 +349,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyWrite,
     ) {
         let _turn = self.turns.begin(Length::of_bytes(data.len()));
+        terrace_engine::set_caller(req.pid());
         let kind = WriteKind {
             caller: caller(req),
             flags: flags.0 as u32,

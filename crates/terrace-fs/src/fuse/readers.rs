@@ -32,13 +32,21 @@ pub(super) struct Readers {
     parked: Vec<usize>,
     /// How often nobody was left to read.
     vacancies: u64,
+    /// No thread parks.
+    all_read: bool,
     ended: bool,
 }
 
 impl Readers {
     /// So many threads, all of which begin by reading.
     pub(super) fn new(threads: usize) -> Self {
-        Self { reading: threads, parked: Vec::with_capacity(threads), vacancies: 0, ended: false }
+        Self {
+            reading: threads,
+            parked: Vec::with_capacity(threads),
+            vacancies: 0,
+            all_read: false,
+            ended: false,
+        }
     }
 
     /// A reader has got a request.
@@ -60,7 +68,7 @@ impl Readers {
 
     /// A thread has answered: is it to park? Else it reads.
     pub(super) fn answered(&mut self, thread: usize) -> bool {
-        let parks = self.reading > 0 && !self.ended;
+        let parks = self.reading > 0 && !self.all_read && !self.ended;
         match parks {
             true => self.parked.push(thread),
             false => self.reading += 1,
@@ -94,9 +102,22 @@ impl Readers {
         }
     }
 
-    /// From now on all threads read. Those that were parked, for the caller to wake.
+    /// Whether all threads read from now on. Those that were parked and are not to be, for the caller to wake.
+    pub(super) fn set_all_read(&mut self, all_read: bool) -> Vec<usize> {
+        self.all_read = all_read;
+        match all_read {
+            true => self.release(),
+            false => Vec::new(),
+        }
+    }
+
+    /// From now on all threads read, to the end. Those that were parked, for the caller to wake.
     pub(super) fn end(&mut self) -> Vec<usize> {
         self.ended = true;
+        self.release()
+    }
+
+    fn release(&mut self) -> Vec<usize> {
         self.reading += self.parked.len();
         std::mem::take(&mut self.parked)
     }
@@ -319,6 +340,18 @@ mod tests {
             assert!(!world.readers.is_any_parked() && !world.readers.answered(0));
             assert_eq!(world.readers.call(), None);
         }
+    }
+
+    #[test]
+    fn all_threads_read_while_that_is_asked_for() {
+        let mut readers = Readers::new(3);
+        (0..3).for_each(|_| readers.taken());
+        assert!(!readers.answered(0) && readers.answered(1), "one reads");
+        assert_eq!(readers.set_all_read(true), [1]);
+        assert!(!readers.answered(2), "none parks");
+        readers.taken();
+        assert!(readers.set_all_read(false).is_empty());
+        assert!(readers.answered(2), "two read");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::cell::{Cell, OnceCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,8 @@ pub(super) struct Turns {
     books: Mutex<Books>,
     /// For the watching thread.
     bell: Condvar,
+    /// As it was last said to the books.
+    all_read: AtomicBool,
 }
 
 /// What a thread knows of itself. When the thread ends, the session does, and nobody parks any more.
@@ -105,7 +108,7 @@ impl Turns {
     pub(super) fn new(threads: usize) -> Arc<Self> {
         let readers = Readers::new(threads);
         let books = Books { readers, threads: Vec::new(), busy: 0, overlap: 0, watcher_sleeps: false };
-        Arc::new(Self { books: Mutex::new(books), bell: Condvar::new() })
+        Arc::new(Self { books: Mutex::new(books), bell: Condvar::new(), all_read: AtomicBool::new(false) })
     }
 
     /// This thread has got a request.
@@ -149,6 +152,17 @@ impl Turns {
                 books.threads[called].unpark();
             }
             self.bell.wait_for(&mut books, LOOK_EVERY);
+        }
+    }
+
+    /// While descriptors are short, all threads read: requests that give descriptors back must not wait behind those that need one.
+    pub(super) fn set_all_read(&self, all_read: bool) {
+        if self.all_read.load(Ordering::Relaxed) != all_read {
+            let mut books = self.books.lock();
+            self.all_read.store(all_read, Ordering::Relaxed);
+            for parked in books.readers.set_all_read(all_read) {
+                books.threads[parked].unpark();
+            }
         }
     }
 

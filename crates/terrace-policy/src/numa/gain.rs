@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn frames_that_cost_more_than_they_save_stay() {
         assert_eq!(found([0.1, 1.5], false, 100.0), None);
-        assert_eq!(found([0.0, 0.01], false, 0.01), None);
+        assert_eq!(found([0.0, 0.01], false, 1.0), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Rule 1 (slides 5-8): a thread goes to the node that it reads most from.
 //!
 //! Only if that node beats every other by a margin: data that lie on two nodes in equal parts are as far from one as from the other, and a
-//! thread would go to and fro. The paper's margin is 200 MB/s. Ours: a share of what the node can deliver, so that it also means something
+//! thread would go back and forth. The paper's margin is 200 MB/s. Ours: a share of what the node can deliver, so that it also means something
 //! on one module of persistent memory shared by many threads.
 
 use super::sharing::Unit;

@@ -64,15 +64,14 @@ pub(crate) fn get_at(
     key: &[u8],
     offset: u64,
     buf: &mut [u8],
-) -> Result<Option<usize>> {
-    let found = steady(core, bucket, key, |blob| {
+) -> Result<Option<(usize, Stat)>> {
+    steady(core, bucket, key, |blob| {
         let n = blob.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if n > 0 {
             core.heap.read(blob.start() * UNIT + offset, &mut buf[..n])?;
         }
         Ok(n)
-    })?;
-    Ok(found.map(|(n, _)| n))
+    })
 }
 
 /// What is known of a blob without its bytes.

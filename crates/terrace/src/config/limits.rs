@@ -1,7 +1,9 @@
 //! Limits of values: every number has one, and keys that contradict each other are an error.
 
+use terrace_api::numa::NumaMode;
+
 use super::invalid::InvalidValue;
-use super::{Compressed, Config, Metrics, device};
+use super::{Compressed, Config, MemoryLimit, Metrics, device};
 use crate::error::{Failure, Result};
 use crate::http;
 use crate::size::{KIB, MIB, Size};
@@ -33,6 +35,16 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     check_metrics(&config.metrics).map_err(|(why, cure)| wrong("metrics.address", why, cure))?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
+}
+
+/// What is done about memory nodes, by the name of the mode.
+pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
+    match text {
+        "off" => Ok(NumaMode::Off),
+        "show" => Ok(NumaMode::Show),
+        "auto" => Ok(NumaMode::Auto),
+        _ => Err(Failure::new(name, format!("{text} is no mode"), "write off, show or auto")),
+    }
 }
 
 /// Ages are those of generations, which not every policy has.
@@ -123,7 +135,8 @@ fn wrong(key: &'static str, why: String, cure: String) -> InvalidValue {
 }
 
 /// Why a memory limit cannot be, and the cure.
-pub fn check_memory(size: Size) -> std::result::Result<(), (String, String)> {
+fn check_memory(limit: MemoryLimit) -> std::result::Result<(), (String, String)> {
+    let Some(size) = limit.fixed() else { return Ok(()) };
     if size < MEMORY_MIN {
         return Err((
             format!("{size} is below the minimum of {MEMORY_MIN}"),
@@ -153,8 +166,8 @@ pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
 }
 
 /// A memory limit from flag, environment or argument `name`.
-pub fn parse_memory(name: &str, text: String) -> Result<Size> {
-    let size = text.parse::<Size>().map_err(|why| Failure::new(name, why, "see `terrace --help`"))?;
-    check_memory(size).map_err(|(why, cure)| Failure::new(name, why, cure))?;
-    Ok(size)
+pub fn parse_memory(name: &str, text: String) -> Result<MemoryLimit> {
+    let limit = text.parse::<MemoryLimit>().map_err(|why| Failure::new(name, why, "see `terrace --help`"))?;
+    check_memory(limit).map_err(|(why, cure)| Failure::new(name, why, cure))?;
+    Ok(limit)
 }

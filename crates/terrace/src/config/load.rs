@@ -31,6 +31,10 @@ impl Config {
             limits::check_min_ttl(&config)
                 .map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))?;
         }
+        let numa = named(&tuning.numa, "--numa").or(named(&env("TERRACE_NUMA"), "TERRACE_NUMA"));
+        if let Some((name, text)) = numa {
+            config.numa = limits::parse_numa(name, &text)?;
+        }
         let tier =
             named(&tuning.tier, "--tier").or(named(&env("TERRACE_TIER").map(OsString::from), "TERRACE_TIER"));
         if let Some((name, text)) = tier {

@@ -178,11 +178,11 @@ fn flag_over_environment_over_file_over_default() {
     };
     let mut tuning = Tuning::default();
     let config = Config::load_with(&tuning, &env).unwrap();
-    assert_eq!((config.memory, config.policy.as_str()), (Size(64 << 20), "lru"));
+    assert_eq!((config.memory, config.policy.as_str()), (MemoryLimit::Fixed(Size(64 << 20)), "lru"));
     tuning.memory = Some("128MiB".to_owned());
     tuning.policy = Some("clock".to_owned());
     let config = Config::load_with(&tuning, &env).unwrap();
-    assert_eq!((config.memory, config.policy.as_str()), (Size(128 << 20), "clock"));
+    assert_eq!((config.memory, config.policy.as_str()), (MemoryLimit::Fixed(Size(128 << 20)), "clock"));
 }
 
 #[test]

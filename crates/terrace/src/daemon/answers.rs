@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use rustix::process::Pid;
 use terrace_api::control::{
-    AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, PidReply,
-    Reply, Request, StatReply,
+    AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, NumaReply,
+    PidReply, Reply, Request, StatReply,
 };
+use terrace_api::stats::Stats;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
 
+use super::memory::Shown;
 use super::recording::Recording;
 use super::stop::Stopper;
 use crate::control::{Answer, Record};
@@ -24,16 +26,21 @@ pub struct Answers {
     stopper: Arc<Stopper>,
     supervisor: Pid,
     mnt: PathBuf,
+    sizing: Shown,
 }
 
 impl Answers {
     /// For this instance.
-    pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, shared: &Shared) -> Answers {
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt: shared.place.mnt.clone() }
+    pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, sizing: Shown, shared: &Shared) -> Answers {
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt: shared.place.mnt.clone(), sizing }
     }
-}
 
-impl Answers {
+    fn stats(&self) -> Stats {
+        let mut stats = self.engine.stats();
+        stats.memory.sizing = Some(self.sizing.lock().clone());
+        stats
+    }
+
     /// Without a supervisor a crash of terraced would end the mount: only the supervisor holds what must outlive it.
     fn supervisor_lives(&self) -> bool {
         rustix::process::getppid() == Some(self.supervisor)
@@ -53,11 +60,12 @@ pub fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandErro
     Ok(match request {
         Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
         Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),
-        Request::Resize(to) => {
+        Request::Resize(to) if !to.auto => {
             engine.resize(to.bytes).map_err(|err| CommandError::failed(reason(err)))?;
             Reply::Resize(Done {})
         }
         Request::Mrc(_) => Reply::Mrc(MrcReply { mrc: engine.mrc() }),
+        Request::Numa(_) => Reply::Numa(NumaReply { numa: Box::new(engine.numa()) }),
         Request::Lru(_) => Reply::Lru(LruReply { lru: Box::new(engine.lru()) }),
         Request::Age(_) => Reply::Age(AgeReply { seq: engine.lru_age().map_err(refused)? }),
         Request::Evict(what) => {
@@ -75,13 +83,17 @@ impl Answer for Answers {
         let (engine, failed) = (&self.engine, |err: std::io::Error| CommandError::failed(reason(err)));
         Ok(match request {
             Request::Stat(_) => Reply::Stat(StatReply {
-                stat: Box::new(engine.stats()),
+                stat: Box::new(self.stats()),
                 supervisor_lives: self.supervisor_lives(),
                 kv: None,
             }),
             Request::Sync(_) => {
                 engine.flush_all(true).map_err(failed)?;
                 Reply::Sync(Done {})
+            }
+            Request::Resize(to) if to.auto => {
+                engine.resize_auto();
+                Reply::Resize(Done {})
             }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
             Request::Pid(_) => Reply::Pid(PidReply {

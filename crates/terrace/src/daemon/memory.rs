@@ -1,109 +1,266 @@
-//! Keeps the cache below `--memory` while the control group cannot hold that much beside everything else.
+//! Keeps the cache to what the control groups and the machine have for it: reads their use, asks the rule
+//! ([`terrace_policy::memory`]), and sets the engine's ceiling.
 //!
-//! Otherwise the kernel kills terraced as the largest process of the group. Its frames stay allocated,
-//! because they belong to the memory file that the supervisor holds, and the next terraced finds as little room
-//! as this one.
+//! A cache that is too large is the end of terraced: the kernel kills the largest process of the group. Its frames stay allocated,
+//! because they belong to the memory file that the supervisor holds, and the next terraced finds as little room as this one.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use terrace_api::stats::{Bound, Mode, Sizing};
 use terrace_engine::Engine;
+use terrace_policy::memory::{Earning, Level, Rule, Sizer, WEIGH_EVERY, Why};
 
 use super::thread::thread;
-use crate::cgroup::Groups;
-use crate::engine::Memory;
+use crate::cgroup::{Alarm, Groups, Machine, OWN_NEED};
+use crate::engine::{Limit, Memory};
 use crate::handover::channel::Channel;
 use crate::handover::{Kills, Shared, Shortage};
 use crate::size::{MIB, human};
 
-/// How often the group is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often, where it has no limit; one may be set, and the process may be moved.
+/// How often use is looked at: of a group with a limit, of the machine alone, and while nothing happens.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_AT_MACHINE_EVERY: Duration = Duration::from_millis(100);
+const LOOK_IDLE: Duration = Duration::from_millis(250);
+/// Use that changes less between two looks is nothing that happens, bytes.
+const STILL: u64 = MIB;
+/// So many looks at which nothing happened make it idle.
+const STILL_LOOKS: u32 = 40;
+/// Minimum time between two looks after an alarm: alarms may come without end.
+const LOOK_MIN: Duration = Duration::from_millis(3);
+/// Priority of the thread: among the first.
+const NICE: i32 = -15;
+/// How often the groups are looked for: a process may be moved, and limits change.
 const FIND_EVERY: Duration = Duration::from_secs(5);
 /// Minimum time between two log lines about less memory.
 const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// What decides, as `terrace stat` shows it.
+pub type Shown = Arc<Mutex<Sizing>>;
 
 /// How much memory the cache may have.
 #[derive(Debug)]
 pub struct Guard {
     groups: Groups,
+    machine: Machine,
+    alarm: Alarm,
+    /// Limits for which the alarm is set.
+    alarmed: Vec<crate::cgroup::Limit>,
     shortage: Shortage,
+    sizer: Sizer,
     began: Instant,
     found: Instant,
+    weighed: Instant,
     told: Option<Instant>,
-    /// In force.
-    ceiling: u64,
-    /// What fitted when that could last be read. None: all, or nobody knows.
-    fitting: Option<u64>,
+    /// What could be read last; what cannot be read at the moment is taken to be unchanged.
+    levels: Vec<Level>,
+    files: Vec<PathBuf>,
+    /// Use at the last look that saw it change, and looks since.
+    used: u64,
+    still: u32,
+    shown: Shown,
 }
 
 impl Guard {
     /// As this terraced begins.
-    pub fn new(shortage: &Shortage) -> Guard {
+    pub fn new(shortage: &Shortage, limit: Limit) -> Guard {
         let now = Instant::now();
-        let (groups, shortage) = (Groups::own().unwrap_or_default(), shortage.clone());
-        Guard { groups, shortage, began: now, found: now, told: None, ceiling: u64::MAX, fitting: None }
+        Guard {
+            groups: Groups::own().unwrap_or_default(),
+            machine: Machine::default(),
+            alarm: Alarm::default(),
+            alarmed: Vec::new(),
+            shortage: shortage.clone(),
+            sizer: Sizer::new(rule(limit)),
+            began: now,
+            found: now,
+            weighed: now,
+            told: None,
+            levels: Vec::new(),
+            files: Vec::new(),
+            used: 0,
+            still: 0,
+            shown: Shown::default(),
+        }
+    }
+
+    /// What it decides, for statistics.
+    pub fn shown(&self) -> Shown {
+        self.shown.clone()
     }
 
     /// Before a terraced that takes over allocates anything: gives back the dead one's cache, if it was
     /// killed for lack of memory or if less memory is left than it had.
-    pub fn make_room(&mut self, memory: &Memory, limit: u64) {
-        let ceiling = self.target(limit, memory.resident_bytes());
-        if self.shortage.is_now() || memory.resident_bytes() > ceiling {
+    pub fn make_room(&mut self, memory: &Memory) {
+        let ours = memory.resident_bytes();
+        let ceiling = self.target(ours);
+        if self.shortage.is_now() || ours > ceiling {
             // Tables and books have their part, too.
             let given = memory.give_back(ceiling / 16 * 15);
             tracing::warn!("{} given back, to keep to {}", human(given), human(ceiling));
         }
+        // The dead one's use is not what this one begins with.
+        self.sizer = Sizer::new(self.sizer.rule());
     }
 
     /// Sets the engine's ceiling to the present room.
     pub fn look(&mut self, engine: &Engine, memory: &Memory) {
-        let (limit, used) = (engine.memory_limit(), engine.stats().memory.used_bytes);
-        let target = self.target(limit, memory.resident_bytes().max(used));
-        // Downward at once. Upward slowly: programs often take memory again soon after they have freed it.
-        let step = (limit / 64).max(2 * MIB);
-        self.ceiling = target.min(self.ceiling.max(step).saturating_add(step));
-        engine.set_ceiling(self.ceiling);
-        self.tell(limit);
-    }
-
-    /// Room for a cache of this limit that has `ours` now.
-    fn target(&mut self, limit: u64, ours: u64) -> u64 {
-        // What cannot be read at the moment, for example for lack of a descriptor, is taken to be unchanged.
-        self.fitting = self.groups.fitting(ours).unwrap_or(self.fitting);
-        let fitting = self.fitting.unwrap_or(u64::MAX);
-        fitting.min(limit).saturating_sub(self.shortage.penalty(self.began.elapsed()))
-    }
-
-    fn tell(&mut self, limit: u64) {
-        if self.ceiling < limit && self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            self.told = Some(Instant::now());
-            tracing::warn!(
-                "{} of {} are used, for there is no more memory",
-                human(self.ceiling),
-                human(limit)
-            );
+        let limit = Limit { bytes: engine.memory_limit(), auto: engine.memory_is_auto() };
+        if self.sizer.rule() != rule(limit) {
+            self.sizer = Sizer::new(rule(limit));
         }
+        let ours = memory.resident_bytes();
+        self.target(ours);
+        if self.weighed.elapsed() >= WEIGH_EVERY {
+            self.weighed = Instant::now();
+            let earning = engine.earning();
+            let earning = Earning {
+                hits: earning.hits,
+                misses: earning.misses,
+                refaults: earning.refaults,
+                chunk_saves: earning.chunk_saves,
+                miss_ns: earning.miss_ns,
+            };
+            self.sizer.weigh(self.began.elapsed(), ours, &earning, &self.levels);
+        }
+        // First told, then done: it takes a while.
+        self.show();
+        engine.set_ceiling(self.ceiling());
+        self.tell();
     }
 
-    /// Looks regularly; reports kills by the kernel to the supervisor.
-    pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
+    /// Room for a cache that has `ours` now.
+    fn target(&mut self, ours: u64) -> u64 {
+        if let Ok(read) = self.read() {
+            (self.files, self.levels) = read.into_iter().unzip();
+        }
+        let used = self.levels.first().map_or(0, |level| level.used);
+        match used.abs_diff(self.used) > STILL {
+            true => (self.used, self.still) = (used, 0),
+            false => self.still = self.still.saturating_add(1),
+        }
+        self.sizer.fit(self.began.elapsed(), ours, &self.levels);
+        self.ceiling()
+    }
+
+    fn read(&self) -> io::Result<Vec<(PathBuf, Level)>> {
+        let groups = self.groups.levels()?;
+        let all = groups.into_iter().chain(self.machine.level()?);
+        Ok(all.map(|(limit, level)| (limit.file, level)).collect())
+    }
+
+    /// The rule does not know of deaths.
+    fn ceiling(&self) -> u64 {
+        self.sizer.target().saturating_sub(self.shortage.penalty(self.began.elapsed()))
+    }
+
+    /// Where the level is that the rule names.
+    fn bound(&self) -> (Bound, Option<&Path>) {
+        let (bound, level) = match self.sizer.why() {
+            _ if self.ceiling() < self.sizer.target() => return (Bound::Kill, None),
+            Why::Most => return (Bound::Limit, None),
+            Why::Room(level) => (Bound::Room, level),
+            Why::Weighed(level) => (Bound::Weighed, level),
+            Why::GaveWay(level) => (Bound::GaveWay, level),
+        };
+        (bound, self.files.get(level).map(PathBuf::as_path))
+    }
+
+    fn show(&self) {
+        let (bound, file) = self.bound();
+        let (chunk_saves, chunk_costs) = self.sizer.worth();
+        let mode = if self.sizer.rule().fixed { Mode::Fixed } else { Mode::Auto };
+        *self.shown.lock() = Sizing {
+            mode,
+            target_bytes: self.ceiling(),
+            bound,
+            bound_by: file.map(Path::to_owned),
+            reserve_bytes: self.sizer.reserve(),
+            yielded_bytes: self.sizer.yielded(),
+            chunk_saves_ns: chunk_saves as u64,
+            chunk_costs_ns: chunk_costs as u64,
+        };
+    }
+
+    fn tell(&mut self) {
+        let rule = self.sizer.rule();
+        if !rule.fixed
+            || self.ceiling() >= rule.most
+            || self.told.is_some_and(|told| told.elapsed() < TELL_EVERY)
+        {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let (bound, file) = self.bound();
+        let file = file.map(|file| format!(" ({})", file.display())).unwrap_or_default();
+        let why = match bound {
+            Bound::GaveWay => "programs lost more by having less",
+            _ => "there is no more memory",
+        };
+        tracing::warn!("{} of {} are used, for {why}{file}", human(self.ceiling()), human(rule.most));
+    }
+
+    /// Looks regularly and when memory becomes scarce; reports kills by the kernel to the supervisor.
+    pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> io::Result<()> {
         let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
+        self.set_alarm();
         thread("memory", move || {
+            // Programs that take memory are running at that moment, and do not wait. Refused without privileges.
+            let _ = rustix::process::setpriority_process(None, NICE);
             let mut kills = Kills::so_far(&self.groups).ok();
+            let mut kills_at = Instant::now();
             loop {
-                tell_kills(&mut kills, &self.groups, &mut news);
-                let limited = self.groups.limit().map_or(true, |limit| limit.is_some());
-                std::thread::sleep(if limited { LOOK_EVERY } else { 4 * LOOK_EVERY });
-                if self.found.elapsed() >= FIND_EVERY
-                    && let Ok(groups) = Groups::own()
-                {
-                    (self.groups, self.found) = (groups, Instant::now());
-                }
+                let alarmed = self.alarm.wait(self.pause());
                 self.look(&engine, &memory);
+                if alarmed {
+                    self.still = 0;
+                    std::thread::sleep(LOOK_MIN);
+                }
+                if kills_at.elapsed() >= LOOK_IDLE {
+                    kills_at = Instant::now();
+                    tell_kills(&mut kills, &self.groups, &mut news);
+                }
+                self.find();
             }
         })
     }
+
+    fn pause(&self) -> Duration {
+        match self.levels.len() {
+            _ if self.still > STILL_LOOKS => LOOK_IDLE,
+            // The machine alone.
+            0 | 1 => LOOK_AT_MACHINE_EVERY,
+            _ => LOOK_EVERY,
+        }
+    }
+
+    fn find(&mut self) {
+        if self.found.elapsed() < FIND_EVERY {
+            return;
+        }
+        self.found = Instant::now();
+        if let Ok(groups) = Groups::own() {
+            self.groups = groups;
+            self.set_alarm();
+        }
+    }
+
+    /// Anew if limits are others by now.
+    fn set_alarm(&mut self) {
+        let Ok(levels) = self.groups.levels() else { return };
+        let limits: Vec<_> = levels.into_iter().map(|(limit, _)| limit).collect();
+        if limits != self.alarmed {
+            self.alarm = Alarm::set(&self.groups, &limits, self.sizer.reserve());
+            self.alarmed = limits;
+        }
+    }
+}
+
+fn rule(limit: Limit) -> Rule {
+    Rule { most: limit.bytes, fixed: !limit.auto, own: OWN_NEED }
 }
 
 fn tell_kills(known: &mut Option<Kills>, groups: &Groups, news: &mut Channel) {
@@ -118,6 +275,8 @@ mod tests {
     use super::*;
     use std::fs;
 
+    const LARGE: Limit = Limit { bytes: 1 << 40, auto: false };
+
     #[test]
     fn ceiling_stays_while_nobody_can_tell_what_is_used() {
         let dir = tempfile::tempdir().unwrap();
@@ -125,14 +284,44 @@ mod tests {
         write("memory.max", "134217728\n");
         write("memory.stat", "inactive_file 0\n");
         write("memory.current", "0\n");
-        let mut guard = Guard { groups: Groups::of(dir.path()), ..Guard::new(&Shortage::default()) };
-        let ceiling = guard.target(1 << 40, 0);
-        assert!(ceiling < 128 * MIB, "{ceiling}");
+        let (groups, machine) = (Groups::of(dir.path()), Machine::of(dir.path()));
+        let new = || Guard {
+            groups: groups.clone(),
+            machine: machine.clone(),
+            ..Guard::new(&Shortage::default(), LARGE)
+        };
+        let mut guard = new();
+        let ceiling = guard.target(0);
+        assert_eq!(ceiling, 128 * MIB - OWN_NEED);
+        assert_eq!(guard.bound(), (Bound::Room, Some(dir.path().join("memory.max").as_path())));
         // It cannot be opened any more, and that is not because it is not there.
         fs::remove_file(dir.path().join("memory.max")).unwrap();
         fs::create_dir(dir.path().join("memory.max")).unwrap();
-        assert_eq!(guard.target(1 << 40, 0), ceiling);
+        assert_eq!(guard.target(0), ceiling);
         fs::remove_dir(dir.path().join("memory.max")).unwrap();
-        assert_eq!(guard.target(1 << 40, 0), 1 << 40, "there is no limit any more");
+        assert_eq!(new().target(0), 1 << 40, "there is no limit any more");
+    }
+
+    #[test]
+    fn group_of_version_2_that_stalls_is_given_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("memory.max", "134217728\n");
+        write("memory.stat", "inactive_file 4194304\nworkingset_refault_file 0\n");
+        write("memory.current", "134217728\n");
+        write("memory.events", "max 0\n");
+        let stalled = |us: u64| write("memory.pressure", &format!("some avg10=0.00 total={us}\n"));
+        let limit = Limit { bytes: 100 * MIB, auto: false };
+        let (groups, machine) = (Groups::of(dir.path()), Machine::of(dir.path()));
+        let mut guard = Guard { groups, machine, ..Guard::new(&Shortage::default(), limit) };
+        for second in 0..6 {
+            stalled(second * 300_000);
+            let now = Duration::from_secs(second);
+            let levels: Vec<Level> = guard.read().unwrap().into_iter().map(|(_, level)| level).collect();
+            guard.sizer.fit(now, 100 * MIB, &levels);
+            guard.sizer.weigh(now, 100 * MIB, &Earning { miss_ns: 100_000, ..Earning::default() }, &levels);
+        }
+        assert!(guard.ceiling() <= 92 * MIB, "{}", guard.ceiling() / MIB);
+        assert_eq!(guard.bound().0, Bound::GaveWay);
     }
 }

@@ -7,7 +7,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, Groups};
-use crate::size::{MIB, Size, human};
+use crate::config::MemoryLimit;
+use crate::size::{MIB, human};
 
 /// Without such a death, what the next ones do without is halved after each such time.
 pub const HALVED_AFTER: Duration = Duration::from_secs(60);
@@ -68,7 +69,7 @@ impl Shortage {
     }
 
     /// After the death of a terraced, by SIGKILL if `killed`, whose limit was `memory`: the cause, if it was this.
-    pub fn explain(&mut self, killed: bool, memory: Size) -> Option<String> {
+    pub fn explain(&mut self, killed: bool, memory: MemoryLimit) -> Option<String> {
         let groups = Groups::own();
         let limit = groups.as_ref().ok().and_then(|groups| groups.limit().ok().flatten());
         let limit = limit.map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
@@ -86,7 +87,7 @@ impl Shortage {
         };
         self.now = where_.is_some();
         let where_ = where_?;
-        self.note(memory.0, Instant::now());
+        self.note(memory.most().0, Instant::now());
         Some(format!("by the kernel, which found no memory {where_}, with --memory {memory}"))
     }
 
@@ -106,6 +107,7 @@ fn halved(penalty: u64, after: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::size::Size;
 
     #[test]
     fn penalty_doubles_with_each_death_and_fades() {
@@ -125,11 +127,11 @@ mod tests {
     fn kill_by_somebody_is_no_shortage() {
         // The counts stand still, unless the machine is short of memory just now.
         let mut shortage = Shortage::new();
-        if shortage.explain(true, Size(128 * MIB)).is_none() {
+        if shortage.explain(true, MemoryLimit::Fixed(Size(128 * MIB))).is_none() {
             assert!(!shortage.is_now());
             assert_eq!(shortage.penalty(Duration::ZERO), 0);
         }
         shortage.note_others(Kills::default());
-        assert_eq!(shortage.explain(false, Size(128 * MIB)), None, "a crash of its own");
+        assert_eq!(shortage.explain(false, MemoryLimit::Auto), None, "a crash of its own");
     }
 }

@@ -67,7 +67,9 @@ impl Keeper {
             };
             let (how, killed) = match exit {
                 Exit::Done => break Ok(()),
-                Exit::Refused => break Err(self.said("it could not start")),
+                // The first says so to its user; a later one may find tomorrow what it lacks now.
+                Exit::Refused if !self.served => break Err(self.said("it could not start")),
+                Exit::Refused => (format!("could not start again: {}", self.said("it said nothing")), false),
                 Exit::Lost => break Err(self.said("it could not write everything")),
                 Exit::Crashed { how, killed } => (how, killed),
             };
@@ -158,7 +160,7 @@ impl Keeper {
             kind: Kind::Kv,
             src: self.kept.dir.clone(),
             mnt: self.kept.dir.clone(),
-            memory_bytes: self.kept.config.memory.0,
+            memory_bytes: self.kept.store.memory_bytes,
             policy: self.kept.config.policy.clone(),
             tier: self.kept.config.tier.device.first().map(|device| device.path.clone()),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -60,7 +60,7 @@ fn live(kept: &Kept, keeper: Option<Pid>, news: &mut Channel) -> std::result::Re
 
 fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
     let blobs = StoreBlobs::new(store.clone()).map_err(|err| Failure::from_line(&err.to_string()))?;
-    let decoded_max = (kept.config.memory.0 / DECODED_SHARE) as usize;
+    let decoded_max = (kept.store.memory_bytes / DECODED_SHARE) as usize;
     let server = Arc::new(Server::new(Arc::new(blobs), kept.kv.clone(), decoded_max, system_clock()));
     let counted = Arc::downgrade(&server);
     store.count_memory(move || counted.upgrade().map_or(0, |server| server.memory_bytes() as u64));

@@ -15,13 +15,16 @@ use terrace_store::{Segment, StoreOptions, SyncPolicy};
 
 use crate::cgroup;
 use crate::cli::{ServeKv, Sync};
-use crate::config::Config;
+use crate::config::{Config, MemoryLimit};
 use crate::engine::engine_config;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{Instance, Lock};
+use crate::size::{GIB, Size};
 use crate::supervisor;
 use crate::tier;
 
+/// Memory unless told, and with `auto`: a store cannot give memory back while it is open.
+const MEMORY_DEFAULT: Size = Size(GIB);
 /// The port of clients that are told none.
 const PORT: u16 = 6379;
 /// Longest password, bytes.
@@ -60,6 +63,8 @@ pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     let mut config = Config::load(&args.tuning)?;
     let dir = directory(&args.dir)?;
     config.look_up_device(&dir)?;
+    // A store cannot give memory back while it is open: what `auto` would take stays taken.
+    config.memory = MemoryLimit::Fixed(config.memory.fixed().unwrap_or(MEMORY_DEFAULT));
     let kv = server_config(&args, &config, &dir)?;
     // Each client costs a descriptor.
     let _ = limits::raise_descriptors_max();
@@ -67,7 +72,7 @@ pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (instance, lock) = Instance::create(&[&dir])?;
     supervisor::start_log(config.log.level);
-    if let Some(line) = cgroup::too_small_for(config.memory) {
+    if let Some(line) = cgroup::too_small_for(config.memory.fixed()) {
         tracing::warn!("{line}");
     }
     match assemble(&args, config, kv, dir, &instance) {
@@ -116,11 +121,11 @@ fn store_options(config: &Config, durability: Durability, tier: Option<&Target>)
         Durability::Always | Durability::Never => SyncPolicy::Never,
         Durability::EverySecond => SyncPolicy::Every(Duration::from_secs(1)),
     };
-    StoreOptions { name: "kv".to_owned(), memory_bytes: config.memory.0, sync, engine, ..default }
+    StoreOptions { name: "kv".to_owned(), memory_bytes: config.memory.most().0, sync, engine, ..default }
 }
 
 fn server_config(args: &ServeKv, config: &Config, dir: &Path) -> Result<KvConfig> {
-    let mut kv = KvConfig::for_memory(config.memory.0);
+    let mut kv = KvConfig::for_memory(config.memory.most().0);
     kv.durability = match args.sync {
         Sync::Always => Durability::Always,
         Sync::EverySecond => Durability::EverySecond,

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    CompressedTier, GenerationRow, Instance, KeyValue, Memory, MountPath, PreloadPath, Reclaim, StatReport,
-    Writeback,
+    Bound, CompressedTier, GenerationRow, Instance, KeyValue, Memory, Mode, MountPath, PreloadPath, Reclaim,
+    Sizing, StatReport, Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 
+use crate::instance::Kind;
 use crate::size::human;
 
 /// A few lines for one instance.
@@ -55,17 +56,24 @@ fn head(page: &mut String, instance: &Instance, policy: &str) {
         line(page, "metrics", format_args!("http://{address}/metrics"));
     }
     if !instance.supervisor_lives {
-        let end = "a crash of terraced would end this mount: `terrace umount` it, and mount again";
+        let end = match instance.kind {
+            Kind::Kv => "a crash of the server would end it: `terrace umount` it, and serve again",
+            _ => "a crash of terraced would end this mount: `terrace umount` it, and mount again",
+        };
         line(page, "supervisor", format_args!("dead; {end}"));
     }
 }
 
 fn memory(page: &mut String, m: &Memory) {
-    let (used, limit) = (m.used_bytes, m.limit_bytes);
+    let auto = m.sizing.as_ref().is_some_and(|sizing| sizing.mode == Mode::Auto);
+    let (used, limit) = (m.used_bytes, if auto { m.ceiling_bytes } else { None }.unwrap_or(m.limit_bytes));
     line(page, "memory", format_args!("{} of {} ({})", human(used), human(limit), percent(used, limit)));
-    if let Some(ceiling) = m.ceiling_bytes {
-        let why = "for now: there is no more memory, see the log";
-        line(page, "", format_args!("keeps to {} {why}", human(ceiling)));
+    match &m.sizing {
+        Some(sizing) => size(page, m, sizing),
+        None if m.ceiling_bytes.is_some() => {
+            line(page, "", format_args!("for now there is no more memory, see the log"));
+        }
+        None => {}
     }
     line(
         page,
@@ -106,6 +114,39 @@ fn key_value(page: &mut String, kv: &KeyValue) {
             human(kv.decoded_bytes),
         ),
     );
+}
+
+/// Why it is as large as it is.
+fn size(page: &mut String, m: &Memory, sizing: &Sizing) {
+    let by = sizing.bound_by.as_ref().map_or("the machine".to_owned(), |file| file.display().to_string());
+    let why = match sizing.bound {
+        Bound::Limit if sizing.mode == Mode::Fixed => return,
+        Bound::Limit => "all that the machine has".to_owned(),
+        Bound::Room => format!("there is no more memory below the limit of {by}"),
+        Bound::Weighed => format!("more would cost programs more than it saves, at the limit of {by}"),
+        Bound::GaveWay => format!("programs lost more by having less, at the limit of {by}"),
+        Bound::Kill => "the kernel has killed terraced for lack of memory, see the log".to_owned(),
+    };
+    match (sizing.mode, m.ceiling_bytes) {
+        (Mode::Auto, _) => line(page, "", format_args!("auto: {why}")),
+        (Mode::Fixed, ceiling) => {
+            let ceiling = human(ceiling.unwrap_or(m.limit_bytes));
+            line(page, "", format_args!("keeps to {ceiling} for now: {why}"));
+        }
+    }
+    if sizing.mode == Mode::Auto || sizing.yielded_bytes > 0 {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (saves, costs) = (ms(sizing.chunk_saves_ns), ms(sizing.chunk_costs_ns));
+        line(
+            page,
+            "",
+            format_args!(
+                "{} stay free, {} given back so far; the last 2 MiB save {saves:.1} ms of waiting a second, elsewhere {costs:.1}",
+                human(sizing.reserve_bytes),
+                human(sizing.yielded_bytes),
+            ),
+        );
+    }
 }
 
 fn preload(page: &mut String, preload: &PreloadPath) {
@@ -361,6 +402,38 @@ mod tests {
         {
             assert!(!page.contains(there), "{there}: {page}");
         }
+    }
+
+    #[test]
+    fn size_of_the_cache_comes_with_its_reason() {
+        let sizing = Sizing {
+            mode: Mode::Auto,
+            bound: Bound::Weighed,
+            bound_by: Some("/g/memory.max".into()),
+            reserve_bytes: 32 << 20,
+            yielded_bytes: 8 << 20,
+            chunk_saves_ns: 2_500_000,
+            ..Sizing::default()
+        };
+        let memory = |sizing| Memory {
+            limit_bytes: 1 << 40,
+            ceiling_bytes: Some(400 << 20),
+            used_bytes: 100 << 20,
+            sizing,
+            ..Memory::default()
+        };
+        let page = |sizing| of(&stat(Stats { memory: memory(sizing), ..Stats::default() }, None));
+        let auto = page(Some(sizing.clone()));
+        for part in [
+            "100 MiB of 400 MiB (25.0 %)",
+            "auto: more would cost programs more than it saves, at the limit of /g/memory.max",
+            "32.0 MiB stay free, 8.00 MiB given back so far; the last 2 MiB save 2.5 ms of waiting a second",
+        ] {
+            assert!(auto.contains(part), "`{part}` is not in: {auto}");
+        }
+        let fixed = page(Some(Sizing { mode: Mode::Fixed, bound: Bound::GaveWay, ..sizing }));
+        assert!(fixed.contains("keeps to 400 MiB for now: programs lost more by having less"), "{fixed}");
+        assert!(page(None).contains("for now there is no more memory"), "of an older daemon");
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
     let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
     let made = detach_streams(detached, &instance).and_then(|()| {
         start_log(task.config.log.level);
-        if let Some(line) = cgroup::too_small_for(task.config.memory) {
+        if let Some(line) = cgroup::too_small_for(task.config.memory.fixed()) {
             tracing::warn!("{line}");
         }
         assemble(task, &instance, detached)

@@ -440,7 +440,7 @@ impl Watch {
             kind: *kind,
             src: place.src.clone(),
             mnt: place.mnt.clone(),
-            memory_bytes: config.memory.0,
+            memory_bytes: config.memory.most().0,
             policy: config.policy.clone(),
             tier: config.tier.device.first().map(|device| device.path.clone()),
             metrics: self

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use terrace_api::stats::StatReport;
+use terrace_api::stats::{Mode, StatReport};
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
@@ -98,6 +98,7 @@ impl Snapshot {
         let StatReport { cache, instance, .. } = stat;
         let tier = cache.compressed.as_ref();
         let (fast, main, memory) = (&cache.preload, &cache.fuse, &cache.memory);
+        let auto = memory.sizing.as_ref().is_some_and(|sizing| sizing.mode == Mode::Auto);
         let (src, mnt) = (instance.src.display().to_string(), instance.mnt.display());
         let place = if instance.src == instance.mnt { src.clone() } else { format!("{src} on {mnt}") };
         let mut counters = Counters::default();
@@ -122,7 +123,7 @@ impl Snapshot {
             counters,
             levels: Levels {
                 used: memory.used_bytes,
-                limit: memory.limit_bytes,
+                limit: memory.ceiling_bytes.filter(|_| auto).unwrap_or(memory.limit_bytes),
                 dram: memory.frames_bytes,
                 // While the boundary to the compressed tier moves, frames may be more than they are to become.
                 dram_max: memory.frames_max_bytes.max(memory.frames_bytes),

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use terrace_api::capture::{AccessPath, Lost, Options, Reader, Summary, SummaryReport};
 use terrace_api::lru::{Evicted, LruReport};
+use terrace_api::numa::NumaReport;
 
 use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
 
@@ -172,4 +173,38 @@ fn a_policy_without_generations_says_so() {
     told(command).refused(&["/nonexistent"]);
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
+}
+
+/// On one node nothing is watched; on two, which a description of the machine feigns, threads are found with what they read.
+#[test]
+fn threads_are_shown_by_memory_node() {
+    if !possible() {
+        return;
+    }
+    let sys = tempfile::tempdir().unwrap();
+    let node = sys.path().join("devices/system/node");
+    for (n, cpus) in ["0-1023", ""].iter().enumerate() {
+        fs::create_dir_all(node.join(format!("node{n}"))).unwrap();
+        fs::write(node.join(format!("node{n}/cpulist")), cpus).unwrap();
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("data"), vec![7; 4 << 20]).unwrap();
+    let reads =
+        "for n in 1 2 3 4 5 6; do dd if=data of=/dev/null bs=64k iflag=direct status=none; sleep 0.1; done";
+    for (online, mode) in [("0", "auto"), ("0-1", "off"), ("0-1", "auto")] {
+        fs::write(node.join("online"), online).unwrap();
+        let mut mount = terrace(["mount"]);
+        mount.args([&stage.src, &stage.mnt]).args(["--memory", "32MiB", "--numa", mode]);
+        mount.env("TERRACE_TEST_SYS", sys.path());
+        told(mount).fine();
+        let mut reader = Command::new("sh").args(["-c", reads]).current_dir(&stage.mnt).spawn().unwrap();
+        let report = json::<NumaReport>(stage.ask("numa", &["--json"])).numa;
+        assert_eq!((report.nodes.len(), report.moved), (online.len().div_ceil(2), 0), "{report:?}");
+        let shown = stage.ask("numa", &[]).fine().out;
+        assert_eq!(shown == "one memory node: there is nothing to place\n", online == "0", "{shown}");
+        assert!(reader.wait().unwrap().success());
+        stage.ask("check", &[]).fine();
+        stage.ask("umount", &[]).fine();
+    }
+    stage.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
 }

@@ -1,12 +1,14 @@
 //! Under the limit of a control group: what is said of it, and that the cache keeps within.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
+use terrace_api::stats::{Bound, Mode};
 use terrace_testkit::wait::holds_within;
 
 use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until, write_apart};
@@ -43,7 +45,12 @@ impl Group {
     }
 
     fn mount(&self, stage: &Stage, memory: &str) -> Told {
-        let mut command = terrace(["mount", "--memory", memory]);
+        self.mount_with(stage, &["--memory", memory])
+    }
+
+    fn mount_with(&self, stage: &Stage, more: &[&str]) -> Told {
+        let mut command = terrace(["mount"]);
+        command.args(more);
         let log = fs::File::create(stage.file("err")).unwrap();
         let status = self.run(command.args([&stage.src, &stage.mnt]).stderr(log)).wait().unwrap();
         Told { code: status.code(), out: String::new(), err: fs::read_to_string(stage.file("err")).unwrap() }
@@ -108,6 +115,81 @@ fn mount_in_a_small_group_tells_and_keeps_within() {
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
     assert!(fs::read(stage.src.join("new")).unwrap() == old[..(32 * MIB) as usize]);
+}
+
+#[test]
+fn memory_is_chosen_without_a_limit_and_told() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let Some(group) = Group::with_limit("auto", 128) else { return };
+    fs::write(stage.src.join("old"), vec![3; (160 * MIB) as usize]).unwrap();
+    group.mount_with(&stage, &[]).fine();
+    read_twice(&stage.mnt.join("old"));
+    let memory = stage.stat().cache.memory;
+    let sizing = memory.sizing.clone().unwrap();
+    assert_eq!(sizing.mode, Mode::Auto);
+    assert!(sizing.bound != Bound::Limit && sizing.bound_by.is_some(), "{sizing:?}");
+    assert!(memory.used_bytes > 48 * MIB && memory.used_bytes < 120 * MIB, "{memory:?}");
+    assert_eq!(memory.ceiling_bytes, Some(sizing.target_bytes));
+    let page = stage.ask("stat", &[]).fine().out;
+    assert!(page.contains("auto: ") && page.contains(text(&group.0)), "{page}");
+    // By hand, and back.
+    stage.ask("resize", &["32MiB"]).fine();
+    let memory = stage.stat().cache.memory;
+    assert_eq!((memory.limit_bytes, memory.used_bytes <= 32 * MIB), (32 * MIB, true));
+    wait_until("fixed", || stage.stat().cache.memory.sizing.unwrap().mode == Mode::Fixed);
+    stage.ask("resize", &["auto"]).fine();
+    wait_until("auto again", || stage.stat().cache.memory.sizing.unwrap().mode == Mode::Auto);
+    wait_until("grown", || {
+        read_twice(&stage.mnt.join("old"));
+        stage.stat().cache.memory.used_bytes > 48 * MIB
+    });
+    assert_eq!((group.kills(), stage.stat().instance.restarts), (0, 0));
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// The cache has filled the group when a program in it takes half of it within half a second.
+#[test]
+fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let Some(group) = Group::with_limit("taken", 192) else { return };
+    fs::write(stage.src.join("old"), vec![3; (192 * MIB) as usize]).unwrap();
+    group.mount_with(&stage, &[]).fine();
+    let used = || stage.stat().cache.memory.used_bytes;
+    wait_until("full", || {
+        read_twice(&stage.mnt.join("old"));
+        used() > 128 * MIB
+    });
+    let mut hog = Command::new("python3");
+    let takes = "[(time.sleep(.02), b'x' * (4 << 20)) for i in range(24)]";
+    hog.args([
+        "-c",
+        &format!("import sys, time; b = {takes}; print('has it', flush=True); sys.stdin.read()"),
+    ]);
+    let mut hog = group.run(hog.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(hog.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), group.kills()), ("has it\n", 0));
+    wait_until("less", || used() < 72 * MIB);
+    wait_until("told", || stage.stat().cache.memory.sizing.unwrap().yielded_bytes > 16 * MIB);
+    drop(hog.stdin.take());
+    hog.wait().unwrap();
+    let least = used();
+    wait_until("grown again", || {
+        read_twice(&stage.mnt.join("old"));
+        used() > least + 8 * MIB
+    });
+    assert_eq!((group.kills(), stage.stat().instance.restarts), (0, 0));
+    stage.ask("check", &[]).fine();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
 }
 
 /// Another program of the group takes so much, so fast, that the kernel kills: terraced, as the largest, and then perhaps that program.

@@ -34,12 +34,15 @@ fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>
     assert!(!matches!(reply.unwrap(), Reply::Error(_)));
 }
 
-#[test]
-fn keys_are_those_of_a_map_over_restarts() {
-    let mut rng = Rng::new(seed("keys_are_those_of_a_map_over_restarts"));
+/// Random writes and reads, and each kind of end in turn. `more`: options of the server.
+fn check_over_restarts(seed: u64, rounds: u64, more: &[&str]) {
+    let mut rng = Rng::new(seed);
     let (stage, mut model) = (Stage::new(), BTreeMap::new());
-    let mut served = stage.serve(&["--sync", "always"]);
-    for round in 0..if std::env::var_os("TERRACE_SOAK").is_some() { 60 } else { 6 } {
+    let tier = format!("{}:64MiB", stage.text("tier"));
+    let with_tier: Vec<&str> = more.iter().map(|word| if *word == "TIER" { &*tier } else { *word }).collect();
+    let serve = || stage.serve(&[&["--sync", "always"], &*with_tier].concat());
+    let mut served = serve();
+    for round in 0..rounds {
         let mut client = stage.client();
         for _ in 0..150 {
             step(&mut client, &mut rng, &mut model);
@@ -48,21 +51,32 @@ fn keys_are_those_of_a_map_over_restarts() {
             0 => served.kill_server(),
             1 => {
                 served.stop();
-                served = stage.serve(&["--sync", "always"]);
+                served = serve();
             }
             _ => {
                 served.kill_all();
-                served = stage.serve(&["--sync", "always"]);
+                served = serve();
             }
         }
         let mut client = stage.client();
-        while client.ask(&["DBSIZE"]).is_err() {
-            client = stage.client();
-        }
         assert_eq!(client.say("DBSIZE"), model.len().to_string());
         for (key, value) in &model {
             assert!(client.ask(&["GET", key]).unwrap() == Reply::Bulk(Some(value.clone())), "{key}");
         }
     }
     served.stop();
+}
+
+fn rounds(quick: u64) -> u64 {
+    if std::env::var_os("TERRACE_SOAK").is_some() { 10 * quick } else { quick }
+}
+
+#[test]
+fn keys_are_those_of_a_map_over_restarts() {
+    check_over_restarts(seed("keys_are_those_of_a_map_over_restarts"), rounds(6), &[]);
+}
+
+#[test]
+fn keys_beside_a_tier_are_those_of_a_map() {
+    check_over_restarts(seed("keys_beside_a_tier_are_those_of_a_map"), rounds(3), &["--tier", "TIER"]);
 }

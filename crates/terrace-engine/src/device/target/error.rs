@@ -159,14 +159,14 @@ impl fmt::Display for Fault {
                 f,
                 "the device is mounted or otherwise in use; unmount it if nobody needs it, or name another device"
             ),
-            other => other.fmt_content(f),
+            other => other.fmt_size(f),
         }
     }
 }
 
 impl Fault {
-    /// The faults of size and content.
-    fn fmt_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The faults of size.
+    fn fmt_size(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::TooSmall { bytes, min } => {
                 let (bytes, min) = (Size(*bytes), Size(*min));
@@ -202,6 +202,13 @@ impl Fault {
                     "the tier has {bytes}, not {asked}; leave the size out, or give up what is in it and begin anew with --format-tier"
                 )
             }
+            other => other.fmt_content(f),
+        }
+    }
+
+    /// The faults of content.
+    fn fmt_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Fault::OtherSource { theirs, ours } if Path::new(theirs) == ours => {
                 write!(
                     f,

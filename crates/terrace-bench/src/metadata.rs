@@ -1,0 +1,242 @@
+//! How fast buckets and blobs are made, found and removed: the five tables of metadata that Hermes' wiki left empty, for the store in a program.
+//!
+//! Each cell is a store of its own in a new directory. Threads share it; each makes its own part of the names. Phases follow each other, each begins
+//! at a barrier: make buckets, find them, remove them; then make blobs in one bucket a thread, and remove them. After each phase the store is asked how many
+//! there are, and a sample of the names: a rate of what was not done is no rate. What becomes durable meanwhile is the store's business (`--sync`).
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+use terrace_output::Progress;
+use terrace_store::{Bucket, Store, StoreOptions, SyncPolicy};
+
+use crate::machine::{self, Machine};
+
+/// The layout of the JSON.
+const SCHEMA: u32 = 1;
+/// The phases, in the order in which they run; each is one table.
+const TABLES: [&str; 5] = ["create_bucket", "get_bucket", "destroy_bucket", "create_blob", "destroy_blob"];
+
+/// When the store of a cell syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sync {
+    /// Every second, in the background: the store's default.
+    Second,
+    /// At the end only.
+    Never,
+}
+
+/// Options of `terrace-bench metadata`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where the stores are made, and removed again.
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Buckets and blobs of a cell.
+    #[arg(long, value_delimiter = ',', default_value = "20000,40000,80000,160000,320000,640000")]
+    counts: Vec<u64>,
+    /// Threads of a cell.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    threads: Vec<u64>,
+    /// How often each cell is run; the median is shown.
+    #[arg(long, default_value_t = 5)]
+    repeat: u32,
+    /// Bytes of a blob.
+    #[arg(long, default_value_t = 0)]
+    blob_bytes: usize,
+    /// Memory of each store, MiB.
+    #[arg(long, default_value_t = 1024)]
+    memory_mib: u64,
+    /// When the stores sync.
+    #[arg(long, value_enum, default_value = "second")]
+    sync: Sync,
+    /// JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One cell: operations a second, of each run.
+#[derive(Debug, Serialize)]
+struct Cell {
+    table: &'static str,
+    count: u64,
+    threads: u64,
+    ops_per_second: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Results {
+    schema: u32,
+    machine: Machine,
+    version: &'static str,
+    sync: Sync,
+    blob_bytes: usize,
+    cells: Vec<Cell>,
+}
+
+/// Runs all cells and prints the tables.
+///
+/// # Errors
+/// A store that fails, or that does not hold what was put there.
+pub fn run(o: &Options) -> io::Result<i32> {
+    if o.repeat == 0 || o.threads.contains(&0) || o.counts.iter().any(|&count| count < 8) {
+        let why = "threads and repeat are 1 or more, counts 8 or more";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut cells: Vec<Cell> = Vec::new();
+    let mut progress = Progress::default();
+    for run in 0..o.repeat {
+        for &count in &o.counts {
+            for &threads in &o.threads {
+                progress.now(|| format!("run {} of {}: {count} by {threads} threads", run + 1, o.repeat));
+                for (table, rate) in TABLES.into_iter().zip(cell(o, count, threads)?) {
+                    let is_it =
+                        |cell: &&mut Cell| (cell.table, cell.count, cell.threads) == (table, count, threads);
+                    match cells.iter_mut().find(is_it) {
+                        Some(cell) => cell.ops_per_second.push(rate),
+                        None => cells.push(Cell { table, count, threads, ops_per_second: vec![rate] }),
+                    }
+                }
+            }
+        }
+    }
+    progress.clear();
+    terrace_output::print(&if o.json { json(o, cells)? } else { tables(o, &cells) })?;
+    Ok(0)
+}
+
+fn json(o: &Options, cells: Vec<Cell>) -> io::Result<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let machine = machine::describe(&o.dir);
+    let results = Results { schema: SCHEMA, machine, version, sync: o.sync, blob_bytes: o.blob_bytes, cells };
+    Ok(serde_json::to_string_pretty(&results).map_err(io::Error::other)? + "\n")
+}
+
+fn median(rates: &[f64]) -> f64 {
+    let mut sorted = rates.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
+}
+
+/// Five tables: a row a count, a column a number of threads, thousands of operations a second.
+fn tables(o: &Options, cells: &[Cell]) -> String {
+    let mut out = String::new();
+    for table in TABLES {
+        out.push_str(&format!("{}, thousands a second (median of {})\n", table.replace('_', " "), o.repeat));
+        out.push_str(&format!("{:>10}", "count"));
+        o.threads.iter().for_each(|threads| out.push_str(&format!("{:>12}", format!("{threads} threads"))));
+        for &count in &o.counts {
+            out.push_str(&format!("\n{count:>10}"));
+            for &threads in &o.threads {
+                let found = cells.iter().find(|c| (c.table, c.count, c.threads) == (table, count, threads));
+                let rate = found.map_or(0.0, |cell| median(&cell.ops_per_second));
+                out.push_str(&format!("{:>12.0}", rate / 1000.0));
+            }
+        }
+        out.push_str("\n\n");
+    }
+    out
+}
+
+/// The store of one cell, and what it is asked to do.
+struct Cellar<'a> {
+    store: &'a Store,
+    count: u64,
+    threads: u64,
+    value: Vec<u8>,
+}
+
+/// Runs one cell: the rate of each table.
+fn cell(o: &Options, count: u64, threads: u64) -> io::Result<[f64; 5]> {
+    let name = format!("metadata-{}", std::process::id());
+    let sync = match o.sync {
+        Sync::Second => SyncPolicy::Every(Duration::from_secs(1)),
+        Sync::Never => SyncPolicy::Never,
+    };
+    let options = StoreOptions { name, memory_bytes: o.memory_mib << 20, sync, ..StoreOptions::default() };
+    let store = Store::open(&o.dir, &options).map_err(io::Error::other)?;
+    let _gone = Gone { dir: &o.dir, name: &options.name };
+    let cellar = Cellar { store: &store, count, threads, value: vec![7; o.blob_bytes] };
+    let rates = cellar.measure();
+    store.close().map_err(io::Error::other)?;
+    rates
+}
+
+/// Removes the store of a cell, also when the cell failed.
+struct Gone<'a> {
+    dir: &'a Path,
+    name: &'a str,
+}
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        let _ = Store::destroy(self.dir, self.name);
+    }
+}
+
+impl Cellar<'_> {
+    fn measure(&self) -> io::Result<[f64; 5]> {
+        let bucket = |i: u64| format!("bucket-{i:08}");
+        let store = self.store;
+        let create = self.phase(|i| store.bucket(&bucket(i)).map(|_| true))?;
+        self.expect("buckets", self.count, store.usage().buckets)?;
+        let get = self.phase(|i| Ok(store.find_bucket(&bucket(i)).is_some()))?;
+        let destroy = self.phase(|i| store.remove_bucket(&bucket(i)))?;
+        self.expect("buckets", 0, store.usage().buckets)?;
+        let made: Result<Vec<Bucket>, _> =
+            (0..self.threads).map(|t| store.bucket(&format!("blobs-{t}"))).collect();
+        let buckets = made.map_err(io::Error::other)?;
+        let of = |i: u64| &buckets[(i % self.threads) as usize];
+        let key = |i: u64| format!("blob-{i:08}");
+        let create_blob = self.phase(|i| of(i).put(key(i).as_bytes(), &self.value).map(|()| true))?;
+        self.expect("blobs", self.count, store.usage().blobs)?;
+        for i in (0..self.count).step_by(997) {
+            let found = of(i).get(key(i).as_bytes()).map_err(io::Error::other)?;
+            self.expect("wrong blobs", 0, u64::from(found.as_ref() != Some(&self.value)))?;
+        }
+        let destroy_blob = self.phase(|i| of(i).remove(key(i).as_bytes()))?;
+        self.expect("blobs", 0, store.usage().blobs)?;
+        Ok([create, get, destroy, create_blob, destroy_blob])
+    }
+
+    fn expect(&self, what: &str, want: u64, found: u64) -> io::Result<()> {
+        if want == found {
+            return Ok(());
+        }
+        let (count, threads) = (self.count, self.threads);
+        Err(io::Error::other(format!("{count} by {threads} threads: {found} {what}, not {want}")))
+    }
+
+    /// Does `f` for each number once, divided among the threads; how many a second. `f` answers whether it did something.
+    fn phase(&self, f: impl Fn(u64) -> terrace_store::Result<bool> + std::marker::Sync) -> io::Result<f64> {
+        let barrier = Barrier::new(self.threads as usize + 1);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads)
+                .map(|t| {
+                    let (barrier, f) = (&barrier, &f);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let mut done = 0;
+                        for i in (t..self.count).step_by(self.threads as usize) {
+                            done += u64::from(f(i)?);
+                        }
+                        Ok::<u64, terrace_store::Error>(done)
+                    })
+                })
+                .collect();
+            barrier.wait();
+            let began = Instant::now();
+            let mut done = 0;
+            for thread in threads {
+                done += thread.join().expect("a thread does not panic").map_err(io::Error::other)?;
+            }
+            let took = began.elapsed();
+            self.expect("done", self.count, done)?;
+            Ok(self.count as f64 / took.as_secs_f64())
+        })
+    }
+}

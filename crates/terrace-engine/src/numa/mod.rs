@@ -1,0 +1,13 @@
+//! Threads to their data, on Linux: [`topology`] reads the machine, `observe` what threads do, `terrace_policy::numa` decides, [`act`]
+//! moves threads and gives them their processors back; `service` is the daemon's thread.
+
+pub mod act;
+mod chunks;
+mod observe;
+mod proc;
+mod saved;
+mod service;
+pub mod topology;
+
+pub use saved::restore;
+pub(crate) use service::Service;

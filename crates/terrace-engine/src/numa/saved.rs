@@ -1,0 +1,70 @@
+//! The masks of moved threads in a file, so that they are put back after a crash of the daemon: by the next one, or by the command that
+//! finds it dead.
+//!
+//! A line a thread: `tid began own given`, with processors as the kernel lists them.
+
+use super::act::{Actor, Cpus, Kernel, Moved};
+use super::topology::parse_list;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io;
+use std::path::Path;
+
+/// Puts the file in place; without threads it is removed.
+pub(super) fn write(path: &Path, moved: &BTreeMap<u32, Moved>) -> io::Result<()> {
+    if moved.is_empty() {
+        return match std::fs::remove_file(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+            _ => Ok(()),
+        };
+    }
+    let mut text = String::new();
+    for (tid, Moved { began, own, given }) in moved {
+        let _ = writeln!(text, "{tid} {began} {} {}", list(own), list(given));
+    }
+    let new = path.with_added_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}
+
+/// What it says; nothing if it is not there.
+pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let (tid, began) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (own, given) = (parse_list(words.next()?), parse_list(words.next()?));
+        Some((tid, Moved { began, own, given }))
+    };
+    std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(line).collect()
+}
+
+/// Gives threads that a dead daemon has moved their own masks back, and removes the file.
+pub fn restore(path: &Path) {
+    let moved = read(path);
+    if !moved.is_empty() {
+        drop(Actor::new(Box::new(Kernel), Cpus::new(), moved));
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn list(cpus: &Cpus) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_survive_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("affinity");
+        let moved = |tid, own: &[usize]| (tid, Moved { began: 9, own: own.to_vec(), given: vec![1, 2] });
+        let all = BTreeMap::from([moved(5, &[0, 1, 2]), moved(70, &[3])]);
+        write(&path, &all).unwrap();
+        assert_eq!(read(&path), all);
+        write(&path, &BTreeMap::new()).unwrap();
+        assert!(!path.exists() && read(&path).is_empty());
+        write(&path, &BTreeMap::new()).unwrap();
+    }
+}

@@ -1,0 +1,324 @@
+//! The daemon's part: a period a second, what should move, and moves.
+
+use super::act::{Actor, Kept, Kernel};
+use super::observe::{self, Clocks, Period};
+use super::topology::Topology;
+use super::{chunks, saved};
+use crate::access_log::{Kind, Noted};
+use crate::config::NumaConfig;
+use crate::context::Context;
+use crate::observe::trace::{LOOK_EVERY, Recorder, Recording};
+use crate::preload_server::Clients;
+use crate::rings::Rings;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaNode, NumaThread};
+use terrace_policy::numa::{Config, Decision, Placer, Rules, Why};
+
+/// Length of a period.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Of which accesses are recorded so long.
+const WINDOW: Duration = Duration::from_millis(40);
+/// How long a window is that somebody waits for who asks once.
+const WINDOW_ASKED: Duration = Duration::from_millis(500);
+/// Threads in a report at the most.
+const SHOWN_MAX: usize = 256;
+
+/// Watches, decides, moves.
+#[derive(Debug)]
+pub(crate) struct Service {
+    cx: Arc<Context>,
+    rings: Arc<Rings>,
+    recording: Arc<Recording>,
+    clients: Arc<Clients>,
+    config: NumaConfig,
+    topology: Topology,
+    /// A window is under way: it will soon be over.
+    observing: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    placer: Placer,
+    actor: Actor,
+    clocks: Clocks,
+    last: Option<Instant>,
+    report: Numa,
+}
+
+impl Service {
+    pub(crate) fn new(
+        cx: Arc<Context>,
+        rings: Arc<Rings>,
+        recording: Arc<Recording>,
+        clients: Arc<Clients>,
+    ) -> Service {
+        let config = cx.config.numa.clone();
+        let topology = Topology::read(&config.sys);
+        let left = config.saved.as_deref().map(saved::read).unwrap_or_default();
+        // Threads that nobody has bound have the processors that this program was given.
+        let own = super::act::Affinity::get(&Kernel, std::process::id()).unwrap_or_default();
+        let mut actor = Actor::new(Box::new(Kernel), own, left);
+        if config.mode != NumaMode::Auto {
+            actor.restore();
+        }
+        let report = Numa { mode: config.mode, nodes: idle(&topology), ..Numa::default() };
+        let placer = Placer::new(Config::new(Rules::Threads));
+        let inner = Inner { placer, actor, clocks: Clocks::default(), last: None, report };
+        let (observing, inner) = (AtomicBool::new(false), Mutex::new(inner));
+        Service { cx, rings, recording, clients, config, topology, observing, inner }
+    }
+
+    /// Whether there is anything to place.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.config.mode != NumaMode::Off && self.topology.nodes.len() > 1
+    }
+
+    /// Whether a window is under way, which is a recording and soon over.
+    pub(crate) fn is_observing(&self) -> bool {
+        self.observing.load(Ordering::Acquire)
+    }
+
+    /// Until the engine stops.
+    pub(crate) fn serve(&self) {
+        let mut next = Instant::now();
+        while !self.cx.is_stopping() {
+            // In small steps: the engine's end does not wait for a period.
+            if next > Instant::now() {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+            // Not always at the same moment of a second, at which a program may always do the same.
+            next = Instant::now() + PERIOD + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50);
+            self.look(WINDOW, self.config.mode == NumaMode::Auto);
+        }
+        self.end();
+    }
+
+    /// Gives all threads their own processors back.
+    pub(crate) fn end(&self) {
+        let mut inner = self.inner.lock();
+        inner.actor.restore();
+        self.save(&inner.actor);
+    }
+
+    /// The last period; if none is looked at each second, one now.
+    pub(crate) fn report(&self) -> Numa {
+        if !self.is_needed() && self.topology.nodes.len() > 1 {
+            self.look(WINDOW_ASKED, false);
+        }
+        self.inner.lock().report.clone()
+    }
+
+    fn look(&self, window: Duration, moves: bool) {
+        let mut inner = self.inner.lock();
+        let Some((spans, seconds)) = self.record(window) else {
+            inner.report.stale = true;
+            return;
+        };
+        let (spans, each) = observe::thinned(spans);
+        let chunks = chunks::nodes(&self.cx, &self.topology);
+        let located = observe::locate(&self.cx, &spans, &chunks, self.source_node());
+        let threads = observe::sum(&spans, &located, self.topology.nodes.len(), each / seconds);
+        let inner = &mut *inner;
+        let passed = inner.last.replace(Instant::now()).map_or(0, |last| last.elapsed().as_nanos() as u64);
+        let is_bound = |tid| inner.actor.may_move(tid).is_err();
+        let mut period = observe::period(&self.topology, threads, &mut inner.clocks, passed, &is_bound);
+        period.frame_bytes = chunks::bytes(&chunks, self.topology.nodes.len());
+        let decision = inner.placer.decide(&period.view);
+        let shown = decision.threads.iter().map(|m| self.act(m, moves, inner)).collect::<Vec<_>>();
+        let done = shown.iter().filter(|m| m.done).count() as u64;
+        let moved = inner.report.moved + done;
+        inner.report = self.told(&period, &decision, shown, moved);
+        if moves {
+            inner.actor.forget_gone();
+            self.save(&inner.actor);
+        }
+    }
+
+    /// Accesses during a window, and its length in seconds; none: somebody else records.
+    fn record(&self, window: Duration) -> Option<(Vec<Noted>, f64)> {
+        self.observing.store(true, Ordering::Release);
+        let begun = Instant::now();
+        let recorder = Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone());
+        let spans = recorder.map(|mut recorder| {
+            let mut spans = Vec::new();
+            while begun.elapsed() < window && !self.cx.is_stopping() {
+                std::thread::sleep(LOOK_EVERY);
+                recorder.take_spans(&mut spans);
+            }
+            spans
+        });
+        self.observing.store(false, Ordering::Release);
+        let mut spans = spans?;
+        // A thread's number in a ring is a claim of a client.
+        let mut known = std::collections::HashMap::new();
+        spans.retain(|span| {
+            let is_claim = matches!(span.kind, Kind::FastHit | Kind::FastMiss);
+            !is_claim || *known.entry(span.tid).or_insert_with(|| self.clients.is_client(span.tid))
+        });
+        Some((spans, begun.elapsed().as_secs_f64()))
+    }
+
+    /// The node of the device below the source, if it has one.
+    fn source_node(&self) -> Option<usize> {
+        let dev = self.cx.source_root.get()?.dev;
+        let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+        self.topology.node_of_device(&self.config.sys, major, minor)
+    }
+
+    fn act(&self, m: &terrace_policy::numa::ThreadMove, moves: bool, inner: &mut Inner) -> NumaMove {
+        let number = |place: usize| self.topology.nodes[place].number;
+        let why = match m.why {
+            Why::Remote => "remote",
+            Why::Memory => "memory",
+            Why::Cpu => "cpu",
+        };
+        let tid = m.id as u32;
+        let mut shown =
+            NumaMove { tid, from: number(m.from), to: number(m.to), why: why.into(), ..NumaMove::default() };
+        if moves {
+            match inner.actor.move_to(tid, &self.topology.nodes[m.to].cpus) {
+                Ok(()) => shown.done = true,
+                Err(kept) => {
+                    inner.placer.forget(m.id);
+                    shown.refused = Some(told_kept(kept));
+                }
+            }
+        }
+        shown
+    }
+
+    fn save(&self, actor: &Actor) {
+        let Some(path) = &self.config.saved else { return };
+        if let Err(err) = saved::write(path, actor.moved()) {
+            tracing::warn!(
+                "{}: {err}; after a crash threads keep the processors they were moved to",
+                path.display()
+            );
+        }
+    }
+
+    fn told(&self, period: &Period, decision: &Decision, moves: Vec<NumaMove>, moved: u64) -> Numa {
+        let mut nodes = idle(&self.topology);
+        for (n, node) in nodes.iter_mut().enumerate() {
+            node.cpus_busy = period.view.nodes[n].busy;
+            node.frame_bytes = period.frame_bytes[n];
+            node.load_bytes_s = decision.loads.get(n).copied().unwrap_or(0.0);
+            node.predicted_bytes_s = decision.predicted.get(n).copied().unwrap_or(0.0);
+        }
+        let threads = period.view.threads.iter().zip(&period.seen).take(SHOWN_MAX);
+        let thread = |(thread, seen): (&terrace_policy::numa::Thread, &observe::Seen)| NumaThread {
+            tid: seen.tid,
+            name: seen.name.clone(),
+            node: self.topology.nodes[thread.node].number,
+            cpu: thread.cpu,
+            reads_bytes_s: thread.reads.clone(),
+            reads_elsewhere_bytes_s: seen.elsewhere,
+            writes_bytes_s: thread.writes,
+            bound: seen.bound,
+        };
+        let threads = threads.map(thread).collect();
+        Numa { mode: self.config.mode, nodes, threads, moves, moved, ..Numa::default() }
+    }
+}
+
+/// The nodes with nothing going on.
+fn idle(topology: &Topology) -> Vec<NumaNode> {
+    let node = |node: &super::topology::NodeInfo| NumaNode {
+        node: node.number,
+        cpus: node.cpus.len() as u32,
+        memory_bytes: node.memory_bytes,
+        ..NumaNode::default()
+    };
+    topology.nodes.iter().map(node).collect()
+}
+
+fn told_kept(kept: Kept) -> String {
+    match kept {
+        Kept::Bound => "its program has bound it to processors".into(),
+        Kept::Gone => "it has ended".into(),
+        Kept::Refused(err) => io::Error::from(err).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::testing::NullIo;
+    use crate::{AccessPath, Engine, EngineConfig, NumaConfig, SegmentHandles, SystemClock, set_caller};
+    use std::os::fd::AsRawFd;
+    use std::path::Path;
+    use std::sync::Arc;
+    use terrace_api::numa::NumaMode;
+
+    /// An engine on a machine with these processors on its nodes.
+    fn engine(mode: NumaMode, sys: &Path, nodes: &[&str]) -> Arc<Engine> {
+        let at = sys.join("devices/system/node");
+        for (n, cpus) in nodes.iter().enumerate() {
+            std::fs::create_dir_all(at.join(format!("node{n}"))).unwrap();
+            std::fs::write(at.join(format!("node{n}/cpulist")), cpus).unwrap();
+        }
+        std::fs::write(at.join("online"), format!("0-{}", nodes.len() - 1)).unwrap();
+        let config = EngineConfig {
+            memory_bytes: 32 << 20,
+            memory_max_bytes: Some(32 << 20),
+            numa: NumaConfig { mode, sys: sys.into(), saved: Some(sys.join("affinity")) },
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
+    }
+
+    #[test]
+    fn one_node_is_not_watched() {
+        let sys = tempfile::tempdir().unwrap();
+        let engine = engine(NumaMode::Auto, sys.path(), &["0-63"]);
+        let numa = engine.numa();
+        assert_eq!((numa.nodes.len(), numa.threads.len(), numa.mode), (1, 0, NumaMode::Auto));
+        assert!(engine.record().is_some(), "no window is under way");
+    }
+
+    #[test]
+    fn threads_are_found_with_what_they_read() {
+        let sys = tempfile::tempdir().unwrap();
+        // A second node without processors: nothing can move there.
+        let engine = engine(NumaMode::Off, sys.path(), &["0-1023", ""]);
+        let file = tempfile::tempfile().unwrap();
+        let object = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
+        let (stop, reader) = (Arc::new(std::sync::atomic::AtomicBool::new(false)), engine.clone());
+        let ends = stop.clone();
+        let reads = std::thread::spawn(move || {
+            set_caller(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let mut buf = vec![0; 64 << 10];
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                reader.read(&object, 0, &mut buf, AccessPath::FuseDirect).unwrap();
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+            rustix::thread::gettid().as_raw_nonzero().get() as u32
+        });
+        let numa = engine.numa();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let tid = reads.join().unwrap();
+        let thread = numa.threads.iter().find(|thread| thread.tid == tid).expect("it has read");
+        // A kernel without NUMA does not say where memory lies.
+        let read = thread.reads_bytes_s.iter().sum::<f64>() + thread.reads_elsewhere_bytes_s;
+        assert!(read > 0.0 && thread.writes_bytes_s == 0.0, "{thread:?}");
+        assert!(numa.moves.is_empty() && !numa.stale);
+    }
+
+    #[test]
+    fn observer_ends_with_its_engine() {
+        let sys = tempfile::tempdir().unwrap();
+        let engine = engine(NumaMode::Auto, sys.path(), &["0-1023", ""]);
+        engine.serve().unwrap();
+        // A recording waits for a window, and the observer for the recording.
+        let recorder = engine.record().expect("a window is soon over");
+        drop(recorder);
+        engine.halt();
+        assert!(!sys.path().join("affinity").exists());
+    }
+}

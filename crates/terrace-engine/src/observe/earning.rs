@@ -1,0 +1,42 @@
+//! What the cache saves, for whoever decides how much memory it has.
+
+use crate::context::Context;
+use crate::observe::mrc::Sampling;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bounds of the measured cost of a miss, ns: clients count, and may count nonsense.
+const MISS_NS: std::ops::RangeInclusive<u64> = 10_000..=20_000_000;
+
+/// What the cache does; counters since the daemon started.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Earning {
+    /// Pages found.
+    pub hits: u64,
+    /// Pages not found.
+    pub misses: u64,
+    /// Misses of pages that were here before.
+    pub refaults: u64,
+    /// Estimated share of accesses that would miss with a chunk of frames (2 MiB) less.
+    pub chunk_saves: f64,
+    /// Cost of a miss, ns: the mean time of a client's read of the source, or what is configured.
+    pub miss_ns: u64,
+}
+
+/// As of now.
+pub(crate) fn earning(cx: &Context, sampling: &Sampling) -> Earning {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let clients = cx.read_totals();
+    let (refaults, frames) = {
+        let state = cx.state.lock();
+        (state.counts.refaults, state.frames.populated())
+    };
+    let measured = clients.read_ns.checked_div(clients.reads);
+    let miss_ns = measured.unwrap_or(cx.config.compressed.miss_ns);
+    Earning {
+        hits: get(&cx.counters.hit_pages).wrapping_add(clients.hits),
+        misses: get(&cx.counters.miss_pages).wrapping_add(clients.misses),
+        refaults,
+        chunk_saves: sampling.chunk_saves(frames as usize),
+        miss_ns: miss_ns.clamp(*MISS_NS.start(), *MISS_NS.end()),
+    }
+}

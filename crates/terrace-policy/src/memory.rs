@@ -1,0 +1,451 @@
+//! How much memory the cache takes of what a machine, or a control group, has.
+//!
+//! Memory of others is in one of three states, and each has its own rule:
+//!
+//! ```text
+//!   0                                                                          limit of the group
+//!   ├── the cache ──┬── pinned ───────┬── cached pages of files ──┬── free ──┬── reserve ──┤
+//!                   │ memory of pro-  │ the kernel drops them     └ taken as needed
+//!                   │ grams: the cache└ weighed: what does a chunk save on either side?
+//!                   └ gives way at once, before they have used up the reserve
+//! ```
+//! 1. *Free* memory is nobody's loss: the cache grows into it as it fills, but for the reserve.
+//! 2. *Pinned* memory comes first. When it grows, the cache shrinks in the same look; the reserve is what programs take
+//!    until then. So it is larger after a burst ([`BURST_HALVES`]).
+//! 3. *Cached pages of files* are a cache like this one. Where the group is at its limit, a chunk of either is weighed twice
+//!    a second, in nanoseconds of waiting a second:
+//!    - *here*: misses that the last chunk saves, times the cost of a miss. They are known in two ways, and the greater
+//!      counts. The sample's curve of stack distances sees no worth in a part of a loop, of which a scan-resistant policy
+//!      holds as much as it can. The mean of all chunks (hits, or refaults if they are fewer) does not see that a set of
+//!      pages just fits.
+//!    - *there*: time that programs stall for memory, or refaults times the cost of a miss where it is not counted,
+//!      spread over the pages that are cached.
+//!
+//!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most. A group that scans
+//!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
+//!    chunks are worth here; otherwise they come back, and the group is left alone for a while.
+//!
+//! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]).
+//!
+//! *Tried:* to shrink whenever a group is at its limit, as `memory.failcnt` or the use tells. Every group that reads files is
+//! at its limit, and most lose nothing by it.
+
+use std::time::Duration;
+
+/// Memory moves in chunks of frames, bytes.
+pub const CHUNK: u64 = 2 << 20;
+/// What a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
+pub const FLOOR: u64 = 16 << 20;
+/// How often both sides are weighed.
+pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
+/// Chunks that move in a second where they are weighed; in a large cache this part of it.
+pub const CHUNKS_A_SECOND: u64 = 8;
+const PART_A_SECOND: u64 = 64;
+/// One side must be worth so many times the other.
+pub const BAND: f64 = 2.0;
+/// Losses of a group that are ignored, ns of waiting a second.
+const LOSS_MIN: f64 = 5e6;
+/// Worth of a chunk that is ignored, likewise.
+const WORTH_MIN: f64 = 1e5;
+/// Losses above which a fixed limit is given up in part, likewise.
+pub const THRASH: f64 = 20e6;
+/// It comes back when the group has lost nothing for so long.
+const CALM: Duration = Duration::from_secs(10);
+/// Chunks given after which losses must have fallen.
+pub const TRIAL_CHUNKS: u64 = 16;
+/// How long a group is left alone that made nothing of them; each time in a row twice as long.
+const HOLD: Duration = Duration::from_secs(15);
+const HOLD_MAX: Duration = Duration::from_secs(240);
+/// The reserve is a sixteenth of the limit, within these bounds, bytes.
+const RESERVE_MIN: u64 = 16 << 20;
+const RESERVE_MAX: u64 = 1 << 30;
+/// Or twice the largest growth between two looks of late, which counts half after this long.
+pub const BURST_HALVES: Duration = Duration::from_secs(20);
+/// The part of the limit by which it grows a second after it has shrunk: programs often take memory again soon after they
+/// have freed it.
+const REGROW_PART: u64 = 16;
+
+/// What a cache may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Maximum, bytes.
+    pub most: u64,
+    /// The user has set `most`.
+    pub fixed: bool,
+    /// What the daemon needs beside the cache, bytes. It may not have taken it yet.
+    pub own: u64,
+}
+
+/// Memory of a control group, or of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    /// It holds no more, bytes.
+    pub limit: u64,
+    /// In use, bytes; cached pages of files included.
+    pub used: u64,
+    /// Cached pages of files, bytes.
+    pub cached: u64,
+    /// Pages read again after the kernel had dropped them, in all.
+    pub refaults: u64,
+    /// Time that programs have stalled for memory, in all, ns; none: it is not counted for this level.
+    pub stalled_ns: Option<u64>,
+    /// How often the limit was met, in all.
+    pub met: u64,
+}
+
+impl Level {
+    fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+    /// Memory of others that the kernel cannot drop.
+    fn pinned(&self, ours: u64) -> u64 {
+        self.used.saturating_sub(self.cached).saturating_sub(ours)
+    }
+}
+
+/// What the cache does; counters since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Earning {
+    /// Pages found.
+    pub hits: u64,
+    /// Pages not found.
+    pub misses: u64,
+    /// Misses of pages that were here before.
+    pub refaults: u64,
+    /// Share of accesses that would miss with a chunk less, by the sample.
+    pub chunk_saves: f64,
+    /// Cost of a miss, ns.
+    pub miss_ns: u64,
+}
+
+/// Why the cache does not have more. The number is that of the level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Why {
+    /// It has all that it may have.
+    #[default]
+    Most,
+    /// The rest is programs', or the reserve.
+    Room(usize),
+    /// A larger part would cost programs more than it would save.
+    Weighed(usize),
+    /// Programs had lost more than it saved, and it gave way.
+    GaveWay(usize),
+}
+
+/// A counter, and how fast it rises.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    last: Option<u64>,
+    per_second: f64,
+}
+
+impl Rate {
+    /// The newest interval has half the weight. A counter that fell has begun anew.
+    fn note(&mut self, count: u64, seconds: f64) -> f64 {
+        if let Some(last) = self.last.replace(count) {
+            let now = count.saturating_sub(last) as f64 / seconds.max(0.01);
+            self.per_second = (self.per_second + now) / 2.0;
+        }
+        self.per_second
+    }
+}
+
+/// What is remembered of a level.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    refaults: Rate,
+    stalled: Rate,
+    met: Rate,
+    pinned: Option<u64>,
+    /// Largest growth of pinned memory between two looks, bytes, fading.
+    burst: f64,
+}
+
+/// Losses of the level that loses most by a chunk, ns of waiting a second.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    level: usize,
+    all: f64,
+    chunk: f64,
+}
+
+/// Chunks given to a group, and what it lost before.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    lost: f64,
+    given: u64,
+}
+
+/// A group that made nothing of them is left alone, while the cache goes back to what it had.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    until: Duration,
+    back_to: u64,
+}
+
+/// The size of a cache over time. Times are of one clock with any beginning.
+#[derive(Debug)]
+pub struct Sizer {
+    rule: Rule,
+    /// What it could have of all levels, bytes.
+    largest: u64,
+    target: u64,
+    why: Why,
+    fitted: Option<Duration>,
+    moved: Option<Duration>,
+    weighed: Option<Duration>,
+    past: Vec<Past>,
+    hits: Rate,
+    misses: Rate,
+    refaults: Rate,
+    /// Worth of a chunk here and there, ns of waiting a second.
+    worth: (f64, f64),
+    lost_at: Option<Duration>,
+    trial: Option<Trial>,
+    hold: Option<Hold>,
+    hold_for: Duration,
+    /// Of a fixed limit, bytes given up.
+    given: u64,
+    reserve: u64,
+    yielded: u64,
+}
+
+impl Sizer {
+    /// The first [`Sizer::fit`] decides what it has.
+    pub fn new(rule: Rule) -> Sizer {
+        Sizer {
+            rule,
+            largest: rule.most,
+            target: rule.most,
+            why: Why::Most,
+            fitted: None,
+            moved: None,
+            weighed: None,
+            past: Vec::new(),
+            hits: Rate::default(),
+            misses: Rate::default(),
+            refaults: Rate::default(),
+            worth: (0.0, 0.0),
+            lost_at: None,
+            trial: None,
+            hold: None,
+            hold_for: HOLD,
+            given: 0,
+            reserve: 0,
+            yielded: 0,
+        }
+    }
+
+    /// The rule in force.
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+    /// Memory that the cache may have, bytes.
+    pub fn target(&self) -> u64 {
+        self.target
+    }
+    /// Why it is not more.
+    pub fn why(&self) -> Why {
+        self.why
+    }
+    /// What the last chunk saves here, and what one would save programs elsewhere: ns of waiting a second.
+    pub fn worth(&self) -> (f64, f64) {
+        self.worth
+    }
+    /// Memory that stays free, bytes.
+    pub fn reserve(&self) -> u64 {
+        self.reserve
+    }
+    /// Memory given back so far, bytes.
+    pub fn yielded(&self) -> u64 {
+        self.yielded
+    }
+
+    /// Keeps the target to what every level can spare, and lets it grow into free memory. `ours`: memory of the cache now,
+    /// bytes. Called often, for programs that take memory do not wait.
+    pub fn fit(&mut self, now: Duration, ours: u64, levels: &[Level]) -> u64 {
+        let since = self.fitted.replace(now).map(|then| now.saturating_sub(then));
+        self.note_bursts(since.unwrap_or_default(), ours, levels);
+        self.largest = levels.iter().map(|level| level.limit).fold(self.rule.most, u64::min);
+        let least = |of: &dyn Fn(usize, &Level) -> u64| {
+            levels.iter().enumerate().map(|(i, level)| (of(i, level), i)).min()
+        };
+        let spare = least(&|i, level| level.free().saturating_sub(self.reserve_of(i, level)));
+        let (mut want, mut why) = self.wanted(ours, spare);
+        if let Some((fits, i)) = least(&|i, level| self.fitting(i, level, ours)).filter(|fit| fit.0 < want) {
+            (want, why) = (fits, Why::Room(i));
+        }
+        self.reserve = spare.map_or(0, |(_, i)| self.reserve_of(i, &levels[i]));
+        if want >= self.rule.most {
+            (want, why) = (self.rule.most, Why::Most);
+        } else if want > self.target && want < self.target + 2 * CHUNK {
+            // The use of a group goes up and down by so much.
+            return self.target;
+        }
+        let growth = self.growth(now);
+        self.set(now, want.min(self.target.saturating_add(growth)), ours, why);
+        self.target
+    }
+
+    /// Bytes by which it may grow by now. The first time it has not shrunk before.
+    fn growth(&self, now: Duration) -> u64 {
+        let Some(moved) = self.moved else { return u64::MAX };
+        ((self.largest / REGROW_PART) as f64 * now.saturating_sub(moved).as_secs_f64()) as u64
+    }
+
+    /// What it would have if all that is not pinned were its own, but for what was given. `spare`: free memory beyond the
+    /// reserve.
+    fn wanted(&self, ours: u64, spare: Option<(u64, usize)>) -> (u64, Why) {
+        let Some((spare, level)) = spare.filter(|_| !self.rule.fixed) else {
+            let why = if self.given > 0 { self.why } else { Why::Most };
+            return (self.rule.most - self.given, why);
+        };
+        // A part that it has not taken is not kept for it once others have filled the level.
+        let held = ours.max(FLOOR) + ours / 64 + self.step().max(spare);
+        match () {
+            () if spare >= CHUNK && ours + spare >= self.target => (ours + spare, Why::Room(level)),
+            () if self.target > held => (held, Why::Weighed(level)),
+            () => (self.target, self.why),
+        }
+    }
+
+    /// Weighs the last chunk here against one more for cached pages of files, where a level is at its limit. Due every
+    /// [`WEIGH_EVERY`].
+    pub fn weigh(&mut self, now: Duration, ours: u64, earning: &Earning, levels: &[Level]) -> u64 {
+        let since = self.weighed.replace(now).map_or(WEIGH_EVERY, |then| now.saturating_sub(then));
+        let earns = self.note_earning(earning, ours, since.as_secs_f64());
+        let loss = self.note_losses(earning.miss_ns, levels, since.as_secs_f64());
+        let costs = loss.map_or(0.0, |loss| loss.chunk);
+        self.worth = (earns, costs);
+        if costs > 0.0 {
+            self.lost_at = Some(now);
+        }
+        let loses = loss.filter(|loss| loss.all > if self.rule.fixed { THRASH } else { LOSS_MIN });
+        let pays = earns > WORTH_MIN && earns > BAND * costs;
+        let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
+        match (self.hold.filter(|hold| now < hold.until), loses) {
+            (Some(hold), _) => self.grow(now, hold.back_to.saturating_sub(self.target), ours),
+            (None, Some(loss)) if costs > BAND * earns => self.give(now, ours, loss),
+            (None, _) if self.rule.fixed && (pays || calm) => self.grow(now, self.step() / 4, ours),
+            // It is weighed as long as somebody else could have the memory; else it grows by itself.
+            (None, _) if !self.rule.fixed && pays && loss.is_some() && self.is_full(ours) => {
+                self.grow(now, self.step(), ours);
+            }
+            _ => {}
+        }
+        self.target
+    }
+
+    /// Bytes that move at once.
+    fn step(&self) -> u64 {
+        let per_second = (CHUNKS_A_SECOND * CHUNK).max(self.largest / PART_A_SECOND);
+        (per_second as f64 * WEIGH_EVERY.as_secs_f64()) as u64 / CHUNK * CHUNK
+    }
+
+    /// Frames come in chunks, and tables have a part that they may not use.
+    fn is_full(&self, ours: u64) -> bool {
+        ours + 2 * CHUNK + self.target / 64 >= self.target
+    }
+
+    fn set(&mut self, now: Duration, target: u64, ours: u64, why: Why) {
+        if target != self.target || self.moved.is_none() {
+            self.moved = Some(now);
+        }
+        self.yielded += self.target.min(ours).saturating_sub(target);
+        (self.target, self.why) = (target, why);
+    }
+
+    /// By a step at the most. What fits is looked at in [`Sizer::fit`].
+    fn grow(&mut self, now: Duration, bytes: u64, ours: u64) {
+        let bytes = bytes.min(self.step());
+        self.given = self.given.saturating_sub(bytes);
+        if !self.rule.fixed {
+            self.set(now, (self.target + bytes).min(self.rule.most), ours, self.why);
+        }
+    }
+
+    /// Gives chunks to a level that loses.
+    fn give(&mut self, now: Duration, ours: u64, loss: Loss) {
+        let trial = self.trial.get_or_insert(Trial { lost: loss.all, given: 0 });
+        if trial.given >= TRIAL_CHUNKS * CHUNK {
+            let Trial { lost, given } = std::mem::replace(trial, Trial { lost: loss.all, given: 0 });
+            let gained = (lost - loss.all) / (given / CHUNK) as f64;
+            if gained < self.worth.0.max(WORTH_MIN) {
+                (self.trial, self.hold) =
+                    (None, Some(Hold { until: now + self.hold_for, back_to: self.target + given }));
+                self.hold_for = (2 * self.hold_for).min(HOLD_MAX);
+                return;
+            }
+            self.hold_for = HOLD;
+        }
+        let from = self.target.min(ours.max(FLOOR));
+        let to = from.saturating_sub(self.step()).max(FLOOR.min(from));
+        self.trial.iter_mut().for_each(|trial| trial.given += from - to);
+        if self.rule.fixed {
+            self.given = self.rule.most.saturating_sub(to);
+        }
+        self.set(now, to, ours, Why::GaveWay(loss.level));
+    }
+
+    /// Memory of a level that stays free.
+    fn reserve_of(&self, i: usize, level: &Level) -> u64 {
+        let bursts = 2 * self.past.get(i).map_or(0, |past| past.burst as u64);
+        match self.rule.fixed {
+            true => self.rule.own / 4 + bursts.min(level.limit / 16),
+            false => (level.limit / 16).clamp(RESERVE_MIN, RESERVE_MAX).max(bursts.min(level.limit / 4)),
+        }
+    }
+
+    /// What a level has for the cache, cached pages of files included.
+    fn fitting(&self, i: usize, level: &Level, ours: u64) -> u64 {
+        let beside = level.pinned(ours) + self.reserve_of(i, level);
+        level.limit.saturating_sub(beside.max(self.rule.own))
+    }
+
+    fn note_bursts(&mut self, since: Duration, ours: u64, levels: &[Level]) {
+        if self.past.len() != levels.len() {
+            self.past = vec![Past::default(); levels.len()];
+        }
+        let fade = (-since.as_secs_f64() / BURST_HALVES.as_secs_f64()).exp2();
+        for (past, level) in self.past.iter_mut().zip(levels) {
+            let pinned = level.pinned(ours);
+            let grown = past.pinned.replace(pinned).map_or(0, |before| pinned.saturating_sub(before));
+            past.burst = (past.burst * fade).max(grown as f64);
+        }
+    }
+
+    /// What the last chunk saves.
+    fn note_earning(&mut self, earning: &Earning, ours: u64, seconds: f64) -> f64 {
+        let hits = self.hits.note(earning.hits, seconds);
+        let misses = self.misses.note(earning.misses, seconds);
+        let refaults = self.refaults.note(earning.refaults, seconds);
+        let mean = hits.min(refaults) * CHUNK as f64 / ours.max(CHUNK) as f64;
+        let by_curve = earning.chunk_saves.max(0.0) * (hits + misses);
+        mean.max(by_curve) * earning.miss_ns as f64
+    }
+
+    /// What levels at their limit lose; none: no level is.
+    fn note_losses(&mut self, miss_ns: u64, levels: &[Level], seconds: f64) -> Option<Loss> {
+        let mut most: Option<Loss> = None;
+        for (i, level) in levels.iter().enumerate() {
+            let reserve = self.reserve_of(i, level);
+            let Some(past) = self.past.get_mut(i) else { break };
+            let refaults = past.refaults.note(level.refaults, seconds);
+            let met = past.met.note(level.met, seconds);
+            let all = match level.stalled_ns {
+                Some(stalled) => past.stalled.note(stalled, seconds),
+                None => refaults * miss_ns as f64,
+            };
+            if level.free() >= reserve / 2 && met < 1.0 {
+                continue;
+            }
+            let all = if all < LOSS_MIN { 0.0 } else { all };
+            let loss = Loss { level: i, all, chunk: all * CHUNK as f64 / level.cached.max(CHUNK) as f64 };
+            most = Some(most.filter(|most| most.chunk >= loss.chunk).unwrap_or(loss));
+        }
+        most
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The rule on simulated loads: a control group with a cache, a program that reads through it, and others.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Reads at random of so many bytes, so many pages a second.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    bytes: u64,
+    pages_a_second: f64,
+}
+
+impl Load {
+    fn hit_ratio(&self, cached: u64) -> f64 {
+        if self.bytes == 0 { 1.0 } else { (cached as f64 / self.bytes as f64).min(1.0) }
+    }
+}
+
+/// A control group with a cache, a program that reads through it, and one that reads other files.
+struct World {
+    limit: u64,
+    pinned: u64,
+    ours: u64,
+    here: Load,
+    there: Load,
+    now: Duration,
+    hits: f64,
+    misses: f64,
+    lost: f64,
+    sizer: Sizer,
+    /// Targets, one a look.
+    targets: Vec<u64>,
+    /// Looks at which all was more than the limit: the kernel would have killed.
+    kills: usize,
+}
+
+impl World {
+    fn new(limit: u64, fixed: Option<u64>) -> World {
+        let rule = Rule { most: fixed.unwrap_or(1 << 40), fixed: fixed.is_some(), own: 24 * MIB };
+        World {
+            limit,
+            pinned: 20 * MIB,
+            ours: MIB,
+            here: Load::default(),
+            there: Load::default(),
+            now: Duration::ZERO,
+            hits: 0.0,
+            misses: 0.0,
+            lost: 0.0,
+            sizer: Sizer::new(rule),
+            targets: Vec::new(),
+            kills: 0,
+        }
+    }
+
+    fn cached(&self) -> u64 {
+        self.there.bytes.min(self.limit.saturating_sub(self.pinned + self.ours))
+    }
+
+    fn level(&self) -> Level {
+        let used = self.ours + self.pinned + self.cached();
+        Level {
+            limit: self.limit,
+            used,
+            cached: self.cached(),
+            refaults: self.lost as u64,
+            stalled_ns: None,
+            met: if used == self.limit { self.now.as_millis() as u64 } else { 0 },
+        }
+    }
+
+    /// One look, and what programs do until the next one.
+    fn look(&mut self) {
+        self.kills += usize::from(self.ours + self.pinned > self.limit);
+        let level = [self.level()];
+        self.sizer.fit(self.now, self.ours, &level);
+        if self.targets.len().is_multiple_of(10) {
+            let earning = Earning {
+                hits: self.hits as u64,
+                misses: self.misses as u64,
+                refaults: self.misses as u64,
+                chunk_saves: if self.ours < self.here.bytes {
+                    CHUNK as f64 / self.here.bytes as f64
+                } else {
+                    0.0
+                },
+                miss_ns: 100_000,
+            };
+            self.sizer.weigh(self.now, self.ours, &earning, &level);
+        }
+        self.targets.push(self.sizer.target());
+        self.ours = self.ours.min(self.sizer.target());
+        let seconds = LOOK.as_secs_f64();
+        let reads = self.here.pages_a_second * seconds;
+        let found = reads * self.here.hit_ratio(self.ours);
+        (self.hits, self.misses) = (self.hits + found, self.misses + reads - found);
+        let filled = self.ours + (reads - found) as u64 * 4096;
+        self.ours = filled.min(self.sizer.target()).min(self.here.bytes.max(self.ours));
+        self.lost += self.there.pages_a_second * seconds * (1.0 - self.there.hit_ratio(self.cached()));
+        self.now += LOOK;
+    }
+
+    fn run(&mut self, seconds: u64) {
+        (0..seconds * 20).for_each(|_| self.look());
+    }
+
+    /// Smallest and largest target of the last seconds, MiB.
+    fn range(&self, seconds: usize) -> (u64, u64) {
+        let last = &self.targets[self.targets.len() - 20 * seconds..];
+        (last.iter().min().unwrap() / MIB, last.iter().max().unwrap() / MIB)
+    }
+}
+
+#[test]
+fn free_memory_is_taken_but_for_the_reserve() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
+    world.run(10);
+    // 20 MiB of programs, a sixteenth as the reserve.
+    assert_eq!(world.range(2), (460, 460));
+    assert!(world.ours > 455 * MIB, "{}", world.ours / MIB);
+    assert_eq!(world.sizer.why(), Why::Room(0));
+}
+
+#[test]
+fn cache_is_as_large_as_it_is_of_use() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 100 * MIB, pages_a_second: 40_000.0 };
+    world.run(10);
+    assert_eq!(world.ours.div_ceil(MIB), 100);
+}
+
+#[test]
+fn pages_that_earn_push_out_others_step_by_step() {
+    let mut world = World::new(512 * MIB, None);
+    world.there = Load { bytes: 2048 * MIB, pages_a_second: 0.0 };
+    world.here = Load { bytes: 300 * MIB, pages_a_second: 20_000.0 };
+    world.run(4);
+    assert!(world.range(1).1 <= 16 + 4 * 16 + 8, "{:?}", world.range(1));
+    world.run(26);
+    assert!(world.ours > 290 * MIB, "{}", world.ours / MIB);
+}
+
+#[test]
+fn program_that_grows_gets_its_memory_at_once() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
+    world.run(10);
+    for _ in 0..20 {
+        world.pinned += 15 * MIB;
+        world.look();
+    }
+    assert_eq!(world.kills, 0);
+    assert!(world.ours < 170 * MIB);
+    // What a burst takes is kept free for a while.
+    assert_eq!(world.sizer.reserve(), 32 * MIB);
+    world.pinned += 25 * MIB;
+    world.look();
+    world.look();
+    assert!(world.sizer.reserve() > 45 * MIB, "{}", world.sizer.reserve() / MIB);
+    world.pinned = 20 * MIB;
+    world.run(1);
+    assert!(world.range(1).1 < 250, "it grows slowly again: {:?}", world.range(1));
+    world.run(60);
+    assert!(world.ours > 420 * MIB);
+    assert_eq!(world.kills, 0);
+}
+
+#[test]
+fn two_caches_settle_and_do_not_swing() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
+    world.there = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
+    world.run(90);
+    let (least, most) = world.range(30);
+    assert!(most - least <= 40, "{least} to {most}");
+    assert!(least > 64 && most < 460, "{least} to {most}: both have a part");
+}
+
+#[test]
+fn idle_cache_gives_way_down_to_its_floor() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
+    world.run(10);
+    world.here.pages_a_second = 0.0;
+    world.there = Load { bytes: 480 * MIB, pages_a_second: 20_000.0 };
+    let before = world.ours;
+    world.run(1);
+    assert!(world.ours < before, "within a second");
+    assert!(matches!(world.sizer.why(), Why::GaveWay(0)));
+    world.run(5);
+    assert!(world.ours + 6 * 16 * MIB >= before, "eight chunks a second at the most");
+    world.run(60);
+    assert_eq!(world.range(5), (16, 16));
+}
+
+#[test]
+fn scan_of_more_than_can_be_held_takes_nothing() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
+    world.run(10);
+    let before = world.ours;
+    world.there = Load { bytes: 1 << 40, pages_a_second: 20_000.0 };
+    world.run(120);
+    assert!(world.range(100).0 * MIB + 80 * MIB > before, "{:?} of {}", world.range(100), before / MIB);
+}
+
+#[test]
+fn fixed_limit_is_taken_whole_and_given_up_where_programs_thrash() {
+    let mut world = World::new(256 * MIB, Some(232 * MIB));
+    world.here = Load { bytes: 512 * MIB, pages_a_second: 20_000.0 };
+    world.run(10);
+    assert_eq!(world.range(1), (230, 230), "what fits beside programs and 6 MiB");
+    // Programs' own code and files: little memory, used all the time.
+    world.there = Load { bytes: 40 * MIB, pages_a_second: 50_000.0 };
+    world.run(10);
+    assert!(matches!(world.sizer.why(), Why::GaveWay(0)));
+    assert!(world.ours < 205 * MIB, "{}", world.ours / MIB);
+    assert!(world.range(5).0 > 180, "and no more than that: {:?}", world.range(5));
+    world.there = Load::default();
+    world.run(60);
+    assert_eq!(world.range(1), (230, 230), "it comes back");
+}
+
+#[test]
+fn losses_are_ignored_while_there_is_free_memory() {
+    let mut world = World::new(512 * MIB, None);
+    world.here = Load { bytes: 100 * MIB, pages_a_second: 40_000.0 };
+    world.run(5);
+    let level = |refaults| Level { refaults, ..world.level() };
+    let mut sizer = Sizer::new(world.sizer.rule());
+    for (at, refaults) in [(0, 0), (1, 100_000), (2, 200_000)] {
+        sizer.fit(Duration::from_secs(at), 100 * MIB, &[level(refaults)]);
+        sizer.weigh(Duration::from_secs(at), 100 * MIB, &Earning::default(), &[level(refaults)]);
+    }
+    assert_eq!((sizer.why(), sizer.yielded()), (Why::Room(0), 0));
+}
+
+#[test]
+fn level_without_a_limit_leaves_the_limit_of_the_user() {
+    let mut sizer = Sizer::new(Rule { most: 64 * MIB, fixed: true, own: 24 * MIB });
+    assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, Why::Most));
+}

@@ -1,0 +1,92 @@
+//! The machine's memory, as if it were one more control group around all others.
+
+use std::io;
+use std::path::PathBuf;
+
+use terrace_policy::memory::Level;
+
+use super::{Limit, field, read, stalled_ns};
+
+/// Where the kernel tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    proc: PathBuf,
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine { proc: "/proc".into() }
+    }
+}
+
+impl Machine {
+    /// One with these files, for tests.
+    #[cfg(test)]
+    pub fn of(proc: &std::path::Path) -> Machine {
+        Machine { proc: proc.to_owned() }
+    }
+
+    /// Its memory. None where it is not told.
+    ///
+    /// # Errors
+    /// It cannot be read at the moment.
+    pub fn limit(&self) -> io::Result<Option<Limit>> {
+        Ok(self.level()?.map(|(limit, _)| limit))
+    }
+
+    /// Its memory and what is used of it. None where it is not told.
+    ///
+    /// # Errors
+    /// It cannot be read at the moment.
+    pub fn level(&self) -> io::Result<Option<(Limit, Level)>> {
+        let file = self.proc.join("meminfo");
+        let Some(text) = read(&file)? else { return Ok(None) };
+        let Some((total, free)) = kib(&text, "MemTotal").zip(kib(&text, "MemFree")) else { return Ok(None) };
+        let cached = ["Active(file)", "Inactive(file)", "SReclaimable"];
+        let cached = cached.iter().filter_map(|name| kib(&text, name)).sum();
+        let counts = read(&self.proc.join("vmstat"))?.unwrap_or_default();
+        let refaults = ["workingset_refault_file", "workingset_refault_anon"];
+        let refaults = refaults.iter().filter_map(|name| field(&counts, name)).sum();
+        let stalled_ns = read(&self.proc.join("pressure/memory"))?.and_then(|text| stalled_ns(&text));
+        let used = total.saturating_sub(free);
+        // The kernel always keeps some memory free: there is no limit that could be met.
+        let level = Level { limit: total, used, cached, refaults, stalled_ns, met: 0 };
+        Ok(Some((Limit { bytes: total, file }, level)))
+    }
+}
+
+/// Bytes behind `name` in lines of `name: number kB`.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn machine_is_a_level_like_a_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::of(dir.path());
+        assert_eq!((machine.level().unwrap(), machine.limit().unwrap()), (None, None));
+        fs::create_dir(dir.path().join("pressure")).unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        let files = "Active(file): 20 kB\nInactive(file): 30 kB\nSReclaimable: 1 kB\n";
+        write("meminfo", &format!("MemTotal:  1000 kB\nMemFree:  300 kB\n{files}"));
+        write("vmstat", "workingset_refault_anon 1\nworkingset_refault_file 2\n");
+        write("pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=0.00 total=3\n");
+        let (limit, level) = machine.level().unwrap().unwrap();
+        assert_eq!(limit, Limit { bytes: 1000 << 10, file: dir.path().join("meminfo") });
+        let (used, cached) = (700 << 10, 51 << 10);
+        let expected = Level { limit: 1000 << 10, used, cached, refaults: 3, stalled_ns: Some(7000), met: 0 };
+        assert_eq!(level, expected);
+    }
+
+    #[test]
+    fn this_machine_tells_its_memory() {
+        let (limit, level) = Machine::default().level().unwrap().unwrap();
+        assert!(limit.bytes > 0 && level.used <= level.limit && level.cached < level.used, "{level:?}");
+    }
+}
