@@ -1,6 +1,6 @@
 //! The pool in chunks of 2 MiB: how they get memory, and how the top one leaves.
 
-use crate::segment::flag::{HELD, REUSED};
+use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::State;
 use std::sync::atomic::Ordering;
 use terrace_policy::{AccessCounts, InsertReason};
@@ -83,8 +83,9 @@ impl State {
     pub(crate) fn vacate_chunk(&mut self, first: u32) {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {
-            let clean = self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
-            let place = self.pages.place_of(frame).filter(|_| clean && !self.frames.is_free(frame));
+            // One that is being compressed leaves in a moment.
+            let goes = self.pages.flags(frame).load(Ordering::Relaxed) & (HELD | LEAVING) == 0;
+            let place = self.pages.place_of(frame).filter(|_| goes && !self.frames.is_free(frame));
             let Some(place) =
                 place.filter(|&place| self.pages.index.get(place).state() == EntryState::Present)
             else {

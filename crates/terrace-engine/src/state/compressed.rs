@@ -31,7 +31,7 @@ use terrace_shm::layout::HUGE;
 use terrace_shm::protocol::replace;
 use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::ZPool;
-use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
+use terrace_shm::{Below, Entry, PAGE_SIZE};
 
 /// Cost of compressing a page, ns, until it is measured: LZ4.
 const COMPRESS_NS: u64 = 8_000;
@@ -248,11 +248,11 @@ impl Compressed {
         self.fill_budget -= u64::from(filling);
         Some((filling, beyond_lz4))
     }
-    /// The state of a page changed while it was compressed; `now` is its entry's state. The present content
-    /// stays: it is not older than the compressed one.
-    pub(crate) fn note_race(&mut self, now: EntryState) {
-        let counts = &mut self.counts;
-        *(if now == EntryState::Below { &mut counts.duplicate_entry } else { &mut counts.store_raced }) += 1;
+    /// The state of a page changed while it was compressed; `now` is its entry. The present content stays: it is not older than the
+    /// compressed one. A page that went back to its copy on a device meanwhile is no duplicate.
+    pub(crate) fn note_race(&mut self, now: Entry) {
+        let is_duplicate = matches!(now.below(), Some(Below::Compressed(_)));
+        *(if is_duplicate { &mut self.counts.duplicate_entry } else { &mut self.counts.store_raced }) += 1;
     }
     /// How compressing a page of `object` ended.
     pub(crate) fn note_result(

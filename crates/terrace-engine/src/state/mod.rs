@@ -487,7 +487,7 @@ impl State {
         let (slot, _) = self.pages.index.whose(place);
         let compressed = self.compressed.as_mut().expect("pages leave for it");
         if raced {
-            compressed.note_race(now.state());
+            compressed.note_race(now);
             return false;
         }
         compressed.note_result(page, self.objects.in_slot(slot).map(|o| &**o), &coded);

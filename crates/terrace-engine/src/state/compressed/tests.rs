@@ -10,6 +10,7 @@ use crate::state::Leaving;
 use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use terrace_shm::State as EntryState;
 use terrace_shm::compress::{CompressionMode, Compressor};
 use terrace_testkit::rng::Rng;
 
