@@ -9,7 +9,7 @@ use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
-use crate::io::{Announced, Io};
+use crate::io::Io;
 use crate::numa::Service;
 use crate::observe::earning::{self, Earning};
 use crate::observe::lru::{self, Refused};
@@ -98,7 +98,6 @@ impl Engine {
         let limit = resize::inherited_limit(&config, &handles);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
         let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
-        let io: Arc<dyn Io> = Arc::new(Announced(io));
         let device = open_device(&config, &handles, &io)?;
         let tier = device.as_ref().zip(config.device.clone());
         let tier = tier.map(|(device, config)| Device::new(config, device.table.clone(), &handles));

@@ -1,14 +1,12 @@
 //! The only way to the source's data: one trait, and its real twins; those for tests are in `testing`.
 
 mod aligned;
-mod announced;
 mod blocking;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod uring;
 
 pub use aligned::AlignedBuf;
-pub(crate) use announced::Announced;
 pub use blocking::BlockingIo;
 pub use uring::{UringIo, is_busy, is_ring};
 

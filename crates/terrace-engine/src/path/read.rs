@@ -12,7 +12,6 @@ use crate::path::decompress::CompressedReader;
 use crate::path::{fetch, promote};
 use crate::state::State;
 use crate::state::page_table::{NotInMemory, PageVersion, key_of};
-use crate::waits::{Wait, about_to_wait};
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU32;
@@ -119,7 +118,6 @@ pub(crate) fn read(
             Outcome::MountPath { done: n } => {
                 done += n;
                 if calm.is_none() {
-                    about_to_wait(Wait::Brief);
                     drop(o.content.read());
                 }
                 vain = if n == 0 { vain + 1 } else { 0 };
@@ -179,7 +177,6 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     let mut state = cx.state.lock();
     let slot = o.slot_index();
     if state.in_flight.contains(&(slot, first)) {
-        about_to_wait(Wait::Brief);
         cx.fault_done.wait(&mut state);
         return Plan::Again;
     }

@@ -7,7 +7,6 @@
 use crate::context::Context;
 use crate::file::object::Object;
 use crate::state::State;
-use crate::waits::{Wait, about_to_wait};
 use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -93,7 +92,6 @@ fn keep_waiting(cx: &Context, state: &State, o: &Object, wait: &mut WritebackWai
 fn wait_for_writeback(cx: &Context, state: &mut parking_lot::MutexGuard<'_, State>) {
     cx.writeback_wakeup.signal();
     state.dirty.waiting += 1;
-    about_to_wait(Wait::Long);
     cx.dirty_done.wait_for(state, LOOK_EVERY);
     state.dirty.waiting -= 1;
 }

@@ -18,7 +18,6 @@ use terrace_engine::io::AlignedBuf;
 
 use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
-use super::turn::{Length, Turns};
 use super::waiting::{Movable, Waiting};
 
 /// Largest read or write in one request.
@@ -69,12 +68,11 @@ fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
 pub(super) struct Adapter<C: PageCache> {
     namespace: Arc<Namespace<C>>,
     waiting: Arc<Waiting>,
-    turns: Arc<Turns>,
 }
 
 impl<C: PageCache> Adapter<C> {
-    pub(super) fn new(namespace: Arc<Namespace<C>>, waiting: Arc<Waiting>, turns: Arc<Turns>) -> Self {
-        Self { namespace, waiting, turns }
+    pub(super) fn new(namespace: Arc<Namespace<C>>, waiting: Arc<Waiting>) -> Self {
+        Self { namespace, waiting }
     }
 
     /// Does a request that may need a descriptor for long, and answers it: here, or, where descriptors are short before or after it was
@@ -89,9 +87,7 @@ impl<C: PageCache> Adapter<C> {
     ) {
         let movable = Movable { caller: caller(req), reply, act, answer };
         let stays = movable.caller.is_resent();
-        let is_short = self.namespace.is_short();
-        self.turns.set_all_read(is_short);
-        let left = match is_short && !stays {
+        let left = match self.namespace.is_short() && !stays {
             true => Some(movable),
             false => movable.run(&self.namespace, stays),
         };
@@ -149,7 +145,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turns.begin(Length::Short);
         type Asked = (ReplyEntry, OsString);
         let look =
             move |ns: &Namespace<C>, op: &mut Op<'_>, (_, name): &mut Asked| ns.lookup(op, parent.0, name);
@@ -164,13 +159,10 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
-        // One of many, perhaps: `fuser` does not let us see where they end.
-        self.turns.begin_untold();
         self.namespace.forget(ino.0, nlookup);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let _turn = self.turns.begin(Length::Short);
         match self.namespace.getattr(ino.0) {
             Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
             Err(error) => reply.error(errno(&error)),
@@ -195,7 +187,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.turns.begin(if size.is_some() { Length::LONG } else { Length::Short });
         let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         match self.namespace.setattr(&caller(req), ino.0, &set) {
@@ -205,7 +196,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        let _turn = self.turns.begin(Length::Short);
         match self.namespace.readlink(ino.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
@@ -222,7 +212,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         let name = name.to_owned();
         let make = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             ns.mknod(op, parent.0, &name, mode, umask, rdev)
@@ -231,7 +220,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let _turn = self.turns.begin(Length::Short);
         let name = name.to_owned();
         let make =
             move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.mkdir(op, parent.0, &name, mode, umask);
@@ -239,19 +227,16 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::Short);
         let mut op = self.namespace.begin(caller(req));
         answer_empty(reply, self.namespace.unlink(&mut op, parent.0, name));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::Short);
         let mut op = self.namespace.begin(caller(req));
         answer_empty(reply, self.namespace.rmdir(&mut op, parent.0, name));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let _turn = self.turns.begin(Length::Short);
         let (name, target) = (name.to_owned(), target.to_owned());
         let make = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             ns.symlink(op, parent.0, &name, target.as_os_str())
@@ -269,14 +254,12 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         let mut op = self.namespace.begin(caller(req));
         let renamed = self.namespace.rename(&mut op, parent.0, name, newparent.0, newname, flags.bits());
         answer_empty(reply, renamed);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turns.begin(Length::Short);
         let name = newname.to_owned();
         let make =
             move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| ns.link(op, ino.0, newparent.0, &name);
@@ -284,7 +267,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.begin(Length::Short);
         let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             Ok(opened(&ns.open(op, ino.0, flags.0 as u32)?))
         };
@@ -301,7 +283,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         let name = name.to_owned();
         let create = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             ns.create(op, parent.0, &name, mode, umask, flags as u32)
@@ -326,7 +307,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.turns.begin(Length::of_bytes(size as usize));
         // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
         let paged = lock_owner.is_none().then(|| req.unique().0);
         terrace_engine::set_caller(req.pid());
@@ -348,7 +328,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turns.begin(Length::of_bytes(data.len()));
         terrace_engine::set_caller(req.pid());
         let kind = WriteKind {
             caller: caller(req),
@@ -366,7 +345,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn flush(&self, req: &Request, _: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::Short);
         answer_empty(reply, self.namespace.flush(&caller(req), fh.0));
     }
 
@@ -380,18 +358,15 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         self.namespace.release(fh.0);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::LONG);
         answer_empty(reply, self.namespace.fsync(fh.0, datasync));
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.begin(Length::Short);
         let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             Ok((FileHandle(ns.opendir(op, ino.0)?), FopenFlags::empty()))
         };
@@ -399,7 +374,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let _turn = self.turns.begin(Length::Short);
         let listed = self.namespace.readdir(fh.0, offset, |entry| {
             reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), entry.name)
         });
@@ -410,7 +384,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn readdirplus(&self, req: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        let _turn = self.turns.begin(Length::Short);
         let list = move |ns: &Namespace<C>, op: &mut Op<'_>, reply: &mut ReplyDirectoryPlus| {
             ns.readdirplus(op, fh.0, offset, |plus| {
                 let (listed, entry) = (&plus.listed, &plus.entry);
@@ -431,18 +404,15 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::Short);
         self.namespace.release(fh.0);
         reply.ok();
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::LONG);
         answer_empty(reply, self.namespace.fsyncdir(fh.0, datasync));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.turns.begin(Length::Short);
         match self.namespace.statfs() {
             Ok(fs) => reply.statfs(
                 fs.f_blocks,
@@ -468,13 +438,11 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         let mut op = self.namespace.begin(caller(req));
         answer_empty(reply, self.namespace.setxattr(&mut op, ino.0, name, value, flags as u32));
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _turn = self.turns.begin(Length::Short);
         if size == 0 {
             return match self.namespace.getxattr(ino.0, name, &mut []) {
                 Ok(len) => reply.size(len as u32),
@@ -488,7 +456,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.turns.begin(Length::Short);
         let list = self.namespace.listxattr(&caller(req), ino.0);
         match list {
             Ok(list) => answer_xattr(reply, size, Ok(&list)),
@@ -497,7 +464,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin(Length::Short);
         let mut op = self.namespace.begin(caller(req));
         answer_empty(reply, self.namespace.removexattr(&mut op, ino.0, name));
     }
@@ -512,12 +478,10 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin(Length::LONG);
         answer_empty(reply, self.namespace.fallocate(&caller(req), fh.0, mode as u32, offset, length));
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let _turn = self.turns.begin(Length::LONG);
         match self.namespace.lseek(fh.0, offset as u64, whence as u32) {
             Ok(offset) => reply.offset(offset as i64),
             Err(error) => reply.error(errno(&error)),
@@ -537,7 +501,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turns.begin(Length::LONG);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         match self.namespace.copy_file_range(&caller(req), from, to, len) {
             Ok(copied) => reply.written(copied as u32),
@@ -556,7 +519,6 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let _turn = self.turns.begin(Length::Short);
         reply.error(Errno::ENOTTY);
     }
 }

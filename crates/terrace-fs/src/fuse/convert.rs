@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Attr, Caller, Error, Kernel, Kind, Opened, SetTime, Time};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, Notifier, Request, TimeOrNow};
-use terrace_engine::waits::{Wait, about_to_wait};
 
 pub(super) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), tid: req.pid(), unique: req.unique().0 }
@@ -128,8 +127,6 @@ fn prune_message(nodeids: &[u64]) -> Vec<u8> {
 
 impl Kernel for KernelCaches {
     fn invalidate_attributes(&self, nodeid: u64) {
-        // The kernel may wait for an inode that it is about to drop, and that for an answer.
-        about_to_wait(Wait::Long);
         // A negative offset: the attributes and nothing of the content.
         if let Err(err) = self.notifier.inval_inode(INodeNo(nodeid), -1, 0) {
             tracing::debug!("inode {nodeid}: attributes not invalidated: {err}");
@@ -137,12 +134,10 @@ impl Kernel for KernelCaches {
     }
 
     fn prune(&self, nodeids: &[u64]) -> bool {
-        about_to_wait(Wait::Long);
         rustix::io::write(&self.device, &prune_message(nodeids)).is_ok()
     }
 
     fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
-        about_to_wait(Wait::Long);
         let len = range.end - range.start;
         if let Err(err) = self.notifier.inval_inode(INodeNo(nodeid), range.start as i64, len as i64) {
             tracing::debug!("inode {nodeid}: content not invalidated: {err}");
@@ -150,7 +145,6 @@ impl Kernel for KernelCaches {
     }
 
     fn invalidate_name(&self, parent: u64, name: &OsStr) {
-        about_to_wait(Wait::Long);
         if let Err(err) = self.notifier.inval_entry(INodeNo(parent), name) {
             tracing::debug!("name in {parent} not invalidated: {err}");
         }

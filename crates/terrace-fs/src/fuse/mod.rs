@@ -3,17 +3,15 @@
 //! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
 //! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
 //! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
-//! [`readahead`] lets the kernel read ahead as far as on the source; [`readers`] decides which threads read requests, and [`turn`] lets them;
-//! [`refuse`] answers when all else is dead; [`waiting`] keeps what must wait for descriptors from the threads that answer.
+//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead; [`waiting`] keeps what must wait
+//! for descriptors from the threads that answer.
 
 mod adapter;
 mod convert;
 mod handshake;
 mod late;
 mod readahead;
-mod readers;
 pub mod refuse;
-mod turn;
 mod waiting;
 
 #[cfg(test)]
@@ -69,8 +67,7 @@ pub fn serve<C: PageCache>(
         ));
     }
     let waiting = Arc::new(waiting::Waiting::default());
-    let turns = turn::Turns::new(n_threads);
-    let adapter = adapter::Adapter::new(namespace.clone(), waiting.clone(), turns.clone());
+    let adapter = adapter::Adapter::new(namespace.clone(), waiting.clone());
     let session = if recovering && namespace.is_initialised() {
         handshake::resume(adapter, fuse_fd, n_threads)?
     } else {
@@ -88,12 +85,10 @@ pub fn serve<C: PageCache>(
     std::thread::scope(|scope| {
         scope.spawn(|| namespace.shrink_loop());
         scope.spawn(|| namespace.forget_names_loop());
-        scope.spawn(|| turns.watch());
         for _ in 0..waiting::THREADS {
             scope.spawn(|| waiting.work(Namespace::<C>::may_wait));
         }
         let ended = session.run();
-        turns.end();
         namespace.end_shrinking();
         waiting.end();
         ended.or_else(unless_aborted)

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-use terrace_engine::waits::{Wait, about_to_wait};
 
 /// How long a request waits for a descriptor until it looks again.
 const WAIT: Duration = Duration::from_millis(2);
@@ -147,7 +146,6 @@ impl Pressure {
         self.newest.store(u64::MAX, Ordering::Relaxed);
         self.bell.notify_one();
         if may {
-            about_to_wait(Wait::Long);
             std::thread::sleep(WAIT);
         }
         if answers {
