@@ -156,10 +156,10 @@ header: packages-build toolchain $(TOOLS)/bin/cbindgen
 demo: packages-demo build
 	bash bench/demo.sh
 
-## lint: formatting, clippy, spelling
+## lint: formatting, clippy, checks of the repository with its spelling
 lint: packages-lint
 	$(CARGO) fmt --all --check
-	git ls-files -z ':!data' ':!bench/runs' ':!*.svg' ':!*.lock' ':!*.zst' ':!xtask/xfstests' | xargs -0 codespell
+	$(CARGO) run --quiet --locked -p xtask
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The protocols of the shared segment under every interleaving of their atomics.

@@ -9,6 +9,7 @@ mod screens;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Crate, and the crates of this workspace that it may depend on.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
@@ -61,6 +62,9 @@ const LONG: &[(&str, &str)] = &[
     ),
     ("crates/terrace-tests/tests/paths.rs", "tests over one stage"),
 ];
+
+/// Characters of a function's name at the most.
+const NAME_LENGTH_MAX: usize = 60;
 
 /// Lines of a document at the most.
 const DOCUMENT_LINES_MAX: &[(&str, usize)] = &[("README.md", 120), ("ARCHITECTURE.md", 200)];
@@ -131,16 +135,55 @@ fn all_sources() -> Vec<(PathBuf, String)> {
 }
 
 /// Source files that have grown too long to read.
-fn lengths() -> Vec<String> {
-    let long = |(path, text): (PathBuf, String)| {
-        let (lines, name) = (text.lines().count(), path.strip_prefix(root()).unwrap_or(&path));
+fn lengths(sources: &[(PathBuf, String)]) -> Vec<String> {
+    let long = |(path, text): &(PathBuf, String)| {
+        let (lines, name) = (text.lines().count(), path.strip_prefix(root()).unwrap_or(path));
         let has_reason = LONG.iter().any(|(file, _)| name == Path::new(file));
         let max = if has_reason { LONG_FILE_LINES_MAX } else { FILE_LINES_MAX };
         (lines > max).then(|| {
             format!("{}: {lines} lines, over {max}; split it, or say in xtask why it is one", name.display())
         })
     };
-    all_sources().into_iter().filter_map(long).collect()
+    sources.iter().filter_map(long).collect()
+}
+
+/// Names of functions, nearly all of tests, that are too long to read in a list.
+fn long_names(sources: &[(PathBuf, String)]) -> Vec<String> {
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let of_file = |(path, code): &(PathBuf, String)| {
+        let names = code.split("fn ").skip(1).map(name).filter(|name| name.len() > NAME_LENGTH_MAX);
+        let line = |name: String| {
+            format!("{}: {name} has {} characters, over {NAME_LENGTH_MAX}", path.display(), name.len())
+        };
+        names.map(line).collect::<Vec<_>>()
+    };
+    sources.iter().flat_map(of_file).collect()
+}
+
+/// Misspelt words in these files, as codespell and `.codespellrc` see it.
+fn misspelt(files: &[PathBuf]) -> Vec<String> {
+    let found = Command::new("codespell").current_dir(root()).args(files).output();
+    match found {
+        Ok(found) => {
+            let lines = [found.stdout, found.stderr].concat();
+            String::from_utf8_lossy(&lines).lines().map(|line| format!("spelling: {line}")).collect()
+        }
+        Err(err) => vec![format!("codespell: {err}; `make deps` installs it")],
+    }
+}
+
+/// Misspelt words in the files of the repository, but for data and code that is not ours.
+fn spelling() -> Vec<String> {
+    let others = ["data", "bench/runs", "*.svg", "*.lock", "*.zst", "xtask/xfstests"];
+    let mut git = Command::new("git");
+    git.current_dir(root()).args(["ls-files", "-z", "--", "."]).args(others.map(|other| format!(":!{other}")));
+    let listed = match git.output() {
+        Ok(listed) if listed.status.success() => listed.stdout,
+        _ => return vec!["git ls-files: failed; spelling is checked in a checkout only".to_owned()],
+    };
+    let names = String::from_utf8_lossy(&listed).into_owned();
+    let files = names.split_terminator('\0').map(PathBuf::from).filter(|file| root().join(file).exists());
+    misspelt(&files.collect::<Vec<_>>())
 }
 
 /// Documents that have grown too long to be read at once.
@@ -253,9 +296,9 @@ fn defines_function(code: &str, name: &str) -> bool {
 }
 
 /// Relative links of documents to files that do not exist.
-fn links() -> Vec<String> {
+fn links(documents: &[(PathBuf, String)]) -> Vec<String> {
     let mut bad = Vec::new();
-    for (path, text) in documents() {
+    for (path, text) in documents {
         let dir = path.parent().expect("a document lies in a directory");
         for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(t, _)| t)) {
             let file = target.split('#').next().unwrap_or_default();
@@ -310,9 +353,14 @@ fn stat_page() -> String {
     counters::page(&["stats.rs", "tiers.rs", "mrc.rs"].map(read))
 }
 
-/// Whether docs/stat.md is not what the code says.
-fn stat_is_stale() -> Vec<String> {
-    let stale = document("docs/stat.md") != stat_page();
+/// Whether this text of docs/stat.md is not what the code says, and keys of the code without a comment.
+fn stat_is_stale(text: &str) -> Vec<String> {
+    let page = stat_page();
+    let silent = page.lines().filter(|line| line.ends_with("` |  |"));
+    if let Some(line) = silent.into_iter().next() {
+        return vec![format!("terrace-api: no comment says what this counts: {line}")];
+    }
+    let stale = text != page;
     stale
         .then(|| "docs/stat.md: not as terrace-api says; `cargo run -p xtask stat > docs/stat.md`".to_owned())
         .into_iter()
@@ -327,14 +375,16 @@ fn main() {
     let bad = [
         imports(),
         import_circles(),
-        lengths(),
+        lengths(&all_sources()),
+        long_names(&all_sources()),
         document_lengths(),
         long_functions(),
         promises(),
         functions(),
-        links(),
+        links(&documents()),
+        spelling(),
         known_failures(&known),
-        stat_is_stale(),
+        stat_is_stale(&document("docs/stat.md")),
     ]
     .concat();
     for line in &bad {
@@ -370,11 +420,38 @@ mod tests {
     }
     #[test]
     fn files_stay_readable() {
-        assert_eq!(super::lengths(), Vec::<String>::new());
+        assert_eq!(super::lengths(&super::all_sources()), Vec::<String>::new());
+    }
+    #[test]
+    fn long_files_need_a_reason() {
+        let file = |name: &str, lines| vec![(super::root().join(name), "x\n".repeat(lines))];
+        let with_reason = super::LONG[0].0;
+        assert!(super::lengths(&file("crates/a.rs", super::FILE_LINES_MAX)).is_empty());
+        assert_eq!(super::lengths(&file("crates/a.rs", super::FILE_LINES_MAX + 1)).len(), 1);
+        assert!(super::lengths(&file(with_reason, super::LONG_FILE_LINES_MAX)).is_empty());
+        assert_eq!(super::lengths(&file(with_reason, super::LONG_FILE_LINES_MAX + 1)).len(), 1);
+    }
+    #[test]
+    fn names_of_functions_are_short() {
+        assert_eq!(super::long_names(&super::all_sources()), Vec::<String>::new());
+        let named = |length| vec![(super::PathBuf::from("a.rs"), format!("fn {}() {{}}", "a".repeat(length)))];
+        assert!(super::long_names(&named(super::NAME_LENGTH_MAX)).is_empty());
+        assert_eq!(super::long_names(&named(super::NAME_LENGTH_MAX + 1)).len(), 1);
+    }
+    #[test]
+    fn words_are_spelt_right() {
+        assert_eq!(super::spelling(), Vec::<String>::new());
+        // codespell passes over files whose names begin with a dot.
+        let file = tempfile::Builder::new().prefix("words").tempfile().unwrap();
+        std::fs::write(file.path(), ["rec", "ieve\n"].concat()).unwrap();
+        assert_eq!(super::misspelt(&[file.path().to_owned()]).len(), 1);
     }
     #[test]
     fn every_key_of_stat_is_documented() {
-        assert_eq!(super::stat_is_stale(), Vec::<String>::new());
+        let text = super::document("docs/stat.md");
+        assert_eq!(super::stat_is_stale(&text), Vec::<String>::new());
+        let last = text.trim_end().rfind('\n').unwrap();
+        assert_eq!(super::stat_is_stale(&text[..=last]).len(), 1);
     }
     #[test]
     fn functions_fit_a_screen() {
@@ -408,8 +485,11 @@ mod tests {
     }
     #[test]
     fn documents_name_functions_and_files_that_exist() {
-        assert_eq!([super::functions(), super::links()].concat(), Vec::<String>::new());
+        assert_eq!([super::functions(), super::links(&super::documents())].concat(), Vec::<String>::new());
         assert!(super::defines_function("pub fn read(a: u8) {", "read"));
         assert!(!super::defines_function("pub fn read_all(a: u8) {", "read"));
+        let with = |text: &str| vec![(super::root().join("docs/a.md"), text.to_owned())];
+        assert!(super::links(&with("[a](../README.md#x), [b](https://a.example)")).is_empty());
+        assert_eq!(super::links(&with("[a](no-such-file.md)")).len(), 1);
     }
 }

@@ -107,7 +107,7 @@ fn staged_files_are_those_of_the_debian_package() {
 }
 
 #[test]
-fn installed_program_finds_its_library_and_mounts_by_its_helpers() {
+fn installed_program_finds_its_library_and_its_mount_helpers() {
     if !terrace_tests::is_root() {
         return;
     }

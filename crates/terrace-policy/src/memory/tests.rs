@@ -208,7 +208,7 @@ fn scan_of_more_than_can_be_held_takes_nothing() {
 }
 
 #[test]
-fn fixed_limit_is_taken_whole_and_given_up_where_programs_thrash() {
+fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
     let mut world = World::new(256 * MIB, Some(232 * MIB));
     world.here = Load { bytes: 512 * MIB, pages_a_second: 20_000.0 };
     world.run(10);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn default_beats_round_robin_and_random_on_the_published_devices() {
+    fn default_beats_round_robin_and_random_on_published_devices() {
         let targets = [(20, 6.0), (150, 0.39), (400, 0.51)];
         let targets =
             targets.map(|(gb, write)| Target { free: gb * 1_000_000_000, queued: 0, write: write * GB });

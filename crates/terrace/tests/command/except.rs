@@ -136,7 +136,7 @@ fn excepted_directory_outlives_the_mount() {
 
 /// A process that stays behind in the excepted directory does not hold the mount.
 #[test]
-fn process_left_in_an_excepted_directory_does_not_hold_the_mount() {
+fn process_left_in_excepted_directory_does_not_hold_the_mount() {
     if !possible() {
         return;
     }
