@@ -28,13 +28,17 @@ pub fn seconds(bytes: u64, targets: &[Target]) -> f64 {
         bends.push((target.seconds(target.free), -target.write));
     }
     bends.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut taken, mut slope, mut at) = (0.0, 0.0, 0.0);
+    let (mut taken, mut slope, mut at, mut working) = (0.0, 0.0, 0.0, 0);
     for (time, change) in bends {
         let until = taken + slope * (time - at);
-        if until >= bytes as f64 {
+        // Sums of floats fall short of a whole number by rounding alone.
+        if until + 0.5 >= bytes as f64 {
             break;
         }
-        (taken, slope, at) = (until, slope + change, time);
+        working += if change > 0.0 { 1 } else { -1 };
+        // Changes that cancel each other leave a rounding error, which is no slope.
+        slope = if working == 0 { 0.0 } else { slope + change };
+        (taken, at) = (until, time);
     }
     let left = bytes as f64 - taken;
     // On a flat line the targets are full: what is left is rounding.
@@ -94,6 +98,16 @@ mod tests {
             time(2)
         );
         assert!(time(0) < expected);
+    }
+
+    #[test]
+    fn rounding_errors_of_full_targets_take_no_time() {
+        let targets = [
+            Target { free: 6_225_920, queued: 2_686_976, write: 3_860_070.4 },
+            Target { free: 1_048_576, queued: 3_211_264, write: 1_887_436.8 },
+        ];
+        let found = seconds(6_225_920 + 1_048_576, &targets);
+        assert!((found - targets[0].seconds(6_225_920)).abs() < 1e-6, "{found}");
     }
 
     #[test]
