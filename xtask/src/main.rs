@@ -176,7 +176,9 @@ fn misspelt(files: &[PathBuf]) -> Vec<String> {
 fn spelling() -> Vec<String> {
     let others = ["data", "bench/runs", "*.svg", "*.lock", "*.zst", "xtask/xfstests"];
     let mut git = Command::new("git");
-    git.current_dir(root()).args(["ls-files", "-z", "--", "."]).args(others.map(|other| format!(":!{other}")));
+    git.current_dir(root())
+        .args(["ls-files", "-z", "--", "."])
+        .args(others.map(|other| format!(":!{other}")));
     let listed = match git.output() {
         Ok(listed) if listed.status.success() => listed.stdout,
         _ => return vec!["git ls-files: failed; spelling is checked in a checkout only".to_owned()],
@@ -434,7 +436,8 @@ mod tests {
     #[test]
     fn names_of_functions_are_short() {
         assert_eq!(super::long_names(&super::all_sources()), Vec::<String>::new());
-        let named = |length| vec![(super::PathBuf::from("a.rs"), format!("fn {}() {{}}", "a".repeat(length)))];
+        let named =
+            |length| vec![(super::PathBuf::from("a.rs"), format!("fn {}() {{}}", "a".repeat(length)))];
         assert!(super::long_names(&named(super::NAME_LENGTH_MAX)).is_empty());
         assert_eq!(super::long_names(&named(super::NAME_LENGTH_MAX + 1)).len(), 1);
     }

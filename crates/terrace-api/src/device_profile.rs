@@ -40,7 +40,7 @@ pub struct DeviceProfile {
     pub device: BTreeMap<String, Device>,
 }
 
-/// What was measured on.
+/// The storage that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -140,7 +140,7 @@ pub struct Cell {
     pub mib_s: f64,
 }
 
-/// What is wrong with a file's text.
+/// An error in a file's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidProfile {
     /// Line, from 1.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_data_are_read() {
         let text = probe().text();
         assert_eq!(DeviceProfile::parse(&text), Ok(probe()), "{text}");
         let cells = text.lines().filter(|line| line.starts_with("  {")).count();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_line() {
+    fn impossible_value_is_reported_with_its_line() {
         let text = probe().text();
         let wrong = |from: &str, to: &str| {
             assert!(text.contains(from), "{from} in\n{text}");

@@ -1,4 +1,4 @@
-//! Who reads what from which memory node: the data of `terrace numa --json`.
+//! Reads of threads from memory nodes: the data of `terrace numa --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

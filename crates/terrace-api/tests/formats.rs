@@ -130,7 +130,7 @@ fn captures() {
 }
 
 #[test]
-fn what_cannot_be_known_is_asked_for() {
+fn unknown_value_is_asked_for() {
     let error = fault("mystery", &[0, 1, 2, 3, 4, 5, 6, 7], &Options::default());
     assert_eq!(error, "mystery: the format is not known (say --format u64, oracle, text, csv, terrace)");
     let error = Reader::open("/nonexistent/x".as_ref(), &Options::default()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What single calls cost a program: opening a small file, writing, writing with fdatasync, writing while another thread syncs, starting a program.
+//! Cost of single calls to a program: opening a small file, writing, writing with fdatasync, writing while another thread syncs, starting a program.
 //! Run plain and under terrace, like all loops of this crate; what was written is read back and checked.
 
 use crate::buffer::Buffer;

@@ -42,7 +42,7 @@ pub struct Throttle {
     pub iops: Option<u64>,
 }
 
-/// What the group's memory controller says.
+/// Counters of the group's memory controller.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// Bytes charged now.
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_load_left_in_the_group_is_ended() {
+    fn processes_left_in_the_group_are_ended() {
         let dir = tempfile::tempdir().unwrap();
         let owned = OwnedGroup(group(Version::V2, dir.path()));
         let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();

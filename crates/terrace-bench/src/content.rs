@@ -1,4 +1,4 @@
-//! What is in the pages of a data set: words that nothing compresses ([`pages`]), or pieces of the machine's own files, each page with a stamp.
+//! Content of a data set's pages: words that do not compress ([`pages`]), or pieces of the machine's own files, each page with a stamp.
 //!
 //! A stamped page is 32 bytes of stamp and 4064 bytes of text, program or log, in files' order:
 //! ```text
@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What is in the pages.
+/// Content of the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {

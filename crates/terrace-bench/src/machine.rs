@@ -1,4 +1,4 @@
-//! What the machine is, and whether anybody else was using it.
+//! Description of the machine, and whether other programs used it.
 
 use procfs::process::{MountInfo, Process};
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats, Meminfo};
@@ -105,7 +105,7 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
 pub struct Busy {
     /// Everything but idle and waiting.
     pub busy_ns: u64,
-    /// What the hypervisor took.
+    /// Processor time that the hypervisor took.
     pub steal_ns: u64,
     /// What kernel threads used of it: writing back, the work of a loop device. They work for whoever asked, and are no sign of others.
     pub kernel_ns: u64,

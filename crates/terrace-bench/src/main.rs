@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 /// Commands that were here once, and what does their work now.
-const MOVED: [(&str, &str); 11] = [
+const MOVED: [(&str, &str); 12] = [
     ("sim", "terrace-sim sim"),
     ("mrc", "terrace-sim mrc"),
     ("policies", "terrace-sim gates"),
@@ -80,6 +80,7 @@ const MOVED: [(&str, &str); 11] = [
     ("harm", "terrace-bench matrix bench/overhead.toml"),
     ("real", "make bench-real"),
     ("watch", "terrace top"),
+    ("lab", "terrace-sim"),
 ];
 
 /// The command, or the exit code of help, version or a wrong use, which is told in one line.

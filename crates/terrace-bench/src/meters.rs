@@ -1,4 +1,4 @@
-//! What devices and tiers of the cache did between two moments: block devices by the kernel's own counters, tiers by `terrace stat`.
+//! I/O of devices and cache tiers between two moments: block devices by the kernel's own counters, tiers by `terrace stat`.
 //!
 //! A process's account (`/proc/PID/io`) adds up reads of the source and of a tier's device. So a system with a tier is measured at the devices, which is
 //! the same for every system: a hit is a read that the source did not answer, and a device has been written when its counter says so.
@@ -37,7 +37,7 @@ impl Meters {
         std::env::var(METERS).ok().and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
     }
 
-    /// What all of them show now.
+    /// Current values of all meters.
     pub fn read(&self) -> Counted {
         let mut counted = Counted::new();
         for (name, file) in &self.devices {
@@ -57,7 +57,7 @@ impl Meters {
         counted
     }
 
-    /// What they have counted since they showed `before`.
+    /// Differences since `before`.
     pub fn since(&self, before: &Counted) -> Counted {
         difference(&self.read(), before)
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_pattern_is_refused() {
         assert!(
             ["", "zipf", "zipf:1", "normal:x", "pareto:0.9"].iter().all(|p| p.parse::<Pattern>().is_err())
         );

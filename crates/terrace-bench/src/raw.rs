@@ -23,7 +23,7 @@ pub const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition
 pub struct Header {
     /// The machine.
     pub machine: Machine,
-    /// What was asked for.
+    /// The requested run.
     pub matrix: Matrix,
 }
 
@@ -115,7 +115,7 @@ pub struct Results {
     pub headers: Vec<Header>,
     /// In the order of the file, refused ones among them; a refused run that was made again is there by its later line only.
     pub runs: Vec<Run>,
-    /// What the reader left out.
+    /// Lines that the reader left out.
     pub notices: Vec<String>,
 }
 
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_data_are_read() {
         let (_dir, path) = place();
         let (mut writer, before) = Writer::append(&path).unwrap();
         assert_eq!(before, Results::default());
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_refused_with_its_line() {
+    fn invalid_result_is_refused_with_its_line() {
         let header = serde_json::to_string(&header()).unwrap();
         let good = format!("{{\"run\":{}}}", serde_json::to_string(&run("a")).unwrap());
         for (bad, why) in [

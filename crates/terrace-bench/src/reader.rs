@@ -21,7 +21,7 @@ pub struct Common {
     /// Seed of the file's content.
     #[arg(long, default_value_t = DATA_SEED)]
     pub data_seed: u64,
-    /// What the file's pages hold.
+    /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
     pub content: Content,
 }

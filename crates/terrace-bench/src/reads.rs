@@ -39,7 +39,7 @@ pub struct Options {
     /// Seed of the pages; the warm-up has another one than the measurement.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// What the file's pages hold.
+    /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
     pub content: Content,
     /// Open with O_DIRECT: 1.
@@ -65,14 +65,14 @@ impl Options {
     /// The full check of one page.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error.
     pub fn check(&self, page: u64, data: &[u8]) -> io::Result<()> {
         let wrong = |e| io::Error::other(format!("WRONG DATA: {e}"));
         self.content.check(DATA_SEED, page, data).map_err(wrong)
     }
 }
 
-/// What a thread is at.
+/// The current work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reads that do not count.
@@ -90,7 +90,7 @@ pub struct Clock {
     until: Instant,
 }
 
-/// What the meters showed.
+/// Values of the meters.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     warm: Counted,
@@ -133,7 +133,7 @@ impl Clock {
     }
 }
 
-/// What one thread did.
+/// Work of one thread.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Reads of the warm-up.

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_measurement_is_refused() {
+    fn invalid_measurement_is_refused() {
         assert!(paired_ratio(&[(1.0, 1.0)], 0.95).is_none(), "one pair has no interval");
         assert!(paired_ratio(&[(1.0, 0.0), (1.0, 1.0)], 0.95).is_none());
         assert!(paired_ratio(&[(1.0, f64::NAN), (1.0, 1.0)], 0.95).is_none());

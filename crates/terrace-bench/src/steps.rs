@@ -22,7 +22,7 @@ pub const GROUP: &str = "TERRACE_BENCH_GROUP";
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What the result is found by.
+    /// The key of the result.
     pub name: String,
     /// The command; `{dir}` stands for the directory under test.
     pub argv: Vec<String>,
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// What the inner process must know.
+/// Input of the inner process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Context {
     /// Directory under test.
@@ -66,7 +66,7 @@ pub struct Context {
     pub out: PathBuf,
 }
 
-/// What the preload path did during a step.
+/// Counters of the preload path during a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadBytes {
     /// Bytes of hits.
@@ -92,7 +92,7 @@ impl PreloadBytes {
     }
 }
 
-/// What a step did and cost.
+/// Results and costs of a step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The step's name.
@@ -113,9 +113,9 @@ pub struct Outcome {
     pub kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
-    /// What the preload path did meanwhile, where terrace serves.
+    /// Counters of the preload path meanwhile, where terrace serves.
     pub preload: Option<PreloadBytes>,
-    /// What devices and tiers did meanwhile, where the matrix has a device for tiers.
+    /// I/O of devices and tiers meanwhile, where the matrix has a device for tiers.
     #[serde(default)]
     pub counted: Counted,
     /// Standard output.
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!((outcomes[0].status, outcomes[1].status), (0, 3));
     }
 
-    /// What `terrace stat` says of a mount with so many bytes of hits.
+    /// Output of `terrace stat` for a mount with so many bytes of hits.
     fn stat(hit_bytes: u64) -> StatReport {
         let preload = PreloadPath { hit_bytes, ..PreloadPath::default() };
         let instance = Instance {

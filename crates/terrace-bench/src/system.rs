@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
 
-/// What serves the directory.
+/// The system that serves the directory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum System {
     /// The file system itself: its page cache, or O_DIRECT where the load says so.
@@ -70,7 +70,7 @@ pub struct Places {
     pub suffix: String,
 }
 
-/// What one run gave.
+/// Results of one run.
 #[derive(Debug)]
 pub struct Run {
     /// One for each step.
@@ -79,10 +79,10 @@ pub struct Run {
     pub end: End,
 }
 
-/// What a system tells when it has been taken down.
+/// Last statistics of a system that was taken down.
 #[derive(Debug, Default)]
 pub struct End {
-    /// What `terrace run --stats` wrote.
+    /// Output of `terrace run --stats`.
     pub stats: Option<StatReport>,
     /// Most bytes that could not be given back at any time (sampled).
     pub pinned_max: u64,
@@ -283,7 +283,7 @@ impl Standing {
     /// Takes all of it down; what it tells at its end.
     ///
     /// # Errors
-    /// Who did not end well; processes that were killed for want of memory.
+    /// Processes that failed, or were killed for want of memory.
     pub fn take_down(mut self) -> Result<End, String> {
         self.sample();
         let ended = self.end_all();

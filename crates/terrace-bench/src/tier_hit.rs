@@ -1,4 +1,4 @@
-//! What a hit in a device tier costs: reads under `terrace run` of pages that lie on the tier's device, beside bare O_DIRECT reads of the file that the tier
+//! Cost of a hit in a device tier: reads under `terrace run` of pages that lie on the tier's device, beside bare O_DIRECT reads of the file that the tier
 //! is in, one after the other in one thread, so that both see the same device in the same moment.
 //!
 //! How pages come to lie there: the file is larger than terrace's memory and smaller than memory and tier together. It is read in order as often as the tier
@@ -41,7 +41,7 @@ pub struct Options {
     /// Seed of the order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What the file's pages hold.
+    /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
     content: Content,
 }

@@ -121,7 +121,7 @@ pub struct Keys {
     count: u64,
 }
 
-/// What a loop prints, as JSON: the names are those of metrics.
+/// Output of a loop, as JSON: the names are those of metrics.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Result {
     /// Reads in the timed part.

@@ -295,7 +295,7 @@ fn has_ended(pid: &str) -> bool {
 }
 
 #[test]
-fn what_a_killed_harness_left_is_undone_by_the_next_start() {
+fn next_start_undoes_leftovers_of_a_killed_harness() {
     let place = Place::new("");
     let (dir, marks) = (place.0.path().canonicalize().unwrap(), place.at("marks"));
     fs::write(place.at("m.toml"), KILLED.replace("MARKS", marks.to_str().unwrap())).unwrap();

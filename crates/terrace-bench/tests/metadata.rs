@@ -29,7 +29,7 @@ fn five_tables_are_measured_and_nothing_is_left() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_in_one_line() {
+fn unmeasurable_load_is_refused_in_one_line() {
     for args in [&["--repeat", "0"][..], &["--dir", "/nowhere/at/all"], &["--memory-mib", "1"]] {
         let refused = metadata(args);
         let stderr = String::from_utf8(refused.stderr).unwrap();

@@ -62,7 +62,7 @@ fn json_is_the_same_without_a_table() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line() {
+fn impossible_request_fails_in_one_line() {
     let dir = place();
     std::fs::write(dir.path().join("file"), "").unwrap();
     for (args, what) in [

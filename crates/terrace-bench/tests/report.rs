@@ -286,7 +286,7 @@ fn names_are_text_whatever_they_are() {
 }
 
 #[test]
-fn what_is_missing_has_a_sentence_and_no_plot() {
+fn missing_metric_has_a_sentence_and_no_plot() {
     let speed = |system: &str, repetition, value| {
         run(system, "random", 1, repetition, &[("throughput_mib_s", value)])
     };

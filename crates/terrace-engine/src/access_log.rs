@@ -43,7 +43,7 @@ thread_local! {
     static CALLER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Who asks for what this thread does from now on: the number of a thread, 0 for nobody that is known.
+/// The thread for which this thread works from now on: its number, 0 if it is not known.
 pub fn set_caller(tid: u32) {
     CALLER.set(tid);
 }

@@ -1,4 +1,4 @@
-//! What every path through the cache gets: configuration, clock, I/O, the state behind its lock, wake-ups, counters.
+//! Parts that every path through the cache gets: configuration, clock, I/O, the state behind its lock, wake-ups, counters.
 //!
 //! It does not know the services above it. They register closures with it: for the memory that they use
 //! ([`Context::count_memory`]), and for the cost of client reads ([`Context::set_read_totals`]).

@@ -351,7 +351,7 @@ impl Engine {
     pub fn memory_is_auto(&self) -> bool {
         self.handles().segment.header().limit_is_auto.load(Ordering::Relaxed) != 0
     }
-    /// What the cache saves, for whoever decides about its size.
+    /// Time that the cache saves: input of the decision about its size.
     pub fn earning(&self) -> Earning {
         earning::earning(&self.cx, &self.sampling)
     }

@@ -115,7 +115,7 @@ impl Rings {
     pub(crate) fn keep_leaving(&self) {
         *self.leaving.lock() = Some(Vec::new());
     }
-    /// Nobody records any more.
+    /// The recording has ended.
     pub(crate) fn drop_leaving(&self) {
         *self.leaving.lock() = None;
     }

@@ -371,7 +371,7 @@ fn a_right_to_write_ends_with_its_reason() {
 /// What stands in the lanes of a ring is a claim: files and pages that do not exist are no part of a recording, nor is what was
 /// left over, and a head that is no client's harms nobody.
 #[test]
-fn what_a_lane_says_is_checked() {
+fn claims_of_a_lane_are_checked() {
     let served = Served::small();
     let filler = Filler::new(served.connect(), &served.victim());
     let span = |object, page, pages, at_ns| Span { object, page, pages, miss: true, at_ns, thread: 5 };
@@ -399,7 +399,7 @@ fn what_a_lane_says_is_checked() {
 
 /// A process is a client until its connection closes, which an exec does: at once, not when the server gets to it.
 #[test]
-fn who_hangs_up_is_no_client() {
+fn disconnected_peer_is_no_client() {
     let served = Served::small();
     let pid = std::process::id();
     for _ in 0..200 {

@@ -194,7 +194,7 @@ fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
     assert_eq!(std::fs::read(rig.path(2)).unwrap(), vec![3; 16 << 20]);
 }
 
-/// Nobody finds it in the source; who has it open still has its pages.
+/// The source has no name for it; programs that have it open still have its pages.
 #[test]
 fn nameless_file_fails_no_flush_of_all() {
     let rig = Rig::new(|call| match call {
@@ -217,7 +217,7 @@ fn nameless_file_fails_no_flush_of_all() {
 
 /// The kernel's page cache has taken data, the device then refuses them, and the kernel drops them.
 #[test]
-fn what_the_kernel_took_and_lost_is_dirty_again() {
+fn pages_that_the_kernel_lost_are_dirty_again() {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
     let rig = Rig::new(move |call| match call {
@@ -268,7 +268,7 @@ fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
 
 /// As above, and terraced dies before it hears of the failure. That the kernel drops a page changes no time.
 #[test]
-fn what_the_kernel_took_is_remembered_by_the_next_daemon() {
+fn next_daemon_remembers_unstable_pages() {
     let shown = after_a_crash_with_unstable_pages(|file| {
         let time = file.metadata().unwrap().modified().unwrap();
         file.write_all_at(&[0; 5000], 0).unwrap();
@@ -278,7 +278,7 @@ fn what_the_kernel_took_is_remembered_by_the_next_daemon() {
 }
 
 #[test]
-fn what_others_write_into_a_closed_file_outlives_a_crash() {
+fn writes_of_others_into_a_closed_file_outlive_a_crash() {
     let shown = after_a_crash_with_unstable_pages(|file| file.write_all_at(&[9; 100], 4950).unwrap());
     assert!(shown[..4950] == [7; 4950] && shown[4950..] == [9; 100], "{} bytes", shown.len());
 }
@@ -344,7 +344,7 @@ fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
 
 /// Without a directory to sync, and for other file systems mounted in the source.
 #[test]
-fn what_no_sync_of_the_source_reaches_is_synced_file_by_file() {
+fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
     let files = Arc::new(AtomicU32::new(0));
     let f = files.clone();
     let rig = Rig::new(move |call| {

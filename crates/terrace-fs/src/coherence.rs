@@ -1,4 +1,4 @@
-//! What was read for the kernel's page cache of late, and which writes that may have made wrong there.
+//! Recent reads for the kernel's page cache, and the writes that may have made them stale.
 //!
 //! The kernel copies a write into its page cache, unlocks each page that is whole then, and asks us only after that (fs/fuse/file.c,
 //! `fuse_fill_write_pages`). If the page cache is emptied in between, a read that fills it again may be answered before the write is done, and what it

@@ -1,4 +1,4 @@
-//! What can go wrong in the namespace, and the one number a program gets to see for it.
+//! Errors of the namespace, and the error number that a program sees.
 
 use std::fmt;
 use std::io;

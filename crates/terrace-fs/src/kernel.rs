@@ -6,7 +6,7 @@ use std::ops::Range;
 /// The mark of a resent request.
 pub(crate) const RESENT: u64 = 1 << 63;
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// File-system user id.

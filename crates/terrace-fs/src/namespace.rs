@@ -21,7 +21,7 @@ use crate::kernel::{Caller, Kernel};
 use crate::page_cache::{CachedFile, PageCache};
 use crate::pressure::{Pressure, limits};
 
-/// What can be chosen about a namespace.
+/// Options of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct NamespaceConfig {
     /// Capacities of the durable tables.
@@ -259,7 +259,7 @@ impl<C: PageCache> Namespace<C> {
         if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
             return false;
         }
-        // What was seen before stays: the next open must find out what has changed since.
+        // The old identity stays: the next open must find out what has changed since.
         let stat = if inode.is_unseen() { inode.look(object).map(|look| look.stat) } else { inode.stat() };
         stat.is_ok_and(|stat| stat.st_nlink > 0)
     }
@@ -270,7 +270,7 @@ impl<C: PageCache> Namespace<C> {
             if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
-                // What could not be written back stays, with the inode, until a later forget or the end.
+                // Pages that could not be written back stay, with the inode, until a later forget or the end.
                 inode.note_writer(object.source());
                 return false;
             }

@@ -120,7 +120,7 @@ fn references_are_counted_and_forgotten() {
 }
 
 #[test]
-fn what_a_recovery_closes_was_named_before_it() {
+fn recovery_closes_only_descriptors_named_before_it() {
     let mut world = World::new();
     std::fs::write(world.path("a"), "a").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
@@ -158,7 +158,7 @@ fn a_recovery_that_fails_leaves_everything_to_the_next() {
 }
 
 #[test]
-fn what_was_made_and_not_answered_is_made_once() {
+fn unanswered_create_is_done_once() {
     let mut world = World::new();
     let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;
     assert_eq!(world.nlookup(made), 1, "counted once");
@@ -185,7 +185,7 @@ fn what_was_made_and_not_answered_is_made_once() {
 }
 
 #[test]
-fn what_was_removed_and_not_answered_is_removed_once() {
+fn unanswered_remove_is_done_once() {
     let mut world = World::new();
     std::fs::create_dir(world.path("d")).unwrap();
     for file in ["a", "b", "c"] {
@@ -470,7 +470,7 @@ fn written_file_changed_behind_the_mount_is_read_anew() {
     };
     write(&rested.world, 3);
     assert_eq!(rested.read(), ([3; 50000].to_vec(), 0), "it is nobody else's change");
-    // Nobody has looked since.
+    // No lookup came since.
     write(&rested.world, 4);
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [5; 50000]).unwrap();

@@ -699,7 +699,7 @@ fn a_file_closed_to_its_daemon_can_be_written_after_a_kill() {
 }
 
 #[test]
-fn what_the_source_does_not_let_be_written_is_refused_at_open() {
+fn open_for_writing_fails_where_the_source_forbids_it() {
     each(|mount| {
         const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;
         const IMMUTABLE: libc::c_int = 0x10;

@@ -1,4 +1,4 @@
-//! What the server needs of a store: blobs with a word of metadata, in numbered databases.
+//! The server's interface to a store: blobs with a word of metadata, in numbered databases.
 //!
 //! The store is one implementation ([`crate::store`]), a map in memory another, for tests ([`crate::testing`]). The server keeps a key's type
 //! and its time of expiry in the word, and knows nothing of extents, logs or pages.
@@ -34,7 +34,7 @@ impl std::error::Error for BlobError {}
 /// Result of the store.
 pub type Result<T> = std::result::Result<T, BlobError>;
 
-/// What is known of a blob without its content.
+/// Metadata of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// The user's word.

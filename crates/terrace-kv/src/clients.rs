@@ -1,4 +1,4 @@
-//! Who is connected, for CLIENT LIST, CLIENT KILL and INFO, and the memory of all buffers.
+//! Connected clients, for CLIENT LIST, CLIENT KILL and INFO, and the memory of all buffers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// What others see of a client.
+/// A client as others see it.
 pub struct Client {
     /// Number; it never comes twice.
     pub id: u64,

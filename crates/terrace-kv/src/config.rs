@@ -73,7 +73,7 @@ impl Config {
         }
     }
 
-    /// What a request may be.
+    /// Limits of a request.
     pub fn limits(&self) -> Limits {
         Limits {
             arguments_max: ARGUMENTS_MAX,

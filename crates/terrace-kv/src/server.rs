@@ -1,4 +1,4 @@
-//! What all connections share: the keys, the settings, the list of clients, counters.
+//! State that all connections share: the keys, the settings, the list of clients, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};

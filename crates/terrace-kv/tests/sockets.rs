@@ -53,7 +53,7 @@ fn expect(stream: &mut impl Read, wanted: &[u8]) {
     assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
 }
 
-/// What comes until the other side closes.
+/// Bytes until the other side closes.
 fn rest(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);

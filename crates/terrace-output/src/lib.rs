@@ -1,4 +1,4 @@
-//! What the programs (`terrace-bench`, `terrace-sim`, in part `terrace`) print and write: whole, or not at all; plots; and a line of progress meanwhile.
+//! Output of the programs (`terrace-bench`, `terrace-sim`, in part `terrace`): whole, or not at all; plots; and a line of progress meanwhile.
 #![forbid(unsafe_code)]
 
 pub mod plot;

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hypervisor_takes_makes_no_read_dearer() {
+    fn stolen_time_does_not_raise_read_costs() {
         let mut balancer = balancer();
         let loops = Window { stored: 0, ..window(1000, 0, 0) };
         balancer.costs = Costs { read: 9_000, work: 500, ..COSTS };
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_it_is_not_held_against_it_but_once() {
+    fn filling_of_the_tier_counts_once() {
         let mut balancer = balancer();
         balancer.idle = 0.0;
         let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 /// Memory moves in chunks of frames, bytes.
 pub const CHUNK: u64 = 2 << 20;
-/// What a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
+/// Memory that a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
 pub const FLOOR: u64 = 16 << 20;
 /// How often both sides are weighed.
 pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
@@ -65,14 +65,14 @@ pub const BURST_HALVES: Duration = Duration::from_secs(20);
 /// have freed it.
 const REGROW_PART: u64 = 16;
 
-/// What a cache may have.
+/// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Maximum, bytes.
     pub most: u64,
     /// The user has set `most`.
     pub fixed: bool,
-    /// What the daemon needs beside the cache, bytes. It may not have taken it yet.
+    /// Memory that the daemon needs beside the cache, bytes. It may not have taken it yet.
     pub own: u64,
 }
 
@@ -103,7 +103,7 @@ impl Level {
     }
 }
 
-/// What the cache does; counters since the daemon started.
+/// Activity of the cache; counters since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Earning {
     /// Pages found.
@@ -120,7 +120,7 @@ pub struct Earning {
 
 /// Why the cache does not have more. The number is that of the level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Why {
+pub enum SizeReason {
     /// It has all that it may have.
     #[default]
     Most,
@@ -150,7 +150,7 @@ impl Rate {
     }
 }
 
-/// What is remembered of a level.
+/// History of a level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
     refaults: Rate,
@@ -187,10 +187,10 @@ struct Hold {
 #[derive(Debug)]
 pub struct Sizer {
     rule: Rule,
-    /// What it could have of all levels, bytes.
+    /// Memory that all levels allow it, bytes.
     largest: u64,
     target: u64,
-    why: Why,
+    why: SizeReason,
     fitted: Option<Duration>,
     moved: Option<Duration>,
     weighed: Option<Duration>,
@@ -217,7 +217,7 @@ impl Sizer {
             rule,
             largest: rule.most,
             target: rule.most,
-            why: Why::Most,
+            why: SizeReason::Most,
             fitted: None,
             moved: None,
             weighed: None,
@@ -245,7 +245,7 @@ impl Sizer {
         self.target
     }
     /// Why it is not more.
-    pub fn why(&self) -> Why {
+    pub fn why(&self) -> SizeReason {
         self.why
     }
     /// What the last chunk saves here, and what one would save programs elsewhere: ns of waiting a second.
@@ -273,11 +273,11 @@ impl Sizer {
         let spare = least(&|i, level| level.free().saturating_sub(self.reserve_of(i, level)));
         let (mut want, mut why) = self.wanted(ours, spare);
         if let Some((fits, i)) = least(&|i, level| self.fitting(i, level, ours)).filter(|fit| fit.0 < want) {
-            (want, why) = (fits, Why::Room(i));
+            (want, why) = (fits, SizeReason::Room(i));
         }
         self.reserve = spare.map_or(0, |(_, i)| self.reserve_of(i, &levels[i]));
         if want >= self.rule.most {
-            (want, why) = (self.rule.most, Why::Most);
+            (want, why) = (self.rule.most, SizeReason::Most);
         } else if want > self.target && want < self.target + 2 * CHUNK {
             // The use of a group goes up and down by so much.
             return self.target;
@@ -295,16 +295,16 @@ impl Sizer {
 
     /// What it would have if all that is not pinned were its own, but for what was given. `spare`: free memory beyond the
     /// reserve.
-    fn wanted(&self, ours: u64, spare: Option<(u64, usize)>) -> (u64, Why) {
+    fn wanted(&self, ours: u64, spare: Option<(u64, usize)>) -> (u64, SizeReason) {
         let Some((spare, level)) = spare.filter(|_| !self.rule.fixed) else {
-            let why = if self.given > 0 { self.why } else { Why::Most };
+            let why = if self.given > 0 { self.why } else { SizeReason::Most };
             return (self.rule.most - self.given, why);
         };
         // A part that it has not taken is not kept for it once others have filled the level.
         let held = ours.max(FLOOR) + ours / 64 + self.step().max(spare);
         match () {
-            () if spare >= CHUNK && ours + spare >= self.target => (ours + spare, Why::Room(level)),
-            () if self.target > held => (held, Why::Weighed(level)),
+            () if spare >= CHUNK && ours + spare >= self.target => (ours + spare, SizeReason::Room(level)),
+            () if self.target > held => (held, SizeReason::Weighed(level)),
             () => (self.target, self.why),
         }
     }
@@ -347,7 +347,7 @@ impl Sizer {
         ours + 2 * CHUNK + self.target / 64 >= self.target
     }
 
-    fn set(&mut self, now: Duration, target: u64, ours: u64, why: Why) {
+    fn set(&mut self, now: Duration, target: u64, ours: u64, why: SizeReason) {
         if target != self.target || self.moved.is_none() {
             self.moved = Some(now);
         }
@@ -384,7 +384,7 @@ impl Sizer {
         if self.rule.fixed {
             self.given = self.rule.most.saturating_sub(to);
         }
-        self.set(now, to, ours, Why::GaveWay(loss.level));
+        self.set(now, to, ours, SizeReason::GaveWay(loss.level));
     }
 
     /// Memory of a level that stays free.
@@ -396,7 +396,7 @@ impl Sizer {
         }
     }
 
-    /// What a level has for the cache, cached pages of files included.
+    /// Memory of a level for the cache, cached pages of files included.
     fn fitting(&self, i: usize, level: &Level, ours: u64) -> u64 {
         let beside = level.pinned(ours) + self.reserve_of(i, level);
         level.limit.saturating_sub(beside.max(self.rule.own))
@@ -414,7 +414,7 @@ impl Sizer {
         }
     }
 
-    /// What the last chunk saves.
+    /// Savings of the last chunk.
     fn note_earning(&mut self, earning: &Earning, ours: u64, seconds: f64) -> f64 {
         let hits = self.hits.note(earning.hits, seconds);
         let misses = self.misses.note(earning.misses, seconds);
@@ -424,7 +424,7 @@ impl Sizer {
         mean.max(by_curve) * earning.miss_ns as f64
     }
 
-    /// What levels at their limit lose; none: no level is.
+    /// Losses of levels at their limit; none: no level is.
     fn note_losses(&mut self, miss_ns: u64, levels: &[Level], seconds: f64) -> Option<Loss> {
         let mut most: Option<Loss> = None;
         for (i, level) in levels.iter().enumerate() {

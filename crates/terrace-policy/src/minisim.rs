@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_by_key_is_a_hit_and_the_past_fades() {
+    fn access_without_key_is_a_hit_and_history_fades() {
         let mut mini = Miniature::new("lru", &[10, 20], 20).unwrap();
         (0..10).for_each(|key| mini.feed(key));
         assert_eq!(mini.hit_ratios().collect::<Vec<_>>(), [0.0, 0.0]);

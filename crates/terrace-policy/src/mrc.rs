@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_faded_counts_less() {
+    fn faded_history_counts_less() {
         let mut shards = Shards::new(1000);
         (0..10_000u64).for_each(|i| shards.feed(i % 100)); // distance 99
         shards.fade(0.0);

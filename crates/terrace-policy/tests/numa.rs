@@ -2,7 +2,7 @@
 
 use terrace_policy::numa::what_if::WhatIf;
 use terrace_policy::numa::{
-    ANYWHERE, Config, Decision, Node, Placer, Region, Rules, Thread, User, View, Why, contention,
+    ANYWHERE, Config, Decision, MoveReason, Node, Placer, Region, Rules, Thread, User, View, contention,
 };
 use terrace_testkit::rng::Rng;
 
@@ -96,7 +96,7 @@ fn slide_29_t1_and_t2_move() {
     let view = View { nodes: nodes(2, 2.2), threads, regions: Vec::new() };
     let decision = decide(&view, Rules::Threads);
     assert_eq!(moves(&decision), [(1, 1), (2, 1)]);
-    assert!(decision.threads.iter().all(|m| m.why == Why::Memory) && decision.contended == Some(0));
+    assert!(decision.threads.iter().all(|m| m.why == MoveReason::Memory) && decision.contended == Some(0));
     let moved = |id: u64| decision.threads.iter().any(|m| m.id == id);
     let (mut bandwidth, mut remote) = ([0.0, 0.0], 0.0);
     for thread in &view.threads {
@@ -143,14 +143,14 @@ fn slide_40_busy_node_gives_threads_away() {
     };
     let decision = decide(&view(1.0, 0.01), Rules::Threads);
     assert_eq!(decision.threads.len(), 1, "nine of ten processors are not too many");
-    assert_eq!(decision.threads[0].why, Why::Cpu);
+    assert_eq!(decision.threads[0].why, MoveReason::Cpu);
     assert_eq!(
         decide(&view(6.0, 0.01), Rules::Threads).threads.len(),
         0,
         "the other is more than half as busy"
     );
     let memory = decide(&view(1.0, 0.2), Rules::Threads);
-    assert!(memory.threads.iter().all(|m| m.why == Why::Memory), "memory comes first");
+    assert!(memory.threads.iter().all(|m| m.why == MoveReason::Memory), "memory comes first");
 }
 
 fn shared(bytes: f64) -> Vec<Region> {

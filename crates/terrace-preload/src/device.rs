@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_shm::DeviceTable;
 
-/// Nobody has asked yet; somebody asks; there is one; there is none.
+/// Not asked yet; being asked; there is one; there is none.
 const UNKNOWN: u32 = 0;
 const ASKING: u32 = 1;
 const THERE: u32 = 2;

@@ -270,7 +270,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
         #[test]
-        fn what_is_kept_comes_back(noisy in 0_usize..400, of in 1_usize..400, kinds in 1_u8..=255) {
+        fn kept_value_is_read_back(noisy in 0_usize..400, of in 1_usize..400, kinds in 1_u8..=255) {
             let mut unzstd = Unzstd::new().unwrap();
             for page in [page(noisy, of), letters(kinds)] {
                 for mode in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {

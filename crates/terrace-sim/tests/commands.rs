@@ -161,7 +161,7 @@ fn curves() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_reason() {
+fn senseless_options_are_refused_with_a_reason() {
     let dir = place();
     for name in ["none.u64", "none.txt", "none.csv"] {
         write(dir.path(), name, "");

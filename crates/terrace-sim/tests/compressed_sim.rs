@@ -170,7 +170,7 @@ fn the_boundary_settles_after_every_change_and_rests() {
 }
 
 #[test]
-fn what_cannot_gain_pays_nothing() {
+fn move_without_a_gain_costs_nothing() {
     for phase in [Phase::Fits, Phase::Scan, Phase::Noise] {
         let (with, without) = (alone(phase, 90).counts, alone(phase, 0).counts);
         let [with_ns, without_ns] = [with, without].map(|counts| counts.request_ns(&Prices::default()));
@@ -182,7 +182,7 @@ fn what_cannot_gain_pays_nothing() {
 }
 
 #[test]
-fn what_can_gain_does() {
+fn move_with_a_gain_is_made() {
     for (phase, percent, most) in
         [(Phase::Uniform, 90, 0.6), (Phase::Zipf, 90, 0.8), (Phase::Loop, 50, 0.9), (Phase::Loop, 90, 0.9)]
     {

@@ -45,7 +45,7 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
     /// The store was closed.

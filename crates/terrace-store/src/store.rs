@@ -127,7 +127,7 @@ impl Store {
         buckets::remove_bucket(&self.0.core, name)
     }
 
-    /// Who has a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
+    /// Holders of a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
         let names: HashMap<u64, Arc<str>> =
             self.0.core.names.all().into_iter().map(|(name, bucket)| (bucket.id, name)).collect();

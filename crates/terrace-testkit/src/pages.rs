@@ -59,7 +59,7 @@ pub fn noise(page: u64, version: u64) -> Vec<u8> {
 /// The version of what should be page `page`; 0: never written.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error.
 pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
     let mut versions = Vec::with_capacity(PAGE / SECTOR);
     for (sector, bytes) in (0..).zip(buf.chunks(SECTOR)) {

@@ -104,7 +104,7 @@ fn terraced_killed_in_recovery() {
     stress.settle(&rig);
 }
 
-/// Nobody else notices, and what the dead had acknowledged stays.
+/// Other programs notice nothing, and acknowledged data stay.
 #[test]
 fn clients_killed() {
     let seed = seed("crash-clients");

@@ -11,7 +11,7 @@ use terrace_tests::process::{self, Background, Outcome};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 
 fn top<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    // Whoever starts the tests may ignore signals.
+    // The parent of the tests may ignore signals.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM"]).arg(product("terrace"));
     command.args(["top", "--interval", "0.2"]).args(args);

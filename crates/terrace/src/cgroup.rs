@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_none() {
+    fn unreadable_value_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &[("memory.max", "134217728\n"), ("memory.current", "1\n"), ("memory.stat", "")]);
         let groups = Groups::found("0::/\n", &[entry(dir.path(), "cgroup2", "/", "rw")]);

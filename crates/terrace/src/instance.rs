@@ -363,7 +363,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_it_says_of_itself_is_read_back() {
+    fn description_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let instance = Instance { dir: dir.path().to_owned() };
         assert_eq!(instance.info(), None);

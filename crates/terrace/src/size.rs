@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_size_is_refused() {
         for text in ["", "GiB", "-1", "1x", "1e3", "nan", "inf", "99999999999T", "1.2.3M", "0x10"] {
             assert_eq!(bytes(text), None, "{text}");
         }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_value_reads_back() {
         for value in [0, 1, 4096, 16 * MIB, 3 * GIB, GIB + 1] {
             assert_eq!(bytes(&Size(value).to_string()), Some(value));
         }

@@ -87,7 +87,7 @@ pub fn keep(mut task: Task) -> Result<()> {
     let (mut shared, ended, starter) = Watch::new(shared, heard, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
-    // Who hears this may look for the mount, or mount again.
+    // A client that reads this may look for the mount, or mount again.
     if let Some((mut starter, last_words)) = starter {
         starter.say(&last_words);
     }
@@ -103,7 +103,7 @@ pub fn keep(mut task: Task) -> Result<()> {
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;
     drop(fuse);
-    // Whoever sees that the instance is gone may use its tier.
+    // Once the instance is gone, another may use its tier.
     drop(tier);
     // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
     sys::close_all_but(&kept);

@@ -56,7 +56,7 @@ mod tests {
     use terrace_api::instance::Dirty;
 
     #[test]
-    fn what_died_before_it_said_anything_is_swept_after_a_while() {
+    fn instance_that_died_at_its_start_is_swept_later() {
         let parent = tempfile::tempdir().unwrap();
         let (instance, lock) = Instance::create_in(parent.path()).unwrap();
         let long_ago = SystemTime::now() - 2 * STARTED_WITHIN;

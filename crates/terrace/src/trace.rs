@@ -184,7 +184,7 @@ mod tests {
     use terrace_api::capture::summary::{MountPath, PreloadPath};
 
     #[test]
-    fn what_was_lost_is_told() {
+    fn lost_records_are_reported() {
         let summary = Summary {
             seconds: 1.5,
             accesses: 7,

@@ -1,4 +1,4 @@
-//! What all formats have in common: accesses to pages.
+//! Accesses to pages, in the form that all formats share.
 
 /// One access to one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

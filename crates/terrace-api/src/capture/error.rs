@@ -1,4 +1,4 @@
-//! What is wrong with a trace: where, and what to do about it.
+//! Errors in a trace: the place, and the cure.
 
 use std::fmt;
 

@@ -48,7 +48,7 @@ pub(super) const ACCESS: u8 = 0;
 pub(super) const LOSS: u8 = 1;
 pub(super) const TIME: u8 = 2;
 
-/// What the head of a capture says.
+/// The head of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of a page.
@@ -112,7 +112,7 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What writer and reader both remember from record to record.
+/// State that writer and reader keep from record to record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Last {
     pub object: u64,

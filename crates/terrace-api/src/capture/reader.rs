@@ -125,7 +125,7 @@ impl RecordReader {
         Ok(RecordReader { input, decoder, over: false })
     }
 
-    /// What its head says.
+    /// Its head.
     pub fn header(&self) -> Header {
         self.decoder.header()
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_wrong_is_said_with_its_place() {
+    fn damaged_trace_is_reported_with_its_place() {
         let mut writer = Writer::new(Vec::new(), &Header::default());
         writer.access(&event(0, 3)).unwrap();
         writer.access(&event(1 << 40, 3)).unwrap();

@@ -48,7 +48,7 @@ impl From<&Run> for Row {
     }
 }
 
-/// What is to be compared.
+/// The question of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// The column that tells the systems apart.
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_runs_do_not_tell_is_told() {
+    fn values_that_some_runs_lack_are_reported() {
         let mut data = rows(&[("a", "kernel", &[1.0, 2.0, 3.0]), ("a", "terrace", &[1.0, 2.0])]);
         data[0].metrics.remove("iops");
         let answer = compare(&data, &question()).unwrap();

@@ -18,7 +18,7 @@ pub fn is_fio(text: &str) -> bool {
 /// A row for each group of jobs and direction in which it did anything. Columns: `direction`, `jobname`, `fio` (the version), and the options.
 ///
 /// # Errors
-/// What is missing or no JSON.
+/// A value that is missing, or text that is no JSON.
 pub fn rows(text: &str) -> Result<Vec<Row>, String> {
     let document = Document::parse(text)?;
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! What is known of a metric by its name: which way is better, and which metrics a comparison shows if nobody names any.
+//! Metrics by their names: which way is better, and which metrics a comparison shows by default.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub enum Better {
     Higher,
     /// As latency.
     Lower,
-    /// Nobody said: a number of the user's.
+    /// Unknown: a number of the user's.
     Unknown,
 }
 

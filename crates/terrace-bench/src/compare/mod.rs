@@ -57,7 +57,7 @@ pub struct Compare {
 /// Reads, compares, prints.
 ///
 /// # Errors
-/// What cannot be read or compared, in one line with the cure.
+/// An error of reading or comparing, in one line with the cure.
 pub fn run(options: &Compare) -> io::Result<i32> {
     let named = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>();
     let asked = sources::Asked {

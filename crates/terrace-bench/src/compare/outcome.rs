@@ -4,7 +4,7 @@ use super::metric::Better;
 use crate::stats::{self, Interval};
 use serde::Serialize;
 
-/// What the runs say.
+/// The verdict of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {

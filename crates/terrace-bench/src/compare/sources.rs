@@ -42,14 +42,14 @@ pub struct Asked {
     pub confidence: f64,
 }
 
-/// What files hold, and the question in full.
+/// The contents of the files, and the question in full.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// All runs.
     pub rows: Vec<Row>,
     /// The question.
     pub question: Question,
-    /// What to know of the files.
+    /// Notices about the files.
     pub notices: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// What one file gave.
+/// The runs of one file.
 struct File {
     kind: Kind,
     rows: Vec<Row>,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused_with_file_and_line() {
+    fn invalid_number_is_refused_with_file_and_line() {
         let by = Asked { by: Some(vec!["jobs".into()]), ..asked() };
         for bad in ["NaN", "inf", "-inf", "1e999"] {
             let error = wrong("t.csv", &TABLE.replace("11\n", &format!("{bad}\n")), &by);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_told() {
+    fn invalid_result_is_reported() {
         for text in ["", "hello", "[1,2]", "{\"a\": 1}", "<html></html>", "\0,\0"] {
             assert!(wrong("x", text, &asked()).starts_with("x: "), "{text}");
         }

@@ -53,7 +53,7 @@ impl Side {
     }
 }
 
-/// What both sides share.
+/// Settings that both sides share.
 struct Setting<'a> {
     options: &'a Demo,
     places: Places,

@@ -18,7 +18,7 @@ pub use options::Demo;
 /// Shows it; the exit code.
 ///
 /// # Errors
-/// What the machine does not have; a command that fails.
+/// Missing parts of the machine; a command that fails.
 pub fn run(options: &Demo) -> io::Result<i32> {
     signals::catch();
     let mut cleanup = Cleanup::open(&options.state)?;

@@ -1,4 +1,4 @@
-//! What is asked of a demonstration, and the places where it happens.
+//! Options of a demonstration, and the places where it happens.
 
 use crate::matrix::cleanup::{Cleanup, Setup};
 use crate::system::Places;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 const ROUNDS: usize = 2;
 
-/// What one run of the command took.
+/// Time and memory of one run of the command.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Took {
     seconds: f64,

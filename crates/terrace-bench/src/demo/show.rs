@@ -18,7 +18,7 @@ const BAR_PROGRESS: usize = 24;
 /// Longest time that the line of progress knows of, seconds.
 const PROGRESS_S: f64 = 235.0;
 
-/// What fio and the meters told of one measurement.
+/// Numbers of fio and the meters for one measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Reads a second.
@@ -61,7 +61,7 @@ impl Figure {
 }
 
 impl Cell {
-    /// What both sides tell.
+    /// Output of both sides.
     fn figures(&self) -> Vec<Figure> {
         let both = |name, of: fn(&Measured) -> Option<f64>, more_is_better| {
             let (plain, ours) = (of(&self.plain)?, of(&self.ours)?);

@@ -1,4 +1,4 @@
-//! What fio of any version printed that writes JSON (2.0 on), `json` and `json+`.
+//! Parser of fio's JSON of any version (2.0 on), `json` and `json+`.
 //!
 //! | | 2.x | 3.x |
 //! |---|---|---|
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What fio may do; `mixed` with unified_rw_reporting.
+/// Directions of fio's I/O; `mixed` with unified_rw_reporting.
 pub const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
 
 /// All that one fio told.
@@ -75,7 +75,7 @@ struct Latency {
     percentile: BTreeMap<String, f64>,
 }
 
-/// What the jobs of a group did in one direction.
+/// I/O of a group's jobs in one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Operations a second.
@@ -166,7 +166,7 @@ impl Group<'_> {
         options
     }
 
-    /// What it did in a direction; `None` where that is nothing.
+    /// Its I/O in a direction; `None` where there was none.
     ///
     /// # Errors
     /// A number that is not there.
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn invalid_report_is_refused() {
         assert!(report("", "read").is_err());
         assert!(report("{}", "read").is_err());
         assert!(report(JSON, "write").is_err(), "nothing was written");

@@ -12,14 +12,14 @@ const MEMORY_MIN_MIB: u64 = 16;
 
 /// A key that is wrong, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wrong {
+struct InvalidKey {
     /// As "load.0.bs": tables by name, arrays of tables by number.
     key: String,
     why: String,
 }
 
-fn wrong(key: impl Into<String>, why: impl Into<String>) -> Result<(), Wrong> {
-    Err(Wrong { key: key.into(), why: why.into() })
+fn wrong(key: impl Into<String>, why: impl Into<String>) -> Result<(), InvalidKey> {
+    Err(InvalidKey { key: key.into(), why: why.into() })
 }
 
 impl Spec {
@@ -44,7 +44,7 @@ impl Spec {
             Spec::check_interleave,
         ];
         for check in checks {
-            check(&spec).map_err(|Wrong { key, why }| {
+            check(&spec).map_err(|InvalidKey { key, why }| {
                 format!("line {}: {}: {why}", line_of_key(text, &key), key.rsplit('.').next().unwrap_or(&key))
             })?;
         }
@@ -64,7 +64,7 @@ impl Spec {
         }
     }
 
-    fn check_sizes(&self) -> Result<(), Wrong> {
+    fn check_sizes(&self) -> Result<(), InvalidKey> {
         if !(1..=1000).contains(&self.repetitions) {
             return wrong("repetitions", "1 to 1000");
         }
@@ -97,7 +97,7 @@ impl Spec {
     }
 
     /// Limits, and terrace's memory where it follows from them.
-    fn check_limits(&self) -> Result<(), Wrong> {
+    fn check_limits(&self) -> Result<(), InvalidKey> {
         let of_loads = self.load.iter().enumerate();
         let of_loads = of_loads.map(|(i, l)| (format!("load.{i}."), l.limit_mib, l.headroom_mib));
         for (key, limit, headroom) in
@@ -119,7 +119,7 @@ impl Spec {
         }
     }
 
-    fn check_patterns(&self) -> Result<(), Wrong> {
+    fn check_patterns(&self) -> Result<(), InvalidKey> {
         let of_loads = self.load.iter().enumerate();
         let of_loads =
             of_loads.filter_map(|(i, l)| Some((format!("load.{i}.patterns"), l.patterns.as_ref()?)));
@@ -134,7 +134,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_device(&self) -> Result<(), Wrong> {
+    fn check_device(&self) -> Result<(), InvalidKey> {
         let d = &self.device;
         let throttles = [
             ("latency_us", d.latency_us.is_some()),
@@ -169,7 +169,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_systems(&self) -> Result<(), Wrong> {
+    fn check_systems(&self) -> Result<(), InvalidKey> {
         if self.system.is_empty() {
             return wrong("system", "name one or more");
         }
@@ -211,7 +211,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_loads(&self) -> Result<(), Wrong> {
+    fn check_loads(&self) -> Result<(), InvalidKey> {
         if self.load.is_empty() {
             return wrong("load", "name one or more");
         }
@@ -237,7 +237,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_reads(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+    fn check_reads(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), InvalidKey> {
         no_shell(l, key, "reads")?;
         if l.once
             || !l.options.is_empty()
@@ -254,7 +254,7 @@ impl Spec {
         }
     }
 
-    fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+    fn check_fio(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), InvalidKey> {
         no_shell(l, key, "fio")?;
         if l.depth == 0 || l.depth > 4096 || l.depth > 1 && !l.engine.is_deep() {
             return wrong(key("depth"), "1 to 4096, above 1 for io_uring and libaio only");
@@ -274,7 +274,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_command(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), Wrong> {
+    fn check_command(&self, l: &LoadSpec, key: &dyn Fn(&str) -> String) -> Result<(), InvalidKey> {
         if l.command.is_none() {
             return wrong(key("kind"), "a command load wants its command");
         }
@@ -307,7 +307,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_targets(&self) -> Result<(), Wrong> {
+    fn check_targets(&self) -> Result<(), InvalidKey> {
         for (i, t) in self.target.iter().enumerate() {
             let key = |name: &str| format!("target.{i}.{name}");
             if !self.is_paired() && !t.alone {
@@ -329,7 +329,7 @@ impl Spec {
         Ok(())
     }
 
-    fn check_interleave(&self) -> Result<(), Wrong> {
+    fn check_interleave(&self) -> Result<(), InvalidKey> {
         if self.interleave.is_none() {
             return Ok(());
         }
@@ -359,7 +359,7 @@ impl Spec {
 }
 
 /// Keys of commands are not for loads of this kind.
-fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<(), Wrong> {
+fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<(), InvalidKey> {
     let given = [
         ("command", l.command.is_some()),
         ("ramp", l.ramp.is_some()),
@@ -376,7 +376,11 @@ fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<()
 }
 
 /// A name is a part of ids, which are cut at slashes.
-fn check_name<'a>(key: &str, name: &str, mut before: impl Iterator<Item = &'a String>) -> Result<(), Wrong> {
+fn check_name<'a>(
+    key: &str,
+    name: &str,
+    mut before: impl Iterator<Item = &'a String>,
+) -> Result<(), InvalidKey> {
     if name.contains('/') || name.chars().any(char::is_control) {
         return wrong(key, "no slashes in names");
     }

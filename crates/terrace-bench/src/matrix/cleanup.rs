@@ -1,4 +1,4 @@
-//! What was set up on the machine, in a file, so that it is undone also after a kill.
+//! A journal of changes to the machine, in a file: they are undone also after a kill.
 //!
 //! Each set-up is written down *before* it is made, and struck out after it was undone. A harness that starts reads the files of those that live no more
 //! and undoes what they hold, last first. So each way to undo must bear that the set-up was never made, or made by half.
@@ -44,7 +44,7 @@ pub enum Setup {
     Value {
         /// Its file.
         file: PathBuf,
-        /// What it said before.
+        /// Its value before the change.
         was: String,
     },
     /// A compressed RAM disk, by its name: "zram0".
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_put_into_a_directory_stays() {
+    fn files_of_the_user_in_a_directory_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
         fs::create_dir(&empty).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_made_is_undone() {
+    fn failed_create_is_undone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         for setup in [

@@ -38,7 +38,7 @@ impl Device {
     /// for mounts; with `keep`, a directory's data stay.
     ///
     /// # Errors
-    /// What the machine cannot do, and what would help.
+    /// A missing ability of the machine, and the cure.
     pub fn make(
         spec: &DeviceSpec,
         dir: &Path,
@@ -67,7 +67,7 @@ impl Device {
     /// under test would be charged with.
     ///
     /// # Errors
-    /// What the machine cannot do, and what would help.
+    /// A missing ability of the machine, and the cure.
     pub fn for_tiers(work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
         let device = memory("tier", None, work, mib, cleanup)?;
         let image = fs::File::options().write(true).open(work.join("tier-tmpfs/image"))?;

@@ -45,7 +45,7 @@ impl<'a> Harness<'a> {
     /// Makes the device with its data, and opens the results.
     ///
     /// # Errors
-    /// What the machine does not have; results that are there already.
+    /// Missing parts of the machine; results that are there already.
     pub fn set_up(
         options: &'a Matrix,
         spec: &'a Spec,

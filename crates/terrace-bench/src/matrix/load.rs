@@ -20,7 +20,7 @@ pub struct Load<'a> {
     pub jobs: u32,
     /// Size of its data set; a command may have none.
     pub file_mib: Option<u64>,
-    /// What is in the data set.
+    /// Content of the data set.
     pub content: Content,
     /// Seconds of warm-up.
     pub ramp_s: u64,
@@ -30,7 +30,7 @@ pub struct Load<'a> {
     pub limit_mib: u64,
 }
 
-/// What the steps of one run follow from, beside the load.
+/// Inputs of one run's steps, beside the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// Programs and directories.
@@ -99,7 +99,7 @@ impl<'a> Load<'a> {
         if self.spec.rw == Access::Write { self.file_mib.unwrap_or(0) } else { 0 }
     }
 
-    /// What a run on this kind of system must show.
+    /// Conditions that a run on this kind of system must meet.
     pub fn expect(&self, system: SystemKind, limit: Option<u64>) -> Expect {
         let larger = self.file_mib.zip(limit).is_some_and(|(mib, limit)| mib * MIB > limit);
         match self.spec.expect {
@@ -130,7 +130,7 @@ impl<'a> Load<'a> {
         steps
     }
 
-    /// What comes before the measurement.
+    /// Steps before the measurement.
     pub fn warm_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
         if let (Some(Expect::Hits), Some(file), false) = (self.spec.expect, self.file(), setting.direct) {
@@ -192,7 +192,7 @@ impl<'a> Load<'a> {
         Step::new(MEASURE, argv_of(vec![hybrid.program.display().to_string(), "reads".into()], &options))
     }
 
-    /// What comes after it: by both paths, where there are two.
+    /// Steps after the measurement: by both paths, where there are two.
     pub fn verify_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps: Vec<Step> =
             self.spec.verify.iter().map(|line| self.shell(VERIFY, line, setting, 0)).collect();
@@ -272,7 +272,7 @@ impl<'a> Load<'a> {
         Step::new(name, Job { engine, rw, bs, file, size, seconds, more }.argv())
     }
 
-    /// What warm-up and measurement share.
+    /// Parts that warm-up and measurement share.
     fn options(&self, direct: bool, bytes: u64) -> Vec<String> {
         let mut more = Vec::new();
         if self.spec.engine.is_deep() {
@@ -327,7 +327,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// What a load that writes makes.
+/// Files that a writing load makes.
 const WRITTEN: &str = "written";
 
 fn remove_step() -> Step {

@@ -32,7 +32,7 @@ pub use options::Matrix;
 /// Runs a matrix; the exit code is 1 where a run was refused, a target missed, or the matrix interrupted.
 ///
 /// # Errors
-/// What is wrong with the file, or with the machine for it.
+/// An error in the file, or a missing part of the machine.
 pub fn run(options: &Matrix) -> io::Result<i32> {
     signals::catch();
     let named = |e: &dyn std::fmt::Display| io::Error::other(format!("{}: {e}", options.file.display()));
@@ -52,7 +52,7 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     if spec.load.iter().any(|load| load.kind == LoadKind::Fio) {
         cleanup::tool("fio", &["--version"])?;
     }
-    // What a killed harness left is undone before anything of it is looked at.
+    // Leftovers of a killed harness are undone before anything else.
     let mut cleanup = Cleanup::open(&options.state)?;
     let mut harness = Harness::set_up(options, &spec, &text, &runs, &mut cleanup)?;
     runs.retain(|run| !harness.done.contains(&run.id));

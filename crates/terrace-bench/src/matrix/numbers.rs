@@ -1,4 +1,4 @@
-//! What a run says in numbers, and why it may be no measurement.
+//! Numbers of a run, and reasons to refuse it as a measurement.
 
 use super::load::{Load, SERIES_MS, VERIFY};
 use super::spec::{Access, Expect, LoadKind, Preload, SystemKind};
@@ -12,7 +12,7 @@ use terrace_api::stats::Stats;
 /// Numbers by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// What one run gave.
+/// Results of one run.
 #[derive(Debug, Default)]
 pub struct Numbers {
     /// By name, the unit last.
@@ -27,7 +27,7 @@ impl Numbers {
     /// The numbers of the step that was measured. `log` is fio's bandwidth log.
     ///
     /// # Errors
-    /// What fio or the command printed is no result.
+    /// The output of fio or the command is no result.
     pub fn of(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, String> {
         let mut numbers = match load.spec.kind {
             LoadKind::Fio => of_fio(load, outcome, log)?,

@@ -1,4 +1,4 @@
-//! What is asked of a matrix on the command line.
+//! Command-line options of a matrix.
 
 use clap::Args;
 use std::io;

@@ -42,7 +42,7 @@ pub fn number_of(text: &str) -> u64 {
 pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
     let mut rng = Rng::with_seed(seed);
     let cells = cells(spec, cpus);
-    // What is put into an order of its own: runs, or the runs of a cell together.
+    // The unit of the random order: runs, or the runs of a cell together.
     let mut all = Vec::new();
     for repetition in 1..=spec.repetitions {
         let mut block: Vec<Vec<Planned<'_>>> =
@@ -106,7 +106,7 @@ fn systems_of<'a>(
     runs
 }
 
-/// What a run takes beside its warm-up and its measurement, until that is known.
+/// Estimated seconds of a run beside its warm-up and measurement, until they are measured.
 const BESIDE: Duration = Duration::from_millis(3000);
 
 /// How long these runs take.

@@ -1,4 +1,4 @@
-//! What a matrix asks for: its TOML, checked. An error names the line and the key.
+//! The TOML of a matrix, checked. An error names the line and the key.
 
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Spec {
     pub file_set: Option<f64>,
     /// Size of the data set in MiB, instead.
     pub file_mib: Option<u64>,
-    /// What is in the pages.
+    /// Content of the pages.
     #[serde(default)]
     pub content: Content,
     /// Seconds of warm-up, with another seed than the measurement.
@@ -57,9 +57,9 @@ pub struct Spec {
     pub device: DeviceSpec,
     /// What is compared.
     pub system: Vec<SystemSpec>,
-    /// What they are put under.
+    /// The loads.
     pub load: Vec<LoadSpec>,
-    /// What the results are held to.
+    /// Targets of the results.
     #[serde(default)]
     pub target: Vec<TargetSpec>,
 }
@@ -91,7 +91,7 @@ pub struct DeviceSpec {
     pub kind: DeviceKind,
     /// A directory on the device to be measured; without one, that of `--dir`.
     pub path: Option<PathBuf>,
-    /// What is throttled.
+    /// The throttled resources.
     pub on: Option<Base>,
     /// Added to each access, in whole milliseconds (device-mapper knows no less).
     pub latency_us: Option<u64>,
@@ -114,7 +114,7 @@ pub enum DeviceKind {
     Throttled,
 }
 
-/// What a throttle is put on.
+/// The place of a throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Base {
@@ -234,7 +234,7 @@ pub struct LoadSpec {
     pub verify: Option<String>,
     /// command: another one, on the plain directory when the system has been taken down.
     pub check: Option<String>,
-    /// What a run must show to be one.
+    /// Conditions that make a run a measurement.
     pub expect: Option<Expect>,
     /// terrace: how much of the reads must go by the preload path, or the run measured something else.
     pub preload: Option<Preload>,
@@ -348,7 +348,7 @@ pub enum Preload {
     Some,
 }
 
-/// What the ratio of two systems is held to, in each cell that it names.
+/// Bounds for the ratio of two systems, in each cell that it names.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
@@ -386,7 +386,7 @@ fn kernel() -> String {
     SystemKind::Kernel.name().into()
 }
 
-/// What a run must show to be one.
+/// Conditions that make a run a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Expect {
@@ -468,7 +468,7 @@ impl LoadSpec {
 }
 
 impl DeviceSpec {
-    /// What is at the bottom.
+    /// The storage at the bottom.
     pub fn base(&self) -> Base {
         match self.kind {
             DeviceKind::Directory => Base::Directory,

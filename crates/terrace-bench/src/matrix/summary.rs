@@ -1,4 +1,4 @@
-//! What is put beside the raw results when a matrix has ended: its tables, and the page for people.
+//! Files beside the raw results of a finished matrix: its tables, and a page for readers.
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, Judged};

@@ -19,7 +19,7 @@ const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// A program without this much memory beside a RAM disk runs from the disk.
 const ZRAM_LEAVES_MIB: u64 = 32;
 
-/// What one run is made of.
+/// Parts of one run.
 #[derive(Debug)]
 pub struct Setup {
     /// What serves.
@@ -51,10 +51,10 @@ pub struct Systems<'a> {
     zram: Option<Zram>,
 }
 
-/// What a system wants of the machine; told before anything is set up.
+/// Requirements of a system, checked before anything is set up.
 ///
 /// # Errors
-/// What is not there, and what would do without it.
+/// A missing requirement, and the alternative.
 pub fn check_machine(spec: &Spec) -> io::Result<()> {
     for system in &spec.system {
         match system.kind {
@@ -121,7 +121,7 @@ impl<'a> Systems<'a> {
         Systems { spec, places, here, tiers, trees, memory: HashMap::new(), zram: None }
     }
 
-    /// What steps of a run follow from beside their load.
+    /// Inputs of a run's steps beside their load.
     pub fn setting<'b>(&'b self, setup: &'b Setup, seed: u64) -> Setting<'b> {
         let two_paths = matches!(setup.system, System::Terrace { preload: true, .. });
         let (direct, hybrid, memory_mib) = (setup.direct, setup.hybrid.as_ref(), setup.memory / MIB);

@@ -1,4 +1,4 @@
-//! What the results of a matrix are held to: bounds of ratios, and how the measured ones stand to them.
+//! Targets of a matrix: bounds of ratios, and the measured ratios beside them.
 
 use super::spec::{Spec, TargetSpec};
 use crate::compare::{CellComparison, Outcome, Question, Row, compare};

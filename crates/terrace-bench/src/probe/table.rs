@@ -50,7 +50,7 @@ fn headline(name: &str, device: &Device) -> String {
     format!("{}: {way}. One process, and as many as did best:", title(name))
 }
 
-/// What an entry of [`RAM`] is called for people.
+/// Display name of an entry of [`RAM`].
 fn title(name: &str) -> &str {
     if name == RAM { "memory" } else { name }
 }

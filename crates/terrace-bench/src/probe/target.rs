@@ -104,7 +104,7 @@ impl Target {
         self.file.set_len(bytes)
     }
 
-    /// What is written is on the device, and not in the page cache.
+    /// Written data are on the device, and not in the page cache.
     pub fn settle(&self) -> io::Result<()> {
         if self.way != Way::Mapped {
             self.file.sync_all()?;
@@ -188,7 +188,7 @@ fn kind(file_system: &str, device: &str, dev: u64) -> Kind {
     }
 }
 
-/// What the kernel says of the disk; a partition's is its disk's.
+/// The kernel's description of the disk; of a partition, that of its disk.
 fn rotational(dev: u64) -> Option<bool> {
     let (major, minor) = (libc::major(dev), libc::minor(dev));
     let of =
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told_with_a_cure() {
+    fn unmeasurable_load_is_reported_with_a_cure() {
         let why = |path: &str| Target::directory(Path::new(path)).unwrap_err().to_string();
         assert!(why("/nonexistent/x").contains("name a directory that exists"));
         assert!(why("/etc/passwd").contains("not a directory"));

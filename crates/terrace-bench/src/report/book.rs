@@ -1,4 +1,4 @@
-//! What a report is about: the runs of one or more files, by cell and system, and, of two files of one benchmark, the old runs beside the new.
+//! The data of a report: the runs of one or more files, by cell and system, and, of two files of one benchmark, the old runs beside the new.
 
 use super::metric::{Metric, PERCENTILES};
 use crate::raw::{self, Header, Run};
@@ -33,7 +33,7 @@ pub struct Book {
     pub headers: Vec<Header>,
     /// All runs, refused ones too.
     pub runs: Vec<Run>,
-    /// What readers left out.
+    /// Lines that the readers left out.
     pub notices: Vec<String>,
     /// The same benchmark at an earlier time.
     pub old: Option<Box<Book>>,
@@ -101,7 +101,7 @@ impl Book {
         Ok(())
     }
 
-    /// What the others are compared with.
+    /// The baseline.
     pub fn baseline(&self) -> &str {
         &self.systems[0]
     }

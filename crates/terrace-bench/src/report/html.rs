@@ -53,7 +53,7 @@ fn list(items: &[String], out: &mut String) {
     out.push_str("</ul>\n");
 }
 
-/// What was compared, and who wins and loses where.
+/// The comparison: which system wins and loses in which cell.
 fn lead(book: &Book, out: &mut String) {
     element("p class=\"lead\"", &words::subject(book), out);
     if book.runs.iter().all(|run| run.refused.is_some()) {

@@ -1,4 +1,4 @@
-//! What the numbers of a run are called, and their units.
+//! Names and units of a run's numbers.
 
 use crate::compare::Better;
 
@@ -15,7 +15,7 @@ pub struct Metric {
     pub better: Better,
 }
 
-/// What a matrix tells, in the order of a report: key, name, unit.
+/// Metrics of a matrix, in the order of a report: key, name, unit.
 const KNOWN: [(&str, &str, &str); 32] = [
     ("throughput_mib_s", "throughput", "MiB/s"),
     ("iops", "operations a second", "1/s"),

@@ -1,4 +1,4 @@
-//! Who is better: the test of `compare` on two groups of runs in each cell, systems against the baseline or now against then.
+//! The test of `compare` on two groups of runs in each cell: systems against the baseline, or now against then.
 
 use super::book::{Book, CONFIDENCE, Cell};
 use super::metric::Metric;

@@ -22,7 +22,7 @@ pub fn judged(book: &Book) -> Vec<Metric> {
     if judged.is_empty() { told } else { judged }
 }
 
-/// What was compared, and how many runs count.
+/// The compared systems, and how many runs count.
 pub fn subject(book: &Book) -> String {
     let (good, refused): (Vec<_>, Vec<_>) = book.runs.iter().partition(|run| run.refused.is_none());
     let marked = good.iter().filter(|run| !run.marks.is_empty()).count();

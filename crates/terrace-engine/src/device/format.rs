@@ -10,7 +10,7 @@
 //!   head     0 crc32 of the key pages, this field 0    32 lap of the filling before      52 pages of that filling
 //!            4 magic                                   40 oldest lap that counts         56 content pages (u16)
 //!            8 id of the tier                          48 first page of the batch        58 records (u16)
-//!           24 lap of this filling                        in its region                  60 flags: 1 = see `Before::torn`
+//!           24 lap of this filling                        in its region                  60 flags: 1 = see `PastFilling::torn`
 //!   record   0 object | 8 page, first page or digest | 16 crc or count | 20 kind          all little-endian
 //! ```
 //! The first n records belong to the n pages of content, in order.
@@ -162,7 +162,7 @@ impl Geometry {
     }
 }
 
-/// What a batch records.
+/// A record of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A page of content.
@@ -227,7 +227,7 @@ impl Record {
 
 /// The filling of a region before another one, as the later one knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Before {
+pub struct PastFilling {
     /// Its lap.
     pub lap: u64,
     /// Pages of its batches.
@@ -242,13 +242,13 @@ pub struct Filling {
     /// Number of the filling, not 0. Later fillings have higher ones, and none comes back.
     pub lap: u64,
     /// The filling before it, if there is one.
-    pub before: Option<Before>,
+    pub before: Option<PastFilling>,
 }
 
 impl Filling {
     /// The filling of the region that is opened next, after this one got `pages` pages of batches.
     pub fn next(&self, pages: u32) -> Filling {
-        Filling { lap: self.lap + 1, before: Some(Before { lap: self.lap, pages, torn: false }) }
+        Filling { lap: self.lap + 1, before: Some(PastFilling { lap: self.lap, pages, torn: false }) }
     }
 }
 
@@ -296,7 +296,7 @@ impl Batch {
     pub fn encode(&self, id: TierId, keys: &mut [u8]) {
         assert_eq!(keys.len(), self.key_pages() as usize * PAGE_SIZE, "key pages");
         assert!(self.is_sound(DeviceSlot::REGION_PAGES), "at {}, {} pages", self.at, self.content);
-        let before = self.filling.before.unwrap_or(Before { lap: 0, pages: 0, torn: false });
+        let before = self.filling.before.unwrap_or(PastFilling { lap: 0, pages: 0, torn: false });
         keys.fill(0);
         keys[4..8].copy_from_slice(&MAGIC.to_le_bytes());
         keys[8..24].copy_from_slice(&id.0);
@@ -328,7 +328,7 @@ impl Batch {
             return None;
         }
         let torn = u32_at(head, 60) & TORN != 0;
-        let before = Before { lap: u64_at(head, 32), pages: u32_at(head, 52), torn };
+        let before = PastFilling { lap: u64_at(head, 32), pages: u32_at(head, 52), torn };
         let filling = Filling { lap: u64_at(head, 24), before: (before.lap != 0).then_some(before) };
         let oldest = u64_at(head, 40);
         let records = keys[HEAD..].chunks_exact(RECORD).take(records).map(Record::decode);

@@ -62,7 +62,7 @@ pub trait Medium: Send + Sync + Debug {
     /// The device's; any part of the data may have been written.
     fn write(&self, at: u64, buf: &[u8]) -> io::Result<()>;
 
-    /// What was written before the call survives a power cut once it has returned.
+    /// Data written before the call survive a power cut once it has returned.
     ///
     /// # Errors
     /// The device's: then nothing is known of any write since the last flush.

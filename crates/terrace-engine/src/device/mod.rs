@@ -1,4 +1,4 @@
-//! What stands on a device of the tier below DRAM, how it is read and written, and what a start finds there.
+//! Format of a device of the tier below DRAM, its reads and writes, and the scan at a start.
 //!
 //! ```text
 //!   scan         which pages of which files a device holds, after any end of the daemon
@@ -18,7 +18,9 @@ mod sim;
 pub mod superblock;
 pub mod target;
 
-pub use format::{BATCH_PAGES_MAX, Batch, Before, DATA_AT, Filling, Geometry, RECORDS_MAX, Record, TierId};
+pub use format::{
+    BATCH_PAGES_MAX, Batch, DATA_AT, Filling, Geometry, PastFilling, RECORDS_MAX, Record, TierId,
+};
 pub use medium::{FileMedium, Medium, ReadPiece};
 pub use scan::{FilledRegion, Scanned, ScannedFile, region_keys, scan};
 #[cfg(any(test, feature = "testing"))]

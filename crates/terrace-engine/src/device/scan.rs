@@ -1,4 +1,4 @@
-//! What a device holds, found again after any end of the daemon: a clean one, a crash, a power cut.
+//! The scan of a device after any end of the daemon: a clean one, a crash, a power cut.
 //!
 //! **Rules of the writer**, which the scan rests on:
 //! 1. Regions are filled one after the other, and reclaimed in the same order: the one that was filled first.
@@ -24,9 +24,9 @@
 //! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
 //! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
 //! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
-//! ([`super::Before::torn`]), and each scan checks the region again.
+//! ([`super::PastFilling::torn`]), and each scan checks the region again.
 
-use super::format::{Batch, Before, Filling, KEY_PAGES_MAX, Record, TO_THE_END, crc};
+use super::format::{Batch, Filling, KEY_PAGES_MAX, PastFilling, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
 use super::superblock::Superblock;
 use crate::io::{AlignedBuf, IoVec};
@@ -51,7 +51,7 @@ pub struct FilledRegion {
     pub pages_used: u32,
 }
 
-/// What a device holds of one file.
+/// Pages of one file on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScannedFile {
     /// The identity that was recorded last. None, or not the file's identity now: none of the pages may be believed.
@@ -60,7 +60,7 @@ pub struct ScannedFile {
     pub pages: Vec<(u64, DeviceSlot, u32)>,
 }
 
-/// What a device holds.
+/// Content of a device.
 #[derive(Clone, Debug)]
 pub struct Scanned {
     /// Regions in the order of their filling, the newest last. All others are free; what stands in them counts for nothing.
@@ -328,13 +328,13 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// What the log says, from its oldest region on.
+/// Records of the log, from its oldest region on.
 #[derive(Default)]
 struct Log {
     pages: BTreeMap<(u64, u64), (DeviceSlot, u32)>,
     digests: HashMap<u64, u64>,
     regions: Vec<FilledRegion>,
-    last: Option<Before>,
+    last: Option<PastFilling>,
     pages_damaged: u64,
 }
 
@@ -349,7 +349,7 @@ impl Log {
             self.add_batch(link.region, batch, damaged);
         }
         let pages = batches.last().map_or(0, Batch::end);
-        self.last = Some(Before { lap: link.filling.lap, pages, torn: !damaged.is_empty() });
+        self.last = Some(PastFilling { lap: link.filling.lap, pages, torn: !damaged.is_empty() });
         self.regions.push(FilledRegion { region: link.region, lap: link.filling.lap, pages_used: pages });
         self.pages_damaged += damaged.len() as u64;
     }

@@ -42,7 +42,7 @@ pub struct SimMedium {
 
 #[derive(Default)]
 struct Image {
-    /// What reads see.
+    /// Content that reads see.
     now: Vec<u8>,
     durable: Vec<u8>,
     /// Pages written since the last flush, in order.
@@ -104,7 +104,7 @@ impl SimMedium {
         image.durable[at as usize] ^= bit;
     }
 
-    /// What reads see.
+    /// Content that reads see.
     pub fn content(&self) -> Vec<u8> {
         self.image.lock().now.clone()
     }

@@ -1,4 +1,4 @@
-//! Whose device it is, how it is divided, whether it was left clean: one page, in two copies.
+//! The superblock: owner and division of the device, and whether it was left clean; one page, in two copies.
 //!
 //! ```text
 //!    0 magic (8 bytes)    16 id of the tier (16)    40 sequence     64 bytes of a region    72 clean: 1 or 0
@@ -42,12 +42,12 @@ pub struct Source {
     pub path: String,
 }
 
-/// What a target says of itself.
+/// Description that a target holds of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The tier.
     pub id: TierId,
-    /// Whose pages it holds.
+    /// The owner of its pages.
     pub source: Source,
     /// How it is divided.
     pub geometry: Geometry,
@@ -65,7 +65,7 @@ pub struct Superblock {
     pub used: u64,
 }
 
-/// What stands where a superblock should.
+/// Content of a superblock's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Zeros.
@@ -128,7 +128,7 @@ impl Superblock {
         page
     }
 
-    /// What one copy says.
+    /// Content of one copy.
     pub fn decode(page: &[u8]) -> Found {
         if page.iter().all(|byte| *byte == 0) {
             return Found::Empty;

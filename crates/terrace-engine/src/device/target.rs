@@ -39,7 +39,7 @@ const MARKS_WITHIN: u64 = DATA_AT;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// What is asked of a target.
+/// A request for a target.
 #[derive(Debug, Clone)]
 pub struct TargetRequest {
     /// A file, or a block device.
@@ -59,7 +59,7 @@ pub struct TargetRequest {
 pub struct Target {
     /// Opened for direct I/O.
     pub fd: OwnedFd,
-    /// What stands on it.
+    /// Its content.
     pub superblock: Superblock,
     /// It was formatted just now: there is nothing to scan.
     pub fresh: bool,
@@ -443,7 +443,7 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
 }
 
-/// Who has a block device: an instance of terrace locks it as well.
+/// The lock on a block device: an instance of terrace takes it as well.
 fn device_in_use(path: &Path) -> Fault {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {

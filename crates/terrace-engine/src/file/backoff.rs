@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_now_and_then_is_spared_if_that_is_too_seldom() {
+    fn rare_success_does_not_end_the_backoff() {
         // Of 1000 pages each `one_in`th would do.
         let tried = |one_in: u32| {
             let vain = Backoff::default();

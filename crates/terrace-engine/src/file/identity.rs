@@ -1,4 +1,4 @@
-//! What identifies a file and its state: pages of it on a device are believed only while it is the same.
+//! Identity of a file and its state: its pages on a device are valid only while it is the same.
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::io;

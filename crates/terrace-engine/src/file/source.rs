@@ -260,7 +260,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_may_have_to_be_written_again_keeps_its_writer() {
+    fn file_with_unstable_pages_keeps_its_writer() {
         let file = tempfile::tempfile().unwrap();
         let (writer, again) = (file.try_clone().unwrap(), file.try_clone().unwrap());
         std::os::unix::fs::fchown(&file, Some(65534), Some(65534)).unwrap_or_default();

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Processors as a set, by number; a mask of the kernel.
 pub type Cpus = Vec<usize>;
 
-/// What the kernel does for us.
+/// Operations of the kernel.
 pub trait Affinity: Send + std::fmt::Debug {
     /// Processors that a thread may use.
     ///
@@ -63,7 +63,7 @@ pub struct Moved {
     pub given: Cpus,
 }
 
-/// Whose threads are moved, and how they are put back.
+/// Processes whose threads are moved, and how they are put back.
 #[derive(Debug)]
 pub struct Actor {
     affinity: Box<dyn Affinity>,
@@ -116,7 +116,7 @@ impl Actor {
             return Err(Kept::Bound);
         }
         self.affinity.set(tid, &given).map_err(kept)?;
-        // What the kernel made of it: processors that its control group has not are missing.
+        // The mask that the kernel accepted: processors outside its control group are missing.
         let given = self.affinity.get(tid).map_err(kept)?;
         self.moved.insert(tid, Moved { began, own, given });
         Ok(())

@@ -1,10 +1,10 @@
-//! What a decision needs to know: which threads read and write how much, from which node, and how busy processors are.
+//! Input of a decision: which threads read and write how much, from which node, and how busy processors are.
 //!
 //! Bytes come from a recording (`observe/trace.rs`) that is under way for a short window of each period: clients then leave word of each
 //! read with the number of their thread, and the mount path knows the thread of each request. Between windows a hit costs nothing more
 //! than without all this. The node of a read is that of the frame which holds its first page; a miss is read from the source's device.
 //!
-//! What clients say is a claim: numbers of threads that belong to no client are passed over.
+//! Numbers from clients are claims: threads that belong to no client are passed over.
 
 use crate::access_log::{Kind, Noted};
 use crate::context::Context;
@@ -41,7 +41,7 @@ pub(super) struct Bytes {
 
 /// A thread of a period.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ThreadSeen {
     pub tid: u32,
     pub name: String,
     pub elsewhere: f64,
@@ -53,7 +53,7 @@ pub(super) struct Seen {
 pub(super) struct Period {
     pub view: View,
     /// What the view does not say of its threads, in their order.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ThreadSeen>,
     /// Bytes of frames on each node.
     pub frame_bytes: Vec<u64>,
 }
@@ -192,7 +192,7 @@ pub(super) fn period(
             cpu: clocks.cpu(tid, period_ns),
             allowed: if bound { 0 } else { ANYWHERE },
         });
-        period.seen.push(Seen { tid, name: stat.name, elsewhere: bytes.elsewhere, bound });
+        period.seen.push(ThreadSeen { tid, name: stat.name, elsewhere: bytes.elsewhere, bound });
     }
     period.view.regions = shared(files);
     period

@@ -1,4 +1,4 @@
-//! What /proc says of a thread and of the processors.
+//! Readings of /proc about a thread and the processors.
 
 use std::fs;
 

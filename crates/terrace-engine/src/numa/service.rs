@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaNode, NumaThread};
-use terrace_policy::numa::{Config, Decision, Placer, Rules, Why};
+use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules};
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -174,9 +174,9 @@ impl Service {
     fn act(&self, m: &terrace_policy::numa::ThreadMove, moves: bool, inner: &mut Inner) -> NumaMove {
         let number = |place: usize| self.topology.nodes[place].number;
         let why = match m.why {
-            Why::Remote => "remote",
-            Why::Memory => "memory",
-            Why::Cpu => "cpu",
+            MoveReason::Remote => "remote",
+            MoveReason::Memory => "memory",
+            MoveReason::Cpu => "cpu",
         };
         let tid = m.id as u32;
         let mut shown =
@@ -212,7 +212,7 @@ impl Service {
             node.predicted_bytes_s = decision.predicted.get(n).copied().unwrap_or(0.0);
         }
         let threads = period.view.threads.iter().zip(&period.seen).take(SHOWN_MAX);
-        let thread = |(thread, seen): (&terrace_policy::numa::Thread, &observe::Seen)| NumaThread {
+        let thread = |(thread, seen): (&terrace_policy::numa::Thread, &observe::ThreadSeen)| NumaThread {
             tid: seen.tid,
             name: seen.name.clone(),
             node: self.topology.nodes[thread.node].number,

@@ -17,7 +17,7 @@ struct Found {
     flags: u8,
 }
 
-/// What does not agree about one resident page.
+/// A contradiction about one resident page.
 fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: Found) -> Vec<String> {
     let Found { page, place, frame, flags } = found;
     let mut bad = Vec::new();

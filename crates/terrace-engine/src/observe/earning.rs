@@ -1,4 +1,4 @@
-//! What the cache saves, for whoever decides how much memory it has.
+//! Time that the cache saves: input of the decision about its size.
 
 use crate::context::Context;
 use crate::observe::mrc::Sampling;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bounds of the measured cost of a miss, ns: clients count, and may count nonsense.
 const MISS_NS: std::ops::RangeInclusive<u64> = 10_000..=20_000_000;
 
-/// What the cache does; counters since the daemon started.
+/// Activity of the cache; counters since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Earning {
     /// Pages found.

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_told() {
+    fn impossible_request_is_reported() {
         let s = stage("clock", Duration::ZERO);
         assert_eq!(s.engine.lru_age(), Err(Refused::NoGenerations("clock")));
         assert_eq!(s.engine.lru_evict(0, 1), Err(Refused::NoGenerations("clock")));

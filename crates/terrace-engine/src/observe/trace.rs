@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn records_without_room_are_counted() {
         let engine = engine();
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();

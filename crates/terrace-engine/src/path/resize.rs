@@ -174,7 +174,7 @@ pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -
     }
 }
 
-/// Nobody limits the cache any more but for the ceiling.
+/// From now on only the ceiling limits the cache.
 pub(crate) fn resize_auto(cx: &Context) {
     // Until the ceiling is set anew the pool stays as it is.
     let _ = cx.ceiling.compare_exchange(u64::MAX, cx.budget(), Ordering::Relaxed, Ordering::Relaxed);

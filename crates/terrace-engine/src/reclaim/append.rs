@@ -36,7 +36,7 @@ pub(crate) struct Content {
 /// A page that was written: its place in the list, its slot, its checksum.
 pub(crate) type Written = (usize, DeviceSlot, u32);
 
-/// What came of a write.
+/// Outcome of a write.
 #[derive(Debug)]
 pub(crate) struct Appended {
     /// Pages dealt with, from the first on: there may have been no room for more.
@@ -171,7 +171,7 @@ fn oldest(device: &Device, writer: &Writer) -> u64 {
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
     let Planned { stretch, batch } = planned;
     if stretch.opens {
-        // What an older filling left does not count from here on.
+        // Remains of an older filling do not count from here on.
         buf[..PAGE_SIZE].fill(0);
         device.medium.write(device.geometry.byte(stretch.region, 0), &buf[..PAGE_SIZE])?;
         device.medium.flush()?;

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tier_took_is_idle_unless_it_waited_for_it() {
+    fn compression_time_is_idle_unless_it_waited() {
         let before = [100, 1000, 7, 50, 9000];
         let free = |idle, cpu_share| Some(CpuShare { idle, cpu_share });
         assert_eq!(share(before, [150, 1200, 7, 100, 9000]), free(0.5, 1.0));

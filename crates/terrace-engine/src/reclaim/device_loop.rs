@@ -58,7 +58,7 @@ fn open(cx: &Context) -> io::Result<()> {
     Ok(())
 }
 
-/// What the scan has found, as the state has it.
+/// Results of the scan, in the form of the state.
 fn restore(regions: u32, region_pages: u32, scanned: Scanned) -> Restored {
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
     let mut log = Log::restored(regions, region_pages, &filled);

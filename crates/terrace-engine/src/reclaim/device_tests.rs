@@ -163,7 +163,7 @@ fn pages_that_leave_memory_are_read_from_the_device() {
 }
 
 #[test]
-fn what_is_written_is_never_read_from_an_old_slot() {
+fn written_page_is_never_read_from_an_old_slot() {
     for compressed in [without_compression(), CompressedConfig::default()] {
         let mut w = World::new(compressed);
         let (engine, objects) = w.start();

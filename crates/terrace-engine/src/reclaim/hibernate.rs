@@ -21,7 +21,7 @@ pub(crate) fn hibernate(cx: &Context) {
             if !pages.is_empty() && !write(cx, &pages) {
                 return;
             }
-            // What is on the device already is not given up for pages that were used once.
+            // Pages on the device are not given up for pages that were used once.
             if !reused && cx.state.lock().device.as_ref().is_none_or(|device| device.log.has_been_full()) {
                 return;
             }

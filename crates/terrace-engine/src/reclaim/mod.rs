@@ -38,7 +38,7 @@ pub(crate) fn reclaim_loop(cx: &Context) {
     let mut waiting = Waiting::new();
     while !cx.stopping.load(Ordering::Acquire) {
         if !cx.reclaim_wakeup.wait(Duration::from_millis(500)) {
-            // Nobody wants frames: what waits is written as it is.
+            // No frames are wanted: waiting pages are written as they are.
             evict::write_waiting(cx, &mut waiting);
         }
         cx.state.lock().lru.policy.set_time(cx.uptime_ms());

@@ -70,7 +70,7 @@ impl Parked {
     }
 }
 
-/// What a scan has found.
+/// Results of a scan.
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub log: Log,
@@ -97,10 +97,10 @@ pub(crate) struct DeviceEvents {
     pub damaged: u64,
 }
 
-/// What the tier can do at the moment.
+/// Current abilities of the tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// What is on the device is being looked at: pages are read, none are written.
+    /// The device is being scanned: pages are read, none are written.
     Scanning,
     Serving,
     /// A write has failed: pages are read, none are written any more.
@@ -395,7 +395,7 @@ impl Device {
             .iter()
             .flat_map(|(id, parked)| parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page))))
     }
-    /// What was found on the device is what there is.
+    /// The results of the scan are complete.
     pub(crate) fn install(&mut self, restored: Restored) {
         let Restored { log, fillings, parked, checks } = restored;
         for (slot, crc) in checks {
@@ -406,7 +406,7 @@ impl Device {
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
-        // What changed since terraced began.
+        // Changes since terraced began.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {
                 let last = if count == TO_THE_END { u64::MAX } else { first + u64::from(count) - 1 };
@@ -442,7 +442,7 @@ impl Device {
         }
         served
     }
-    /// What it holds is not known yet.
+    /// Its content is not known yet.
     pub(crate) fn is_scanning(&self) -> bool {
         self.status == Status::Scanning
     }

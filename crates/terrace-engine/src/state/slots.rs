@@ -264,7 +264,7 @@ impl State {
             device.recorded.insert(id, digest);
         }
     }
-    /// What a scan has found becomes what is on the device.
+    /// The results of a scan become the content of the device.
     pub(crate) fn install(&mut self, restored: Restored) {
         let Some(device) = &mut self.device else { return };
         device.install(restored);
@@ -306,7 +306,7 @@ impl State {
     }
 }
 
-/// What names a slot.
+/// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     No,
@@ -322,7 +322,7 @@ pub(crate) enum Named {
 
 /// The oldest region goes.
 impl State {
-    /// What names the slot that was written for a page.
+    /// The owner of the slot that was written for a page.
     pub(crate) fn names(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Named {
         let Some(device) = &self.device else { return Named::No };
         if device.parked_at(object, page) == Some(slot) {

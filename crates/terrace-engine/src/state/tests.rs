@@ -61,7 +61,7 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
 /// A client loads the clock while a large write is being prepared, finds the last page of it without a leaf, reads the old
 /// source, and offers its page long after the write has come and gone.
 #[test]
-fn who_looked_while_a_write_was_prepared_looked_before_it() {
+fn lookup_during_a_prepared_write_counts_as_before_it() {
     let (engine, ..) = engine(16 << 20);
     let file = tempfile::tempfile().unwrap();
     let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
@@ -170,7 +170,7 @@ fn a_resize_that_fails_leaves_the_limit_as_it_was() {
 }
 
 #[test]
-fn what_others_keep_counts_and_rings_have_their_share() {
+fn registered_memory_counts_and_rings_have_their_share() {
     let (engine, ..) = engine(32 << 20);
     let before = engine.cx.pool_frames();
     engine.count_also(|| 8 << 20);

@@ -38,7 +38,7 @@ impl Refuser {
         let mut request = vec![0; IO_BYTES_MAX as usize + 64 * 1024];
         while !over() {
             let mut fds = [PollFd::new(&self.fuse, PollFlags::IN)];
-            // Nobody else reads here, so what is there stays there.
+            // No other thread reads here, so requests stay in the queue.
             if matches!(rustix::event::poll(&mut fds, Some(&WAIT)), Ok(0) | Err(Errno::INTR)) {
                 continue;
             }
@@ -66,7 +66,7 @@ impl AsFd for Refuser {
     }
 }
 
-/// What to answer: length, error, number of the request.
+/// The answer: length, error, number of the request.
 fn refusal(request: &[u8]) -> Option<[u8; 16]> {
     let header = request.get(..IN_HEADER_BYTES)?;
     let opcode = u32::from_ne_bytes(header[4..8].try_into().ok()?);

@@ -1,6 +1,6 @@
 //! Requests that may have to wait for descriptors, answered by threads of their own.
 //!
-//! What they wait for are FORGETs and RELEASEs, that is, the threads that answer the kernel: if those waited as well, nobody would make
+//! They wait for FORGETs and RELEASEs, that is, the threads that answer the kernel: if those waited as well, nobody would make
 //! room. So while descriptors are short, all that needs one goes through a queue. Its length is what programs ask at one time.
 //! Several that were begun just before that may find none left together: these are begun again here, too.
 

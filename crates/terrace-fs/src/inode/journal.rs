@@ -108,7 +108,7 @@ impl Journal {
     }
 }
 
-/// What the first try of a resent request left.
+/// Result of the first try of a resent request.
 #[derive(Clone, Copy, Debug)]
 struct Replayed {
     before: u64,
@@ -119,7 +119,7 @@ struct Replayed {
 #[derive(Debug)]
 pub struct Op<'a> {
     journal: &'a Journal,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     slot: Option<usize>,
     replayed: Option<Replayed>,

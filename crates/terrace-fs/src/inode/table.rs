@@ -62,7 +62,7 @@ fn digest(stat: &Stat) -> u64 {
     words.as_flattened().iter().fold(mix(1, &size), mix).max(LOOKING + 1)
 }
 
-/// What a look at the source found.
+/// Result of a look at the source.
 pub(crate) struct Look {
     /// Another than at the last look, and not by this mount.
     pub(crate) changed: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Look {
     pub(crate) digest: u64,
 }
 
-/// What opens and closes change.
+/// State that opens and closes change.
 #[derive(Debug)]
 pub(crate) struct Life<O> {
     /// The inode's object in the page cache, from its first use on.

@@ -19,7 +19,7 @@ thread_local! {
     static THREAD: Cell<Option<Ability>> = const { Cell::new(None) };
 }
 
-/// What this thread can do for its callers.
+/// Capabilities of this thread for its callers.
 #[derive(Clone, Copy, Debug)]
 struct Ability {
     /// Has its own umask.
@@ -85,7 +85,7 @@ impl Drop for Restore {
     }
 }
 
-/// What of a process's status decides over set-id bits.
+/// Parts of a process's status that decide over set-id bits.
 #[derive(Debug, Default)]
 pub(crate) struct Powers {
     effective: u64,

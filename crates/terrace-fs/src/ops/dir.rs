@@ -138,7 +138,7 @@ impl<C: PageCache> Namespace<C> {
             match full {
                 Ok(false) => any = true,
                 Ok(true) => return Ok(()),
-                // What was listed so far is the answer; the error comes up again with the next one.
+                // The entries listed so far are the answer; the next call reports the error again.
                 Err(_) if any => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -27,7 +27,7 @@ pub struct Opened {
     pub fh: u64,
     /// The kernel is to bypass its page cache.
     pub direct: bool,
-    /// What the kernel has of the file is still good.
+    /// The kernel's pages of the file are still valid.
     pub keep_cache: bool,
     /// There is nothing to be done when a descriptor is closed.
     pub no_flush: bool,
@@ -42,10 +42,10 @@ pub struct Written {
     pub stale: bool,
 }
 
-/// What the kernel says about a write.
+/// The kernel's flags of a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteKind {
-    /// Who writes.
+    /// The writer.
     pub caller: Caller,
     /// The writer's file flags: O_SYNC and O_DSYNC count.
     pub flags: u32,

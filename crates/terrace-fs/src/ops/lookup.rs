@@ -50,7 +50,7 @@ impl<C: PageCache> Namespace<C> {
         name: &OsStr,
         op: &mut Op<'_>,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
-        // What was just made has its descriptor: a refusal would come too late.
+        // A new file has its descriptor: a refusal would come too late.
         let reserve = op.has_begun();
         let (inode, entry) = self.enter_if(parent, name, reserve, |nodeid| op.counts(nodeid))?;
         if op.counts(inode.nodeid) {

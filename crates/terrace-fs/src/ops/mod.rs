@@ -1,4 +1,4 @@
-//! What the kernel asks for, each done as methods of [`Namespace`](crate::Namespace).
+//! Requests of the kernel, as methods of [`Namespace`](crate::Namespace).
 
 pub(crate) mod change;
 mod creds;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::inode::{Inode, ROOT};
 use crate::{Namespace, PageCache};
 
-/// What /proc puts behind the path of a file that has no name left.
+/// Suffix in /proc of the path of a file that has no name left.
 const DELETED: &[u8] = b" (deleted)";
 
 impl<C: PageCache> Namespace<C> {

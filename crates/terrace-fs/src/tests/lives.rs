@@ -193,7 +193,7 @@ impl<C: Mortal> Model<C> {
         caller(self.unique.fetch_add(2, Ordering::Relaxed))
     }
 
-    /// What one thread does to a file.
+    /// Operations of one thread on a file.
     fn step(&self, random: &mut Rng, held: &mut Held<C>) {
         let (ns, file) = (&self.world.namespace, random.index(FILES));
         match random.below(16) {
@@ -220,7 +220,7 @@ impl<C: Mortal> Model<C> {
 
     /// FORGET of a file that this thread holds, most often with all its references.
     fn forget(&self, random: &mut Rng, held: &mut Held<C>) {
-        // Who has it open keeps a reference, as the kernel does.
+        // An open file keeps a reference, as in the kernel.
         let spare = |file: usize| {
             held.references[file] - u64::from(held.handles.iter().any(|&(open, _)| open == file))
         };
@@ -268,7 +268,7 @@ impl<C: Mortal> Model<C> {
         }
     }
 
-    /// Nobody is at work: tables, references and descriptors agree.
+    /// With no request under way, tables, references and descriptors agree.
     fn check(&self, held: &[Held<C>]) {
         let ns = &self.world.namespace;
         let mut owner: HashMap<RawFd, u64> = HashMap::new();

@@ -10,7 +10,7 @@ use crate::pressure::SWEPT_HERE;
 
 /// The thread that has no descriptor waits, and meanwhile others ask for attributes of the file and release what they have of it.
 #[test]
-fn who_waits_for_room_holds_no_lock_of_the_inode() {
+fn writer_waiting_for_room_holds_no_inode_lock() {
     let mut world = World::new();
     std::fs::write(world.path("f"), b"").unwrap();
     let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;

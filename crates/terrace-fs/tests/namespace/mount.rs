@@ -173,7 +173,7 @@ fn become_user(uid: u32) {
     }
 }
 
-/// What outlives a daemon, and how a daemon is made of it.
+/// State that outlives a daemon, and how a daemon is made of it.
 trait Parts {
     type Cache: PageCache;
     fn namespace(&self, root: OwnedFd, recovering: bool) -> Arc<Namespace<Self::Cache>>;

@@ -20,7 +20,7 @@ const SECOND_GROUP: u32 = 4243;
 const MODES: [u32; 7] = [0o6777, 0o6767, 0o2777, 0o2767, 0o4777, 0o6666, 0o0777];
 const OWNERS: [(u32, u32); 5] = [(0, 0), (USER, USER), (USER, SECOND_GROUP), (0, SECOND_GROUP), (USER, 0)];
 
-/// Who changes the file.
+/// The process that changes the file.
 #[derive(Clone, Copy, Debug)]
 enum Actor {
     Root,

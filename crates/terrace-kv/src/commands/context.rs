@@ -1,4 +1,4 @@
-//! What every command needs, and what the table says of it.
+//! Context of every command, and its row of the table.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Session {
     }
 }
 
-/// What a command works with.
+/// Context of a command.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The server.
@@ -88,7 +88,7 @@ pub fn unknown_subcommand(context: &Context<'_>) -> Refusal {
     ))
 }
 
-/// What a command is like.
+/// Properties of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags(u8);
 

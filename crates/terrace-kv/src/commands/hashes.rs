@@ -13,7 +13,7 @@ use crate::keyspace::{FieldRecord, Held, fields};
 use crate::wire::Reply;
 use crate::wire::number::{float_text, parse_float, parse_int};
 
-/// What is asked of a hash, walked or open.
+/// A query of a hash, walked or open.
 trait Fields {
     fn count(&self) -> usize;
     fn get(&self, field: &[u8]) -> Option<&[u8]>;

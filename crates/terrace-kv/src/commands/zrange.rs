@@ -10,7 +10,7 @@ use crate::keyspace::collection::Collection;
 use crate::keyspace::zset::{Ranked, Zset};
 use crate::wire::number::parse_float;
 
-/// What a range goes by.
+/// Order of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Place,

@@ -57,7 +57,7 @@ struct AddOptions {
     increments: bool,
 }
 
-/// What ZADD did with one member.
+/// Outcome of ZADD for one member.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Added {
     /// Nothing: the conditions do not hold, or the score is the same.

@@ -25,7 +25,7 @@ pub fn system_clock() -> Clock {
     Arc::new(now)
 }
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reads that found their key.

@@ -1,4 +1,4 @@
-//! What one lock protects: the decoded collections of its keys.
+//! The data behind one lock: the decoded collections of its keys.
 
 use hashbrown::{DefaultHashBuilder, Equivalent, HashMap};
 

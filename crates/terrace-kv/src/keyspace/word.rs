@@ -1,4 +1,4 @@
-//! What a key's word of metadata says: the type of its value and the time when it expires.
+//! A key's word of metadata: the type of its value and the time when it expires.
 //!
 //! ```text
 //! 63      60 59                                   0

@@ -47,7 +47,7 @@ pub struct Connection {
     counted: usize,
 }
 
-/// What a turn did.
+/// Outcome of a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Something may have been changed.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::server::Server;
 use stream::Acceptor;
 pub use stream::Listener;
-use worker::{Door, Worker};
+use worker::{Inbox, Worker};
 
 /// How often keys that have expired are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Running {
     server: Arc<Server>,
-    doors: Vec<Door>,
+    inboxes: Vec<Inbox>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -32,10 +32,10 @@ pub struct Running {
 /// No descriptors, no threads.
 pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Running> {
     let made = (0..server.config.threads.max(1)).map(|_| Worker::new(server.clone()));
-    let (mut workers, doors): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
-    workers[0].accept_for(acceptors, doors.clone())?;
-    let mut running = Running { server: server.clone(), doors, threads: Vec::new() };
+    workers[0].accept_for(acceptors, inboxes.clone())?;
+    let mut running = Running { server: server.clone(), inboxes, threads: Vec::new() };
     for (at, worker) in workers.into_iter().enumerate() {
         running.spawn(format!("kv-{at}"), move || worker.run())?;
     }
@@ -66,8 +66,8 @@ impl Running {
 
     fn end(&mut self) {
         self.server.is_stopping.store(true, Ordering::Relaxed);
-        for door in &self.doors {
-            let _ = door.waker.wake();
+        for inbox in &self.inboxes {
+            let _ = inbox.waker.wake();
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

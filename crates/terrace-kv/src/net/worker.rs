@@ -34,7 +34,7 @@ pub type Arrival = (Stream, Session);
 
 /// How clients reach a thread.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct Inbox {
     /// Its clients to be.
     pub arrivals: Sender<Arrival>,
     /// Wakes it.
@@ -51,7 +51,7 @@ pub struct Worker {
     next: usize,
     /// Of the first thread only.
     acceptors: Vec<Acceptor>,
-    doors: Vec<Door>,
+    inboxes: Vec<Inbox>,
     accept_again: bool,
     scratch: Vec<u8>,
 }
@@ -61,7 +61,7 @@ impl Worker {
     ///
     /// # Errors
     /// No descriptors.
-    pub fn new(server: Arc<Server>) -> io::Result<(Worker, Door)> {
+    pub fn new(server: Arc<Server>) -> io::Result<(Worker, Inbox)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let (send, arrivals) = std::sync::mpsc::channel();
@@ -72,20 +72,20 @@ impl Worker {
             connections: HashMap::new(),
             next: CLIENTS_FROM,
             acceptors: Vec::new(),
-            doors: Vec::new(),
+            inboxes: Vec::new(),
             accept_again: false,
             scratch: Vec::new(),
         };
-        Ok((worker, Door { arrivals: send, waker }))
+        Ok((worker, Inbox { arrivals: send, waker }))
     }
 
     /// Makes it the one that lets clients in.
     ///
     /// # Errors
     /// Those of epoll.
-    pub fn accept_for(&mut self, acceptors: Vec<Acceptor>, doors: Vec<Door>) -> io::Result<()> {
+    pub fn accept_for(&mut self, acceptors: Vec<Acceptor>, inboxes: Vec<Inbox>) -> io::Result<()> {
         assert!(acceptors.len() < CLIENTS_FROM - 1, "few listeners");
-        (self.acceptors, self.doors) = (acceptors, doors);
+        (self.acceptors, self.inboxes) = (acceptors, inboxes);
         for (at, acceptor) in self.acceptors.iter_mut().enumerate() {
             self.poll.registry().register(acceptor.source(), Token(at + 1), mio::Interest::READABLE)?;
         }
@@ -219,8 +219,8 @@ impl Worker {
 
     fn let_in(&self, stream: Stream, address: String, local: String) {
         let max = self.server.config.clients_max;
-        let door = &self.doors[self.server.clients.totals().0 as usize % self.doors.len()];
-        let waker = door.waker.clone();
+        let inbox = &self.inboxes[self.server.clients.totals().0 as usize % self.inboxes.len()];
+        let waker = inbox.waker.clone();
         let wake = move || drop(waker.wake());
         let Some(client) = self.server.clients.add(address, local, max, wake) else {
             let line = b"-ERR max number of clients reached\r\n";
@@ -228,8 +228,8 @@ impl Worker {
             return;
         };
         let session = Session::new(client, self.server.config.password.is_none());
-        if door.arrivals.send((stream, session)).is_ok() {
-            let _ = door.waker.wake();
+        if inbox.arrivals.send((stream, session)).is_ok() {
+            let _ = inbox.waker.wake();
         }
     }
 

@@ -12,7 +12,7 @@ const ARGUMENTS_MAX_STRANGER: i64 = 10;
 /// Longest argument of such a client.
 const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
 
-/// What a request may be at most.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Arguments.
@@ -254,7 +254,7 @@ fn one_word<'a>(mut rest: &'a [u8], words: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// What follows a closed quote.
+/// Text after a closed quote.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, words: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

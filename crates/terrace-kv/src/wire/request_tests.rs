@@ -32,7 +32,7 @@ fn arrays_and_lines_are_requests() {
 }
 
 #[test]
-fn what_is_no_request_is_named() {
+fn invalid_request_is_named() {
     for (text, why) in [
         ("*3000000000\r\n", "invalid multibulk length"),
         ("*x\r\n", "invalid multibulk length"),

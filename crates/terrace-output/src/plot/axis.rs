@@ -7,7 +7,7 @@ use super::text::number;
 pub struct Tick {
     /// Where.
     pub value: f64,
-    /// What it is called.
+    /// Its name.
     pub label: String,
 }
 

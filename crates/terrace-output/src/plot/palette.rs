@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-/// What a stroke or a fill stands for.
+/// Meaning of a stroke or a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// Text and axes.

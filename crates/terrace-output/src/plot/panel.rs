@@ -28,7 +28,7 @@ pub struct Bar {
     pub value: Option<Mean>,
 }
 
-/// What a bar shows.
+/// A bar's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
     /// Its length.

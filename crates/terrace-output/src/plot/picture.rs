@@ -54,7 +54,7 @@ pub enum Shape {
         opacity: f64,
         /// Pixels of the border.
         border: f64,
-        /// What a pointer over it shows.
+        /// Text under a pointer over it.
         tip: String,
     },
     /// A circle with a border of its colour; filled, or with the ground inside.
@@ -67,7 +67,7 @@ pub enum Shape {
         ink: Ink,
         /// With its own colour.
         filled: bool,
-        /// What a pointer over it shows.
+        /// Text under a pointer over it.
         tip: String,
     },
     /// One line of text.
@@ -190,7 +190,7 @@ impl Picture {
         self.shapes.push(shape);
     }
 
-    /// What a legend shows beside a name.
+    /// A legend's mark beside a name.
     pub fn swatch(kind: Swatch, system: usize) -> Picture {
         let mut picture = Picture::new(String::new(), SWATCH, 14.0);
         match kind {

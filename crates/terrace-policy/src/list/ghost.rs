@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_too_long_is_forgotten_by_the_ring() {
+    fn ring_forgets_a_request_that_waits_too_long() {
         let mut ghost = Ghost::new(64, 1);
         let first = ghost.push();
         for _ in 0..63 {

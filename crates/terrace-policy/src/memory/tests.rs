@@ -121,7 +121,7 @@ fn free_memory_is_taken_but_for_the_reserve() {
     // 20 MiB of programs, a sixteenth as the reserve.
     assert_eq!(world.range(2), (460, 460));
     assert!(world.ours > 455 * MIB, "{}", world.ours / MIB);
-    assert_eq!(world.sizer.why(), Why::Room(0));
+    assert_eq!(world.sizer.why(), SizeReason::Room(0));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn program_that_grows_gets_its_memory_at_once() {
     }
     assert_eq!(world.kills, 0);
     assert!(world.ours < 170 * MIB);
-    // What a burst takes is kept free for a while.
+    // Memory of a burst is kept free for a while.
     assert_eq!(world.sizer.reserve(), 32 * MIB);
     world.pinned += 25 * MIB;
     world.look();
@@ -189,7 +189,7 @@ fn idle_cache_gives_way_down_to_its_floor() {
     let before = world.ours;
     world.run(1);
     assert!(world.ours < before, "within a second");
-    assert!(matches!(world.sizer.why(), Why::GaveWay(0)));
+    assert!(matches!(world.sizer.why(), SizeReason::GaveWay(0)));
     world.run(5);
     assert!(world.ours + 6 * 16 * MIB >= before, "eight chunks a second at the most");
     world.run(60);
@@ -216,7 +216,7 @@ fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
     // Programs' own code and files: little memory, used all the time.
     world.there = Load { bytes: 40 * MIB, pages_a_second: 50_000.0 };
     world.run(10);
-    assert!(matches!(world.sizer.why(), Why::GaveWay(0)));
+    assert!(matches!(world.sizer.why(), SizeReason::GaveWay(0)));
     assert!(world.ours < 205 * MIB, "{}", world.ours / MIB);
     assert!(world.range(5).0 > 180, "and no more than that: {:?}", world.range(5));
     world.there = Load::default();
@@ -235,11 +235,11 @@ fn losses_are_ignored_while_there_is_free_memory() {
         sizer.fit(Duration::from_secs(at), 100 * MIB, &[level(refaults)]);
         sizer.weigh(Duration::from_secs(at), 100 * MIB, &Earning::default(), &[level(refaults)]);
     }
-    assert_eq!((sizer.why(), sizer.yielded()), (Why::Room(0), 0));
+    assert_eq!((sizer.why(), sizer.yielded()), (SizeReason::Room(0), 0));
 }
 
 #[test]
 fn level_without_a_limit_leaves_the_limit_of_the_user() {
     let mut sizer = Sizer::new(Rule { most: 64 * MIB, fixed: true, own: 24 * MIB });
-    assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, Why::Most));
+    assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, SizeReason::Most));
 }

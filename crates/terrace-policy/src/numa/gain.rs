@@ -1,4 +1,4 @@
-//! What a move is worth: time that the nodes' memories no longer spend, in seconds a second.
+//! Worth of a move: time that the nodes' memories no longer spend, in seconds a second.
 //!
 //! Ours, beyond the paper, whose data could not be moved: clean frames in DRAM can. A thread that moves costs microseconds, but takes its
 //! writes along and cannot be on two nodes; frames cost a read and a write of each byte, which must be earned back within [`HORIZON_S`].
@@ -16,7 +16,7 @@ pub const REMOTE_READ: f64 = 1.1;
 /// It must earn so many times what it costs: one period differs from the next.
 const EARNED_MIN: f64 = 1.25;
 
-/// What can be done about reads from another node.
+/// Remedies for reads from another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The frames go to the readers' node.

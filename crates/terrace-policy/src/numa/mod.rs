@@ -18,5 +18,5 @@ pub mod testing;
 pub mod view;
 pub mod what_if;
 
-pub use placer::{Config, Decision, FrameMove, Placer, Rules, ThreadMove, Why};
+pub use placer::{Config, Decision, FrameMove, MoveReason, Placer, Rules, ThreadMove};
 pub use view::{ANYWHERE, NODES_MAX, Node, Region, Thread, User, View};

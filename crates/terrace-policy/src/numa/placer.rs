@@ -63,7 +63,7 @@ impl Config {
 
 /// Why a thread moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum MoveReason {
     /// It reads most from there.
     Remote,
     /// Its node's memory carried too much.
@@ -82,7 +82,7 @@ pub struct ThreadMove {
     /// Where it should be.
     pub to: usize,
     /// The rule.
-    pub why: Why,
+    pub why: MoveReason,
 }
 
 /// Frames that should move or be copied.
@@ -145,7 +145,7 @@ impl Placer {
         let free: Vec<&Unit> = units.iter().filter(|unit| !rests(unit)).collect();
         let mut what_if = WhatIf::new(view);
         let mut decision = Decision { loads: what_if.loads().to_vec(), ..Decision::default() };
-        let mut why = vec![Why::Remote; view.threads.len()];
+        let mut why = vec![MoveReason::Remote; view.threads.len()];
         self.initial_targets(&mut what_if, &free);
         if self.config.rules != Rules::Remote {
             self.keep_away(&mut what_if, &free);
@@ -172,8 +172,8 @@ impl Placer {
         for m in &decision.threads {
             self.moved.insert(m.id, period);
             match m.why {
-                Why::Remote => self.given_away.remove(&m.id),
-                Why::Memory | Why::Cpu => self.given_away.insert(m.id, m.from),
+                MoveReason::Remote => self.given_away.remove(&m.id),
+                MoveReason::Memory | MoveReason::Cpu => self.given_away.insert(m.id, m.from),
             };
         }
     }
@@ -217,7 +217,12 @@ impl Placer {
     }
 
     /// The node that carried too much, if one did.
-    fn final_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit], why: &mut [Why]) -> Option<usize> {
+    fn final_targets(
+        &self,
+        what_if: &mut WhatIf<'_>,
+        free: &[&Unit],
+        why: &mut [MoveReason],
+    ) -> Option<usize> {
         let before: Vec<usize> = (0..why.len()).map(|t| what_if.target(t)).collect();
         let contended = contention::contended(what_if, self.config.threshold_share);
         if let Some(node) = contended {
@@ -225,7 +230,7 @@ impl Placer {
         } else if let Some(node) = cpu::contended(what_if) {
             cpu::relieve(what_if, node, free);
         }
-        let rule = if contended.is_some() { Why::Memory } else { Why::Cpu };
+        let rule = if contended.is_some() { MoveReason::Memory } else { MoveReason::Cpu };
         for (t, why) in why.iter_mut().enumerate() {
             if what_if.target(t) != before[t] {
                 *why = rule;

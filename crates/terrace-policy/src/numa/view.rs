@@ -68,9 +68,9 @@ pub struct Region {
     pub bytes: f64,
     /// Its frames are clean DRAM frames, which can be copied elsewhere.
     pub movable: bool,
-    /// Nobody wrote to it in the period: more than one copy of it can exist.
+    /// No writes in the period: more than one copy of it can exist.
     pub read_only: bool,
-    /// Who touched it.
+    /// Threads that touched it.
     pub users: Vec<User>,
 }
 

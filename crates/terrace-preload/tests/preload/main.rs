@@ -321,7 +321,7 @@ fn a_closed_connection_still_reports() {
 }
 
 #[test]
-fn nobody_waits_for_a_slow_sync() {
+fn clients_do_not_wait_for_a_slow_sync() {
     let d = Running::start(256);
     d.manners.flush_waits.store(2, SeqCst);
     let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
@@ -341,7 +341,7 @@ fn a_mapping_is_told_or_refused() {
 }
 
 #[test]
-fn who_gave_up_his_rights_maps_as_before() {
+fn process_that_gave_up_rights_maps_as_before() {
     let d = Running::start(256);
     let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
     fast(&d, &["dropped", &path]);

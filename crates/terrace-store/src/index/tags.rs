@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has a tag: a bucket, or a blob of it.
+/// The holder of a tag: a bucket, or a blob of it.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
 
 /// All tags of a store. Locked inside the tables of a bucket, or alone.
@@ -48,7 +48,7 @@ impl Tags {
         });
     }
 
-    /// Who has the tag.
+    /// Holders of the tag.
     pub(crate) fn members(&self, tag: &str) -> Vec<Tagged> {
         self.0.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
     }

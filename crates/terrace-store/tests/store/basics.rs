@@ -208,7 +208,7 @@ fn a_key_is_found_by_scans_while_a_bucket_grows() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_in_one_line() {
+fn unusable_target_is_refused_in_one_line() {
     let dir = dir();
     let store = open(dir.path());
     let second = Store::open(dir.path(), &small()).unwrap_err();

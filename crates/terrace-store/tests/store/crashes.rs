@@ -27,7 +27,7 @@ fn a_crash_loses_nothing_while_the_segment_stays() {
 }
 
 #[test]
-fn what_was_synced_is_kept_without_the_segment() {
+fn synced_data_are_kept_without_the_segment() {
     let dir = dir();
     let store = open(dir.path());
     let bucket = store.bucket("b").unwrap();

@@ -106,7 +106,7 @@ fn record(stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
         Ok(recording) => recording,
         Err(no) => return say(stream, &Err::<Reply, _>(no)),
     };
-    // Who does not read is no recorder: meanwhile everything would be lost.
+    // A client that does not read loses the recording: meanwhile everything would be lost.
     stream.set_write_timeout(Some(READ_WITHIN))?;
     say(stream, &Ok(Done {}))?;
     let summary = recording.run(&mut Framed(stream), &mut || has_ended(stream))?;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_so() {
+    fn invalid_request_gets_an_error() {
         for line in ["", "x", "{}", r#"{"cmd":"fly"}"#, r#"{"cmd":"resize"}"#, r#"{"cmd":"evict","seq":-1}"#]
         {
             assert_eq!(parse(line).unwrap_err().code, ErrorCode::Usage, "{line}");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use terrace_api::stats::{Bound, Mode, Sizing};
 use terrace_engine::Engine;
-use terrace_policy::memory::{Earning, Level, Rule, Sizer, WEIGH_EVERY, Why};
+use terrace_policy::memory::{Earning, Level, Rule, SizeReason, Sizer, WEIGH_EVERY};
 
 use super::thread::thread;
 use crate::cgroup::{Alarm, Groups, Machine, OWN_NEED};
@@ -161,10 +161,10 @@ impl Guard {
     fn bound(&self) -> (Bound, Option<&Path>) {
         let (bound, level) = match self.sizer.why() {
             _ if self.ceiling() < self.sizer.target() => return (Bound::Kill, None),
-            Why::Most => return (Bound::Limit, None),
-            Why::Room(level) => (Bound::Room, level),
-            Why::Weighed(level) => (Bound::Weighed, level),
-            Why::GaveWay(level) => (Bound::GaveWay, level),
+            SizeReason::Most => return (Bound::Limit, None),
+            SizeReason::Room(level) => (Bound::Room, level),
+            SizeReason::Weighed(level) => (Bound::Weighed, level),
+            SizeReason::GaveWay(level) => (Bound::GaveWay, level),
         };
         (bound, self.files.get(level).map(PathBuf::as_path))
     }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_excepted_is_told() {
+    fn invalid_exception_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let served = dir.path().canonicalize().unwrap().join("served");
         fs::create_dir_all(served.join("d")).unwrap();

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_killed_is_always_started_again() {
+    fn killed_daemon_is_always_started_again() {
         let mut crashes = Crashes::default();
         let now = Instant::now();
         assert!((0..4).all(|_| crashes.note(End::Killed, now) == START));

@@ -118,7 +118,7 @@ pub enum Rest {
     WaitsForItself,
     /// Nothing is left, or it does something that must come to its end.
     Ends,
-    /// Nobody lets us look, for this reason.
+    /// Looking is refused, for this reason.
     Unknown(io::Error),
 }
 

@@ -55,7 +55,7 @@ enum Exit {
     Crashed { how: String, killed: bool },
 }
 
-/// Who can have something to tell.
+/// Sources of events.
 #[derive(Clone, Copy)]
 enum Source {
     Terraced,

@@ -1,4 +1,4 @@
-//! Who uses a target.
+//! The user of a target.
 
 use std::path::{Path, PathBuf};
 

@@ -49,7 +49,7 @@ fn excepted_directories_are_those_of_the_source() {
     stage.nothing_is_left();
 }
 
-/// Nobody needs a sync: both sides have one page cache.
+/// No sync is needed: both sides have one page cache.
 #[test]
 fn others_see_what_is_written_there_at_once() {
     if !possible() {
@@ -68,7 +68,7 @@ fn others_see_what_is_written_there_at_once() {
 }
 
 #[test]
-fn what_cannot_be_excepted_is_refused_before_the_mount() {
+fn invalid_exception_is_refused_before_the_mount() {
     if !possible() {
         return;
     }

@@ -206,7 +206,7 @@ fn the_death_of_its_instance_is_a_failure() {
     stage.nothing_is_left();
 }
 
-/// Nobody is left to say it: the next run on the same directory does.
+/// The process that would report it is dead: the next run on the same directory does.
 #[test]
 fn next_run_reports_loss_of_run_that_died_with_its_command() {
     if !possible() {
@@ -312,7 +312,7 @@ fn killed_itself_it_ends_with_its_command() {
 }
 
 #[test]
-fn what_the_command_left_running_keeps_its_files() {
+fn processes_left_by_the_command_keep_their_files() {
     if !possible() {
         return;
     }

@@ -103,7 +103,7 @@ fn tier_belongs_to_one_instance_also_over_a_crash() {
     assert_eq!((report.in_use, report.pid, report.mnt), (true, Some(supervisor), Some(stage.mnt.clone())));
     tier(&["drop", &path]).refused(&used);
     stage.ask("umount", &[]).fine();
-    // Whoever saw the unmount can use it at once.
+    // After the unmount it can be used at once.
     run(&stage, &path, &[], "true").fine();
     other.mount(&["--tier", &path]).refused(&["the tier belongs to", text(&stage.src), "--format-tier"]);
     other.mount(&["--tier", &path, "--format-tier"]).fine();

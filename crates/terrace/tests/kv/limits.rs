@@ -1,4 +1,4 @@
-//! Who may come in, what is refused, and what `terrace` says of a server.
+//! Access to a server, refusals, and what `terrace` says of a server.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 

@@ -33,7 +33,7 @@ impl Format {
     /// All formats.
     pub const ALL: [Format; 5] = [Format::U64, Format::Oracle, Format::Text, Format::Csv, Format::Terrace];
 
-    /// What users call it.
+    /// Its name for users.
     pub fn name(self) -> &'static str {
         match self {
             Format::U64 => "u64",
@@ -77,7 +77,7 @@ impl Format {
     }
 }
 
-/// What the reader is told beside the file.
+/// Options of the reader beside the file.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The format; `None`: by content and name.

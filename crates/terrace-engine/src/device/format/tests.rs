@@ -35,7 +35,8 @@ fn batches() -> impl Strategy<Value = Batch> {
     (records, filling, 0..3840u32).prop_map(
         |((pages, others), (lap, older, pages_before, torn, first), at)| {
             let older = 1 + older.index(lap.min(1 << 60) as usize) as u64;
-            let before = (!first && older < lap).then_some(Before { lap: older, pages: pages_before, torn });
+            let before =
+                (!first && older < lap).then_some(PastFilling { lap: older, pages: pages_before, torn });
             let batch = |content: usize| Batch {
                 filling: Filling { lap, before },
                 oldest: older,

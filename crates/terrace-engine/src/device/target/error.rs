@@ -12,7 +12,7 @@ pub struct TargetError {
     pub fault: Fault,
 }
 
-/// What is wrong with a target. Sizes are in bytes.
+/// An error of a target. Sizes are in bytes.
 #[derive(Debug)]
 pub enum Fault {
     /// There is no such file, and nothing says how large it should be.
@@ -49,14 +49,14 @@ pub enum Fault {
     },
     /// The file system has not enough space.
     NoSpace {
-        /// What the file needs beyond what it has.
+        /// Bytes that the file needs beyond its own.
         needed: u64,
-        /// What the file system has left.
+        /// Bytes that the file system has left.
         left: u64,
     },
     /// The index of so many pages does not fit.
     IndexTooLarge {
-        /// What the index would take.
+        /// Bytes of the index.
         index: u64,
         /// The limit on memory.
         memory: u64,

@@ -4,7 +4,7 @@ use crate::io::{Io, IoVec, ReadOp};
 use std::io;
 use std::os::fd::RawFd;
 
-/// What the engine is about to do to the source.
+/// An operation that the engine is about to do on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// So many reads at once.

@@ -140,7 +140,7 @@ fn a_busy_machine_is_told_how_much_it_may_fill() {
 }
 
 #[test]
-fn what_leaves_dram_is_read_from_less_of_it() {
+fn page_outside_dram_is_read_from_less_of_it() {
     for codec in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
         let s = Squeezed::new(codec);
         s.agrees();
@@ -274,7 +274,7 @@ fn one_page_that_took_long_says_nothing_of_others() {
 }
 
 #[test]
-fn what_reads_take_is_what_a_miss_costs() {
+fn miss_cost_is_the_time_of_reads() {
     let s = Squeezed::new(CompressionMode::Lz4);
     let mut state = s.engine.cx.state.lock();
     let tier = state.compressed.as_mut().unwrap();
@@ -285,7 +285,7 @@ fn what_reads_take_is_what_a_miss_costs() {
     let Costs { read, work, .. } = tier.balancer.costs;
     assert!((4_900..=5_100).contains(&read), "{read}");
     assert!((6_000..=6_200).contains(&work), "{work}");
-    // What a client makes up has bounds, and is forgotten.
+    // Invented numbers of a client have bounds, and are forgotten.
     tier.note_reads([u64::MAX / 2, u64::MAX, u64::MAX]);
     tier.note_reads([1, 1, 0]);
     tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
@@ -316,7 +316,7 @@ fn refault_reads_update_miss_cost_and_first_reads_do_not() {
 }
 
 #[test]
-fn what_comes_back_is_known_where_the_policy_keeps_no_shadows() {
+fn refault_is_counted_where_the_policy_keeps_no_shadows() {
     for policy in ["lru", "strata"] {
         let s = Squeezed::under(policy, CompressionMode::Lz4);
         assert!(resize::empty_compressed(&s.engine.cx) > 0);

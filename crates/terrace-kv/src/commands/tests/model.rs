@@ -14,7 +14,7 @@ enum Value {
     Zset(BTreeMap<Vec<u8>, i64>),
 }
 
-/// What there should be: values, and when they expire.
+/// The expected values, and when they expire.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<Vec<u8>, (Value, Option<u64>)>,

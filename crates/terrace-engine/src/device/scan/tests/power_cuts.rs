@@ -10,7 +10,7 @@ use terrace_testkit::rng::{Rng, mix, seed};
 /// Rounds on one device, one after the other.
 const ROUNDS_OF_A_LIFE: u64 = 25;
 
-/// What may happen beside power cuts.
+/// Faults beside power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     None,

@@ -44,7 +44,7 @@ impl Files {
     }
 }
 
-/// What the writer has in memory: lost in a power cut.
+/// The writer's memory: lost in a power cut.
 pub struct Writer<'a> {
     pub medium: &'a SimMedium,
     pub superblock: Superblock,
