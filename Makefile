@@ -51,7 +51,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
-PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 postgresql
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 python3-h5py postgresql
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain

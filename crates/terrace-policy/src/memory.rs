@@ -328,7 +328,12 @@ impl Sizer {
             (None, Some(loss)) if costs > BAND * earns => self.give(now, ours, loss),
             (None, _) if self.rule.fixed && (pays || calm) => self.grow(now, self.step() / 4, ours),
             // It is weighed as long as somebody else could have the memory; else it grows by itself.
-            (None, _) if !self.rule.fixed && pays && loss.is_some() && self.is_full(ours) => {
+            (None, _)
+                if !self.rule.fixed
+                    && pays
+                    && self.is_full(ours)
+                    && (loss.is_some() || self.is_stuck(levels)) =>
+            {
                 self.grow(now, self.step(), ours);
             }
             _ => {}
@@ -345,6 +350,12 @@ impl Sizer {
     /// Frames come in chunks, and tables have a part that they may not use.
     fn is_full(&self, ours: u64) -> bool {
         ours + 2 * CHUNK + self.target / 64 >= self.target
+    }
+
+    /// Whether cached pages of others leave less than a chunk free beyond the reserve. Where nobody reads more of them, no level comes to its limit.
+    fn is_stuck(&self, levels: &[Level]) -> bool {
+        let spares = |(i, level): (usize, &Level)| level.free() >= self.reserve_of(i, level) + CHUNK;
+        !levels.iter().enumerate().all(spares) && levels.iter().any(|level| level.cached >= CHUNK)
     }
 
     fn set(&mut self, now: Duration, target: u64, ours: u64, why: SizeReason) {

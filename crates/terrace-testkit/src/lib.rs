@@ -3,12 +3,13 @@
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.
 //! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them.
-//! [`exposition`]: metrics as Prometheus reads them.
+//! [`exposition`]: metrics as Prometheus reads them. [`scrape`]: the same over HTTP.
 #![forbid(unsafe_code)]
 
 pub mod command;
 pub mod exposition;
 pub mod pages;
 pub mod rng;
+pub mod scrape;
 pub mod traces;
 pub mod wait;

@@ -17,4 +17,5 @@ mod programs;
 mod storm;
 mod stress;
 mod top;
+mod tutorials;
 mod uring;

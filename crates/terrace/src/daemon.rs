@@ -14,7 +14,7 @@
 
 mod answers;
 mod memory;
-mod metrics;
+pub mod metrics;
 mod mount_path;
 mod orphan_fds;
 mod record;
@@ -177,7 +177,7 @@ fn start_threads(
     serves: Receiver<()>,
 ) -> std::io::Result<()> {
     let (listener, control) = (shared.control.try_clone()?, control.clone());
-    metrics::start(&answers, shared)?;
+    metrics::start(shared.metrics.as_ref(), &answers, &shared.instance)?;
     thread("control", move || control.serve(&listener, answers))?;
     let (preload, preload_engine) = (shared.preload.try_clone()?, engine.clone());
     thread("preload", move || {

@@ -76,6 +76,7 @@ mod tests {
         let mut report: StatReport =
             serde_json::from_str(include_str!("../../terrace-api/tests/data/stat-mrc.json")).unwrap();
         report.cache.memory.ceiling_bytes = Some(7);
+        report.kv = Some(stats::KeyValue::default());
         report.cache.tiers.push(terrace_api::tiers::TierRow {
             name: "s\"s\\d".to_owned(),
             read_us: Some(250.0),

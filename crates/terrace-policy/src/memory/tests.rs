@@ -243,3 +243,16 @@ fn level_without_a_limit_leaves_the_limit_of_the_user() {
     let mut sizer = Sizer::new(Rule { most: 64 * MIB, fixed: true, own: 24 * MIB });
     assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, SizeReason::Most));
 }
+
+/// Nobody reads files past the cache, so the group never fills by itself, however much of the reserve is free.
+#[test]
+fn cache_takes_idle_pages_of_a_group_that_is_nearly_full() {
+    for idle_mib in (180..=236).step_by(4) {
+        let mut world = World::new(256 * MIB, None);
+        world.there = Load { bytes: idle_mib * MIB, pages_a_second: 0.0 };
+        world.here = Load { bytes: 512 * MIB, pages_a_second: 5000.0 };
+        world.run(60);
+        assert!(world.range(1).0 > 200, "{idle_mib} MiB idle: {:?}", world.range(1));
+        assert_eq!(world.kills, 0);
+    }
+}

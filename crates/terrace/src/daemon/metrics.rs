@@ -1,21 +1,24 @@
-//! Metrics over HTTP. The supervisor holds the listener: while terraced is started again, a reader waits.
+//! Metrics over HTTP. The supervisor, or the keeper of keys, holds the listener: while the daemon is started again, a reader waits.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use terrace_api::control::{Reply, Request, Stat};
 
-use super::answers::Answers;
 use super::thread::thread;
 use crate::control::Answer;
-use crate::handover::Shared;
 use crate::http::{self, Page};
 use crate::instance::Instance;
 use crate::metrics;
 
 /// Serves them, where the configuration has an address for them.
-pub fn start(answers: &Arc<Answers>, shared: &Shared) -> std::io::Result<()> {
-    let Some(listener) = &shared.metrics else { return Ok(()) };
-    let (listener, answers, instance) = (listener.try_clone()?, answers.clone(), shared.instance.clone());
+pub fn start<A: Answer + Send + 'static>(
+    listener: Option<&TcpListener>,
+    answers: &Arc<A>,
+    instance: &Instance,
+) -> std::io::Result<()> {
+    let Some(listener) = listener else { return Ok(()) };
+    let (listener, answers, instance) = (listener.try_clone()?, answers.clone(), instance.clone());
     thread("metrics", move || http::serve(&listener, move |path| answer(path, &*answers, &instance)))
 }
 
@@ -26,7 +29,7 @@ fn answer(path: &str, answers: &dyn Answer, instance: &Instance) -> Page {
                 Page::ok(http::METRICS, metrics::page(&[metrics::report(&info, reply)]))
             }
             (_, Err(err)) => Page::error("503 Service Unavailable", err),
-            _ => Page::error("503 Service Unavailable", "the mount is being started"),
+            _ => Page::error("503 Service Unavailable", "it is being started"),
         },
         _ => Page::error("404 Not Found", "metrics are at /metrics"),
     }

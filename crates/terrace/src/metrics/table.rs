@@ -1,6 +1,6 @@
 //! Every metric: its name, what it means, and where it comes from in the statistics. docs/metrics.md lists the same.
 
-use terrace_api::stats::{CompressedTier, StatReport};
+use terrace_api::stats::{CompressedTier, KeyValue, StatReport};
 use terrace_api::tiers::{SERVING, TierRow};
 
 /// Whether a value only grows.
@@ -89,6 +89,11 @@ fn paths(preload: u64, mount: u64) -> Vec<Sample> {
 /// Of the compressed tier, if it is on.
 fn compressed(report: &StatReport, read: fn(&CompressedTier) -> f64) -> Vec<Sample> {
     report.cache.compressed.as_ref().map_or(Vec::new(), |tier| one(read(tier)))
+}
+
+/// Of a server of keys; absent for a mount.
+fn keys(report: &StatReport, read: fn(&KeyValue) -> Vec<Sample>) -> Vec<Sample> {
+    report.kv.as_ref().map_or(Vec::new(), read)
 }
 
 /// A value for each tier that has it.
@@ -359,6 +364,34 @@ pub const METRICS: &[Metric] = &[
     gauge("terrace_writeback_failing_errno", "errno of a writeback that keeps failing; 0: none does.", |s| {
         one(s.cache.writeback.failing_errno.into())
     }),
+    // A server of keys.
+    gauge("terrace_keys", "Keys of all databases of a server.", |s| keys(s, |kv| n(kv.keys))),
+    gauge("terrace_key_clients", "Clients that are connected to the server of keys.", |s| {
+        keys(s, |kv| n(kv.clients as u64))
+    }),
+    counter("terrace_key_commands_total", "Commands of clients, refused ones included.", |s| {
+        keys(s, |kv| n(kv.commands))
+    }),
+    counter("terrace_key_command_errors_total", "Commands that were refused.", |s| {
+        keys(s, |kv| n(kv.errors))
+    }),
+    counter("terrace_key_reads_total", "Reads of keys, and whether the key was there.", |s| {
+        keys(s, |kv| by("result", &[("hit", kv.hits), ("miss", kv.misses)]))
+    }),
+    counter("terrace_keys_expired_total", "Keys that expired.", |s| keys(s, |kv| n(kv.expired))),
+    counter("terrace_key_network_bytes_total", "Bytes from and to clients of the server of keys.", |s| {
+        keys(s, |kv| by("direction", &[("in", kv.input_bytes), ("out", kv.output_bytes)]))
+    }),
+    gauge(
+        "terrace_key_buffers_bytes",
+        "Memory of requests and replies under way; a part of the tables.",
+        |s| keys(s, |kv| n(kv.buffers_bytes)),
+    ),
+    gauge(
+        "terrace_key_decoded_bytes",
+        "Memory of collections that are kept decoded; a part of the tables.",
+        |s| keys(s, |kv| n(kv.decoded_bytes)),
+    ),
     // Other sizes of memory.
     gauge(
         "terrace_estimated_hit_ratio",

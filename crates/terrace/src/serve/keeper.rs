@@ -164,7 +164,7 @@ impl Keeper {
             policy: self.kept.config.policy.clone(),
             tier: self.kept.config.tier.device.first().map(|device| device.path.clone()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            metrics: None,
+            metrics: self.kept.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
         };
         if let Err(err) = self.kept.instance.write_info(&info) {
             tracing::warn!("`terrace stat` will not find this server: {err}");

@@ -14,7 +14,7 @@ use terrace_store::Store;
 use super::answers::Answers;
 use super::setup::Kept;
 use crate::control;
-use crate::daemon::abort_on_panic;
+use crate::daemon::{abort_on_panic, metrics};
 use crate::error::{Failure, Result, reason};
 use crate::handover::channel::Channel;
 use crate::handover::{EXIT_LOST, EXIT_REFUSED};
@@ -69,6 +69,7 @@ fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
     let control = kept.control.try_clone().map_err(|err| cannot("control socket", err))?;
     let answers = Arc::new(Answers::new(store.clone(), server.clone(), keeper, kept.dir.clone()));
     let commands = Arc::new(control::Server::default());
+    metrics::start(kept.metrics.as_ref(), &answers, &kept.instance).map_err(|err| cannot("threads", err))?;
     crate::daemon::thread("control", move || commands.serve(&control, answers))
         .map_err(|err| cannot("threads", err))?;
     terrace_kv::start(server, listeners).map_err(|err| cannot("threads", err))

@@ -18,6 +18,7 @@ use crate::cli::{ServeKv, Sync};
 use crate::config::{Config, MemoryLimit};
 use crate::engine::engine_config;
 use crate::error::{Failure, Result, reason};
+use crate::http;
 use crate::instance::{Instance, Lock};
 use crate::size::{GIB, Size};
 use crate::supervisor;
@@ -54,6 +55,8 @@ pub struct Kept {
     pub unix: Option<PathBuf>,
     /// Where commands come in.
     pub control: UnixListener,
+    /// Where metrics are asked for.
+    pub metrics: Option<TcpListener>,
     /// The directory of the instance.
     pub instance: Instance,
 }
@@ -90,9 +93,10 @@ fn assemble(args: &ServeKv, config: Config, kv: KvConfig, dir: PathBuf, instance
     let segment = Segment::create(&store)
         .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
     let control = supervisor::bind(&instance.control_socket())?;
+    let metrics = config.metrics.socket_address().map(http::bind).transpose()?;
     let (listeners, places) = listeners(args)?;
     let (unix, instance) = (args.unix.clone(), instance.clone());
-    Ok(Kept { config, kv, store, dir, segment, tier, listeners, places, unix, control, instance })
+    Ok(Kept { config, kv, store, dir, segment, tier, listeners, places, unix, control, metrics, instance })
 }
 
 /// The directory of the store, made if it is missing.

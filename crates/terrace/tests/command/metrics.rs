@@ -1,52 +1,16 @@
 //! Metrics and the live page over HTTP, `stat --prometheus`, and `doctor`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
 use terrace_api::doctor::{DoctorReport, State};
 use terrace_api::stats::StatReport;
 use terrace_testkit::exposition::{self, Families};
+use terrace_testkit::scrape::{check, get, scrape};
 
 use crate::stage::{Stage, crash, possible, terrace, text, told, wait_until};
-
-/// Longer than any answer takes, also of a daemon that is started again.
-const WITHIN: Duration = Duration::from_secs(30);
-
-/// Head and body of the answer.
-#[track_caller]
-fn get(address: &str, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(WITHIN)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
-    (head.to_owned(), body.to_owned())
-}
-
-#[track_caller]
-fn scraped(address: &str) -> Families {
-    let (head, body) = get(address, "/metrics");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
-    promtool_agrees(&body);
-    exposition::parse(&body).unwrap_or_else(|why| panic!("{why}\n{body}"))
-}
-
-/// Prometheus' own check, where it is installed.
-#[track_caller]
-fn promtool_agrees(page: &str) {
-    let mut check = Command::new("promtool");
-    check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ok(mut check) = check.spawn() else { return };
-    check.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
-    let output = check.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
-}
 
 #[test]
 fn metrics_are_scraped_also_after_a_crash_of_the_daemon() {
@@ -61,7 +25,7 @@ fn metrics_are_scraped_also_after_a_crash_of_the_daemon() {
     assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"), "{address}");
     assert!(stage.ask("stat", &[]).fine().out.contains(&format!("http://{address}/metrics")));
     fs::read(stage.mnt.join("a")).unwrap();
-    let before = scraped(&address);
+    let before = scrape(&address);
     let sum = |families: &Families, name: &str| families[name].samples.iter().map(|s| s.value).sum::<f64>();
     assert!(sum(&before, "terrace_page_misses_total") + sum(&before, "terrace_page_hits_total") >= 256.0);
     assert_eq!(before["terrace_info"].samples[0].labels["mount"], text(&stage.mnt));
@@ -94,13 +58,12 @@ fn metrics_of_all_mounts_are_printed_and_addresses_checked() {
     refused(&other.local_addr().unwrap().to_string(), &["in use", "another port"]);
     stage.mount(&[]).fine();
     let page = stage.ask("stat", &["--prometheus"]).fine().out;
-    promtool_agrees(&page);
-    let families = exposition::parse(&page).unwrap();
+    let families = check(&page);
     assert_eq!(families["terrace_memory_limit_bytes"].samples[0].value, f64::from(32 << 20));
     assert!(!families.contains_key("terrace_estimated_hit_ratio"));
     fs::write(stage.mnt.join("a"), vec![1; 1 << 20]).unwrap();
     let all = told(terrace(["stat", "--prometheus", "--mrc"])).fine().out;
-    exposition::parse(&all).unwrap_or_else(|why| panic!("{why}\n{all}"));
+    check(&all);
     assert!(all.contains(&format!("mount=\"{}\"", text(&stage.mnt))), "{all}");
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
@@ -127,7 +90,7 @@ fn live_page_is_served_until_the_mount_goes() {
     assert_eq!((stat.instance.mnt, stat.mrc), (stage.mnt.clone(), None));
     let stat: StatReport = serde_json::from_str(&get(&address, "/mrc.json").1).unwrap();
     assert!(stat.mrc.is_some());
-    assert!(scraped(&address).contains_key("terrace_info"));
+    assert!(scrape(&address).contains_key("terrace_info"));
     assert!(get(&address, "/etc/passwd").0.starts_with("HTTP/1.1 404 "));
     stage.ask("umount", &[]).fine();
     let mut ended = None;

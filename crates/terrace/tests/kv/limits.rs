@@ -2,6 +2,10 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use terrace_testkit::exposition;
+use terrace_testkit::scrape::{get, scrape};
+use terrace_testkit::wait::wait_until;
+
 use super::client::Client;
 use super::stage::{Stage, refused, terrace};
 
@@ -84,4 +88,38 @@ fn commands_of_terrace_reach_a_server() {
     assert_eq!(client.say("CONFIG GET maxmemory"), format!("maxmemory {}", 64 << 20));
     assert_eq!(client.say("GET k1").len(), 5000);
     served.stop();
+}
+
+#[test]
+fn metrics_of_a_server_are_scraped_also_after_it_was_killed() {
+    let stage = Stage::new();
+    let served = stage.serve(&["--metrics", "0"]);
+    let address = served.stat().instance.metrics.expect("it is told where they are");
+    let mut client = stage.client();
+    for words in ["SET a 1", "GET a", "GET b", "NONSENSE"] {
+        client.say(words);
+    }
+    let page = scrape(&address);
+    let value = |name: &str, label: &str| {
+        let samples = &page[name].samples;
+        samples
+            .iter()
+            .find(|s| label.is_empty() || s.labels.values().any(|text| text == label))
+            .unwrap()
+            .value
+    };
+    assert_eq!([value("terrace_keys", ""), value("terrace_key_command_errors_total", "")], [1.0, 1.0]);
+    assert_eq!(
+        [value("terrace_key_reads_total", "hit"), value("terrace_key_reads_total", "miss")],
+        [1.0, 1.0]
+    );
+    assert_eq!(value("terrace_info", "kv"), 1.0);
+    served.kill_server();
+    wait_until("the next server tells that it was started again", || {
+        let (head, body) = get(&address, "/metrics");
+        let restarts = || exposition::parse(&body).unwrap()["terrace_daemon_restarts_total"].samples[0].value;
+        head.starts_with("HTTP/1.1 200 ") && restarts() == 1.0
+    });
+    served.stop();
+    assert!(std::net::TcpStream::connect(&address).is_err(), "nobody listens after the end");
 }
