@@ -3,16 +3,18 @@
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
 use terrace_policy::device::admit::{Admit, Benefit, Budget};
-use terrace_policy::device::log::{Log, Place, REGIONS_MIN};
+use terrace_policy::device::log::{Log, Place, REGIONS_MIN, most_read};
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
 pub const REGION_PAGES: u32 = 16 * BATCH_PAGES;
+/// Regions of a tier that is not large.
+const REGIONS_USUAL: u64 = 128;
 /// Pages of content in a full batch.
 pub const BATCH_PAGES: u32 = 255;
 /// Bytes of a page, and of a page of keys.
 const PAGE_BYTES: u64 = 4096;
 /// Touches are counted so far.
-const TOUCHES_MAX: u8 = 3;
+const TOUCHES_MAX: u8 = u8::MAX;
 
 /// What a device tier is like, and the decisions that are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +100,7 @@ impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
     pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
         // A small tier has small regions: what the log keeps free should be a small part of it.
-        let region_pages = (setup.pages / 64).clamp(2, u64::from(REGION_PAGES)) as u32;
+        let region_pages = (setup.pages / REGIONS_USUAL).clamp(2, u64::from(REGION_PAGES)) as u32;
         let regions = (setup.pages / u64::from(region_pages)) as u32;
         let log = Log::new(regions.max(REGIONS_MIN), region_pages);
         DeviceTier {
@@ -177,7 +179,7 @@ impl DeviceTier {
     }
 
     fn reclaim(&mut self, region: u32) {
-        let mut again = Vec::new();
+        let mut worth = Vec::new();
         for page in 0..self.log.region_pages() {
             let place = Place { region, page };
             let (id, touches) = self.written[self.index(place)];
@@ -186,13 +188,15 @@ impl DeviceTier {
             }
             self.places[id as usize] = None;
             self.log.kill(place);
-            let worth = self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at;
-            if worth && again.len() < self.log.reinserted_max() as usize && self.budget.spend(1) {
-                again.push(id);
-            } else {
-                self.outcome.dropped += 1;
+            self.outcome.dropped += 1;
+            if self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at {
+                worth.push((touches, id));
             }
         }
+        most_read(&mut worth, self.log.reinserted_max() as usize);
+        worth.retain(|_| self.budget.spend(1));
+        let again: Vec<u32> = worth.into_iter().map(|(_, id)| id).collect();
+        self.outcome.dropped -= again.len() as u64;
         self.log.reclaimed(region);
         self.outcome.reinserted += again.len() as u64;
         again.iter().for_each(|_| self.benefit.wrote());

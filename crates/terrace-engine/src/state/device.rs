@@ -33,8 +33,6 @@ use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
 
 /// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
 pub(crate) const REINSERT_AT: u8 = 2;
-/// Where the hits of a slot stop.
-const HITS_MAX: u8 = 3;
 /// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
 /// Cost of a read of the device or of the source, ns, until they are measured.
@@ -226,8 +224,8 @@ impl Device {
             && self.budget.spend(1)
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
-    pub(crate) fn admits_again(&mut self, slot: DeviceSlot) -> bool {
-        self.hits_of(slot) >= REINSERT_AT && self.is_serving() && self.budget.spend(1)
+    pub(crate) fn admits_again(&mut self) -> bool {
+        self.is_serving() && self.budget.spend(1)
     }
     /// The source or the device was read: `pages` pages in `ns`.
     pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
@@ -260,16 +258,16 @@ impl Device {
 
     // ---- slots ---------------------------------------------------------------------------------------------------
 
-    fn hits_of(&self, slot: DeviceSlot) -> u8 {
+    /// Hits of a slot since it was written.
+    pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
-    /// A page was read from its slot. Its hits before.
-    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> u8 {
+    /// A page was read from its slot.
+    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) {
         self.benefit.hit();
-        let Some(i) = self.table.index(slot) else { return 0 };
-        let before = self.hits[i];
-        self.hits[i] = (before + 1).min(HITS_MAX);
-        before
+        if let Some(i) = self.table.index(slot) {
+            self.hits[i] = self.hits[i].saturating_add(1);
+        }
     }
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {

@@ -4,10 +4,10 @@ use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::compressed::WAS_HERE;
-use crate::state::device::{DemoteCandidate, Restored, Status};
+use crate::state::device::{DemoteCandidate, REINSERT_AT, Restored, Status};
 use crate::state::{Leaving, State};
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
+use terrace_policy::device::log::most_read;
 use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
@@ -26,10 +26,8 @@ impl State {
         let device = self.device.as_mut().expect("an entry names its tier");
         device.set_copy(frame, slot);
         device.events.promoted += 1;
-        let hits = device.note_hit(slot);
-        // A second hit: the page came back, whatever the policy remembers of it.
-        let came_back = self.lru.policy.shadow().filter(|_| hits > 0).map(|shadow| shadow.0);
-        self.lru_add(frame, came_back.map_or(WAS_HERE, NonZeroU32::get), reason)
+        device.note_hit(slot);
+        self.lru_add(frame, WAS_HERE, reason)
     }
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
@@ -340,11 +338,25 @@ impl State {
             None => Named::Entry(place),
         }
     }
-    /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget. One that is
-    /// in memory, too, is not: it will be written if it leaves.
-    pub(crate) fn is_worth_writing_again(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
-        matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked)
-            && self.device.as_mut().is_some_and(|device| device.admits_again(slot))
+    /// Of the pages of a region that is about to go, those that are written again: the most read ones, at most so many as the log allows.
+    /// Takes them out of the budget. A page that is in memory, too, is not one of them: it will be written if it leaves.
+    pub(crate) fn worth_writing_again<T>(
+        &mut self,
+        pages: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> (DeviceSlot, ObjectId, u64),
+    ) -> Vec<T> {
+        let Some(device) = &self.device else { return Vec::new() };
+        let most = device.log.reinserted_max() as usize;
+        let rated = pages.into_iter().filter_map(|page| {
+            let (slot, object, number) = key(&page);
+            let hits = device.hits_of(slot);
+            let only_there = || matches!(self.names(slot, object, number), Named::Entry(_) | Named::Parked);
+            (hits >= REINSERT_AT && only_there()).then_some((hits, page))
+        });
+        let mut rated: Vec<(u8, T)> = rated.collect();
+        most_read(&mut rated, most);
+        let Some(device) = &mut self.device else { return Vec::new() };
+        rated.into_iter().map(|(_, page)| page).take_while(|_| device.admits_again()).collect()
     }
     /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
     pub(crate) fn move_slot(
