@@ -397,7 +397,8 @@ impl<'a> CompressedSim<'a> {
         let shadow = self.pool.entries[id as usize].shadow();
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, InsertReason::Read, &mut self.pool.touches);
-        self.reused[slot as usize].set(recent || from_device);
+        let was_read = self.device.as_ref().is_some_and(|device| device.was_read(id));
+        self.reused[slot as usize].set(recent || from_device || was_read);
     }
 
     fn promote(&mut self, id: u32, node: Slot) {

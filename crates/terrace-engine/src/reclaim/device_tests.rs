@@ -3,6 +3,8 @@
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
 use crate::io::{BlockingIo, Io};
+use crate::segment::flag::REUSED;
+use crate::state::compressed::{WAS_HERE, WAS_READ};
 use crate::{
     AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
     config::DeviceConfig,
@@ -13,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrace_shm::Below;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
@@ -178,8 +181,40 @@ fn what_is_written_is_never_read_from_an_old_slot() {
         }
         (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
         assert_eq!(engine.check(), Vec::<String>::new());
+        let row = engine.stats().tiers.pop().unwrap();
+        assert!(row.reinserted * 4 <= row.demoted, "one page in five is written again: {row:?}");
         engine.shutdown().unwrap();
     }
+}
+
+#[test]
+fn page_read_often_is_remembered_when_its_slot_goes() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    for _ in 0..5 {
+        w.read(&engine, &objects, 0, 7);
+        (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
+        (0..PAGES).for_each(|page| w.read(&engine, &objects, 2, page));
+    }
+    let drop_slot_of = |page| {
+        let mut state = engine.cx.state.lock();
+        let place = state.pages.index.find(objects[0].slot_index(), page).unwrap();
+        let Some(Below::Device(slot)) = state.pages.index.get(place).below() else { panic!("page {page}") };
+        state.drop_slot(slot, objects[0].id(), page);
+        state.pages.index.get(place).shadow()
+    };
+    assert_eq!([7, 1000].map(drop_slot_of), [WAS_READ, WAS_HERE]);
+    let is_reused = |page| {
+        w.read(&engine, &objects, 0, page);
+        let state = engine.cx.state.lock();
+        let place = state.pages.index.find(objects[0].slot_index(), page).unwrap();
+        let frame = state.pages.index.get(place).frame().unwrap();
+        state.pages.flags(frame).load(Ordering::Relaxed) & REUSED != 0
+    };
+    assert_eq!([7, 1000].map(is_reused), [true, false], "worth a write when it leaves memory");
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
 }
 
 #[test]

@@ -31,8 +31,6 @@ use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
 
-/// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
-pub(crate) const REINSERT_AT: u8 = 2;
 /// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
 /// Cost of a read of the device or of the source, ns, until they are measured.
@@ -177,16 +175,20 @@ impl Device {
         }
     }
 
-    /// Memory for the tier beside the index, bytes: checks, hits, copies of the frames in use, parked pages.
+    /// Memory for the tier beside the index, bytes: that of its pages, and copies of the frames in use and of compressed pages.
     pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
-        let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
         let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
-        let slots = self.table.slots() * 3 + copies;
-        (slots + parked + self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24) as u64
+        self.bytes_of_pages() + copies as u64
+    }
+    /// Memory for the pages on the device beside the index, bytes: checks, hits, parked pages, tombstones, identities.
+    fn bytes_of_pages(&self) -> u64 {
+        let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
+        let records = self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24;
+        (self.table.slots() * 3 + parked + records) as u64
     }
 
     /// For `terrace stat`. `hits` are counted on the paths.
-    pub(crate) fn counts(&self, hits: u64, frames_populated: u32) -> DeviceCounts {
+    pub(crate) fn counts(&self, hits: u64) -> DeviceCounts {
         let e = self.events;
         DeviceCounts {
             pages: self.log.live(),
@@ -201,8 +203,8 @@ impl Device {
             dropped: e.dropped,
             content_bytes_written: e.demoted * PAGE_SIZE as u64,
             bytes_written: e.written_bytes,
-            // Entries of pages that are nowhere else; those of others are counted with DRAM.
-            dram_bytes: self.bytes(frames_populated) + self.log.live() * INDEX_BYTES_16 / 16,
+            // Which slot holds a copy of a frame's page is counted with the frame, 4 bytes each.
+            dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
             state: match &self.status {
                 Status::Scanning => SCANNING.to_owned(),
                 Status::Serving => SERVING.to_owned(),

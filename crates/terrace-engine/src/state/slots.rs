@@ -3,11 +3,11 @@
 use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::state::compressed::WAS_HERE;
-use crate::state::device::{DemoteCandidate, REINSERT_AT, Restored, Status};
+use crate::state::compressed::{WAS_HERE, WAS_READ};
+use crate::state::device::{DemoteCandidate, Restored, Status};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
-use terrace_policy::device::log::most_read;
+use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT, most_read};
 use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
@@ -27,7 +27,8 @@ impl State {
         device.set_copy(frame, slot);
         device.events.promoted += 1;
         device.note_hit(slot);
-        self.lru_add(frame, WAS_HERE, reason)
+        // If its region is reclaimed while it is in memory, it is worth a write again.
+        self.lru_add(frame, WAS_READ, reason)
     }
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
@@ -388,7 +389,8 @@ impl State {
     pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         let named = self.names(slot, object, page);
         if let Named::Entry(place) = named {
-            self.pages.make_absent(place, WAS_HERE);
+            let hits = self.device.as_ref().map_or(0, |device| device.hits_of(slot));
+            self.pages.make_absent(place, if hits >= REMEMBER_AT { WAS_READ } else { WAS_HERE });
         }
         let Some(device) = &mut self.device else { return };
         match named {

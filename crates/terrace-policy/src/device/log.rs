@@ -191,6 +191,12 @@ impl Log {
     }
 }
 
+/// Hits since a page was written at which it is written again when its region is reclaimed.
+pub const REINSERT_AT: u8 = 2;
+/// Hits since a page was written at which its loss is remembered when its region is reclaimed: if it comes back, it is worth a write at once.
+/// Without that it must miss twice more, for only then the policy's shadow tells that it is used again.
+pub const REMEMBER_AT: u8 = 4;
+
 /// Leaves the `most` pages with the most hits, in the order in which they were; of pages with equal hits the first.
 pub fn most_read<T>(pages: &mut Vec<(u8, T)>, most: usize) {
     if pages.len() <= most {

@@ -28,9 +28,12 @@ pub struct Device {
     /// Hits of a page on the device that bring it to DRAM
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub promote: u8,
-    /// A page on the device has no shadow: the policy does not know it when it comes back
+    /// Hits since a page was written that are remembered when its region is reclaimed, so that it is written when it leaves memory the next time; 0: never
+    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 4)]
+    pub remember: u8,
+    /// A page on the device keeps the policy's shadow
     #[arg(long, requires = "device")]
-    pub no_shadows: bool,
+    pub shadows: bool,
     /// GiB that may be written a day, of the trace's time at these prices; without it, any number
     #[arg(long, value_name = "GIB", requires = "device")]
     pub write_budget: Option<f64>,
@@ -109,7 +112,8 @@ fn compute(trace: &Trace, job: &Job, ratio: f64, share: u32, size: Option<Size>,
         budget: options.write_budget.map(|gib| (gib * (1u64 << 30) as f64) as u64),
         reinsert_at: options.reinsert,
         promote_at: options.promote,
-        shadows: !options.no_shadows,
+        remember_at: options.remember,
+        shadows: options.shadows,
         ..DeviceSetup::new(device_pages)
     });
     let content = |_| Content { file: 0, compresses: true };
