@@ -24,7 +24,8 @@
 //! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
 //! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
 //! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
-//! ([`super::Before::torn`]), and each scan checks the region again.
+//! ([`super::Before::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
+//! later: so a damaged page that nothing else holds gets a tombstone, too ([`Scanned::damaged`], rule 4).
 
 use super::format::{Batch, Before, Filling, KEY_PAGES_MAX, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
@@ -73,6 +74,9 @@ pub struct Scanned {
     pub files: HashMap<u64, ScannedFile>,
     /// Pages of content that were checked and are damaged.
     pub pages_damaged: u64,
+    /// File and page of those of them that nothing else on the device holds. The writer queues a tombstone for each: a read that failed now
+    /// may succeed at a later start, when the key is no longer the page's content.
+    pub damaged: Vec<(u64, u64)>,
     /// Regions given up: their keys, or those of a later region, are damaged.
     pub regions_lost: u32,
     /// Reads that failed; what lies there counts as damaged.
@@ -336,6 +340,7 @@ struct Log {
     regions: Vec<FilledRegion>,
     last: Option<Before>,
     pages_damaged: u64,
+    damaged: Vec<(u64, u64)>,
 }
 
 impl Log {
@@ -367,8 +372,11 @@ impl Log {
             let key = (object, page);
             if damaged.binary_search(&at).is_err() {
                 self.pages.insert(key, (DeviceSlot::new(region, at), crc));
-            } else if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
-                self.pages.remove(&key);
+            } else {
+                self.damaged.push(key);
+                if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
+                    self.pages.remove(&key);
+                }
             }
         }
     }
@@ -382,7 +390,8 @@ impl Log {
         self.pages.extract_if(dead, |_, _| true).for_each(drop);
     }
 
-    fn finish(self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+        self.damaged.retain(|key| !self.pages.contains_key(key));
         let mut files: HashMap<u64, ScannedFile> = HashMap::new();
         for ((object, page), (slot, crc)) in self.pages {
             let new = || ScannedFile { digest: self.digests.get(&object).copied(), pages: Vec::new() };
@@ -390,8 +399,8 @@ impl Log {
         }
         let oldest = self.regions.first().map_or(lap, |region| region.lap);
         let next = Filling { lap, before: self.last };
-        let Log { regions, pages_damaged, .. } = self;
-        Scanned { regions, next, oldest, files, pages_damaged, regions_lost, reads_failed }
+        let Log { regions, pages_damaged, damaged, .. } = self;
+        Scanned { regions, next, oldest, files, pages_damaged, damaged, regions_lost, reads_failed }
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Restored {
     pub fillings: Vec<(u64, u32)>,
     pub parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,
+    /// File and page of keys whose content is damaged.
+    pub damaged: Vec<(ObjectId, u64)>,
 }
 
 /// Events, since terraced began.
@@ -397,7 +399,7 @@ impl Device {
     }
     /// What was found on the device is what there is.
     pub(crate) fn install(&mut self, restored: Restored) {
-        let Restored { log, fillings, parked, checks } = restored;
+        let Restored { log, fillings, parked, checks, damaged } = restored;
         for (slot, crc) in checks {
             if let Some(check) = self.table.check(slot) {
                 check.store(check_of(crc), Ordering::Relaxed);
@@ -406,6 +408,7 @@ impl Device {
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
+        damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
         // What changed since terraced began.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {

@@ -194,6 +194,12 @@ fn flipped_bits_bring_back_no_stale_page() {
     assert!(believed.pages > 500 && believed.lost > 10, "{believed:?}");
 }
 
+/// A read of a page fails at a start; then the page changes, and the file's new identity is recorded.
+#[test]
+fn failed_read_of_a_start_brings_back_no_stale_page() {
+    life(16525238721193464334, ROUNDS_OF_A_LIFE, Trouble::Errors, &mut Believed::default());
+}
+
 #[test]
 fn failing_calls_bring_back_no_stale_page() {
     let believed = lives("failing_calls_bring_back_no_stale_page", Trouble::Errors);
