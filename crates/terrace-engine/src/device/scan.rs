@@ -99,11 +99,11 @@ pub fn scan(
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let mut keys = Keys::new(medium, superblock);
-    let found = keys.first_heads();
+    let (found, oldest) = keys.first_heads();
     if let Some(why) = keys.only_errors() {
         return Err(why);
     }
-    let oldest = keys.oldest(&found);
+    let oldest = keys.oldest(&found).max(oldest);
     let links = chain(&found, oldest, geometry.region_pages());
     let mut done = geometry.regions() - links.len() as u32;
     let mut log = Log::default();
@@ -252,18 +252,19 @@ impl<'a> Keys<'a> {
         heads
     }
 
-    /// The regions that begin with a batch of this tier.
-    fn first_heads(&mut self) -> Vec<(u32, Filling)> {
-        let mut found = Vec::new();
+    /// The regions that begin with a batch of this tier; and the lap of the oldest region that counts, as these batches say.
+    fn first_heads(&mut self) -> (Vec<(u32, Filling)>, u64) {
+        let (mut found, mut oldest) = (Vec::new(), 0);
         let regions: Vec<(u32, u32)> =
             (0..self.superblock.geometry.regions()).map(|region| (region, 0)).collect();
         for some in regions.chunks(HEADS) {
-            let fillings = self.heads(some).into_iter().map(|batch| batch.map(|batch| batch.filling));
-            found.extend(
-                some.iter().zip(fillings).filter_map(|((region, _), filling)| Some((*region, filling?))),
-            );
+            for ((region, _), batch) in some.iter().zip(self.heads(some)) {
+                let Some(batch) = batch else { continue };
+                oldest = oldest.max(batch.oldest);
+                found.push((*region, batch.filling));
+            }
         }
-        found
+        (found, oldest)
     }
 
     /// The batches of these regions up to the first that is damaged. Reads one batch of each region at a time.
@@ -290,7 +291,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The lap of the oldest region that counts, as the newest batch says.
+    /// The lap of the oldest region that counts, as the newest batch says; 0 if it cannot be read. (Then a region counts that was reclaimed
+    /// since the batches that can: its keys were valid when they were written, and are believed only with the identity of that time. But one
+    /// that an earlier scan has given up does not: all batches since say so.)
     fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
         let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
         let link = Link::newest(newest, self.superblock.geometry.region_pages());
