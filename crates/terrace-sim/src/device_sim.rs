@@ -2,7 +2,7 @@
 //!
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
-use terrace_policy::device::admit::{Admit, Benefit, Budget};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
 use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER_AT, most_read};
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
@@ -105,7 +105,8 @@ impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
     pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
         // A small tier has small regions: what the log keeps free should be a small part of it.
-        let region_pages = (setup.pages / REGIONS_USUAL).clamp(REGION_PAGES_MIN, u64::from(REGION_PAGES)) as u32;
+        let region_pages =
+            (setup.pages / REGIONS_USUAL).clamp(REGION_PAGES_MIN, u64::from(REGION_PAGES)) as u32;
         let regions = (setup.pages / u64::from(region_pages)) as u32;
         let log = Log::new(regions.max(REGIONS_MIN), region_pages);
         DeviceTier {
@@ -149,6 +150,12 @@ impl DeviceTier {
         self.outcome.hits += 1;
         self.benefit.hit();
         *touches >= self.setup.promote_at
+    }
+
+    /// Whether a page that is read from the tier counts as a recent refault. `source`: a read of the source, ns.
+    pub fn came_back(&self, id: u32, source: u64) -> bool {
+        let hits = self.places[id as usize].map_or(0, |place| self.written[self.index(place)].1);
+        second_hit_is_refault(self.setup.read, source) && hits > 1
     }
 
     /// Time goes on.
@@ -253,7 +260,7 @@ mod tests {
         let mut tier = tier(0);
         for id in 0..1600 {
             assert!(tier.demote(id, false, 1_000_000));
-            (0..id % 8).for_each(|_| drop(tier.hit(id)));
+            (0..id % 8).for_each(|_| _ = tier.hit(id));
         }
         let dropped = (0..500).all(|id| !tier.holds(id) && tier.was_read(id) == (id % 8 >= 4));
         assert!(dropped, "{:?}", tier.outcome());

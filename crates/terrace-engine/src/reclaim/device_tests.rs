@@ -192,19 +192,15 @@ fn page_read_often_is_remembered_when_its_slot_goes() {
     let w = World::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
-    for _ in 0..5 {
-        w.read(&engine, &objects, 0, 7);
-        (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
-        (0..PAGES).for_each(|page| w.read(&engine, &objects, 2, page));
-    }
-    let drop_slot_of = |page| {
+    let drop_slot_of = |(page, hits)| {
         let mut state = engine.cx.state.lock();
         let place = state.pages.index.find(objects[0].slot_index(), page).unwrap();
         let Some(Below::Device(slot)) = state.pages.index.get(place).below() else { panic!("page {page}") };
+        (0..hits).for_each(|_| _ = state.device.as_mut().unwrap().note_hit(slot));
         state.drop_slot(slot, objects[0].id(), page);
         state.pages.index.get(place).shadow()
     };
-    assert_eq!([7, 1000].map(drop_slot_of), [WAS_READ, WAS_HERE]);
+    assert_eq!([(7, 4), (1000, 3)].map(drop_slot_of), [WAS_READ, WAS_HERE]);
     let is_reused = |page| {
         w.read(&engine, &objects, 0, page);
         let state = engine.cx.state.lock();
@@ -213,7 +209,6 @@ fn page_read_often_is_remembered_when_its_slot_goes() {
         state.pages.flags(frame).load(Ordering::Relaxed) & REUSED != 0
     };
     assert_eq!([7, 1000].map(is_reused), [true, false], "worth a write when it leaves memory");
-    assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
 }
 
@@ -309,5 +304,25 @@ fn damaged_slot_is_read_from_the_source() {
     w.read_all(&engine, &objects);
     assert_eq!(engine.check(), Vec::<String>::new());
     assert!(engine.cx.state.lock().device.as_ref().unwrap().events.damaged > 0);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn check_finds_a_key_that_nothing_names() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    let mut state = engine.cx.state.lock();
+    let place = state.pages.index.find(objects[0].slot_index(), 1000).unwrap();
+    let Some(Below::Device(slot)) = state.pages.index.get(place).below() else { panic!("not on the device") };
+    // As if a change of the page had left no tombstone.
+    state.pages.make_absent(place, 0);
+    state.device.as_mut().unwrap().kill(slot);
+    drop(state);
+    let bad = engine.check();
+    assert!(bad.len() == 1 && bad[0].contains("page 1000: nothing names"), "{bad:?}");
+    engine.cx.state.lock().device.as_mut().unwrap().bury(objects[0].id(), 1000, 1000);
+    assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::Shadow;
-use terrace_policy::device::admit::{Admit, Benefit, Budget};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
@@ -266,12 +266,12 @@ impl Device {
     pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
-    /// A page was read from its slot.
-    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) {
+    /// A page was read from its slot. Whether it counts as a recent refault.
+    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> bool {
         self.benefit.hit();
-        if let Some(i) = self.table.index(slot) {
-            self.hits[i] = self.hits[i].saturating_add(1);
-        }
+        let Some(i) = self.table.index(slot) else { return false };
+        self.hits[i] = self.hits[i].saturating_add(1);
+        self.hits[i] > 1 && second_hit_is_refault(self.device_ns, self.source_ns)
     }
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
@@ -367,6 +367,21 @@ impl Device {
     /// Tombstones that wait.
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
+    }
+    /// Whether a tombstone of the page waits.
+    pub(crate) fn is_buried(&self, object: ObjectId, page: u64) -> bool {
+        self.dead.iter().any(|dead| match *dead {
+            Record::Dead { object: of, first, count } => {
+                let is_in = page >= first && (count == TO_THE_END || page - first < u64::from(count));
+                of == object && is_in
+            }
+            _ => false,
+        })
+    }
+    /// Whether the slot's region was not reclaimed since it was filled. One that was is forgotten with the next batch.
+    pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
+        let lap_of = |region: u32| self.fillings[region as usize].0;
+        self.log.oldest().is_some_and(|oldest| lap_of(slot.region()) >= lap_of(oldest))
     }
     /// The slot of a parked page.
     pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {

@@ -26,9 +26,12 @@ impl State {
         let device = self.device.as_mut().expect("an entry names its tier");
         device.set_copy(frame, slot);
         device.events.promoted += 1;
-        device.note_hit(slot);
+        let came_back = device.note_hit(slot);
+        let shadow = self.lru.policy.shadow().filter(|_| came_back);
+        let refault = self.lru_add(frame, shadow.map_or(WAS_READ, |shadow| shadow.0.get()), reason);
         // If its region is reclaimed while it is in memory, it is worth a write again.
-        self.lru_add(frame, WAS_READ, reason)
+        self.pages.flags(frame).fetch_or(REUSED, Ordering::Relaxed);
+        refault
     }
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.

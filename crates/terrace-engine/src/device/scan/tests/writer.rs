@@ -97,7 +97,8 @@ impl<'a> Writer<'a> {
             .flat_map(|(object, file)| file.pages.iter().map(|(page, slot, _)| ((*object, *page), *slot)))
             .collect();
         let damaged = scanned.damaged.iter();
-        let tombstones = damaged.map(|(object, page)| Record::Dead { object: *object, first: *page, count: 1 });
+        let tombstones =
+            damaged.map(|(object, page)| Record::Dead { object: *object, first: *page, count: 1 });
         let cold = scanned.files.iter().filter(|(object, file)| !believed(object, file));
         Writer {
             medium,
