@@ -161,6 +161,8 @@ lint: packages-lint
 	$(CARGO) fmt --all --check
 	$(CARGO) run --quiet --locked -p xtask
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
+	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
 
 # The protocols of the shared segment under every interleaving of their atomics.
 loom:

@@ -394,10 +394,17 @@ impl<'a> CompressedSim<'a> {
     /// Gives a page a frame, read from the source or the device.
     fn fault(&mut self, id: u32, from_device: bool) {
         self.make_room();
-        let shadow = self.pool.entries[id as usize].shadow();
+        let source = self.setup.prices.costs.read;
+        let came_back =
+            self.device.as_ref().is_some_and(|device| from_device && device.came_back(id, source));
+        let shadow = match came_back {
+            true => self.pool.policy.shadow(),
+            false => self.pool.entries[id as usize].shadow(),
+        };
         let slot = self.pool.claim(id);
         let recent = self.pool.policy.insert(slot, shadow, InsertReason::Read, &mut self.pool.touches);
-        self.reused[slot as usize].set(recent || from_device);
+        let was_read = self.device.as_ref().is_some_and(|device| device.was_read(id));
+        self.reused[slot as usize].set(recent || from_device || was_read);
     }
 
     fn promote(&mut self, id: u32, node: Slot) {

@@ -2,17 +2,19 @@
 //!
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
-use terrace_policy::device::admit::{Admit, Benefit, Budget};
-use terrace_policy::device::log::{Log, Place, REGIONS_MIN};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
+use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER_AT, most_read};
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
 pub const REGION_PAGES: u32 = 16 * BATCH_PAGES;
+/// In the smallest region one page may be written again.
+const REGION_PAGES_MIN: u64 = 8;
+/// Regions of a tier that is not large.
+const REGIONS_USUAL: u64 = 256;
 /// Pages of content in a full batch.
 pub const BATCH_PAGES: u32 = 255;
 /// Bytes of a page, and of a page of keys.
 const PAGE_BYTES: u64 = 4096;
-/// Touches are counted so far.
-const TOUCHES_MAX: u8 = 3;
 
 /// What a device tier is like, and the decisions that are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +31,8 @@ pub struct DeviceSetup {
     pub budget: Option<u64>,
     /// Hits of a page since it was written that have it written again when its region is reclaimed; 0: never.
     pub reinsert_at: u8,
+    /// Hits of a page since it was written that are remembered when its region is reclaimed; 0: never.
+    pub remember_at: u8,
     /// Hits of a page that bring it to DRAM.
     pub promote_at: u8,
     /// A page on the device keeps the policy's shadow, as one that is nowhere does.
@@ -44,9 +48,10 @@ impl DeviceSetup {
             write: 4_000,
             admit: Admit::Reused,
             budget: None,
-            reinsert_at: 2,
+            reinsert_at: REINSERT_AT,
+            remember_at: REMEMBER_AT,
             promote_at: 1,
-            shadows: true,
+            shadows: false,
         }
     }
 }
@@ -89,6 +94,8 @@ pub struct DeviceTier {
     places: Vec<Option<Place>>,
     /// Of each place, which page was written there, and its hits since.
     written: Vec<(u32, u8)>,
+    /// Of each page, whether it was read often when its region was reclaimed.
+    was_read: Vec<bool>,
     budget: Budget,
     benefit: Benefit,
     outcome: DeviceOutcome,
@@ -98,11 +105,13 @@ impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
     pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
         // A small tier has small regions: what the log keeps free should be a small part of it.
-        let region_pages = (setup.pages / 64).clamp(2, u64::from(REGION_PAGES)) as u32;
+        let region_pages =
+            (setup.pages / REGIONS_USUAL).clamp(REGION_PAGES_MIN, u64::from(REGION_PAGES)) as u32;
         let regions = (setup.pages / u64::from(region_pages)) as u32;
         let log = Log::new(regions.max(REGIONS_MIN), region_pages);
         DeviceTier {
             places: vec![None; ids_max],
+            was_read: vec![false; ids_max],
             written: vec![(0, 0); log.capacity() as usize],
             budget: Budget::new(setup.budget, PAGE_BYTES),
             benefit: Benefit::new(log.capacity()),
@@ -127,15 +136,26 @@ impl DeviceTier {
         self.places[id as usize].is_some()
     }
 
+    /// Whether the page was read often on the device until its region was reclaimed.
+    pub fn was_read(&self, id: u32) -> bool {
+        self.was_read[id as usize]
+    }
+
     /// A page of the tier is read; true if that makes it worth a frame.
     pub fn hit(&mut self, id: u32) -> bool {
         let place = self.places[id as usize].expect("a hit is of a page that is there");
         let at = self.index(place);
         let touches = &mut self.written[at].1;
-        *touches = (*touches + 1).min(TOUCHES_MAX);
+        *touches = touches.saturating_add(1);
         self.outcome.hits += 1;
         self.benefit.hit();
         *touches >= self.setup.promote_at
+    }
+
+    /// Whether a page that is read from the tier counts as a recent refault. `source`: a read of the source, ns.
+    pub fn came_back(&self, id: u32, source: u64) -> bool {
+        let hits = self.places[id as usize].map_or(0, |place| self.written[self.index(place)].1);
+        second_hit_is_refault(self.setup.read, source) && hits > 1
     }
 
     /// Time goes on.
@@ -177,7 +197,7 @@ impl DeviceTier {
     }
 
     fn reclaim(&mut self, region: u32) {
-        let mut again = Vec::new();
+        let mut worth = Vec::new();
         for page in 0..self.log.region_pages() {
             let place = Place { region, page };
             let (id, touches) = self.written[self.index(place)];
@@ -186,13 +206,16 @@ impl DeviceTier {
             }
             self.places[id as usize] = None;
             self.log.kill(place);
-            let worth = self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at;
-            if worth && again.len() < self.log.reinserted_max() as usize && self.budget.spend(1) {
-                again.push(id);
-            } else {
-                self.outcome.dropped += 1;
+            self.outcome.dropped += 1;
+            self.was_read[id as usize] = self.setup.remember_at > 0 && touches >= self.setup.remember_at;
+            if self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at {
+                worth.push((touches, id));
             }
         }
+        most_read(&mut worth, self.log.reinserted_max() as usize);
+        worth.retain(|_| self.budget.spend(1));
+        let again: Vec<u32> = worth.into_iter().map(|(_, id)| id).collect();
+        self.outcome.dropped -= again.len() as u64;
         self.log.reclaimed(region);
         self.outcome.reinserted += again.len() as u64;
         again.iter().for_each(|_| self.benefit.wrote());
@@ -205,31 +228,42 @@ mod tests {
     use super::*;
 
     fn tier(reinsert_at: u8) -> DeviceTier {
-        DeviceTier::new(DeviceSetup { reinsert_at, admit: Admit::All, ..DeviceSetup::new(64) }, 1000)
+        DeviceTier::new(DeviceSetup { reinsert_at, admit: Admit::All, ..DeviceSetup::new(1024) }, 10_000)
     }
 
     #[test]
     fn oldest_pages_are_dropped_first() {
         let mut tier = tier(0);
-        for id in 0..100 {
+        for id in 0..1600 {
             assert!(tier.demote(id, false, 1_000_000));
             tier.hit(id);
         }
-        let held: Vec<u32> = (0..100).filter(|id| tier.holds(*id)).collect();
-        assert!((60..=64).contains(&held.len()) && held.last() == Some(&99), "{held:?}");
+        let held: Vec<u32> = (0..1600).filter(|id| tier.holds(*id)).collect();
+        assert!((1000..=1024).contains(&held.len()) && held.last() == Some(&1599), "{}", held.len());
         assert!(held.windows(2).all(|pair| pair[1] == pair[0] + 1), "{held:?}");
     }
 
     #[test]
     fn page_that_is_hit_stays() {
         let mut tier = tier(1);
-        for id in 0..500 {
+        for id in 0..5000 {
             assert!(tier.demote(id, false, 1_000_000));
             tier.hit(0);
         }
         let outcome = tier.outcome();
-        assert!(tier.holds(0) && (5..=10).contains(&outcome.reinserted), "{outcome:?}");
-        assert!(!tier.holds(1) && outcome.demoted == 500, "{outcome:?}");
+        assert!(tier.holds(0) && (4..=5).contains(&outcome.reinserted), "{outcome:?}");
+        assert!(!tier.holds(1) && outcome.demoted == 5000, "{outcome:?}");
+    }
+
+    #[test]
+    fn page_that_was_read_often_is_remembered_when_it_is_dropped() {
+        let mut tier = tier(0);
+        for id in 0..1600 {
+            assert!(tier.demote(id, false, 1_000_000));
+            (0..id % 8).for_each(|_| _ = tier.hit(id));
+        }
+        let dropped = (0..500).all(|id| !tier.holds(id) && tier.was_read(id) == (id % 8 >= 4));
+        assert!(dropped, "{:?}", tier.outcome());
     }
 
     #[test]
@@ -242,11 +276,11 @@ mod tests {
 
     #[test]
     fn pages_that_nobody_used_again_only_fill_the_tier() {
-        let mut tier = DeviceTier::new(DeviceSetup::new(64), 1000);
-        for id in 0..60 {
+        let mut tier = DeviceTier::new(DeviceSetup::new(1024), 10_000);
+        for id in 0..1008 {
             assert!(tier.demote(id, false, 1_000_000));
             tier.hit(id);
         }
-        assert!(!tier.demote(100, false, 1_000_000) && tier.demote(100, true, 1_000_000));
+        assert!(!tier.demote(2000, false, 1_000_000) && tier.demote(2000, true, 1_000_000));
     }
 }

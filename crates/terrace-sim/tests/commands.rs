@@ -56,6 +56,25 @@ fn place() -> TempDir {
 }
 
 #[test]
+fn prices_of_a_device_come_from_a_profile() {
+    let dir = place();
+    let device = |name: &str, get_us: f64| {
+        format!(
+            "[device.\"{name}\"]\nkind = \"nvme\"\nmeasured = \"\"\nfile_system = \"\"\nblock_device = \"\"\ndirect = true\n\
+             others_cpu_percent = 0.0\nget_latency_us = {get_us}\nget_mib_s = 1.0\nput_latency_us = 1.0\nput_mib_s = 1000.0\n"
+        )
+    };
+    let head = "schema = \"terrace.probe.v1\"\n[machine]\ncpu=\"\"\ncpus=1\nmemory_mib=1\nkernel=\"\"\n";
+    write(dir.path(), "p.toml", format!("{head}{}{}", device("/nfs", 700.0), device("/nvme", 70.0)));
+    let sim = "sim --trace a.u64 --policy lru --size 5% --device 30% --csv";
+    let profile = |tier| format!("{sim} --profile p.toml --profile-source /nfs --profile-tier {tier}");
+    let by_profile = done(dir.path(), &profile("/nvme"));
+    assert_eq!(by_profile, done(dir.path(), &format!("{sim} --source-us 700 --device-us 70")));
+    assert_ne!(by_profile, done(dir.path(), sim));
+    refused(dir.path(), &profile("/hdd"), "p.toml: knows no device `/hdd`; it has /nfs, /nvme");
+}
+
+#[test]
 fn a_compressed_tier_is_shown_beside_none() {
     let dir = place();
     let args = "sim --trace a.u64 --policy strata,lru --size 200 --compress 1.87,4 --compress-share 50";

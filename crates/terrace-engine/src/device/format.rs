@@ -48,8 +48,8 @@ const LAP_MAX: u64 = u64::MAX - (1 << 33);
 /// Smallest and largest region that a target may have. ([`Geometry::plan`] makes none below 1 MiB.)
 const REGION_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 const PLANNED_BYTES_MIN: u64 = 1 << 20;
-/// About so many regions has a target that is not large.
-const REGIONS_USUAL: u64 = 32;
+/// About so many regions has a target that is not large: those that are open or kept free hold nothing, three of so many.
+const REGIONS_USUAL: u64 = 256;
 
 const _: () =
     assert!(RECORDS_MAX >= BATCH_PAGES_MAX as usize && BATCH_PAGES_MAX as usize * PAGE_SIZE == 1 << 20);

@@ -24,7 +24,8 @@
 //! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
 //! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
 //! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
-//! ([`super::PastFilling::torn`]), and each scan checks the region again.
+//! ([`super::PastFilling::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
+//! later: so a damaged page that nothing else holds gets a tombstone, too ([`Scanned::damaged`], rule 4).
 
 use super::format::{Batch, Filling, KEY_PAGES_MAX, PastFilling, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
@@ -73,6 +74,9 @@ pub struct Scanned {
     pub files: HashMap<u64, ScannedFile>,
     /// Pages of content that were checked and are damaged.
     pub pages_damaged: u64,
+    /// File and page of those of them that nothing else on the device holds. The writer queues a tombstone for each: a read that failed now
+    /// may succeed at a later start, when the key is no longer the page's content.
+    pub damaged: Vec<(u64, u64)>,
     /// Regions given up: their keys, or those of a later region, are damaged.
     pub regions_lost: u32,
     /// Reads that failed; what lies there counts as damaged.
@@ -95,11 +99,11 @@ pub fn scan(
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let mut keys = Keys::new(medium, superblock);
-    let found = keys.first_heads();
+    let (found, oldest) = keys.first_heads();
     if let Some(why) = keys.only_errors() {
         return Err(why);
     }
-    let oldest = keys.oldest(&found);
+    let oldest = keys.oldest(&found).max(oldest);
     let links = chain(&found, oldest, geometry.region_pages());
     let mut done = geometry.regions() - links.len() as u32;
     let mut log = Log::default();
@@ -248,18 +252,19 @@ impl<'a> Keys<'a> {
         heads
     }
 
-    /// The regions that begin with a batch of this tier.
-    fn first_heads(&mut self) -> Vec<(u32, Filling)> {
-        let mut found = Vec::new();
+    /// The regions that begin with a batch of this tier; and the lap of the oldest region that counts, as these batches say.
+    fn first_heads(&mut self) -> (Vec<(u32, Filling)>, u64) {
+        let (mut found, mut oldest) = (Vec::new(), 0);
         let regions: Vec<(u32, u32)> =
             (0..self.superblock.geometry.regions()).map(|region| (region, 0)).collect();
         for some in regions.chunks(HEADS) {
-            let fillings = self.heads(some).into_iter().map(|batch| batch.map(|batch| batch.filling));
-            found.extend(
-                some.iter().zip(fillings).filter_map(|((region, _), filling)| Some((*region, filling?))),
-            );
+            for ((region, _), batch) in some.iter().zip(self.heads(some)) {
+                let Some(batch) = batch else { continue };
+                oldest = oldest.max(batch.oldest);
+                found.push((*region, batch.filling));
+            }
         }
-        found
+        (found, oldest)
     }
 
     /// The batches of these regions up to the first that is damaged. Reads one batch of each region at a time.
@@ -286,7 +291,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The lap of the oldest region that counts, as the newest batch says.
+    /// The lap of the oldest region that counts, as the newest batch says; 0 if it cannot be read. (Then a region counts that was reclaimed
+    /// since the batches that can: its keys were valid when they were written, and are believed only with the identity of that time. But one
+    /// that an earlier scan has given up does not: all batches since say so.)
     fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
         let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
         let link = Link::newest(newest, self.superblock.geometry.region_pages());
@@ -336,6 +343,7 @@ struct Log {
     regions: Vec<FilledRegion>,
     last: Option<PastFilling>,
     pages_damaged: u64,
+    damaged: Vec<(u64, u64)>,
 }
 
 impl Log {
@@ -367,8 +375,11 @@ impl Log {
             let key = (object, page);
             if damaged.binary_search(&at).is_err() {
                 self.pages.insert(key, (DeviceSlot::new(region, at), crc));
-            } else if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
-                self.pages.remove(&key);
+            } else {
+                self.damaged.push(key);
+                if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
+                    self.pages.remove(&key);
+                }
             }
         }
     }
@@ -382,7 +393,8 @@ impl Log {
         self.pages.extract_if(dead, |_, _| true).for_each(drop);
     }
 
-    fn finish(self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+        self.damaged.retain(|key| !self.pages.contains_key(key));
         let mut files: HashMap<u64, ScannedFile> = HashMap::new();
         for ((object, page), (slot, crc)) in self.pages {
             let new = || ScannedFile { digest: self.digests.get(&object).copied(), pages: Vec::new() };
@@ -390,8 +402,8 @@ impl Log {
         }
         let oldest = self.regions.first().map_or(lap, |region| region.lap);
         let next = Filling { lap, before: self.last };
-        let Log { regions, pages_damaged, .. } = self;
-        Scanned { regions, next, oldest, files, pages_damaged, regions_lost, reads_failed }
+        let Log { regions, pages_damaged, damaged, .. } = self;
+        Scanned { regions, next, oldest, files, pages_damaged, damaged, regions_lost, reads_failed }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Walks index, frames, policy and dirty sets, and reports inconsistencies.
 
 use crate::context::Context;
+use crate::device::scan::scan;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
+use crate::state::slots::Named;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceSlot, Entry, State};
@@ -75,8 +77,44 @@ impl Slots {
     }
 }
 
-/// Disagreements; empty = all is well. Holds the state lock all the while.
+/// Disagreements; empty = all is well.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
+    let mut bad = check_memory(cx);
+    bad.extend(check_keys(cx));
+    bad
+}
+
+/// What a start would believe of the device: each key there is named, or has a tombstone that waits for the next batch. Nothing is written to
+/// the device meanwhile.
+fn check_keys(cx: &Context) -> Vec<String> {
+    let Some(device) = &cx.device else { return Vec::new() };
+    let writer = device.writer.lock();
+    let is_serving = |state: &CacheState| state.device.as_ref().is_some_and(|device| device.is_serving());
+    if !is_serving(&cx.state.lock()) {
+        return Vec::new();
+    }
+    let scanned = match scan(&*device.medium, &writer.superblock, &mut |_| {}) {
+        Ok(scanned) => scanned,
+        Err(e) => return vec![format!("the device's keys cannot be read: {e}")],
+    };
+    let state = cx.state.lock();
+    let Some(tier) = state.device.as_ref().filter(|tier| tier.is_serving()) else { return Vec::new() };
+    let keys =
+        scanned.files.iter().flat_map(|(object, file)| file.pages.iter().map(move |page| (*object, page)));
+    let stray = keys.filter(|(object, (page, slot, _))| {
+        tier.counts_in_log(*slot)
+            && state.names(*slot, *object, *page) == Named::No
+            && !tier.is_buried(*object, *page)
+    });
+    stray
+        .map(|(object, (page, slot, _))| {
+            format!("object {object} page {page}: nothing names {slot:?}, and no tombstone waits")
+        })
+        .collect()
+}
+
+/// Disagreements in memory. Holds the state lock all the while.
+fn check_memory(cx: &Context) -> Vec<String> {
     let state = cx.state.lock();
     let slots: Vec<u32> = state.objects.values().map(|o| o.slot_index()).collect();
     let mut bad = state.pages.index.check(&slots);

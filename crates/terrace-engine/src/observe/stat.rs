@@ -14,7 +14,7 @@ pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let hits = cx.device_hits(&rings.read_totals());
     let counts = {
         let state = cx.state.lock();
-        state.device.as_ref().map(|device| device.counts(hits, state.frames.populated()))
+        state.device.as_ref().map(|device| device.counts(hits))
     };
     let device = cx.config.device.as_ref().zip(counts.as_ref());
     stats.tiers = tiers::rows(&stats, device, cx.uptime_ms());

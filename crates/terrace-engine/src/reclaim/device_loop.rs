@@ -80,7 +80,7 @@ fn restore(regions: u32, region_pages: u32, scanned: Scanned) -> Restored {
     for (slot, _) in &checks {
         log.revive(crate::state::device::in_log(*slot));
     }
-    Restored { log, fillings, parked, checks }
+    Restored { log, fillings, parked, checks, damaged: scanned.damaged }
 }
 
 /// Records identities of files of which the device has pages, and writes all tombstones that wait.

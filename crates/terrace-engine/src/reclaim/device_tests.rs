@@ -3,6 +3,9 @@
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
 use crate::io::{BlockingIo, Io};
+use crate::segment::flag::REUSED;
+use crate::state::State;
+use crate::state::compressed::{WAS_HERE, WAS_READ};
 use crate::{
     AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
     config::DeviceConfig,
@@ -13,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrace_shm::Below;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
@@ -178,8 +182,44 @@ fn written_page_is_never_read_from_an_old_slot() {
         }
         (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
         assert_eq!(engine.check(), Vec::<String>::new());
+        let row = engine.stats().tiers.pop().unwrap();
+        assert!(row.reinserted * 4 <= row.demoted, "one page in five is written again: {row:?}");
         engine.shutdown().unwrap();
     }
+}
+
+#[test]
+fn page_read_often_is_remembered_when_its_slot_goes() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    let slot_of = |state: &State, page| {
+        let place = state.pages.index.find(objects[0].slot_index(), page)?;
+        let Some(Below::Device(slot)) = state.pages.index.get(place).below() else { return None };
+        Some((place, slot))
+    };
+    let [often, seldom] = {
+        let state = engine.cx.state.lock();
+        let mut there = (0..PAGES).filter(|page| slot_of(&state, *page).is_some());
+        [there.next().unwrap(), there.next_back().unwrap()]
+    };
+    let drop_slot_of = |(page, hits)| {
+        let mut state = engine.cx.state.lock();
+        let (place, slot) = slot_of(&state, page).unwrap();
+        (0..hits).for_each(|_| _ = state.device.as_mut().unwrap().note_hit(slot));
+        state.drop_slot(slot, objects[0].id(), page);
+        state.pages.index.get(place).shadow()
+    };
+    assert_eq!([(often, 4), (seldom, 3)].map(drop_slot_of), [WAS_READ, WAS_HERE]);
+    let is_reused = |page| {
+        w.read(&engine, &objects, 0, page);
+        let state = engine.cx.state.lock();
+        let place = state.pages.index.find(objects[0].slot_index(), page).unwrap();
+        let frame = state.pages.index.get(place).frame().unwrap();
+        state.pages.flags(frame).load(Ordering::Relaxed) & REUSED != 0
+    };
+    assert_eq!([often, seldom].map(is_reused), [true, false], "worth a write when it leaves memory");
+    engine.shutdown().unwrap();
 }
 
 #[test]
@@ -274,5 +314,29 @@ fn damaged_slot_is_read_from_the_source() {
     w.read_all(&engine, &objects);
     assert_eq!(engine.check(), Vec::<String>::new());
     assert!(engine.cx.state.lock().device.as_ref().unwrap().events.damaged > 0);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn check_finds_a_key_that_nothing_names() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    let mut state = engine.cx.state.lock();
+    let on_device = |page| {
+        let place = state.pages.index.find(objects[0].slot_index(), page)?;
+        let Some(Below::Device(slot)) = state.pages.index.get(place).below() else { return None };
+        Some((page, place, slot))
+    };
+    let (page, place, slot) = (0..PAGES).find_map(on_device).unwrap();
+    // As if a change of the page had left no tombstone.
+    state.pages.make_absent(place, 0);
+    state.device.as_mut().unwrap().kill(slot);
+    drop(state);
+    let bad = engine.check();
+    assert!(bad.len() == 1 && bad[0].contains(&format!("page {page}: nothing names")), "{bad:?}");
+    engine.cx.state.lock().device.as_mut().unwrap().bury(objects[0].id(), page, page);
+    assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
 }

@@ -73,18 +73,10 @@ fn page_of((slot, record): (DeviceSlot, Record)) -> Option<Page> {
     }
 }
 
-/// Writes the pages again that were read often, at most half of the region.
+/// Writes the pages again that were read most.
 fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]) {
-    let again: Vec<Page> = {
-        let mut state = cx.state.lock();
-        let most = state.device.as_ref().map_or(0, |device| device.log.reinserted_max() as usize);
-        pages
-            .iter()
-            .filter(|page| state.is_worth_writing_again(page.slot, page.object, page.page))
-            .take(most)
-            .copied()
-            .collect()
-    };
+    let key = |page: &Page| (page.slot, page.object, page.page);
+    let again = cx.state.lock().worth_writing_again(pages.iter().copied(), key);
     let mut buf = AlignedBuf::default();
     for pages in again.chunks(CONTENT_MAX) {
         buf.with(pages.len() * PAGE_SIZE, |content| write_again(cx, device, writer, pages, content));

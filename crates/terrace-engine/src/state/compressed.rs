@@ -64,6 +64,8 @@ const LZ4_OUTWEIGHS: u16 = 4;
 /// evicted page gets it, so that the tier sees refaults. A policy makes this value only once in 2^31
 /// evictions.
 pub(crate) const WAS_HERE: u32 = u32::MAX;
+/// As [`WAS_HERE`], of a page that was read often on a device until its region was reclaimed: it is worth a write when it leaves again.
+pub(crate) const WAS_READ: u32 = u32::MAX - 1;
 /// Recent reads of a compressed page that promote it: then the decompressions saved pay for the promotion,
 /// which costs a decompression and the compression of another page.
 const PROMOTE_AT: u32 = 8;

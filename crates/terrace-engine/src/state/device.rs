@@ -24,17 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::Shadow;
-use terrace_policy::device::admit::{Admit, Benefit, Budget};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
 
-/// Hits since a page was written at which it is written again when its region is reclaimed (docs/design/device.md).
-pub(crate) const REINSERT_AT: u8 = 2;
-/// Where the hits of a slot stop.
-const HITS_MAX: u8 = 3;
 /// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
 /// Cost of a read of the device or of the source, ns, until they are measured.
@@ -78,6 +74,8 @@ pub(crate) struct Restored {
     pub fillings: Vec<(u64, u32)>,
     pub parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,
+    /// File and page of keys whose content is damaged.
+    pub damaged: Vec<(ObjectId, u64)>,
 }
 
 /// Events, since terraced began.
@@ -179,16 +177,20 @@ impl Device {
         }
     }
 
-    /// Memory for the tier beside the index, bytes: checks, hits, copies of the frames in use, parked pages.
+    /// Memory for the tier beside the index, bytes: that of its pages, and copies of the frames in use and of compressed pages.
     pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
-        let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
         let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
-        let slots = self.table.slots() * 3 + copies;
-        (slots + parked + self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24) as u64
+        self.bytes_of_pages() + copies as u64
+    }
+    /// Memory for the pages on the device beside the index, bytes: checks, hits, parked pages, tombstones, identities.
+    fn bytes_of_pages(&self) -> u64 {
+        let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
+        let records = self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24;
+        (self.table.slots() * 3 + parked + records) as u64
     }
 
     /// For `terrace stat`. `hits` are counted on the paths.
-    pub(crate) fn counts(&self, hits: u64, frames_populated: u32) -> DeviceCounts {
+    pub(crate) fn counts(&self, hits: u64) -> DeviceCounts {
         let e = self.events;
         DeviceCounts {
             pages: self.log.live(),
@@ -203,8 +205,8 @@ impl Device {
             dropped: e.dropped,
             content_bytes_written: e.demoted * PAGE_SIZE as u64,
             bytes_written: e.written_bytes,
-            // Entries of pages that are nowhere else; those of others are counted with DRAM.
-            dram_bytes: self.bytes(frames_populated) + self.log.live() * INDEX_BYTES_16 / 16,
+            // Which slot holds a copy of a frame's page is counted with the frame, 4 bytes each.
+            dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
             state: match &self.status {
                 Status::Scanning => SCANNING.to_owned(),
                 Status::Serving => SERVING.to_owned(),
@@ -226,8 +228,8 @@ impl Device {
             && self.budget.spend(1)
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
-    pub(crate) fn admits_again(&mut self, slot: DeviceSlot) -> bool {
-        self.hits_of(slot) >= REINSERT_AT && self.is_serving() && self.budget.spend(1)
+    pub(crate) fn admits_again(&mut self) -> bool {
+        self.is_serving() && self.budget.spend(1)
     }
     /// The source or the device was read: `pages` pages in `ns`.
     pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
@@ -260,16 +262,16 @@ impl Device {
 
     // ---- slots ---------------------------------------------------------------------------------------------------
 
-    fn hits_of(&self, slot: DeviceSlot) -> u8 {
+    /// Hits of a slot since it was written.
+    pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
-    /// A page was read from its slot. Its hits before.
-    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> u8 {
+    /// A page was read from its slot. Whether it counts as a recent refault.
+    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> bool {
         self.benefit.hit();
-        let Some(i) = self.table.index(slot) else { return 0 };
-        let before = self.hits[i];
-        self.hits[i] = (before + 1).min(HITS_MAX);
-        before
+        let Some(i) = self.table.index(slot) else { return false };
+        self.hits[i] = self.hits[i].saturating_add(1);
+        self.hits[i] > 1 && second_hit_is_refault(self.device_ns, self.source_ns)
     }
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
@@ -366,6 +368,21 @@ impl Device {
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
     }
+    /// Whether a tombstone of the page waits.
+    pub(crate) fn is_buried(&self, object: ObjectId, page: u64) -> bool {
+        self.dead.iter().any(|dead| match *dead {
+            Record::Dead { object: of, first, count } => {
+                let is_in = page >= first && (count == TO_THE_END || page - first < u64::from(count));
+                of == object && is_in
+            }
+            _ => false,
+        })
+    }
+    /// Whether the slot's region was not reclaimed since it was filled. One that was is forgotten with the next batch.
+    pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
+        let lap_of = |region: u32| self.fillings[region as usize].0;
+        self.log.oldest().is_some_and(|oldest| lap_of(slot.region()) >= lap_of(oldest))
+    }
     /// The slot of a parked page.
     pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {
         let parked = self.parked.get(&object)?;
@@ -397,7 +414,7 @@ impl Device {
     }
     /// The results of the scan are complete.
     pub(crate) fn install(&mut self, restored: Restored) {
-        let Restored { log, fillings, parked, checks } = restored;
+        let Restored { log, fillings, parked, checks, damaged } = restored;
         for (slot, crc) in checks {
             if let Some(check) = self.table.check(slot) {
                 check.store(check_of(crc), Ordering::Relaxed);
@@ -406,6 +423,7 @@ impl Device {
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
+        damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
         // Changes since terraced began.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {

@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use compressed::{CompressCandidate, Compressed, WAS_HERE};
+use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
 use device::DemoteCandidate;
 use device::Device;
 use dirty::{DirtyAccounting, WritebackOutcome};
@@ -281,7 +281,8 @@ impl State {
     pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, reason: InsertReason) -> bool {
         self.counts.inserted += 1;
         let came_back = shadow != 0;
-        let shadow = NonZeroU32::new(shadow).filter(|_| shadow != WAS_HERE).map(Shadow);
+        let was_read = shadow == WAS_READ;
+        let shadow = NonZeroU32::new(shadow).filter(|_| !was_read && shadow != WAS_HERE).map(Shadow);
         let refault = self.lru_insert(frame, shadow, reason, reason != InsertReason::Readahead);
         if reason == InsertReason::Read && came_back {
             self.compressed.iter_mut().for_each(Compressed::note_refault);
@@ -289,7 +290,7 @@ impl State {
         // Of the page before, which may have gone while it was being compressed.
         let flags = self.pages.flags(frame);
         flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
-        if refault {
+        if refault || was_read {
             flags.fetch_or(REUSED, Ordering::Relaxed);
         }
         self.counts.refaults += u64::from(refault);

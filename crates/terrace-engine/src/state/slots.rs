@@ -3,11 +3,11 @@
 use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
-use crate::state::compressed::WAS_HERE;
+use crate::state::compressed::{WAS_HERE, WAS_READ};
 use crate::state::device::{DemoteCandidate, Restored, Status};
 use crate::state::{Leaving, State};
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
+use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT, most_read};
 use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
@@ -26,10 +26,12 @@ impl State {
         let device = self.device.as_mut().expect("an entry names its tier");
         device.set_copy(frame, slot);
         device.events.promoted += 1;
-        let hits = device.note_hit(slot);
-        // A second hit: the page came back, whatever the policy remembers of it.
-        let came_back = self.lru.policy.shadow().filter(|_| hits > 0).map(|shadow| shadow.0);
-        self.lru_add(frame, came_back.map_or(WAS_HERE, NonZeroU32::get), reason)
+        let came_back = device.note_hit(slot);
+        let shadow = self.lru.policy.shadow().filter(|_| came_back);
+        let refault = self.lru_add(frame, shadow.map_or(WAS_READ, |shadow| shadow.0.get()), reason);
+        // If its region is reclaimed while it is in memory, it is worth a write again.
+        self.pages.flags(frame).fetch_or(REUSED, Ordering::Relaxed);
+        refault
     }
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
@@ -340,11 +342,25 @@ impl State {
             None => Named::Entry(place),
         }
     }
-    /// Whether the page of a slot that is about to go was read so often that it is written again. Takes it out of the budget. One that is
-    /// in memory, too, is not: it will be written if it leaves.
-    pub(crate) fn is_worth_writing_again(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
-        matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked)
-            && self.device.as_mut().is_some_and(|device| device.admits_again(slot))
+    /// Of the pages of a region that is about to go, those that are written again: the most read ones, at most so many as the log allows.
+    /// Takes them out of the budget. A page that is in memory, too, is not one of them: it will be written if it leaves.
+    pub(crate) fn worth_writing_again<T>(
+        &mut self,
+        pages: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> (DeviceSlot, ObjectId, u64),
+    ) -> Vec<T> {
+        let Some(device) = &self.device else { return Vec::new() };
+        let most = device.log.reinserted_max() as usize;
+        let rated = pages.into_iter().filter_map(|page| {
+            let (slot, object, number) = key(&page);
+            let hits = device.hits_of(slot);
+            let only_there = || matches!(self.names(slot, object, number), Named::Entry(_) | Named::Parked);
+            (hits >= REINSERT_AT && only_there()).then_some((hits, page))
+        });
+        let mut rated: Vec<(u8, T)> = rated.collect();
+        most_read(&mut rated, most);
+        let Some(device) = &mut self.device else { return Vec::new() };
+        rated.into_iter().map(|(_, page)| page).take_while(|_| device.admits_again()).collect()
     }
     /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
     pub(crate) fn move_slot(
@@ -376,7 +392,8 @@ impl State {
     pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         let named = self.names(slot, object, page);
         if let Named::Entry(place) = named {
-            self.pages.make_absent(place, WAS_HERE);
+            let hits = self.device.as_ref().map_or(0, |device| device.hits_of(slot));
+            self.pages.make_absent(place, if hits >= REMEMBER_AT { WAS_READ } else { WAS_HERE });
         }
         let Some(device) = &mut self.device else { return };
         match named {

@@ -20,6 +20,15 @@ impl Admit {
     }
 }
 
+/// Whether the second hit of a page since it was written counts as a recent refault, for a device and a source that take so long for a page, ns.
+///
+/// A page on the device has no shadow, so a policy takes what comes back for new. On a fast device that is right: a page that the policy protects
+/// instead lies in memory and on the device at once. On a device that takes more than half of what the source takes, a hit of memory is
+/// worth more than another page on the device.
+pub fn second_hit_is_refault(device_read: u64, source_read: u64) -> bool {
+    2 * device_read > source_read
+}
+
 /// A token bucket: so many pages a second, of which those of [`Budget::SAVED_S`] seconds may be saved up.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -122,6 +131,12 @@ mod tests {
             pays.then(|| benefit.wrote())
         };
         (0..offers).filter_map(|_| offer()).count()
+    }
+
+    #[test]
+    fn second_hit_is_a_refault_on_a_slow_device_only() {
+        let refaults = [90, 249, 251, 480, 600].map(|device| second_hit_is_refault(device, 500));
+        assert_eq!(refaults, [false, false, true, true, true]);
     }
 
     #[test]

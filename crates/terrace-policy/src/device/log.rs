@@ -14,8 +14,9 @@ use std::collections::VecDeque;
 pub const FREE_AHEAD: usize = 2;
 /// Fewest regions of a log: the open one, those free, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
-/// Of a reclaimed region, most pages that are appended again: one in so many. More, and a log of live pages writes for ever.
-const REINSERT_ONE_IN: u32 = 2;
+/// Of a reclaimed region, most pages that are appended again, in percent: four pages from memory for one from the log, so that the write
+/// amplification stays below 1.25.
+const REINSERTED_PERCENT_MAX: u32 = 19;
 
 /// Where a page lies: region, and page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,7 +162,7 @@ impl Log {
 
     /// Most pages of a reclaimed region that may be appended again.
     pub fn reinserted_max(&self) -> u32 {
-        self.pages / REINSERT_ONE_IN
+        self.pages * REINSERTED_PERCENT_MAX / 100
     }
 
     /// Pages of content in a region.
@@ -188,6 +189,31 @@ impl Log {
     pub fn capacity(&self) -> u64 {
         self.live.len() as u64 * u64::from(self.pages)
     }
+}
+
+/// Hits since a page was written at which it is written again when its region is reclaimed.
+pub const REINSERT_AT: u8 = 2;
+/// Hits since a page was written at which its loss is remembered when its region is reclaimed: if it comes back, it is worth a write at once.
+/// Without that it must miss twice more, for only then the policy's shadow tells that it is used again.
+pub const REMEMBER_AT: u8 = 4;
+
+/// Leaves the `most` pages with the most hits, in the order in which they were; of pages with equal hits the first.
+pub fn most_read<T>(pages: &mut Vec<(u8, T)>, most: usize) {
+    if pages.len() <= most {
+        return;
+    }
+    let mut pages_with = [0usize; 1 << u8::BITS];
+    pages.iter().for_each(|(hits, _)| pages_with[*hits as usize] += 1);
+    let (mut room, mut left) = (most, [0usize; 1 << u8::BITS]);
+    for hits in (0..left.len()).rev() {
+        left[hits] = pages_with[hits].min(room);
+        room -= left[hits];
+    }
+    pages.retain(|(hits, _)| {
+        let stays = left[*hits as usize] > 0;
+        left[*hits as usize] -= usize::from(stays);
+        stays
+    });
 }
 
 #[cfg(test)]
@@ -259,6 +285,17 @@ mod tests {
         let mut log = Log::new(4, 1);
         let taken = std::iter::from_fn(|| log.append()).count();
         assert_eq!((taken, log.due()), (4, Some(0)));
+    }
+
+    #[test]
+    fn most_read_pages_stay_in_their_order() {
+        let mut pages = vec![(2, 'a'), (9, 'b'), (2, 'c'), (3, 'd'), (255, 'e')];
+        most_read(&mut pages, 4);
+        assert_eq!(pages, [(2, 'a'), (9, 'b'), (3, 'd'), (255, 'e')]);
+        most_read(&mut pages, 2);
+        assert_eq!(pages, [(9, 'b'), (255, 'e')]);
+        most_read(&mut pages, 0);
+        assert!(pages.is_empty());
     }
 
     #[test]

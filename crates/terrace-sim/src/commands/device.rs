@@ -1,9 +1,11 @@
 //! Cells with a device tier (`sim --device`): hits by tier, bytes written and time, beside the same memory without one.
 
 use std::fmt::Write;
-use std::io;
+use std::path::PathBuf;
+use std::{fs, io};
 
 use serde::Serialize;
+use terrace_api::device_profile::DeviceProfile;
 use terrace_output::Progress;
 use terrace_policy::device::admit::Admit;
 use terrace_sim::cells::{Job, Size, each_on_all_cores};
@@ -28,9 +30,12 @@ pub struct Device {
     /// Hits of a page on the device that bring it to DRAM
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub promote: u8,
-    /// A page on the device has no shadow: the policy does not know it when it comes back
+    /// Hits since a page was written that are remembered when its region is reclaimed, so that it is written when it leaves memory the next time; 0: never
+    #[arg(long, value_name = "HITS", requires = "device", default_value_t = 4)]
+    pub remember: u8,
+    /// A page on the device keeps the policy's shadow
     #[arg(long, requires = "device")]
-    pub no_shadows: bool,
+    pub shadows: bool,
     /// GiB that may be written a day, of the trace's time at these prices; without it, any number
     #[arg(long, value_name = "GIB", requires = "device")]
     pub write_budget: Option<f64>,
@@ -40,6 +45,58 @@ pub struct Device {
     /// Reading a page of the device, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0)]
     pub device_us: f64,
+    /// Prices of `--profile-source` and `--profile-tier` from a file of `terrace-bench probe`
+    #[arg(long, value_name = "FILE", requires_all = ["profile_source", "profile_tier"], conflicts_with_all = ["source_us", "device_us"])]
+    pub profile: Option<PathBuf>,
+    /// The directory of the profile whose device is the source's
+    #[arg(long, value_name = "NAME", requires = "profile")]
+    pub profile_source: Option<String>,
+    /// The directory of the profile whose device is the tier's
+    #[arg(long, value_name = "NAME", requires = "profile")]
+    pub profile_tier: Option<String>,
+}
+
+/// What the source and the tier's device take for a page, ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DevicePrices {
+    source_read: u64,
+    read: u64,
+    write: u64,
+}
+
+impl Device {
+    /// From the options, or from the profile that they name.
+    ///
+    /// # Errors
+    /// The profile cannot be read, or does not know one of the two.
+    pub fn prices(&self) -> io::Result<DevicePrices> {
+        let (Some(file), Some(source), Some(tier)) =
+            (&self.profile, &self.profile_source, &self.profile_tier)
+        else {
+            let write = DeviceSetup::new(1).write;
+            return Ok(DevicePrices { source_read: ns(self.source_us), read: ns(self.device_us), write });
+        };
+        let refuse = |why: String| io::Error::other(format!("{}: {why}", file.display()));
+        let text = fs::read_to_string(file).map_err(|err| refuse(err.to_string()))?;
+        let profile = DeviceProfile::parse(&text)
+            .map_err(|wrong| refuse(format!("line {}: {}", wrong.line, wrong.why)))?;
+        let entry = |name: &String| {
+            let known = || profile.device.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let found = profile.device.get(name);
+            found.ok_or_else(|| refuse(format!("knows no device `{name}`; it has {}", known())))
+        };
+        let (source, tier) = (entry(source)?, entry(tier)?);
+        // Pages are written in batches of 1 MiB.
+        let write = ns(PAGE_MIB / tier.put_mib_s * 1e6);
+        Ok(DevicePrices { source_read: ns(source.get_latency_us), read: ns(tier.get_latency_us), write })
+    }
+}
+
+/// A page, MiB.
+const PAGE_MIB: f64 = 4.0 / 1024.0;
+
+fn ns(us: f64) -> u64 {
+    (us * 1000.0) as u64
 }
 
 fn admit(text: &str) -> Result<Admit, String> {
@@ -96,20 +153,29 @@ pub struct Cell {
 }
 
 /// Computes one cell; its `time_ratio` is still open.
-fn compute(trace: &Trace, job: &Job, ratio: f64, share: u32, size: Option<Size>, options: &Device) -> Cell {
+fn compute(
+    trace: &Trace,
+    job: &Job,
+    (ratio, share): (f64, u32),
+    size: Option<Size>,
+    options: &Device,
+    of_device: DevicePrices,
+) -> Cell {
     let cache_pages = job.size.pages(trace.pages);
     let budget = cache_pages.min(2 * trace.pages + 64).max(2);
     let mut policy = build(&job.policy, budget, budget).expect("a known policy");
     let mut prices = Prices::default();
-    prices.costs.read = (options.source_us * 1000.0) as u64;
+    prices.costs.read = of_device.source_read;
     let device_pages = size.map_or(0, |size| size.pages(trace.pages).max(1) as u64);
     let device = size.map(|_| DeviceSetup {
-        read: (options.device_us * 1000.0) as u64,
+        read: of_device.read,
+        write: of_device.write,
         admit: options.device_admit,
         budget: options.write_budget.map(|gib| (gib * (1u64 << 30) as f64) as u64),
         reinsert_at: options.reinsert,
         promote_at: options.promote,
-        shadows: !options.no_shadows,
+        remember_at: options.remember,
+        shadows: options.shadows,
         ..DeviceSetup::new(device_pages)
     });
     let content = |_| Content { file: 0, compresses: true };
@@ -142,21 +208,20 @@ fn compute(trace: &Trace, job: &Job, ratio: f64, share: u32, size: Option<Size>,
     }
 }
 
-/// Each policy at each size of memory without a device, and with each of `options`; with a compressed tier of the first of `ratios`, if
-/// there is one.
+/// Each policy at each size of memory without a device, and with each of `options`; with a compressed tier of that ratio, and that share of
+/// memory at the most, per cent.
 pub fn compute_all(
     trace: &Trace,
     jobs: &[Job],
-    ratios: &[f64],
-    share: u32,
+    compressed: (f64, u32),
     options: &Device,
+    prices: DevicePrices,
     progress: &mut Progress,
 ) -> Vec<Cell> {
-    let ratio = ratios.first().copied().unwrap_or(1.0);
     let sizes: Vec<_> = [None].into_iter().chain(options.device.iter().copied().map(Some)).collect();
-    let all: Vec<(&Job, Option<Size>)> =
-        jobs.iter().flat_map(|job| sizes.iter().map(move |&size| (job, size))).collect();
-    let compute = |&(job, size): &(&Job, Option<Size>)| compute(trace, job, ratio, share, size, options);
+    let all: Vec<_> = jobs.iter().flat_map(|job| sizes.iter().map(move |&size| (job, size))).collect();
+    let compute =
+        |&(job, size): &(&Job, Option<Size>)| compute(trace, job, compressed, size, options, prices);
     let mut cells = each_on_all_cores(&trace.name, &all, progress, compute);
     for cells in cells.chunks_mut(sizes.len()) {
         let without = cells[0].request_us;

@@ -139,9 +139,10 @@ fn of_traces<C>(
 /// The same with tiers on a device.
 fn run_device(options: &Sim) -> io::Result<()> {
     let Compress { compress, compress_share, .. } = &options.compress;
-    let share = *compress_share.0.end();
+    let compressed = (compress.first().copied().unwrap_or(1.0), *compress_share.0.end());
+    let prices = options.device.prices()?;
     let cells = of_traces(options, |trace, jobs, progress| {
-        device::compute_all(trace, jobs, compress, share, &options.device, progress)
+        device::compute_all(trace, jobs, compressed, &options.device, prices, progress)
     })?;
     print(&match (options.output.csv, options.output.json) {
         (true, _) => device::csv(&cells)?,

@@ -152,7 +152,7 @@ fn regions_grow_with_their_target() {
     };
     assert_eq!(plan((5 << 20) - 1), None);
     assert_eq!(plan(5 << 20), Some((1, 4)));
-    assert_eq!(plan(64 << 20), Some((2, 31)));
+    assert_eq!(plan(64 << 20), Some((1, 63)));
     assert_eq!(plan((16 << 30) + DATA_AT), Some((16, 1024)));
     assert_eq!(plan(1 << 50), Some((16, DeviceSlot::REGIONS_MAX)));
 }

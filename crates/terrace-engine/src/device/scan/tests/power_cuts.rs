@@ -194,6 +194,14 @@ fn flipped_bits_bring_back_no_stale_page() {
     assert!(believed.pages > 500 && believed.lost > 10, "{believed:?}");
 }
 
+/// A read fails at a start, of a page or of a region's keys; then the page changes, and the file's new identity is recorded.
+#[test]
+fn failed_read_of_a_start_brings_back_no_stale_page() {
+    for seed in [16525238721193464334, 2497973756372081834] {
+        life(seed, ROUNDS_OF_A_LIFE, Trouble::Errors, &mut Believed::default());
+    }
+}
+
 #[test]
 fn failing_calls_bring_back_no_stale_page() {
     let believed = lives("failing_calls_bring_back_no_stale_page", Trouble::Errors);

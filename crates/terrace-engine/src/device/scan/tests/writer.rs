@@ -96,6 +96,9 @@ impl<'a> Writer<'a> {
         let index: HashMap<Key, DeviceSlot> = warm
             .flat_map(|(object, file)| file.pages.iter().map(|(page, slot, _)| ((*object, *page), *slot)))
             .collect();
+        let damaged = scanned.damaged.iter();
+        let tombstones =
+            damaged.map(|(object, page)| Record::Dead { object: *object, first: *page, count: 1 });
         let cold = scanned.files.iter().filter(|(object, file)| !believed(object, file));
         Writer {
             medium,
@@ -108,7 +111,7 @@ impl<'a> Writer<'a> {
             digests: HashMap::new(),
             flushed: (HashMap::new(), HashMap::new()),
             index,
-            tombstones: Vec::new(),
+            tombstones: tombstones.collect(),
             failed: false,
         }
     }
