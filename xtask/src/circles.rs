@@ -249,7 +249,7 @@ pub fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
     circles.into_values().map(|way| way.into_iter().map(Path::to_owned).collect()).collect()
 }
 
-/// What is wrong in the crates in `dirs`: their circles.
+/// The import circles of the crates in `dirs`.
 pub fn all(workspace: &Path, dirs: &[PathBuf]) -> Vec<String> {
     let mut bad = Vec::new();
     for dir in dirs {
@@ -305,7 +305,7 @@ mod tests {
             ("user.rs", "use crate::{Io, Real}; fn f(_: &dyn Io, _: Real) {}"),
         ];
         assert_eq!(circles(&files), Vec::<Vec<String>>::new());
-        // One that uses what it hands on imports it.
+        // A file that uses a name that it re-exports imports it.
         let files = [
             ("lib.rs", "mod io;"),
             ("io/mod.rs", "mod real; pub use real::Real; pub trait Io {} fn f() { real::make(); }"),

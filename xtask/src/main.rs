@@ -1,6 +1,6 @@
 //! Checks of the repository itself: `cargo run -p xtask`, and as tests with all others.
 //!
-//! What a compiler does not check: which crate may import which (ARCHITECTURE.md, Crates), that the files of a crate do not import
+//! Checks that a compiler does not make: which crate may import which (ARCHITECTURE.md, Crates), that the files of a crate do not import
 //! each other in a circle, that files stay readable, and that documents name tests and functions that exist. `xfstests/run.sh` runs that suite on mounts.
 
 mod circles;

@@ -1,4 +1,4 @@
-//! What storage can do, as a file: `terrace-bench probe` measures and writes it, `[tier] probe` in terrace.toml names it to terrace.
+//! Bandwidth and latency of storage, as a file: `terrace-bench probe` measures and writes it, `[tier] probe` in terrace.toml names it to terrace.
 //!
 //! ```toml
 //! schema = "terrace.probe.v1"

@@ -1,4 +1,4 @@
-//! What a machine gives to terrace: the data of `terrace doctor --json`.
+//! Findings about a machine: the data of `terrace doctor --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! A control group that holds a program and its terrace together: one memory limit for both, one meter for their CPU.
 //!
-//! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. What a machine does not give is `None`, and
+//! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. Counters that a machine lacks are `None`, and
 //! whoever needed it says so: a demo goes on without a limit, a comparison under a limit refuses.
 
 use serde::{Deserialize, Serialize};
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(throttle.lines(Version::V2), v2);
     }
 
-    /// What version 2 needs of a file system is a directory: its control files are plain files here.
+    /// The tests stand in for version 2 by a directory: its control files are plain files here.
     #[test]
     fn a_version_2_limit_is_written() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::process::Command;
 /// Share of the machine's CPU that others may use before a run is marked as disturbed.
 pub const FOREIGN_CPU_MAX: f64 = 0.04;
 
-/// The description that goes with raw results: a number without it says nothing. What an older file does not tell is empty.
+/// The description that goes with raw results: a number without it says nothing. Fields that an older file lacks are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {

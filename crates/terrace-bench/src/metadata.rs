@@ -2,7 +2,7 @@
 //!
 //! Each cell is a store of its own in a new directory. Threads share it; each makes its own part of the names. Phases follow each other, each begins
 //! at a barrier: make buckets, find them, remove them; then make blobs in one bucket a thread, and remove them. After each phase the store is asked how many
-//! there are, and a sample of the names: a rate of what was not done is no rate. What becomes durable meanwhile is the store's business (`--sync`).
+//! there are, and a sample of the names: work that failed must not count in a rate. The store decides when changes become durable (`--sync`).
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;

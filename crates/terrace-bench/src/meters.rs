@@ -20,7 +20,7 @@ pub const TIER: &str = "tier";
 /// Counters by name, the unit last: `source_reads`, `source_read_mib`, `tier_write_mib`, `device_hits`.
 pub type Counted = BTreeMap<String, f64>;
 
-/// What can be read.
+/// The meters of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meters {
     /// Statistics (`/sys/dev/block/MAJOR:MINOR/stat`) of the devices that only the system under test uses, by name.

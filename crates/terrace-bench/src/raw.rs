@@ -4,7 +4,7 @@
 //!   {"machine": {...}, "matrix": {"name": ..., "text": ...}}     first, and again where a run was resumed on a changed machine
 //!   {"run": {"id": ..., "system": ..., "metrics": {...}, ...}}   a line a run, in the order they were made
 //! ```
-//! A line counts when its newline is there. What follows the last newline is what a killed harness left: [`read`] leaves it out with a notice, [`Writer`]
+//! A line counts when its newline is there. A killed harness may leave bytes behind the last newline: [`read`] leaves it out with a notice, [`Writer`]
 //! cuts it off.
 
 use crate::machine::Machine;

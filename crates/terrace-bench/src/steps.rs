@@ -171,7 +171,7 @@ pub fn warm_memory() {
     }
 }
 
-/// What an ordinary user can do instead of dropping caches: the kernel forgets the clean pages of the files in `dir`.
+/// The way of an ordinary user to drop caches: the kernel forgets the clean pages of the files in `dir`.
 pub fn drop_files(dir: &Path) {
     use std::os::fd::AsRawFd;
     for file in fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| File::open(e.path()).ok()) {

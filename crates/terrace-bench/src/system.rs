@@ -99,9 +99,9 @@ impl Run {
 
 /// Runs `steps` on `system` in a fresh group with this memory limit.
 pub fn run(places: &Places, system: &System, limit: Option<u64>, steps: &[Step]) -> Result<Run, String> {
-    let mut standing = Standing::bring_up(places, system, limit)?;
-    let outcomes = steps.iter().map(|step| standing.step(step)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Run { outcomes, end: standing.take_down()? })
+    let mut running = RunningSystem::bring_up(places, system, limit)?;
+    let outcomes = steps.iter().map(|step| running.step(step)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Run { outcomes, end: running.take_down()? })
 }
 
 /// The group of this process's runs. One system at a time has it, or, with a suffix, one of several that stand side by side.
@@ -124,9 +124,9 @@ fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>,
     Ok(Some(group))
 }
 
-/// A system that is up, and a process inside it that runs steps. What is up is taken down when dropped.
+/// A system that is up, and a process inside it that runs steps. Drop takes the system down.
 #[derive(Debug)]
-pub struct Standing {
+pub struct RunningSystem {
     places: Places,
     group: Option<OwnedGroup>,
     out: PathBuf,
@@ -146,12 +146,12 @@ struct Inner {
     replies: Receiver<io::Result<String>>,
 }
 
-impl Standing {
+impl RunningSystem {
     /// Brings the system up in a fresh group, on cold caches.
     ///
     /// # Errors
     /// What the machine does not allow, or the system does not do.
-    pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<Standing, String> {
+    pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
         let group = make_group(places, limit)?;
         let out = places.scratch.join(format!("run{}", places.suffix));
         let _ = fs::remove_dir_all(&out);
@@ -160,7 +160,7 @@ impl Standing {
             Err(_) if places.lenient => steps::drop_files(&places.data),
             result => result.map_err(|e| format!("drop_caches: {e}; run as root"))?,
         }
-        let mut standing = Standing {
+        let mut running = RunningSystem {
             places: places.clone(),
             group,
             out,
@@ -170,8 +170,8 @@ impl Standing {
             pinned_max: 0,
             told_at: None,
         };
-        standing.start(system)?;
-        Ok(standing)
+        running.start(system)?;
+        Ok(running)
     }
 
     fn start(&mut self, system: &System) -> Result<(), String> {
@@ -326,7 +326,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for RunningSystem {
     fn drop(&mut self) {
         let _ = self.end_all();
     }
@@ -349,7 +349,7 @@ fn wait(child: &mut Child) -> Result<i32, String> {
     }
 }
 
-/// What to put before the command under test.
+/// Prefix of the command under test.
 fn command(places: &Places, system: &System, stats: &Path) -> Command {
     let mut argv: Vec<String> = Vec::new();
     if let System::Terrace { memory, preload } = system {

@@ -28,7 +28,7 @@ pub enum Load {
     Mixed(Mixed),
     /// Threads that read by a pattern for a given time.
     Reads(reads::Options),
-    /// What single calls cost: opening, writing, syncing, starting a program.
+    /// The cost of single calls: opening, writing, syncing, starting a program.
     Calls(calls::Options),
     /// Page numbers of a pattern on standard output, 4 bytes each, for readers in other languages.
     Keys(Keys),
@@ -88,7 +88,7 @@ pub struct Mixed {
     /// Reads by each thread.
     #[arg(long)]
     ops: u64,
-    /// What is read once is read with O_DIRECT: 1.
+    /// 1: files that are read once are read with O_DIRECT.
     #[arg(long, default_value_t = 0)]
     direct: u8,
     #[command(flatten)]

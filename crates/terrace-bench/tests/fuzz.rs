@@ -27,7 +27,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// What stands in results, and what must not.
+/// Valid and invalid parts of results.
 const WORDS: [&str; 24] = [
     "nan",
     "-inf",

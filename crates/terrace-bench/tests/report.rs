@@ -341,7 +341,7 @@ fn missing_metric_has_a_sentence_and_no_plot() {
         speed("terrace", 2, 5.0),
     ];
     says(&equal, 1, &["identical"]);
-    // What the harness tells beside the number that a command of the user's printed has no plot and no test, but a column.
+    // The harness's own numbers beside those that a user's command printed have no plot and no test, but a column.
     let own = [1, 2].map(|i| {
         let beside =
             ["wall_s", "cpu_s", "device_read_mib", "foreign_cpu_percent", "memory_max_mib", "limit_hits"];

@@ -73,7 +73,7 @@ fn report(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("report.html")).unwrap()
 }
 
-/// What the browser prints, or `None` where there is none.
+/// Output of the browser, or `None` where there is none.
 fn browse(dir: &Path, args: &[&str], page: &str) -> Option<String> {
     let profile = format!("--user-data-dir={}", dir.join("profile").display());
     let page = format!("file://{}", dir.join(page).display());

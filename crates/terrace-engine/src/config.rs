@@ -23,7 +23,7 @@ pub const MEMORY_MIN: u64 = 16 << 20;
 pub struct EngineConfig {
     /// Hard limit on all that is kept for the user: frames, index, tables, rings (bytes).
     pub memory_bytes: u64,
-    /// Nobody has set `memory_bytes`: somebody lowers the ceiling to what is of use.
+    /// The user has not set `memory_bytes`: a sizer lowers the ceiling to the useful size.
     pub memory_is_auto: bool,
     /// Frames that the segment has room for, over which a resize cannot go; None: all memory of the machine.
     pub memory_max_bytes: Option<u64>,
@@ -62,7 +62,7 @@ pub struct EngineConfig {
 /// How an engine treats nodes.
 #[derive(Debug, Clone)]
 pub struct NumaConfig {
-    /// What it does.
+    /// Whether threads move, are shown, or are left alone.
     pub mode: NumaMode,
     /// Where the kernel describes the machine: /sys, but in tests.
     pub sys: PathBuf,

@@ -29,7 +29,7 @@ pub struct SegmentHandles {
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub touch_fd: OwnedFd,
-    /// What readers of the tier on a device need, if there is one; its memory file, read-only, for clients.
+    /// The table for readers of the device tier, if there is one, and its read-only memory file for clients.
     pub device: Option<(Arc<DeviceTable>, OwnedFd)>,
     durable: Arc<Mapping>,
     /// Kept so that the region shows up under its name in /proc.

@@ -368,7 +368,7 @@ fn a_right_to_write_ends_with_its_reason() {
     served.end();
 }
 
-/// What stands in the lanes of a ring is a claim: files and pages that do not exist are no part of a recording, nor is what was
+/// The lanes of a ring are claims: files and pages that do not exist are no part of a recording, nor is what was
 /// left over, and a head that is no client's harms nobody.
 #[test]
 fn claims_of_a_lane_are_checked() {
@@ -413,7 +413,7 @@ fn disconnected_peer_is_no_client() {
     served.end();
 }
 
-/// Who says nothing, or asks for what takes long, keeps nobody else waiting; and descriptors that run out do not make the
+/// A silent client, or one with a slow request, does not delay others; and descriptors that run out do not make the
 /// server spin.
 #[test]
 fn a_crowd_keeps_nobody_waiting() {

@@ -119,7 +119,7 @@ impl World {
     }
     fn step(&mut self, rng: &mut Rng, crashes: bool) {
         let id = rng.below(FILES) + 1;
-        // What empties the cache, or gives it room, is rarer where there is to be pressure.
+        // Operations that empty the cache are rarer in runs under memory pressure.
         let compresses = self.config.compressed.codec.is_some();
         let pressed = compresses && rng.below(16) > 0;
         match rng.below(if pressed { 91 } else { 100 }) {

@@ -28,7 +28,7 @@
 //! | `page_cache`, `kernel` | the two sides that the namespace stands between |
 //! | `attr`, `error` | plain data |
 
-// What the tests of requests by hand share with those through a mount names this crate so.
+// Helpers that the tests of requests by hand share with those through a mount use this name.
 #[cfg(test)]
 extern crate self as terrace_fs;
 

@@ -36,7 +36,7 @@ pub trait PageCache: Send + Sync + 'static {
     fn discard_object(&self, id: u64);
     /// Objects whose last writeback failed.
     fn failing_objects(&self) -> Vec<u64>;
-    /// What a new handle starts from: of the errors up to now it is told the last, if no handle was told of it yet.
+    /// The start of a new handle: it reports the last earlier error, if no handle has reported that one.
     fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;
     /// Reads at `offset`; short at the end of the file.
     fn read(
@@ -73,7 +73,7 @@ pub trait PageCache: Send + Sync + 'static {
 pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// The file of the source.
     fn source(&self) -> &SourceFile;
-    /// Nobody has the file open for writing any more: gives up its writer, unless something is left to be written. It is closed when the result
+    /// Gives up the writer after the last close for writing, unless data are left to be written. The writer is closed when the result
     /// is dropped.
     fn close_writer(&self) -> Option<Arc<DataFd>>;
     /// Pages that the source does not have yet.

@@ -632,7 +632,7 @@ fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
     });
 }
 
-/// What the mode forbids to later opens, an open file goes on with: also if the daemon has no more rights than programs.
+/// An open file goes on with what its mode forbids to later opens, also if the daemon has no more rights than programs.
 #[test]
 fn modes_hold_for_opens_and_not_for_open_files() {
     if !possible() {

@@ -22,7 +22,7 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Puts a file in place whole, or not at all. What is no file (a pipe, a device) is not replaced but written to.
+/// Puts a file in place whole, or not at all. A pipe or device is not replaced but written to.
 ///
 /// # Errors
 /// The file's name, why it could not be written, the cure.

@@ -248,7 +248,7 @@ impl Sizer {
     pub fn why(&self) -> SizeReason {
         self.why
     }
-    /// What the last chunk saves here, and what one would save programs elsewhere: ns of waiting a second.
+    /// The gain of the last chunk here, and that of a chunk for programs elsewhere: ns of waiting a second.
     pub fn worth(&self) -> (f64, f64) {
         self.worth
     }
@@ -293,7 +293,7 @@ impl Sizer {
         ((self.largest / REGROW_PART) as f64 * now.saturating_sub(moved).as_secs_f64()) as u64
     }
 
-    /// What it would have if all that is not pinned were its own, but for what was given. `spare`: free memory beyond the
+    /// The size that the cache would take if all unpinned memory were its own, less what was given. `spare`: free memory beyond the
     /// reserve.
     fn wanted(&self, ours: u64, spare: Option<(u64, usize)>) -> (u64, SizeReason) {
         let Some((spare, level)) = spare.filter(|_| !self.rule.fixed) else {
@@ -366,7 +366,7 @@ impl Sizer {
         (self.target, self.why) = (target, why);
     }
 
-    /// By a step at the most. What fits is looked at in [`Sizer::fit`].
+    /// By a step at the most. [`Sizer::fit`] checks the limits.
     fn grow(&mut self, now: Duration, bytes: u64, ours: u64) {
         let bytes = bytes.min(self.step());
         self.given = self.given.saturating_sub(bytes);

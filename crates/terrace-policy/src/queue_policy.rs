@@ -10,13 +10,13 @@
 //! ```
 //! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for
 //! rules that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports
-//! touched pages, and a touched page that comes up for eviction is reported as well. What that loses: all
+//! touched pages, and a touched page that comes up for eviction is reported as well. The loss: all
 //! uses between two passes of the hand (an eighth of a turnover of the pool) look like one, and among the
-//! pages used meanwhile the order is that of slot numbers. What it cannot lose: a page used since it was last
+//! pages used meanwhile the order is that of slot numbers. The guarantee: a page used since it was last
 //! looked at is never evicted while an idle one is left. Once [`Evict::accessed`] is called (the simulator's
 //! exact mode), such rules get each hit as it happens and the table is ignored.
 //!
-//! What batches of 64 cost, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told
+//! The cost of batches of 64, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told
 //! each access -> in batches; 22 cells of six traces, and 36 of eleven others):
 //!
 //! ```text

@@ -53,7 +53,7 @@ fn slide_8_thread_does_not_go_to_and_fro() {
     let mut placer = Placer::new(Config::new(Rules::Threads));
     let (mut node, mut moved) = (0, 0);
     for period in 0..40 {
-        // What it reads is on the other node as soon as it has moved.
+        // Its data are on the other node as soon as it has moved.
         let reads = if period % 2 == 0 { [0.0, 2.0] } else { [2.0, 0.0] };
         let view =
             View { nodes: nodes(2, 2.0), threads: vec![thread(1, node, &reads, 0.0)], regions: Vec::new() };

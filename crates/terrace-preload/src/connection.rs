@@ -9,7 +9,7 @@
 //! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
 //! path: whoever finds it taken uses the mount path.
 //!
-//! What other processes rely on (MAPPED) and what is no matter of speed (FLUSH) goes over a connection of its own, and
+//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a connection of their own, which
 //! goes on after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, exchange};
@@ -38,7 +38,7 @@ const PATIENCE_MS: u64 = 30_000;
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
 /// Rings of one process and its ancestors at the most (a new one comes with each connection), so that dead ones stay bounded.
 const RINGS_MAX: usize = 64;
-/// What every path of the process looks at.
+/// State that every path of the process reads.
 #[derive(Debug)]
 pub struct World {
     /// The segment.
@@ -48,7 +48,7 @@ pub struct World {
     identity: Identity,
 }
 
-/// What fork must not hand on (MADV_WIPEONFORK): all zero = not registered.
+/// State that a fork must not inherit (MADV_WIPEONFORK): all zero = not registered.
 #[derive(Debug)]
 struct Volatile {
     /// Time when it was taken; 0 = free.

@@ -10,7 +10,7 @@ use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
-/// What a read works on.
+/// An open file, as a read sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct File<'a> {
     pub fd: c_int,

@@ -1,4 +1,4 @@
-//! What a client offers to the daemon by its ring: page fills, and requests for a frame.
+//! Offers of a client to the daemon through its ring: page fills, and requests for a frame.
 
 use crate::connection;
 use crate::file::File;
@@ -10,7 +10,7 @@ use terrace_shm::protocol::slot;
 use terrace_shm::ring::{PageFill, Ring};
 use terrace_shm::unzstd::unzstd;
 
-/// What a client does about pages from the compressed tier: counts them, and asks for a frame for those that were read there before.
+/// A client's side of hits in the compressed tier: it counts them, and asks for a frame for those that were read there before.
 #[derive(Debug)]
 pub struct FromTier<'a>(pub &'a File<'a>);
 

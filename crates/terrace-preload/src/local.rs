@@ -1,4 +1,4 @@
-//! What the preload path remembers of a thread.
+//! State of the preload path for each thread.
 //!
 //! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. The model
 //! that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later dlopen; a hook that runs

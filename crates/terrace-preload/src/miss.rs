@@ -140,7 +140,7 @@ struct Batch<'a> {
     base: u64,
     /// Event clock before the first look.
     clock: u64,
-    /// What the index said of each page.
+    /// The answer of the index for each page.
     seen: [u64; BATCH_MAX],
     /// Where each page lands: slot of the ring, or NO_SLOT: the caller's buffer.
     slots: [u8; BATCH_MAX],
@@ -230,7 +230,7 @@ impl Batch<'_> {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
                     last.iov_len += PAGE_SIZE
                 }
-                // What is left over counts as not read.
+                // A remainder counts as not read.
                 _ if vectors == VECTORS_MAX => break,
                 _ => {
                     iov[vectors] = iovec { iov_base: at.cast(), iov_len: PAGE_SIZE };

@@ -1,7 +1,7 @@
 //! The functions behind our hooks: the next definition in the program's search order, which may be another interposer.
 //!
-//! Each is looked up at its first call (docs/design/preload.md). What is called before the library has started (other
-//! libraries' constructors, an allocator's start) goes to the kernel directly, as if we were not there.
+//! Each is looked up at its first call (docs/design/preload.md). Calls before the library has started (other
+//! libraries' constructors, an allocator's start) go to the kernel directly, as if we were not there.
 
 use crate::{symbols, sys};
 use libc::{
@@ -65,8 +65,8 @@ fn c_name(name: &str) -> &CStr {
     CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL")
 }
 
-/// Functions that exist in libraries alone, as streams and io_uring: there is no system call instead. What was asked for before
-/// we started, or is not in a library of the program's start, the loader looks up; what follows `=` is for none.
+/// Functions that exist in libraries alone, as streams and io_uring: there is no system call instead. The loader looks up those
+/// that were asked for before we started or that no library of the program's start has. The value behind `=` stands for a missing one.
 macro_rules! library {
     ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $none:expr;)*) => {
         next! {

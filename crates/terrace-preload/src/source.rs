@@ -34,7 +34,7 @@ static SOURCES: [Entry; SOURCES_MAX] = [const {
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
     pub fd: c_int,
-    /// What the address of a direct read must be a multiple of, bytes.
+    /// Alignment of the address of a direct read, bytes.
     pub align: usize,
     /// Page fills of this process are taken.
     pub may_write: bool,

@@ -52,7 +52,7 @@ const DT_VERSYM: i64 = 0x6fff_fff0;
 const VERSYM_HIDDEN: u16 = 0x8000;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// What the look-up needs of an object.
+/// The tables of an object that the look-up needs.
 struct Object {
     base: usize,
     strings: *const c_char,
@@ -89,7 +89,7 @@ pub fn by_loader(name: &CStr) -> Option<usize> {
 /// The objects behind this one, up to libc. Those without the tables are None.
 fn behind() -> Option<impl Iterator<Item = Option<Object>>> {
     // SAFETY: the loader's list: maps of objects that were loaded with the program stay, in their order, and so do their
-    // dynamic sections. Nobody changes the head.
+    // dynamic sections. The head of the list does not change.
     let mut map = unsafe { _r_debug.map.get().read().as_ref() };
     while map.is_some_and(|m| !std::ptr::eq(m.dynamic, &raw const _DYNAMIC)) {
         // SAFETY: as above.

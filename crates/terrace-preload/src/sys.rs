@@ -1,6 +1,6 @@
 //! System calls as they are: no errno, no cancellation point, no other library in between.
 //!
-//! What the preload path does for itself must leave no trace in the program: libc's wrappers would set errno, act on a
+//! The preload path's own calls must leave no trace in the program: libc's wrappers would set errno, act on a
 //! pending pthread_cancel, or come back to our own hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -35,7 +35,7 @@ pub fn libc_ret(ret: Ret) -> isize {
     ret
 }
 
-/// What identifies an open file: device and inode.
+/// Identity of an open file: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     pub dev: u64,

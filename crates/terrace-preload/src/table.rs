@@ -1,4 +1,4 @@
-//! What is known of each descriptor: one word and one position.
+//! The table of descriptors: for each one word and one position.
 //!
 //! ```text
 //!  63         62     61      60..48  47..32        31..0

@@ -74,7 +74,7 @@ const VERSION_MAX: (c_int, c_int) = (2, 12);
 
 /// liburing made a ring: its functions have rings of liburing for arguments.
 static MADE: AtomicBool = AtomicBool::new(false);
-/// The kernel knows IORING_NOP_INJECT_RESULT. One that does not completes with 0, which is the end of a file.
+/// The kernel knows IORING_NOP_INJECT_RESULT. An older kernel completes it with 0, which is the end of a file.
 static NOP_HAS_RESULTS: AtomicBool = AtomicBool::new(false);
 /// A drain was asked for: entries wait for others that we do not know.
 static DRAINED: AtomicBool = AtomicBool::new(false);

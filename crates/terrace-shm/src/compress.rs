@@ -57,7 +57,7 @@ const ZSTD_LEVEL: i32 = 1;
 const LZ4_TABLE_BYTES: usize = 8 << 10;
 
 impl Compressor {
-    /// One that keeps pages of which at most `percent_max` percent are left, with their head; more than 75 it cannot.
+    /// A compressor that keeps pages which shrink to at most `percent_max` percent, head included; at most 75.
     ///
     /// # Errors
     /// Out of memory.

@@ -1,4 +1,4 @@
-//! What a reader of a page on a device needs beside the index: where the page's region lies, and 16 bits of the page's checksum.
+//! The table that readers of a page on a device need beside the index: the place of the page's region, and 16 bits of the page's checksum.
 //!
 //! ```text
 //! 0         head: magic, version, regions, pages of a region

@@ -41,7 +41,7 @@ impl Bucket {
     /// # Errors
     /// It has blobs, or was removed; the store is full.
     pub fn make_scratch(&self) -> Result<()> {
-        buckets::make_scratch(&self.owner.core, &self.state)
+        buckets::make_scratch(&self.owner.state, &self.state)
     }
     /// Whether it is scratch.
     pub fn is_scratch(&self) -> bool {
@@ -61,7 +61,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn put_if(&self, key: &[u8], parts: &[&[u8]], meta: u64, expect: Expect) -> Result<bool> {
-        put::put(&self.owner.core, &self.state, key, parts, meta, expect)
+        put::put(&self.owner.state, &self.state, key, parts, meta, expect)
     }
 
     /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.
@@ -69,7 +69,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`]; of a blob over 64 KiB a part may have changed.
     pub fn put_at(&self, key: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
-        part::write(&self.owner.core, &self.state, key, part::At::Offset(offset), data)
+        part::write(&self.owner.state, &self.state, key, part::At::Offset(offset), data)
     }
 
     /// Writes at the end of a blob; it is made if there is none. Its size then.
@@ -77,7 +77,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn append(&self, key: &[u8], data: &[u8]) -> Result<u64> {
-        part::write(&self.owner.core, &self.state, key, part::At::End, data)
+        part::write(&self.owner.state, &self.state, key, part::At::End, data)
     }
 
     /// Sets the size of a blob: what is behind is gone, what is new reads as zeros. False: there is none.
@@ -85,7 +85,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn truncate(&self, key: &[u8], size: u64) -> Result<bool> {
-        part::truncate(&self.owner.core, &self.state, key, size)
+        part::truncate(&self.owner.state, &self.state, key, size)
     }
 
     /// A blob's bytes.
@@ -102,7 +102,7 @@ impl Bucket {
     /// # Errors
     /// Failing I/O.
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
-        get::get(&self.owner.core, &self.state, key, out)
+        get::get(&self.owner.state, &self.state, key, out)
     }
 
     /// Bytes of a blob from `offset` on; how many, fewer than `buf` has room for at its end only. None: there is no blob.
@@ -118,12 +118,12 @@ impl Bucket {
     /// # Errors
     /// Failing I/O.
     pub fn get_part(&self, key: &[u8], offset: u64, buf: &mut [u8]) -> Result<Option<(usize, Stat)>> {
-        get::get_at(&self.owner.core, &self.state, key, offset, buf)
+        get::get_at(&self.owner.state, &self.state, key, offset, buf)
     }
 
     /// What is known of a blob without its bytes.
     pub fn stat(&self, key: &[u8]) -> Option<Stat> {
-        get::stat(&self.owner.core, &self.state, key)
+        get::stat(&self.owner.state, &self.state, key)
     }
     /// Whether there is such a blob.
     pub fn contains(&self, key: &[u8]) -> bool {
@@ -139,7 +139,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn set_meta(&self, key: &[u8], meta: u64, expect: Expect) -> Result<bool> {
-        put::describe(&self.owner.core, &self.state, key, expect, |blob| blob.meta = meta)
+        put::describe(&self.owner.state, &self.state, key, expect, |blob| blob.meta = meta)
     }
 
     /// Sets how much a blob is worth to keep in memory, 0 to 1 (a new one has 0.5); false: there is none.
@@ -148,7 +148,7 @@ impl Bucket {
     /// As [`Bucket::put`].
     pub fn set_score(&self, key: &[u8], score: f32) -> Result<bool> {
         let score = (score.clamp(0.0, 1.0) * 255.0).round() as u8;
-        put::describe(&self.owner.core, &self.state, key, Expect::Any, |blob| blob.set_score(score))
+        put::describe(&self.owner.state, &self.state, key, Expect::Any, |blob| blob.set_score(score))
     }
 
     /// Gives a blob a tag; false: it has it, or there is no such blob. Tags go with a renamed blob, and end with a removed one.
@@ -156,25 +156,25 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`]; a tag over 64 KiB.
     pub fn tag(&self, key: &[u8], tag: &str) -> Result<bool> {
-        tag::set(&self.owner.core, &self.state, Some(key), tag, true)
+        tag::set(&self.owner.state, &self.state, Some(key), tag, true)
     }
     /// Takes a tag from a blob; false: it does not have it.
     ///
     /// # Errors
     /// As [`Bucket::tag`].
     pub fn untag(&self, key: &[u8], tag: &str) -> Result<bool> {
-        tag::set(&self.owner.core, &self.state, Some(key), tag, false)
+        tag::set(&self.owner.state, &self.state, Some(key), tag, false)
     }
     /// Tags of a blob, sorted. Looks at each tag of the store.
     pub fn tags(&self, key: &[u8]) -> Vec<String> {
-        self.owner.core.tags.of(&(self.state.id, Some(key.into())))
+        self.owner.state.tags.of(&(self.state.id, Some(key.into())))
     }
     /// Gives the bucket itself a tag, or takes it (`on` false); false: nothing changes.
     ///
     /// # Errors
     /// As [`Bucket::tag`].
     pub fn tag_whole(&self, tag: &str, on: bool) -> Result<bool> {
-        tag::set(&self.owner.core, &self.state, None, tag, on)
+        tag::set(&self.owner.state, &self.state, None, tag, on)
     }
 
     /// Removes a blob; false: there is none.
@@ -190,7 +190,7 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::remove`].
     pub fn remove_if(&self, key: &[u8], expect: Expect) -> Result<bool> {
-        remove::remove(&self.owner.core, &self.state, key, expect)
+        remove::remove(&self.owner.state, &self.state, key, expect)
     }
 
     /// Renames a blob, in the place of the one that had the new key; false: there is none.
@@ -210,7 +210,7 @@ impl Bucket {
             let what = "a blob cannot be renamed into another store; get it and put it".into();
             return Err(crate::error::Error::Invalid { what });
         }
-        rename::rename(&self.owner.core, (&self.state, from), (&bucket.state, to))
+        rename::rename(&self.owner.state, (&self.state, from), (&bucket.state, to))
     }
 
     /// Removes all blobs.
@@ -218,13 +218,13 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::remove`].
     pub fn clear(&self) -> Result<()> {
-        remove::clear(&self.owner.core, &self.state, false).map(drop)
+        remove::clear(&self.owner.state, &self.state, false).map(drop)
     }
 
     /// Keys in an order that does not change while the store exists: at least `count` from the cursor `from` on (0: the start), while there are as
     /// many, and the next cursor (0: the end). A key that is there all the while comes at least once.
     pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
-        self.state.scan(&self.owner.core.hashes, from, count)
+        self.state.scan(&self.owner.state.hashes, from, count)
     }
 
     /// Keys that begin with `prefix`, sorted. Looks at each blob of the bucket.

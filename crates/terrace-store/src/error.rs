@@ -1,4 +1,4 @@
-//! What can go wrong, in one line each: what failed, why, what helps.
+//! Errors of a store, one line each: what failed, why, what helps.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An operation of a store that failed. Nothing of it was done, unless its docs say so.
 #[derive(Debug)]
 pub enum Error {
-    /// No room for the change: the disk, or the store's own maximum. What was stored before stands.
+    /// No room for the change: the disk, or the store's own maximum. Earlier content stays.
     Full {
         /// The file that cannot grow.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The system's error.
         source: io::Error,
@@ -135,7 +135,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What helps against an error of the system, if that is known.
+/// The cure of an error of the system, if it is known.
 fn cure(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; give this user write access to the directory and its files",

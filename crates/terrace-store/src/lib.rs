@@ -13,7 +13,7 @@
 //! | `ops/` | one operation a file: put, change in part, get, remove, move, scan |
 //! | `open/` | a start: files, locks, replay of the log, which records are believed |
 //! | `durable/` | syncs (group commit), the log written anew, the thread that does both |
-//! | `core` | what all of them share |
+//! | `state` | what all of them share |
 //! | `index/` | names of buckets, their tables of blobs |
 //! | `heap`, `space/` | the file of bytes, and which parts of it are free |
 //! | `log`, `tail`, `record` | the record log, its last part in the segment, the format of records |
@@ -27,7 +27,6 @@
 //! Lock order: names of buckets, tables of a bucket (in order), the log's end, the log's file; the allocator is taken alone or last.
 
 mod bucket;
-mod core;
 mod durable;
 mod error;
 mod heap;
@@ -40,6 +39,7 @@ mod owner;
 pub mod record;
 mod segment;
 mod space;
+mod state;
 mod store;
 mod tail;
 mod wake;

@@ -25,7 +25,7 @@ const MARGIN: u64 = 256 << 10;
 /// The tail is written out in the background in pieces of this size.
 const PIECE: u64 = RING / 4;
 
-/// What a record does to the room that is used.
+/// The change of used room by a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     /// It is refused when the disk is nearly full.

@@ -1,17 +1,17 @@
 //! An open store and its thread; it ends when the last handle is dropped.
 
-use crate::core::Core;
 use crate::durable;
 use crate::error::{Error, Result};
+use crate::state::StoreState;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// What all handles of a store share.
+/// State that all handles of a store share.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    pub core: Arc<Core>,
+    pub state: Arc<StoreState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -20,26 +20,26 @@ impl Owner {
     ///
     /// # Errors
     /// No more threads.
-    pub(crate) fn new(core: Core) -> Result<Owner> {
-        let core = Arc::new(core);
-        let of_thread = core.clone();
+    pub(crate) fn new(state: StoreState) -> Result<Owner> {
+        let state = Arc::new(state);
+        let of_thread = state.clone();
         let thread =
             std::thread::Builder::new().name("store-sync".into()).spawn(move || durable::run(&of_thread));
         match thread {
-            Ok(thread) => Ok(Owner { core, thread: Mutex::new(Some(thread)) }),
+            Ok(thread) => Ok(Owner { state, thread: Mutex::new(Some(thread)) }),
             Err(source) => {
-                core.heap.engine().halt();
-                Err(Error::Io { path: core.heap.path().to_owned(), action: "start a thread for", source })
+                state.heap.engine().halt();
+                Err(Error::Io { path: state.heap.path().to_owned(), action: "start a thread for", source })
             }
         }
     }
 
     /// Ends the thread; false: the store was closed before.
     fn stop(&self) -> bool {
-        if self.core.closed.swap(true, Ordering::AcqRel) {
+        if self.state.closed.swap(true, Ordering::AcqRel) {
             return false;
         }
-        self.core.wake.signal();
+        self.state.wake.signal();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -54,12 +54,12 @@ impl Owner {
         if !self.stop() {
             return Ok(());
         }
-        let core = &self.core;
-        let synced = durable::sync(core);
-        let ended = core.heap.engine().shutdown();
+        let state = &self.state;
+        let synced = durable::sync(state);
+        let ended = state.heap.engine().shutdown();
         synced?;
-        ended.map_err(|e| Error::io(core.heap.path(), "write back", e))?;
-        core.log.finish();
+        ended.map_err(|e| Error::io(state.heap.path(), "write back", e))?;
+        state.log.finish();
         Ok(())
     }
 
@@ -67,7 +67,7 @@ impl Owner {
     #[cfg(feature = "testing")]
     pub(crate) fn crash(&self) {
         if self.stop() {
-            self.core.heap.engine().halt();
+            self.state.heap.engine().halt();
         }
     }
 }

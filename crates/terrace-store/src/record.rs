@@ -174,7 +174,7 @@ pub enum Record<'a> {
         /// Its key now.
         key: &'a [u8],
     },
-    /// What the records up to `upto` say of the heap is durable there.
+    /// The heap's content up to record `upto` is durable.
     Mark {
         /// Number of the last record that is covered.
         upto: u64,
@@ -192,7 +192,7 @@ pub enum Record<'a> {
         /// The blob's key.
         key: &'a [u8],
     },
-    /// What the bucket does beside keeping blobs.
+    /// Flags of the bucket.
     Trait {
         /// Its number.
         bucket: u64,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_engine::SegmentHandles;
 
 /// The memory of a store: frames, index of pages, the tail of the record log. A parent makes it before it forks; each child opens the store over
-/// it. What a killed child had acknowledged stands in it.
+/// it. It holds all that a killed child had acknowledged.
 #[derive(Debug, Clone)]
 pub struct Segment(pub(crate) Arc<SegmentHandles>);
 

@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// As [`Store::open`], over a segment that outlives this process. If the process that used it was killed, nothing that it had acknowledged is
-    /// lost. Nobody may have opened the store without the segment meanwhile.
+    /// lost. The store must not have been opened without the segment meanwhile.
     ///
     /// # Errors
     /// As [`Store::open`]; a segment of another store.
@@ -82,10 +82,10 @@ impl Store {
         io: Arc<dyn Io>,
     ) -> Result<Store> {
         options.check()?;
-        let (core, is_unmarked) = open::open(dir, options, segment, io)?;
-        let owner = Owner::new(core)?;
+        let (state, is_unmarked) = open::open(dir, options, segment, io)?;
+        let owner = Owner::new(state)?;
         if is_unmarked {
-            durable::sync(&owner.core)?;
+            durable::sync(&owner.state)?;
         }
         Ok(Store(Arc::new(owner)))
     }
@@ -95,18 +95,18 @@ impl Store {
     /// # Errors
     /// The store is full; a name over 64 KiB.
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
-        Ok(Bucket::new(self.0.clone(), buckets::get_or_create(&self.0.core, name)?))
+        Ok(Bucket::new(self.0.clone(), buckets::get_or_create(&self.0.state, name)?))
     }
 
     /// The bucket of this name, if there is one.
     pub fn find_bucket(&self, name: &str) -> Option<Bucket> {
-        Some(Bucket::new(self.0.clone(), self.0.core.names.get(name)?))
+        Some(Bucket::new(self.0.clone(), self.0.state.names.get(name)?))
     }
 
     /// Names of all buckets, sorted.
     pub fn buckets(&self) -> Vec<String> {
         let mut names: Vec<String> =
-            self.0.core.names.all().iter().map(|(name, _)| name.to_string()).collect();
+            self.0.state.names.all().iter().map(|(name, _)| name.to_string()).collect();
         names.sort_unstable();
         names
     }
@@ -116,7 +116,7 @@ impl Store {
     /// # Errors
     /// There is one of the new name; the store is full.
     pub fn rename_bucket(&self, from: &str, to: &str) -> Result<bool> {
-        buckets::rename_bucket(&self.0.core, from, to)
+        buckets::rename_bucket(&self.0.state, from, to)
     }
 
     /// Removes a bucket with its blobs; false: there is none.
@@ -124,14 +124,14 @@ impl Store {
     /// # Errors
     /// Failing I/O of the log.
     pub fn remove_bucket(&self, name: &str) -> Result<bool> {
-        buckets::remove_bucket(&self.0.core, name)
+        buckets::remove_bucket(&self.0.state, name)
     }
 
     /// Holders of a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
         let names: HashMap<u64, Arc<str>> =
-            self.0.core.names.all().into_iter().map(|(name, bucket)| (bucket.id, name)).collect();
-        let members = self.0.core.tags.members(tag).into_iter();
+            self.0.state.names.all().into_iter().map(|(name, bucket)| (bucket.id, name)).collect();
+        let members = self.0.state.tags.members(tag).into_iter();
         members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.to_string(), key))).collect()
     }
 
@@ -140,7 +140,7 @@ impl Store {
     /// # Errors
     /// A write or sync failed; what was to be written is still in memory.
     pub fn sync(&self) -> Result<()> {
-        durable::sync(&self.0.core)
+        durable::sync(&self.0.state)
     }
 
     /// Writes the record log anew, without its garbage, and makes everything durable. Happens by itself when most of the log is garbage.
@@ -148,7 +148,7 @@ impl Store {
     /// # Errors
     /// No room for the new log; failing I/O. The old log stays.
     pub fn checkpoint(&self) -> Result<()> {
-        durable::write_anew(&self.0.core)
+        durable::write_anew(&self.0.state)
     }
 
     /// Makes everything durable and ends the store; other clones answer [`Error::Closed`] from now on.
@@ -174,22 +174,22 @@ impl Store {
 
     /// How large the store is.
     pub fn usage(&self) -> Usage {
-        let core = &self.0.core;
-        let counts = &core.counts;
+        let state = &self.0.state;
+        let counts = &state.counts;
         let (heap_bytes, heap_free_bytes, heap_retired_bytes) = {
-            let space = core.heap.space();
+            let space = state.heap.space();
             (space.bytes(), space.free_bytes(), space.retired_bytes())
         };
         Usage {
-            buckets: core.names.len(),
+            buckets: state.names.len(),
             blobs: counts.blobs.load(Ordering::Relaxed),
             blob_bytes: counts.bytes.load(Ordering::Relaxed),
             heap_bytes,
             heap_free_bytes,
             heap_retired_bytes,
-            log_bytes: core.log.bytes(),
-            index_bytes: counts.memory.load(Ordering::Relaxed) + core.heap.space().memory(),
-            syncs: core.durable.syncs.load(Ordering::Relaxed),
+            log_bytes: state.log.bytes(),
+            index_bytes: counts.memory.load(Ordering::Relaxed) + state.heap.space().memory(),
+            syncs: state.durable.syncs.load(Ordering::Relaxed),
         }
     }
 
@@ -200,7 +200,7 @@ impl Store {
 
     /// The engine: its limit of memory, recordings, lists.
     pub fn engine(&self) -> &Engine {
-        self.0.core.heap.engine()
+        self.0.state.heap.engine()
     }
 
     /// Ends the store as a kill would: nothing is written any more.

@@ -1,7 +1,7 @@
 //! The last part of the record log, in the part of the segment that is the user's: a record is appended by a short copy, and a process that is killed
 //! has not lost it if another holds the segment.
 //!
-//! Positions are offsets in the log's file; the byte at position `p` stands at `p % RING`. What lies below `flushed` is in the file, what lies between it and
+//! Positions are offsets in the log's file; the byte at position `p` stands at `p % RING`. Bytes below `flushed` are in the file, those between it and
 //! `committed` only here. Both belong to one file: when the log is written anew, the other of two places takes over, and one store of the
 //! selector makes the change.
 
@@ -15,7 +15,7 @@ pub(crate) const RING: u64 = 1 << 20;
 const RING_AT: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRTAIL");
 
-/// What a segment says of the store that used it.
+/// A segment's record of the store that used it.
 #[repr(C)]
 struct Shared {
     /// Set while a store is open over it.
@@ -52,7 +52,7 @@ unsafe impl Send for Tail {}
 // SAFETY: as above.
 unsafe impl Sync for Tail {}
 
-/// What a dead process has left.
+/// The tail that a dead process has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     pub store: u64,
@@ -76,7 +76,7 @@ impl Tail {
         &shared.places[(shared.selector.load(Ordering::Acquire) & 1) as usize]
     }
 
-    /// What a process left that died with the store open.
+    /// The tail of a process that died with the store open.
     pub(crate) fn left(&self) -> Option<Left> {
         let shared = self.shared();
         (shared.magic.load(Ordering::Acquire) == MAGIC).then(|| Left {
@@ -122,7 +122,7 @@ impl Tail {
         self.place().committed.load(Ordering::Acquire)
     }
 
-    /// What lies below `at` is in the file. The caller holds the lock of the log's file.
+    /// Records that the bytes below `at` are in the file. The caller holds the lock of the log's file.
     pub(crate) fn set_flushed(&self, at: u64) {
         self.place().flushed.store(at, Ordering::Release);
     }

@@ -8,12 +8,12 @@ use std::process::{Command, Output};
 pub struct Tool {
     /// The file: `env!("CARGO_BIN_EXE_...")`.
     pub exe: &'static str,
-    /// What its messages begin with.
+    /// The name that its messages begin with.
     pub name: &'static str,
 }
 
 impl Tool {
-    /// The command with `args`, parted by spaces, in `dir`. Whoever starts the tests may ignore signals (a shell does, for what runs in the
+    /// The command with `args`, parted by spaces, in `dir`. The parent of the tests may ignore signals (a shell does, for what runs in the
     /// background): the command is not to inherit that.
     pub fn command(self, dir: &Path, args: &str) -> Command {
         let mut command = Command::new("env");
@@ -22,7 +22,7 @@ impl Tool {
         command
     }
 
-    /// What it printed; nothing went wrong, and nothing was told beside it.
+    /// Its output; it succeeded, and stderr is empty.
     ///
     /// # Panics
     /// If it failed, or wrote to standard error.

@@ -1,4 +1,4 @@
-//! What the tests of several crates need. A development dependency only: nothing of the product links it. (I/O that stands in for a
+//! Helpers of the tests of several crates. A development dependency only: nothing of the product links it. (I/O that stands in for a
 //! device is in the engine, behind its feature `testing`: the engine's own tests need it too.)
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.

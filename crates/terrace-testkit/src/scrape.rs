@@ -1,4 +1,4 @@
-//! What a server of HTTP answers, and metrics as two readers see them: the one here, and Prometheus' own where it is installed.
+//! Answers of a server of HTTP, and metrics as two readers see them: the one here, and Prometheus' own where it is installed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -45,7 +45,7 @@ fn device() -> bool {
     is_set("TERRACE_DEVICE_TIER")
 }
 
-/// What an instance whose test has the directory `dir` gets beside the options `given`: a tier on a device, if it is to have one and
+/// Further options of an instance whose test has the directory `dir`, beside those `given`: a tier on a device, if it is to have one and
 /// brings none.
 pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
     if !device() || given.contains(&"--tier") {
@@ -76,7 +76,7 @@ pub fn presser(dir: &Path) -> Command {
     command
 }
 
-/// What an instance's tiers have done.
+/// Work done by an instance's tiers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     compressed: Events,
@@ -134,7 +134,7 @@ impl Work {
 
     /// There must be some of each kind, and none that cannot be.
     #[track_caller]
-    pub fn judge(self) {
+    pub fn assert_busy(self) {
         println!("the tiers: {self:?}");
         assert!(self.is_more_than(Work::default()), "a tier was not busy: {self:?}");
         assert_eq!(self.duplicates, 0, "{self:?}");
@@ -174,7 +174,7 @@ impl Pressure {
             now.is_more_than(before)
         });
         assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {:?}", stat());
-        now.judge();
+        now.assert_busy();
         let ended = self.process.wait(std::time::Duration::ZERO);
         assert!(ended.is_none(), "the presser ended: {ended:?}");
         self.process.kill();

@@ -164,7 +164,7 @@ impl Gen {
                 flags |= flag;
             }
         }
-        // What an O_CREAT on a directory answers differs between kernels' file systems; nothing depends on it.
+        // The error of O_CREAT on a directory differs between kernels' file systems; nothing depends on it.
         if flags & libc::O_DIRECTORY != 0 {
             flags &= !libc::O_CREAT;
         }
@@ -200,7 +200,7 @@ impl Gen {
                 let off = if whence == 0 { off as i64 } else { self.rng.below(9000) as i64 - 4500 };
                 format!("lseek {s} {off} {whence}")
             }
-            // What a mapping has stored is data for SEEK_DATA at once or when the kernel has written it back.
+            // Stores through a mapping are data for SEEK_DATA at once or when the kernel has written them back.
             20 if self.poked => format!("pread {s} {len} {off}"),
             20 if self.preallocated => format!("seekwalk {s} loose"),
             20 => format!("seekwalk {s} strict"),
@@ -371,7 +371,7 @@ impl Gen {
             2..=4 => format!("fork {}", self.write()),
             5..=8 => format!("fork {}", self.read()),
             9 => {
-                // What a child closes or opens stays open or closed in the parent.
+                // Descriptors that a child closes or opens stay open or closed in the parent.
                 let open = self.open;
                 let op = self.descriptors();
                 self.open = open;

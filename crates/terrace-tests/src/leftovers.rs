@@ -1,4 +1,4 @@
-//! What a test may not leave behind: mounts, processes, runtime directories.
+//! Checks that a test leaves nothing behind: mounts, processes, runtime directories.
 
 use crate::process;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! What an instance takes: memory and descriptors, from outside.
+//! Memory and descriptors of an instance, measured from outside.
 
 use crate::rig::Rig;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// What the processes may have for themselves: eight threads, each with a request and an answer of a megabyte and a detour buffer in a huge
+/// Maximum of the processes' own memory: eight threads, each with a request and an answer of a megabyte and a detour buffer in a huge
 /// page of two; stacks, books and the allocator's waste.
 pub const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
 
@@ -14,7 +14,7 @@ pub const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
 pub struct Memory {
     /// Its memory files, which is what the limit is about.
     pub shared: u64,
-    /// What its processes have for themselves, of which the books of frames and inodes count as well.
+    /// Private memory of its processes; the tables of frames and inodes count as well.
     pub own: u64,
 }
 

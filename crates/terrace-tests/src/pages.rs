@@ -1,7 +1,7 @@
-//! Self-describing pages and the ledger of what was done to them: the means of every verifying stress.
+//! Self-describing pages and the version table of what was done to them: the means of every verifying stress.
 //!
 //! Each 512-byte sector of a page says which page it belongs to, which version it is, and carries a checksum
-//! ([`terrace_testkit::pages`]). A page has one writing process at a time. The ledger, a file outside the cache that all processes map, holds three numbers a
+//! ([`terrace_testkit::pages`]). A page has one writing process at a time. The version table, a file outside the cache that all processes map, holds three numbers a
 //! page: the version whose write has *started*, the last one *acknowledged*, and the last one that an fsync covered. A
 //! reader that saw `acked` before it read and sees `started` after it has read must have got a version in between:
 //! anything older is a lost or stale write, anything else was never written.
@@ -22,24 +22,24 @@ pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
 
 /// The shared record of what was written. See the module's text.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct VersionTable {
     base: *mut u8,
     len: usize,
     pages: u64,
 }
 
 // SAFETY: all access goes through atomics in a mapping that lives as long as the value.
-unsafe impl Send for Ledger {}
+unsafe impl Send for VersionTable {}
 // SAFETY: as above.
-unsafe impl Sync for Ledger {}
+unsafe impl Sync for VersionTable {}
 
-impl Ledger {
-    /// Makes a ledger for so many pages, or opens the one that is there.
-    pub fn open(path: &Path, pages: u64) -> Ledger {
+impl VersionTable {
+    /// Makes a version table for so many pages, or opens the one that is there.
+    pub fn open(path: &Path, pages: u64) -> VersionTable {
         let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         let len = HEADER + pages as usize * 24;
-        file.set_len(len as u64).expect("the ledger can be made as long as it must be");
+        file.set_len(len as u64).expect("the version table can be made as long as it must be");
         // SAFETY: a new shared mapping of a file of this length.
         let base = unsafe {
             libc::mmap(
@@ -51,18 +51,18 @@ impl Ledger {
                 0,
             )
         };
-        assert_ne!(base, libc::MAP_FAILED, "the ledger can be mapped");
-        Ledger { base: base.cast(), len, pages }
+        assert_ne!(base, libc::MAP_FAILED, "the version table can be mapped");
+        VersionTable { base: base.cast(), len, pages }
     }
 
     fn cell(&self, index: usize) -> &AtomicU64 {
-        assert!(index * 8 + 8 <= self.len, "within the ledger");
+        assert!(index * 8 + 8 <= self.len, "within the version table");
         // SAFETY: aligned and within the mapping (asserted); only atomics touch it.
         unsafe { &*self.base.add(index * 8).cast::<AtomicU64>() }
     }
 
     fn of(&self, page: u64, which: u64) -> &AtomicU64 {
-        assert!(page < self.pages, "a page of the ledger");
+        assert!(page < self.pages, "a page of the version table");
         self.cell(HEADER / 8 + (page * 3 + which) as usize)
     }
 
@@ -124,7 +124,7 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for VersionTable {
     fn drop(&mut self) {
         // SAFETY: made by mmap with this length; nothing borrows it any more.
         unsafe { libc::munmap(self.base.cast(), self.len) };

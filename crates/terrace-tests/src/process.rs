@@ -14,7 +14,7 @@ pub fn helper(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not built: run the tests through cargo"))
 }
 
-/// What a program left: its status and all that it printed.
+/// The result of a program: its status and all that it printed.
 #[derive(Debug)]
 pub struct Outcome {
     /// How it ended.
@@ -23,7 +23,7 @@ pub struct Outcome {
     pub stdout: String,
     /// Its standard error.
     pub stderr: String,
-    /// What was run, for messages.
+    /// The command, for messages.
     pub what: String,
 }
 

@@ -201,7 +201,7 @@ pub struct Rig {
     /// Descriptors that the instance may have; 0: as many as the test.
     nofile: u64,
     finished: bool,
-    /// What keeps the compressed tier of the mount busy, if it is to be.
+    /// The load that keeps the compressed tier of the mount busy, if wanted.
     pressure: Mutex<Option<Pressure>>,
     // Last, so that it is removed after the mount is gone.
     dir: TestDir,
@@ -422,7 +422,7 @@ impl Rig {
         }
     }
 
-    /// What `terrace stat --json` says.
+    /// The output of `terrace stat --json`.
     #[track_caller]
     pub fn stat(&self) -> StatReport {
         let text = self.terrace("stat", &["--json"]).expect_success();
@@ -456,19 +456,19 @@ impl Rig {
 
     /// The compressed tier must have been busy, if it was to be.
     #[track_caller]
-    fn judge_tier(&self) {
+    fn assert_tier_was_busy(&self) {
         if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
             pressure.stop(self.terraced(), || self.stat());
         }
         if self.side == Side::Run && busy::wanted() {
-            self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).judge();
+            self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).assert_busy();
         }
     }
 
     /// Unmounts: afterwards the source holds everything and nothing of the instance is left.
     #[track_caller]
     pub fn umount(&self) {
-        self.judge_tier();
+        self.assert_tier_was_busy();
         if self.side.has_mount() {
             self.terrace("umount", &[]).expect_success();
             assert!(!self.mounted(), "still mounted after terrace umount");
@@ -501,7 +501,7 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// What can help to understand a failure: the daemon's last words here, all of them in the directory that is kept.
+    /// Prints the end of the daemon's log after a failure; the directory that is kept has all of it.
     fn tell(&self) {
         for (place, info) in leftovers::instances() {
             if info.mnt == self.at {
@@ -525,7 +525,7 @@ pub struct Chaos {
     idle: bool,
 }
 
-/// What [`Chaos`] does.
+/// The action of [`Chaos`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// `terrace drop-caches`, `sync` and `resize`.

@@ -1,6 +1,6 @@
 //! Starting and judging the processes of a verifying stress (`verifier`).
 
-use crate::pages::Ledger;
+use crate::pages::VersionTable;
 use crate::process::{Background, helper};
 use crate::rig::Rig;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Files of self-describing pages on a rig, their ledger, and the processes at work on them.
+/// Files of self-describing pages on a rig, their version table, and the processes at work on them.
 #[derive(Debug)]
 pub struct Stress<'a> {
     rig: &'a Rig,
     /// What was written.
-    pub ledger: Ledger,
-    ledger_path: PathBuf,
+    pub versions: VersionTable,
+    versions_path: PathBuf,
     files: u64,
     pages: u64,
     writers: u64,
@@ -36,13 +36,23 @@ struct Worker {
 impl<'a> Stress<'a> {
     /// Prepares `files` files of `pages` pages each, written by at most `writers` processes.
     pub fn new(rig: &'a Rig, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
-        let ledger_path = rig.aside().join("ledger");
-        let ledger = Ledger::open(&ledger_path, files * pages);
+        let versions_path = rig.aside().join("versions");
+        let versions = VersionTable::open(&versions_path, files * pages);
         for n in 0..files {
             let file = std::fs::File::create(rig.at().join(format!("f{n}"))).expect("a file on the rig");
             file.set_len(pages * 4096).expect("a file on the rig");
         }
-        Stress { rig, ledger, ledger_path, files, pages, writers, seed, workers: Vec::new(), killed: None }
+        Stress {
+            rig,
+            versions,
+            versions_path,
+            files,
+            pages,
+            writers,
+            seed,
+            workers: Vec::new(),
+            killed: None,
+        }
     }
 
     fn command(&self, role: &str, fast: bool) -> Command {
@@ -51,7 +61,7 @@ impl<'a> Stress<'a> {
             self.rig.through_preload(&mut command);
         }
         command.arg(role).arg(format!("dir={}", self.rig.at().display()));
-        command.arg(format!("ledger={}", self.ledger_path.display()));
+        command.arg(format!("versions={}", self.versions_path.display()));
         command.args([format!("files={}", self.files), format!("pages={}", self.pages)]);
         command
     }
@@ -122,7 +132,7 @@ impl<'a> Stress<'a> {
     /// Tells all workers to end, and expects each to have found nothing wrong.
     #[track_caller]
     pub fn stop(&mut self) {
-        self.ledger.stop().store(1, SeqCst);
+        self.versions.stop().store(1, SeqCst);
         for mut worker in std::mem::take(&mut self.workers) {
             match worker.process.wait(Duration::from_secs(60)) {
                 Some(status) if status.success() => {}
@@ -130,11 +140,11 @@ impl<'a> Stress<'a> {
                 None => panic!("{}", worker.tell("does not end", self.seed)),
             }
         }
-        self.ledger.stop().store(0, SeqCst);
-        println!("{}", self.ledger.summary());
+        self.versions.stop().store(0, SeqCst);
+        println!("{}", self.versions.summary());
     }
 
-    /// Reads every page once through the mount or the preload path, or (`None`) from the source, and compares it with the ledger.
+    /// Reads every page once through the mount or the preload path, or (`None`) from the source, and compares it with the version table.
     #[track_caller]
     pub fn verify(&self, preload: Option<bool>, require: &str) {
         let mut command = self.command("check", preload == Some(true));

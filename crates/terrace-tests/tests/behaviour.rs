@@ -121,7 +121,7 @@ fn with_a_dead_connection() {
     }
 }
 
-/// What a program that touches no terrace file can see of the library: nothing in its descriptors, threads, signals.
+/// A program that touches no terrace file sees nothing of the library in its descriptors, threads, signals.
 #[test]
 fn nothing_observable_elsewhere() {
     let rig = Rig::new("unobservable", Side::Fast, "16MiB");

@@ -52,7 +52,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
     let hits = stat.compressed.as_ref().map_or(0, |tier| tier.hits);
     assert!(hits > PAGES, "{stat:?}");
     assert!(stat.memory.used_bytes <= stat.memory.limit_bytes, "{stat:?}");
-    // What the preload path cannot decode is read through the mount path.
+    // Pages that the preload path cannot decode are read through the mount path.
     assert!(stat.fuse.reads < hits / 20, "{stat:?}");
     rig.finish();
 }

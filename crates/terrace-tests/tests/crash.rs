@@ -15,7 +15,7 @@ fn pause(rng: &mut Rng, most_ms: u64) -> Duration {
     Duration::from_millis(1 + rng.below(most_ms))
 }
 
-/// What a panic, a bad address and a fault of mapped memory end in.
+/// Signals of a panic, a bad address and a fault of mapped memory.
 const CRASHES: [i32; 3] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
 
 /// The supervisor gives up after five crashes in ten seconds: not more often than this may terraced have one.
@@ -57,10 +57,10 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
             rig.terraced() != before && process::alive(rig.terraced())
         });
         assert!(again, "round {round}: no new terraced after 20 s");
-        let seen = stress.ledger.writes().load(std::sync::atomic::Ordering::SeqCst);
+        let seen = stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst);
         let moves = process::wait_until(20, || {
             stress.expect_all_running();
-            stress.ledger.writes().load(std::sync::atomic::Ordering::SeqCst) > seen + 20
+            stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst) > seen + 20
         });
         assert!(moves, "round {round}: writers stand still after the restart");
         if round % 10 == 9 {
@@ -169,16 +169,16 @@ fn everything_killed() {
     rig.finish();
 }
 
-/// What was acknowledged but not synced may be gone: the ledger takes the files as they now are.
+/// Acknowledged writes without a sync may be lost: the version table takes the files as they now are.
 fn accept_losses(stress: &Stress, rig: &Rig) {
     use std::sync::atomic::Ordering::SeqCst;
-    let pages = stress.ledger.pages() / 3;
+    let pages = stress.versions.pages() / 3;
     for file in 0..3 {
         let data = std::fs::read(rig.at().join(format!("f{file}"))).expect("the file is there");
         for (i, page) in data.chunks(4096).enumerate() {
             let number = file * pages + i as u64;
             let now = terrace_tests::pages::version(page, number).expect("verified just before");
-            stress.ledger.acked(number).store(now, SeqCst);
+            stress.versions.acked(number).store(now, SeqCst);
         }
     }
 }

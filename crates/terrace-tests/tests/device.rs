@@ -217,7 +217,7 @@ fn second_mount_reads_from_the_device() {
     world.rig.umount();
 }
 
-/// What stands on the target is checked at each read.
+/// Each read checks the content of the target.
 #[test]
 fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
     for how in ["garbage", "zeros", "cut"] {

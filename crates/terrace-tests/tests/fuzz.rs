@@ -1,4 +1,4 @@
-//! What terrace reads from others, mangled: configuration, sizes and options, the records of dead instances, requests, traces. It may refuse
+//! Mangled input from others: configuration, sizes and options, the records of dead instances, requests, traces. It may refuse
 //! all of it, in one line; it may not panic, hang, or stop serving. (The preload path's messages and segment: `hostile`, and
 //! `hostile` of terrace-engine.)
 

@@ -168,7 +168,7 @@ fn the_sample_is_cheap_and_right() {
     rig.finish();
 }
 
-/// What the simulator makes of a recording is what the mount did meanwhile.
+/// The simulator's result for a recording equals the mount's own counters.
 #[test]
 fn a_trace_replayed_does_what_the_mount_did() {
     let (rig, _config) = dram_alone("lab-replay");

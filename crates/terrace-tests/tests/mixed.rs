@@ -44,7 +44,7 @@ until [ -e "$1/stop" ]; do
 done
 "#;
 
-/// What goes while it looks is no fault of the mount.
+/// A file that is deleted during the walk is no fault of the mount.
 const FIND: &str = r#"
 until [ -e "$1/stop" ]; do
     find . -type f -newer "$1/tree" > /dev/null 2>&1 || true

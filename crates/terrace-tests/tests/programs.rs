@@ -457,7 +457,7 @@ fn sqlite_wal_with_killed_clients_and_terraced() {
 
 // ---- PostgreSQL ----
 
-/// What the scripts of a test share.
+/// Common parts of the scripts of a test.
 const POSTGRES: &str = r#"
 bin=$(dirname "$1"); data=$2; sock=$3
 export PATH=$bin:$PATH PGHOST=$sock PGUSER=postgres LC_ALL=C
@@ -585,7 +585,7 @@ fn postgres_through_the_mount() {
     postgres(Side::Mount);
 }
 
-/// What becomes of a server under one `terrace run`. Its statistics are taken while only the server reads.
+/// A server under one `terrace run`. Its statistics are taken while only the server reads.
 const POSTGRES_UNDER_RUN: &str = r#"
 preload() {
     "$TERRACE" stat --json "$(dirname "$data")" | python3 -c 'import json, sys

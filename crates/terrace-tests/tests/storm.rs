@@ -37,7 +37,7 @@ fn expected(rig: &Rig) -> PathBuf {
     dir
 }
 
-/// What the storm of names has left is in a directory, exactly.
+/// Compares a directory with the model of the storm of names, exactly.
 #[track_caller]
 fn same_tree(rig: &Rig, dir: &Path) {
     for entry in std::fs::read_dir(expected(rig)).expect("our own directory") {
@@ -98,7 +98,7 @@ fn killed_terraced_changes_no_name_under_run() {
     names_under("storm-run", Side::Run, Some(Trouble::Signals));
 }
 
-/// What was acknowledged, in any way that can be, is in the source when supervisor and terraced are dead; the storm itself looks.
+/// Acknowledged writes are in the source when supervisor and terraced are dead; the storm itself checks it.
 #[test]
 fn everything_killed_loses_nothing_acknowledged() {
     let seed = seed("storm-acked");
@@ -146,13 +146,13 @@ fn full_source_loses_no_answered_write_under_kills() {
     let src = disk.path().join("src");
     std::fs::create_dir(&src).expect("the disk is empty");
     let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
-    let (ballast, ledger) = (src.join("ballast"), rig.aside().join("ledger"));
+    let (ballast, expected) = (src.join("ballast"), rig.aside().join("expected"));
     for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 6) {
-        // What is taken away again when the last writes find no room.
+        // Ballast, which is deleted when the last writes find no room.
         std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
         let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
         let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
-        let outcome = process::run(command.arg(format!("ledger={}", ledger.display())), PATIENCE);
+        let outcome = process::run(command.arg(format!("expected={}", expected.display())), PATIENCE);
         let kills = chaos.stop();
         println!("round {round}: {}, {kills} kills", outcome.expect_success().trim());
         rig.check();
@@ -163,7 +163,8 @@ fn full_source_loses_no_answered_write_under_kills() {
             println!("umount is refused while there is no room: {}", first.stderr.trim());
             rig.terrace("umount", &[]).expect_success();
         }
-        full::check(&src, &ledger).unwrap_or_else(|why| panic!("TERRACE_SEED={seed}, round {round}: {why}"));
+        full::check(&src, &expected)
+            .unwrap_or_else(|why| panic!("TERRACE_SEED={seed}, round {round}: {why}"));
         std::fs::remove_dir_all(&src).and_then(|()| std::fs::create_dir(&src)).expect("our own directory");
         rig.mount();
     }

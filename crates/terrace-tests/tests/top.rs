@@ -66,7 +66,7 @@ fn terminal() -> (fs::File, OwnedFd) {
     unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(its)) }
 }
 
-/// What came to the screen, once `end` was done to the watcher; its exit code. The end comes when figures are on the screen.
+/// Text on the screen, after `end` was done to the watcher; its exit code. The end comes when figures are on the screen.
 fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, Option<i32>) {
     let (mut ours, its) = terminal();
     let mut command = top(args);

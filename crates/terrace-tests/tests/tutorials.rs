@@ -72,7 +72,7 @@ fn follow(name: &str, user: &str, sizes: &[(&str, &str)]) {
     assert_eq!(leftovers::find(dir.path()), Vec::<String>::new());
 }
 
-/// What the commands print.
+/// The output of the commands.
 #[track_caller]
 fn run(dir: &Path, user: &str, script: &str) -> String {
     let terrace = product("terrace");

@@ -84,7 +84,7 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
 
 /// Waits for the supervisor, which opens a descriptor to watch this thread: none may be opened during a recovery.
 fn wait_for_go(shared: &mut Shared) {
-    shared.news.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
+    shared.to_supervisor.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
     let _ = rustix::io::retry_on_intr(|| rustix::io::read(&shared.go, &mut [0u8; 1]));
 }
 
@@ -106,12 +106,12 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
         Ok(Served::Lost(line)) => {
             let cure = "what fsync acknowledged is safe; see to the source";
             let failure = Failure::new(shared.place.src.display(), line, cure);
-            shared.news.say(&format!("failed {failure}"));
+            shared.to_supervisor.say(&format!("failed {failure}"));
             EXIT_LOST
         }
         Err(failure) => {
             tracing::error!("{failure}");
-            shared.news.say(&format!("failed {failure}"));
+            shared.to_supervisor.say(&format!("failed {failure}"));
             if recovering { EXIT_FAILED } else { EXIT_REFUSED }
         }
     }
@@ -119,11 +119,11 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 
 /// From start to unmount.
 fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
-    let mut strays = match recovering {
+    let mut orphan_fds = match recovering {
         true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
         false => OrphanFds::default(),
     };
-    strays.finish_writes().map_err(|err| cannot("rings", err))?;
+    orphan_fds.finish_writes().map_err(|err| cannot("rings", err))?;
     let mut guard = Guard::new(&shared.shortage, shared.memory.limit(&shared.config));
     if recovering {
         guard.make_room(&shared.memory);
@@ -139,7 +139,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     let (begun, serves) = std::sync::mpsc::channel();
     let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared));
-    let threads = start_threads(shared, &engine, (&control, answers), &stopper, strays, serves);
+    let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
@@ -173,7 +173,7 @@ fn start_threads(
     engine: &Arc<Engine>,
     (control, answers): (&Arc<Server>, Arc<answers::Answers>),
     stopper: &Arc<Stopper>,
-    strays: OrphanFds,
+    orphan_fds: OrphanFds,
     serves: Receiver<()>,
 ) -> std::io::Result<()> {
     let (listener, control) = (shared.control.try_clone()?, control.clone());
@@ -193,11 +193,11 @@ fn start_threads(
         assert!(std::fs::remove_file(&path).is_err(), "{PANIC_AT} asked for it");
         thread("panic", move || panic_when_there(path.as_ref()))?;
     }
-    let mut news = shared.news.try_clone()?;
+    let mut to_supervisor = shared.to_supervisor.try_clone()?;
     thread("ready", move || {
         // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
         // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
-        strays.close();
+        orphan_fds.close();
         // Descriptors with numbers above the lower limit cannot be replaced any more, as the mount path does at its start.
         if serves.recv().is_err() {
             return; // It failed.
@@ -205,7 +205,7 @@ fn start_threads(
         if let Err(err) = reserve::keep() {
             tracing::warn!("no descriptors are kept back for the next terraced: {err}");
         }
-        news.say("ready");
+        to_supervisor.say("ready");
     })
 }
 

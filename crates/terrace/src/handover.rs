@@ -1,4 +1,4 @@
-//! What supervisor and terraced have in common: what one hands to the other, and the exit statuses by which that one tells how it ended.
+//! The interface of supervisor and terraced: resources that terraced inherits, and the exit statuses by which it tells how it ended.
 
 pub mod channel;
 mod shortage;
@@ -23,7 +23,7 @@ pub const EXIT_REFUSED: i32 = 3;
 /// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
 pub const EXIT_LOST: i32 = 4;
 
-/// What terraced inherits from its supervisor, at its first start and at every other.
+/// Resources that terraced inherits from its supervisor, at its first start and at every other.
 #[derive(Debug)]
 pub struct Shared {
     /// Source and mount point.
@@ -47,7 +47,7 @@ pub struct Shared {
     /// Where metrics are asked for.
     pub metrics: Option<TcpListener>,
     /// To the supervisor: `ready`, or `failed LINE`.
-    pub news: Channel,
+    pub to_supervisor: Channel,
     /// From the supervisor: a byte when terraced may begin to open and close descriptors.
     pub go: OwnedFd,
     /// Its directory.

@@ -87,7 +87,7 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
                 rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).and_then(
                     |()| match layer(mnt, Some(dev)) {
                         Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
-                        // What a command has mounted there is its own.
+                        // A mount that a command has made there is its own.
                         Layer::Below(_) => Err(rustix::io::Errno::BUSY),
                         Layer::Gone => Err(rustix::io::Errno::INVAL),
                     },

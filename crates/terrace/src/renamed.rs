@@ -1,8 +1,12 @@
 //! Old spellings, which scripts and configuration files may still have: each is refused with the new one.
 
 /// Commands and options.
-const WORDS: [(&str, &str); 3] =
-    [("flush", "sync"), ("drop", "drop-caches"), ("--no-fast-door", "--no-preload")];
+const WORDS: [(&str, &str); 4] = [
+    ("flush", "sync"),
+    ("drop", "drop-caches"),
+    ("watch", "terrace top"),
+    ("--no-fast-door", "--no-preload"),
+];
 
 /// Tables and keys of the configuration. Old names differ from all that are valid now.
 const KEYS: [(&str, &str); 6] = [

@@ -150,7 +150,7 @@ fn ended_before(
     stats: Option<&Path>,
     supervisor: &mut Supervisor,
 ) -> Result<()> {
-    while !supervisor.done && supervisor.hear() {}
+    while !supervisor.done && supervisor.poll() {}
     if !supervisor.done {
         let lost = data_loss::by(instance).unwrap_or_else(|| "what it had not written is lost".to_owned());
         return Err(Failure::new(

@@ -29,7 +29,7 @@ use crate::size::{Part, human};
 const PIECE: u64 = 64 << 20;
 const READ: usize = 1 << 20;
 
-/// What is done with each file.
+/// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Its content is read into the cache: this part of each file.
@@ -38,7 +38,7 @@ pub enum Way {
     Out,
 }
 
-/// What was staged.
+/// Sums of the staged files.
 #[derive(Debug, Default, Serialize)]
 pub struct Staged {
     /// Files without an error.

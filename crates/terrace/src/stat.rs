@@ -45,7 +45,7 @@ fn interval(seconds: f64) -> Result<Duration> {
 }
 
 fn all(args: &cli::Stat) -> Result<Vec<StatReport>> {
-    // One that ends just now is no reason to be silent about the others.
+    // An instance that ends just now must not hide the others.
     let told: Vec<Result<StatReport>> = instance::living().iter().map(|found| one(found, args)).collect();
     if told.is_empty() {
         let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";

@@ -72,10 +72,10 @@ pub fn keep(mut task: Task) -> Result<()> {
     sys::block(watch::SIGNALS);
     let starter = task.starter.take();
     if let Some(starter) = &starter {
-        // What our command inherited is its caller's: a pipe that somebody reads to its end, for example.
+        // Our command's inherited descriptors are its caller's: a pipe that somebody reads to its end, for example.
         sys::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
     }
-    let (shared, lock, heard) = match setup::prepare(task, starter.is_some()) {
+    let (shared, lock, ends) = match setup::prepare(task, starter.is_some()) {
         Ok(made) => made,
         Err(failure) => {
             if let Some(mut starter) = starter {
@@ -84,7 +84,7 @@ pub fn keep(mut task: Task) -> Result<()> {
             return Err(failure);
         }
     };
-    let (mut shared, ended, starter) = Watch::new(shared, heard, starter).run();
+    let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
     // A client that reads this may look for the mount, or mount again.
@@ -105,7 +105,7 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     drop(fuse);
     // Once the instance is gone, another may use its tier.
     drop(tier);
-    // What terraced had open is still open here; among it may be a copy of /dev/fuse, which keeps the connection alive.
+    // terraced's descriptors are still open here; one may be a copy of /dev/fuse, which keeps the connection alive.
     sys::close_all_but(&kept);
     if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());

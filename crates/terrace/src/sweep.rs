@@ -33,7 +33,7 @@ fn is_swept(instance: &Instance) -> bool {
         Some(info) if info.kind == Kind::Run => {
             data_loss::by(instance).is_none() || instance.age() > TOLD_WITHIN
         }
-        // What it lost, no record says: its store's log does.
+        // Its store's log says what it lost; there is no other record.
         Some(info) if info.kind == Kind::Kv => true,
         Some(info) => is_gone(&info.mnt),
         None => instance.age() > STARTED_WITHIN,

@@ -143,7 +143,7 @@ pub fn send(pid: Pid, signal: SignalNumber) {
     unsafe { libc::kill(pid.as_raw_pid(), signal) };
 }
 
-/// What the kernel adds to this process's share of memory (thousandths) when it is short and chooses whom to kill.
+/// The kernel's addition to this process's share of memory (thousandths) when it chooses a process to kill.
 pub fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()
 }

@@ -59,7 +59,7 @@ pub fn tier(args: &cli::Tier) -> Result<ExitCode> {
     }
 }
 
-/// Those of the configuration and of running instances, and those that are named. What is in them is not counted.
+/// Those of the configuration and of running instances, and those that are named. Their content is not counted.
 fn list(args: &cli::TierList) -> Result<ExitCode> {
     let config = Config::load(&Tuning { config: args.config.clone(), ..Tuning::default() })?;
     let mut found = BTreeMap::new();

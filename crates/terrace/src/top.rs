@@ -31,12 +31,12 @@ pub fn top(args: &cli::Top) -> Result<ExitCode> {
     if args.http.is_some() {
         return web::serve(mnt, args, every);
     }
-    let news = feed::follow(mnt, every);
+    let snapshots = feed::follow(mnt, every);
     let mut watch = Watch { view: View::default(), began: Instant::now(), silence: 0 };
     if io::stdout().is_terminal() && io::stdin().is_terminal() {
-        on_screen(&mut watch, &news)?;
+        on_screen(&mut watch, &snapshots)?;
     } else {
-        in_lines(&mut watch, &news)?;
+        in_lines(&mut watch, &snapshots)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -48,7 +48,7 @@ fn interval(seconds: f64) -> Result<Duration> {
     })
 }
 
-type News = Receiver<(Instant, Result<Snapshot>)>;
+type Snapshots = Receiver<(Instant, Result<Snapshot>)>;
 
 struct Watch {
     view: View,
@@ -58,8 +58,8 @@ struct Watch {
 
 impl Watch {
     /// Takes new data. True: there is something to show. The mount is gone when its daemon no longer answers.
-    fn hear(&mut self, news: &News) -> Result<bool> {
-        match news.try_recv() {
+    fn update(&mut self, snapshots: &Snapshots) -> Result<bool> {
+        match snapshots.try_recv() {
             Ok((at, Ok(snapshot))) => {
                 self.silence = 0;
                 self.view.take(snapshot, (at - self.began).as_secs_f64());
@@ -78,9 +78,9 @@ impl Watch {
 }
 
 /// The screen is given back in any case: at the end, after an error, and by ratatui's hook in a panic.
-fn on_screen(watch: &mut Watch, news: &News) -> Result<()> {
+fn on_screen(watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
-    let ended = terminal.map_err(unshown).and_then(|mut terminal| show(&mut terminal, watch, news));
+    let ended = terminal.map_err(unshown).and_then(|mut terminal| show(&mut terminal, watch, snapshots));
     ratatui::restore();
     ended
 }
@@ -89,9 +89,9 @@ fn unshown(err: io::Error) -> Failure {
     Failure::new("top", err, "without a terminal (`| cat`) it prints a line an interval")
 }
 
-fn show(terminal: &mut DefaultTerminal, watch: &mut Watch, news: &News) -> Result<()> {
+fn show(terminal: &mut DefaultTerminal, watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
     while !interrupted() {
-        watch.hear(news)?;
+        watch.update(snapshots)?;
         terminal.draw(|frame| screen::draw(frame, &watch.view)).map_err(unshown)?;
         let key = match event::poll(TICK) {
             Ok(true) => event::read().map(Some),
@@ -119,10 +119,10 @@ fn leaves(event: &Event) -> bool {
     }
 }
 
-fn in_lines(watch: &mut Watch, news: &News) -> Result<()> {
+fn in_lines(watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
     while !interrupted() {
         // An error of writing: the reader went away.
-        if watch.hear(news)? && writeln!(io::stdout(), "{}", screen::line(&watch.view)).is_err() {
+        if watch.update(snapshots)? && writeln!(io::stdout(), "{}", screen::line(&watch.view)).is_err() {
             return Ok(());
         }
         std::thread::sleep(TICK);

@@ -4,7 +4,7 @@
 //!   file ─► zstd? ─► Input (256 KiB) ─► u64 · oracle · text · csv · terrace ─► Access, Access, ...
 //! ```
 //! A trace is never held in memory: what a [`Reader`] needs does not depend on what it reads (300 KiB, and up to
-//! 128 MiB inside zstd where the file was compressed with so long a window). What is wrong in a file comes as an
+//! 128 MiB inside zstd where the file was compressed with so long a window). Faults of a file come as an
 //! [`Error`] that names the file, the place and the cure; nothing a file holds makes a reader panic.
 //!
 //! | format | content | names |

@@ -85,7 +85,7 @@ pub struct Comparison {
     pub cells: Vec<CellComparison>,
     /// Runs that do not count, and why.
     pub refused: Vec<String>,
-    /// What else to know.
+    /// Further remarks.
     pub notices: Vec<String>,
 }
 

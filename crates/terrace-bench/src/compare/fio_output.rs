@@ -123,7 +123,7 @@ mod tests {
         );
     }
 
-    /// What the installed fio printed (3.33, mixed reads and writes, two jobs in one report), `json` and `json+`.
+    /// Output of fio (3.33, mixed reads and writes, two jobs in one report), `json` and `json+`.
     #[test]
     fn fio_3_counts_bytes_and_nanoseconds() {
         for text in [include_str!("../../data/fio-3.33.json"), include_str!("../../data/fio-3.33.json+")] {

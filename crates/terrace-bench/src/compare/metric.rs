@@ -44,7 +44,7 @@ impl Better {
     }
 }
 
-/// What a comparison shows by default: throughput, latency of the 99th percentile, CPU an operation, misses; of each the first that the
+/// The default metrics of a comparison: throughput, latency of the 99th percentile, CPU an operation, misses; of each the first that the
 /// runs have.
 const SHOWN: [&[&str]; 4] = [
     &["throughput_mib_s", "mib_per_s", "iops", "reads_per_s", "tps", "build_s"],

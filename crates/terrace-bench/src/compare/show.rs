@@ -216,7 +216,7 @@ fn markdown(answer: &Comparison) -> String {
     out + &remarks(answer, "- ")
 }
 
-/// What the tables do not say: regressions between two files, what was refused, notices.
+/// Remarks below the tables: regressions between two files, what was refused, notices.
 fn remarks(answer: &Comparison, bullet: &str) -> String {
     let mut out = String::new();
     if answer.factor == FILE {
@@ -300,7 +300,7 @@ fn bounds(i: &Interval, decimals: usize) -> String {
     format!("[{:.decimals$}, {:.decimals$}]", tidy(i.low, decimals), tidy(i.high, decimals))
 }
 
-/// What would be shown as -0.00 is 0.
+/// A number that rounds to -0.00 is shown as 0.
 fn tidy(v: f64, decimals: usize) -> f64 {
     if v.abs() < 0.5 * 10f64.powi(-(decimals as i32)) { 0.0 } else { v }
 }

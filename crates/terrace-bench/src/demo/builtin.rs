@@ -10,7 +10,7 @@ use crate::matrix::cleanup::{Cleanup, tool};
 use crate::matrix::spec::distribution;
 use crate::pages::DATA_SEED;
 use crate::steps::{Outcome, Step};
-use crate::system::{Places, Standing, System};
+use crate::system::{Places, RunningSystem, System};
 use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use terrace_output::Progress;
 /// In the order in which they are shown: the last is the most favourable to any cache.
 const PATTERNS: [&str; 3] = ["random", "zipf:0.8", "normal:40"];
 const LIMIT_MIB: u64 = 512;
-/// What programs, daemon and kernel need beside terrace's memory: as matrices of such loads measured it.
+/// Memory of programs, daemon and kernel beside terrace's: as matrices of such loads measured it.
 const BESIDE_MIB: u64 = 72;
 const JOBS: u32 = 2;
 const FILE: &str = "real";
@@ -111,24 +111,24 @@ impl Setting<'_> {
             Side::PageCache => System::Kernel,
             Side::Terrace => System::Terrace { memory: Some(memory), preload: true },
         };
-        let mut standing = Standing::bring_up(&self.places, &system, Some(self.limit_mib * MIB))?;
+        let mut running = RunningSystem::bring_up(&self.places, &system, Some(self.limit_mib * MIB))?;
         let mut measured = Vec::new();
         for (n, pattern) in PATTERNS.iter().enumerate() {
-            let seconds = self.warm(&mut standing, side, n)?;
+            let seconds = self.warm(&mut running, side, n)?;
             let (what, took) = (format!("{}, {pattern}", side.name()), self.options.measure_s);
             let left = self.left(side, n, 0);
             self.progress.now(|| show::progress(&what, &format!("measuring {took} s"), left));
-            let outcome = standing.step(&self.fio("measure", pattern, took, 1_000 + n as u64))?;
+            let outcome = running.step(&self.fio("measure", pattern, took, 1_000 + n as u64))?;
             self.progress.clear();
             let found = measured_of(&outcome)?;
             println!("{what:<24} {seconds:>3} s warmed, {:>9.0} reads/s", found.iops);
             measured.push(found);
         }
-        standing.take_down().map(|_| measured)
+        running.take_down().map(|_| measured)
     }
 
     /// Reads until the cache rests; the seconds that it took.
-    fn warm(&mut self, standing: &mut Standing, side: Side, n: usize) -> Result<u64, String> {
+    fn warm(&mut self, running: &mut RunningSystem, side: Side, n: usize) -> Result<u64, String> {
         let (start, longest) = (Instant::now(), self.longest(side, n));
         let mut before = None;
         for piece in 0.. {
@@ -140,7 +140,7 @@ impl Setting<'_> {
             let held = before.map_or(String::new(), |held: u64| format!(", {} MiB", held / MIB));
             self.progress.now(|| show::progress(&what, &format!("warming{held}"), left));
             let step = self.fio("warm", PATTERNS[n], PIECE_S, 100 * n as u64 + piece);
-            let outcome = standing.step(&step)?;
+            let outcome = running.step(&step)?;
             let now = self.held(side, &outcome);
             let took = start.elapsed().as_secs();
             if took >= WARM_MIN_S && rests(before, now, took) {

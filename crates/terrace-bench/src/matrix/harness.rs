@@ -15,7 +15,7 @@ use crate::pages::DATA_SEED;
 use crate::raw;
 use crate::signals::interrupted;
 use crate::steps::{self, Outcome};
-use crate::system::{self, Places, Standing, System};
+use crate::system::{self, Places, RunningSystem, System};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
@@ -270,11 +270,11 @@ impl<'a> Harness<'a> {
             None => self.side(planned, cleanup)?,
         };
         let step = planned.load.measure_step(&self.systems.setting(&side.setup, planned.seed), side.turns);
-        let outcome = side.standing.step(&step)?;
+        let outcome = side.running.step(&step)?;
         side.turns += 1;
-        let log = side.standing.out().join(format!("{}_bw.log", load::MEASURE));
+        let log = side.running.out().join(format!("{}_bw.log", load::MEASURE));
         let found = Numbers::of(&planned.load, &outcome, &fs::read_to_string(log).unwrap_or_default())?;
-        // What other programs used cannot be told from what the other sides did: only what the hypervisor took.
+        // Other programs' use cannot be told from the other sides' work: only the hypervisor's share counts.
         self.put(planned, run, &outcome, outcome.stolen_cpu(), found);
         if side.turns == most {
             side.end(&planned.load.spec.name)?
@@ -307,9 +307,9 @@ impl<'a> Harness<'a> {
         cleanup.note(Setup::Group(system::group_name() + &setup.places.suffix)).map_err(|e| e.to_string())?;
         let setting = self.systems.setting(&setup, planned.seed);
         let (warm, verify) = (load.warm_steps(&setting), load.verify_steps(&setting));
-        let mut standing = Standing::bring_up(&setup.places, &setup.system, setup.limit)?;
-        warm.iter().try_for_each(|step| standing.step(step).map(drop))?;
-        Ok(Side { setup, standing, verify, turns: 0 })
+        let mut running = RunningSystem::bring_up(&setup.places, &setup.system, setup.limit)?;
+        warm.iter().try_for_each(|step| running.step(step).map(drop))?;
+        Ok(Side { setup, running, verify, turns: 0 })
     }
 
     fn end_sides(&mut self) -> Result<(), String> {
@@ -321,7 +321,7 @@ impl<'a> Harness<'a> {
 /// A system that stands beside others.
 struct Side {
     setup: systems::Setup,
-    standing: Standing,
+    running: RunningSystem,
     verify: Vec<steps::Step>,
     turns: u32,
 }
@@ -329,9 +329,9 @@ struct Side {
 impl Side {
     /// Checks what was read through it, and takes it down. Wrong data end the matrix: the runs before had them, too.
     fn end(mut self, name: &str) -> Result<(), String> {
-        let checked = self.verify.iter().try_for_each(|step| self.standing.step(step).map(drop));
+        let checked = self.verify.iter().try_for_each(|step| self.running.step(step).map(drop));
         checked.map_err(|why| format!("{name}: {}", numbers::told(&why)))?;
-        self.standing.take_down().map(drop)
+        self.running.take_down().map(drop)
     }
 }
 

@@ -94,7 +94,7 @@ impl<'a> Load<'a> {
         self.file_mib.map(|mib| format!("{}-{mib}", self.content.name()))
     }
 
-    /// What it writes, whose room the device must have.
+    /// Bytes that it writes, for which the device must have room.
     pub fn written_mib(&self) -> u64 {
         if self.spec.rw == Access::Write { self.file_mib.unwrap_or(0) } else { 0 }
     }

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`spec`] (what is asked for) and its [`check`], [`plan`] (in what order), [`device`], [`systems`] and [`trees`] (what is set up),
 //! [`load`] (what is run), [`harness`] (one run after the other), [`numbers`] (what a run says, and when it counts), [`targets`] (what all of them are
-//! held to), [`cleanup`] (how it all goes away again). What it says is for `compare` and `report` to find out.
+//! held to), [`cleanup`] (how it all goes away again). `compare` and `report` evaluate the results.
 
 pub mod check;
 pub mod cleanup;
@@ -67,10 +67,10 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     // Nothing of it is needed for what follows.
     drop((harness, cleanup));
     let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
-    let judged = targets::judge(&spec, &results.runs);
-    summary::write(&options.file, &spec, &out, &results, &judged)?;
-    terrace_output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&judged)))?;
-    Ok(code.max(i32::from(judged.iter().any(|target| !target.is_met()))))
+    let evaluated = targets::evaluate(&spec, &results.runs);
+    summary::write(&options.file, &spec, &out, &results, &evaluated)?;
+    terrace_output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&evaluated)))?;
+    Ok(code.max(i32::from(evaluated.iter().any(|target| !target.is_met()))))
 }
 
 fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {

@@ -241,37 +241,37 @@ mod tests {
     #[test]
     fn a_limit_that_does_not_bind_is_told() {
         let limit = Some(64 * MIB);
-        let judge = |system, pairs: &[(&str, f64)], stats: Option<Stats>| {
+        let evaluate = |system, pairs: &[(&str, f64)], stats: Option<Stats>| {
             refusal(Expect::Limit, system, limit, &metrics(pairs), stats.as_ref())
         };
         let bound = [("miss_ratio", 0.3), ("memory_max_mib", 64.0), ("limit_hits", 9.0)];
         let half = [("miss_ratio", 0.3), ("memory_max_mib", 32.0), ("limit_hits", 0.0)];
         let cached = [("miss_ratio", 0.0), ("memory_max_mib", 64.0), ("limit_hits", 9.0)];
-        assert_eq!(judge(SystemKind::Kernel, &bound, None), None);
-        let why = judge(SystemKind::Kernel, &half, None).unwrap();
+        assert_eq!(evaluate(SystemKind::Kernel, &bound, None), None);
+        let why = evaluate(SystemKind::Kernel, &half, None).unwrap();
         assert_eq!(why, "the memory limit did not bind: 32 of 64 MiB used");
-        assert!(judge(SystemKind::Kernel, &cached, None).unwrap().contains("outside the limit"));
-        assert!(judge(SystemKind::Kernel, &bound[..1], None).unwrap().contains("no memory controller"));
+        assert!(evaluate(SystemKind::Kernel, &cached, None).unwrap().contains("outside the limit"));
+        assert!(evaluate(SystemKind::Kernel, &bound[..1], None).unwrap().contains("no memory controller"));
         let evicted =
             |pgsteal| Some(Stats { reclaim: Reclaim { pgsteal, ..Reclaim::default() }, ..Stats::default() });
-        assert_eq!(judge(SystemKind::Terrace, &half, evicted(7)), None);
-        assert!(judge(SystemKind::Terrace, &bound, evicted(0)).unwrap().contains("evicted nothing"));
-        assert!(judge(SystemKind::Terrace, &bound, None).is_some());
-        assert!(judge(SystemKind::Command, &half, None).is_some());
-        assert_eq!(judge(SystemKind::Command, &bound[..2], None), None);
-        assert_eq!(judge(SystemKind::Direct, &half, None), None);
+        assert_eq!(evaluate(SystemKind::Terrace, &half, evicted(7)), None);
+        assert!(evaluate(SystemKind::Terrace, &bound, evicted(0)).unwrap().contains("evicted nothing"));
+        assert!(evaluate(SystemKind::Terrace, &bound, None).is_some());
+        assert!(evaluate(SystemKind::Command, &half, None).is_some());
+        assert_eq!(evaluate(SystemKind::Command, &bound[..2], None), None);
+        assert_eq!(evaluate(SystemKind::Direct, &half, None), None);
     }
 
     #[test]
     fn hits_and_misses_are_held_to_their_name() {
-        let judge = |expect, misses| {
+        let evaluate = |expect, misses| {
             refusal(expect, SystemKind::Kernel, None, &metrics(&[("miss_ratio", misses)]), None)
         };
-        assert_eq!((judge(Expect::Hits, 0.005), judge(Expect::Misses, 0.995)), (None, None));
-        assert!(judge(Expect::Hits, 0.02).unwrap().contains("2.0 % of the reads missed"));
-        assert!(judge(Expect::Misses, 0.5).unwrap().contains("50.0 % of the reads hit"));
+        assert_eq!((evaluate(Expect::Hits, 0.005), evaluate(Expect::Misses, 0.995)), (None, None));
+        assert!(evaluate(Expect::Hits, 0.02).unwrap().contains("2.0 % of the reads missed"));
+        assert!(evaluate(Expect::Misses, 0.5).unwrap().contains("50.0 % of the reads hit"));
         assert!(refusal(Expect::Hits, SystemKind::Kernel, None, &Metrics::new(), None).is_some());
-        assert_eq!(judge(Expect::Nothing, 0.5), None);
+        assert_eq!(evaluate(Expect::Nothing, 0.5), None);
     }
 
     #[test]
@@ -294,14 +294,14 @@ mod tests {
         };
         let (hits, any) = (spec("expect = \"hits\""), spec(""));
         let read = metrics(&[("ops", 10.0)]);
-        let judge = |spec: &crate::matrix::spec::Spec, preload| {
+        let evaluate = |spec: &crate::matrix::spec::Spec, preload| {
             let outcome = Outcome { preload, ..Outcome::default() };
             other_path(&Load::new(spec, &spec.load[0], "random", 1), &outcome, &read)
         };
         let mixed = Some(PreloadBytes { hit_bytes: 20_480, miss_bytes: 20_400 });
-        assert_eq!(judge(&any, mixed), None);
-        assert!(judge(&hits, mixed).unwrap().contains("50.0 %"));
-        assert!(judge(&any, None).is_some());
+        assert_eq!(evaluate(&any, mixed), None);
+        assert!(evaluate(&hits, mixed).unwrap().contains("50.0 %"));
+        assert!(evaluate(&any, None).is_some());
     }
 
     #[test]

@@ -458,7 +458,7 @@ impl LoadSpec {
         self.systems.is_empty() || self.systems.contains(&system.name)
     }
 
-    /// What a command's number is called in the results: its name with its unit, "requests" in "1/s" as "requests_per_s".
+    /// The name of a command's number in the results: its name with its unit, "requests" in "1/s" as "requests_per_s".
     pub fn metric_key(&self) -> String {
         let unit = self.unit.trim().trim_start_matches('1').replace('/', " per ");
         let words =

@@ -1,7 +1,7 @@
 //! Files beside the raw results of a finished matrix: its tables, and a page for readers.
 
 use super::spec::{LoadKind, Spec, SystemSpec};
-use super::targets::{self, Judged};
+use super::targets::{self, TargetResult};
 use crate::compare::sources::{self, Asked};
 use crate::compare::{Format, compare, show};
 use crate::format::{markdown_table, short};
@@ -15,14 +15,23 @@ use std::path::Path;
 ///
 /// # Errors
 /// Files that cannot be written.
-pub fn write(file: &Path, spec: &Spec, out: &Path, results: &Results, judged: &[Judged]) -> io::Result<()> {
+pub fn write(
+    file: &Path,
+    spec: &Spec,
+    out: &Path,
+    results: &Results,
+    evaluated: &[TargetResult],
+) -> io::Result<()> {
     let raw = out.join("raw.jsonl");
-    let held =
-        if judged.is_empty() { String::new() } else { format!("## Targets\n\n{}\n", targets::table(judged)) };
+    let held = if evaluated.is_empty() {
+        String::new()
+    } else {
+        format!("## Targets\n\n{}\n", targets::table(evaluated))
+    };
     let readme = format!("{}\n{held}{}", head(file, spec, results), tables(spec, &raw));
     fs::write(out.join("README.md"), readme)?;
     if results.runs.iter().any(|run| run.refused.is_none()) {
-        // One that has not run yet is no baseline.
+        // A system that has not run yet is no baseline.
         let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
         let baseline = Some(baseline(spec).name.clone()).filter(ran);
         report::run(&Report::of(raw, out.join("report.html"), baseline))?;

@@ -378,7 +378,7 @@ impl Zram {
         Ok(Zram { device: Device::mounted(data, block, at), name })
     }
 
-    /// What is left of the limit beside the compressed data: they are memory too.
+    /// The limit less the compressed data, which are memory too.
     fn left(&self, limit_mib: u64) -> Result<u64, String> {
         let stat = fs::read_to_string(format!("/sys/block/{}/mm_stat", self.name)).unwrap_or_default();
         let used = stat.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok());

@@ -11,7 +11,7 @@ const HITS_DOMINATE: f64 = 0.5;
 
 /// How a target stands in one cell.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct TargetResult {
     /// "fio-4k, random, 2 jobs".
     pub cell: String,
     /// Metric and bound.
@@ -22,7 +22,7 @@ pub struct Judged {
     pub verdict: String,
 }
 
-impl Judged {
+impl TargetResult {
     /// Is the target met?
     pub fn is_met(&self) -> bool {
         self.verdict.starts_with("met")
@@ -30,11 +30,11 @@ impl Judged {
 }
 
 /// All targets in all the cells that they name.
-pub fn judge(spec: &Spec, runs: &[Run]) -> Vec<Judged> {
-    spec.target.iter().flat_map(|target| judge_target(spec, target, runs)).collect()
+pub fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
+    spec.target.iter().flat_map(|target| evaluate_target(spec, target, runs)).collect()
 }
 
-fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
+fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<TargetResult> {
     let wanted = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|name| name == found);
     let concerned: Vec<&Run> = runs
         .iter()
@@ -49,13 +49,13 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
         pair: Some("repetition".into()),
         confidence: 0.95,
     };
-    let mut judged = Vec::new();
+    let mut evaluated = Vec::new();
     for cell in by_cell(concerned) {
         if target.where_hits && !hits_dominate(&cell) {
             continue;
         }
         if target.alone {
-            judged.push(judge_alone(target, &cell));
+            evaluated.push(evaluate_alone(target, &cell));
             continue;
         }
         let rows: Vec<Row> = cell.iter().map(|run| Row::from(*run)).collect();
@@ -67,28 +67,28 @@ fn judge_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Judged> {
             (None, Ok(_)) => "NOT MEASURED: an interval needs two good pairs".into(),
         };
         let cell = told(cell[0]);
-        judged.push(Judged { cell, target: target.text(), ratio: found, verdict });
+        evaluated.push(TargetResult { cell, target: target.text(), ratio: found, verdict });
     }
-    if judged.is_empty() && !target.where_hits && !spec.load.is_empty() {
+    if evaluated.is_empty() && !target.where_hits && !spec.load.is_empty() {
         let cell = target.load.clone().unwrap_or_else(|| "all".into());
-        judged.push(Judged {
+        evaluated.push(TargetResult {
             cell,
             target: target.text(),
             ratio: None,
             verdict: "NOT MEASURED: no run".into(),
         });
     }
-    judged
+    evaluated
 }
 
 /// A bound of the number itself.
-fn judge_alone(target: &TargetSpec, cell: &[&Run]) -> Judged {
+fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
     let good = cell.iter().filter(|run| run.refused.is_none());
     let values: Vec<f64> = good.filter_map(|run| run.metrics.get(&target.metric).copied()).collect();
     let found = mean_interval(&values, 0.95);
     let verdict =
         found.as_ref().map_or("NOT MEASURED: an interval needs two good runs", |found| target.verdict(found));
-    Judged { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
+    TargetResult { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
 }
 
 /// The cell of a run, for people.
@@ -154,18 +154,18 @@ impl TargetSpec {
 }
 
 /// The targets as a table, and how many are met.
-pub fn table(judged: &[Judged]) -> String {
-    if judged.is_empty() {
+pub fn table(evaluated: &[TargetResult]) -> String {
+    if evaluated.is_empty() {
         return String::new();
     }
     let mut table = markdown_table();
     table.set_header(["cell", "target", "measured (95 % interval)", "result"]);
-    for j in judged {
+    for j in evaluated {
         let ratio = j.ratio.map_or("-".into(), |r| format!("{:.3} ({:.3} to {:.3})", r.mean, r.low, r.high));
         table.add_row([&j.cell, &j.target, &ratio, &j.verdict]);
     }
-    let met = judged.iter().filter(|j| j.is_met()).count();
-    format!("{table}\n\n{met} of {} targets met\n", judged.len())
+    let met = evaluated.iter().filter(|j| j.is_met()).count();
+    format!("{table}\n\n{met} of {} targets met\n", evaluated.len())
 }
 
 #[cfg(test)]
@@ -219,13 +219,13 @@ mod tests {
                 [run("kernel", n, 10.0 * drift, 0.1), run("terrace", n, 7.0 * drift, 0.1)]
             })
             .collect();
-        let judged = judge(&spec, &runs);
-        assert_eq!((judged.len(), judged[0].verdict.as_str()), (1, "met"));
-        assert!((judged[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
-        assert!(table(&judged).contains("1 of 1 targets met"));
-        let judged = judge(&spec, &runs[..2]);
-        assert!(judged[0].verdict.starts_with("NOT MEASURED") && !judged[0].is_met());
-        assert!(!judge(&spec, &[])[0].is_met(), "no run at all");
+        let evaluated = evaluate(&spec, &runs);
+        assert_eq!((evaluated.len(), evaluated[0].verdict.as_str()), (1, "met"));
+        assert!((evaluated[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
+        assert!(table(&evaluated).contains("1 of 1 targets met"));
+        let evaluated = evaluate(&spec, &runs[..2]);
+        assert!(evaluated[0].verdict.starts_with("NOT MEASURED") && !evaluated[0].is_met());
+        assert!(!evaluate(&spec, &[])[0].is_met(), "no run at all");
     }
 
     #[test]
@@ -233,10 +233,10 @@ mod tests {
         let spec = Spec::parse(&format!("{SPEC}alone = true\nbaseline = \"none\"\n")).unwrap();
         let runs: Vec<Run> =
             (1..=3).flat_map(|n| [run("kernel", n, 9.0, 0.1), run("terrace", n, 0.7, 0.1)]).collect();
-        let judged = judge(&spec, &runs);
-        assert_eq!((judged.len(), judged[0].verdict.as_str()), (1, "met"));
-        assert!((judged[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
-        assert!(judge(&spec, &runs[..2])[0].verdict.starts_with("NOT MEASURED"));
+        let evaluated = evaluate(&spec, &runs);
+        assert_eq!((evaluated.len(), evaluated[0].verdict.as_str()), (1, "met"));
+        assert!((evaluated[0].ratio.unwrap().mean - 0.7).abs() < 1e-9);
+        assert!(evaluate(&spec, &runs[..2])[0].verdict.starts_with("NOT MEASURED"));
     }
 
     #[test]
@@ -245,6 +245,6 @@ mod tests {
         let runs = |misses| -> Vec<Run> {
             (1..=3).flat_map(|n| [run("kernel", n, 10.0, misses), run("terrace", n, 7.0, 0.1)]).collect()
         };
-        assert_eq!((judge(&spec, &runs(0.4)).len(), judge(&spec, &runs(0.6)).len()), (1, 0));
+        assert_eq!((evaluate(&spec, &runs(0.4)).len(), evaluate(&spec, &runs(0.6)).len()), (1, 0));
     }
 }

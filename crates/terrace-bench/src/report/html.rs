@@ -1,7 +1,7 @@
 //! The page: one file of HTML that is also well-formed XML, with its style sheet and pictures inside, without a script, and with no address in
 //! it that a browser would fetch.
 
-use super::book::Book;
+use super::dataset::Dataset;
 use super::metric::Metric;
 use super::sections::Section;
 use super::versus::{self, Row};
@@ -23,7 +23,7 @@ const COLUMNS_MAX: usize = 8;
 const SHORT_MAX: usize = 28;
 
 /// The whole report.
-pub fn page(book: &Book, title: &str, sections: &[Section]) -> String {
+pub fn page(dataset: &Dataset, title: &str, sections: &[Section]) -> String {
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{0}</title>\n\
@@ -32,12 +32,12 @@ pub fn page(book: &Book, title: &str, sections: &[Section]) -> String {
         include_str!("report.css"),
         palette::style_sheet()
     );
-    lead(book, &mut out);
-    sections.iter().for_each(|section| plots(book, section, &mut out));
-    comparisons(book, &mut out);
-    values(book, &mut out);
-    marked_and_refused(book, &mut out);
-    machines(book, &mut out);
+    lead(dataset, &mut out);
+    sections.iter().for_each(|section| plots(dataset, section, &mut out));
+    comparisons(dataset, &mut out);
+    values(dataset, &mut out);
+    marked_and_refused(dataset, &mut out);
+    machines(dataset, &mut out);
     out.push_str("</body>\n</html>\n");
     out
 }
@@ -54,63 +54,63 @@ fn list(items: &[String], out: &mut String) {
 }
 
 /// The comparison: which system wins and loses in which cell.
-fn lead(book: &Book, out: &mut String) {
-    element("p class=\"lead\"", &words::subject(book), out);
-    if book.runs.iter().all(|run| run.refused.is_some()) {
+fn lead(dataset: &Dataset, out: &mut String) {
+    element("p class=\"lead\"", &words::subject(dataset), out);
+    if dataset.runs.iter().all(|run| run.refused.is_some()) {
         let all = "Every run was refused, so there is no number to show; the reasons are below.";
         element("p", all, out);
         return;
     }
     let mut tested = false;
-    for system in &book.systems[1..] {
-        let sentences = words::verdicts(book, system, false);
+    for system in &dataset.systems[1..] {
+        let sentences = words::verdicts(dataset, system, false);
         if sentences.is_empty() {
             let why = format!(
                 "{system}: no cell has two good runs on both sides, so nothing can be said about it."
             );
             element("p", &why, out);
         } else {
-            element("p", &format!("{system} against {}:", book.baseline()), out);
+            element("p", &format!("{system} against {}:", dataset.baseline()), out);
             list(&sentences, out);
             tested = true;
         }
     }
     if tested {
-        let test = if book.paired() { "Student's t-test of pairs of runs" } else { "Welch's t-test" };
+        let test = if dataset.paired() { "Student's t-test of pairs of runs" } else { "Welch's t-test" };
         let note = format!(
             "Better, worse: the 95 % interval of the difference ({test}) does not hold zero. Each cell is tested for itself; of \
              twenty equal cells one will seem to differ."
         );
         element("p class=\"note\"", &note, out);
     }
-    regressions(book, out);
+    regressions(dataset, out);
 }
 
 /// Against the old report of the same benchmark.
-fn regressions(book: &Book, out: &mut String) {
-    let Some(old) = &book.old else { return };
+fn regressions(dataset: &Dataset, out: &mut String) {
+    let Some(old) = &dataset.old else { return };
     element("h2", "Since the old report", out);
-    let changed = changes(&old.headers, &book.headers);
+    let changed = changes(&old.headers, &dataset.headers);
     if !changed.is_empty() {
         let note = format!("Something else has changed since, too: {}.", listed(&changed));
         element("p", &note, out);
     }
-    let metrics = words::judged(book);
-    let rows: Vec<Row> = metrics.iter().flat_map(|metric| versus::times(book, metric)).collect();
+    let metrics = words::compared(dataset);
+    let rows: Vec<Row> = metrics.iter().flat_map(|metric| versus::times(dataset, metric)).collect();
     element("p", &tally(&rows), out);
-    for system in &book.systems {
-        let sentences = words::verdicts(book, system, true);
+    for system in &dataset.systems {
+        let sentences = words::verdicts(dataset, system, true);
         if !sentences.is_empty() {
             element("p", &format!("{system}, now against then:"), out);
             list(&sentences, out);
         }
     }
     for metric in &metrics {
-        comparison(book, metric, &versus::times(book, metric), ("then", "now"), out);
+        comparison(dataset, metric, &versus::times(dataset, metric), ("then", "now"), out);
     }
 }
 
-/// What of the machine is not as it was: "kernel 6.1 then, 6.18 now". Time and commit are.
+/// Differences of the machine between the two runs: "kernel 6.1 then, 6.18 now". Time and commit are.
 fn changes(old: &[Header], new: &[Header]) -> Vec<String> {
     let fields = |headers: &[Header]| headers.last().map(machine).unwrap_or_default();
     let (then, now) = (fields(old), fields(new));
@@ -157,14 +157,14 @@ fn tally(rows: &[Row]) -> String {
     )
 }
 
-fn plots(book: &Book, section: &Section, out: &mut String) {
+fn plots(dataset: &Dataset, section: &Section, out: &mut String) {
     element("h2", &section.title, out);
     section.notes.iter().for_each(|note| element("p class=\"note\"", note, out));
     if section.panels.is_empty() {
         return;
     }
     out.push_str("<ul class=\"legend\">\n");
-    for (n, system) in book.systems.iter().enumerate() {
+    for (n, system) in dataset.systems.iter().enumerate() {
         let swatch = Picture { title: system.clone(), ..Picture::swatch(section.swatch, n) };
         let _ = writeln!(out, "<li>{}<span>{}</span></li>", swatch.inline_svg(), escaped(system));
     }
@@ -202,38 +202,38 @@ fn table(head: &[Field], rows: &[Vec<Field>], out: &mut String) {
     out.push_str("</tbody></table></div>\n");
 }
 
-fn comparisons(book: &Book, out: &mut String) {
+fn comparisons(dataset: &Dataset, out: &mut String) {
     element("h2", "Comparisons", out);
-    if book.systems.len() < 2 {
+    if dataset.systems.len() < 2 {
         element("p", "There is one system only: nothing to compare it with.", out);
         return;
     }
-    let metrics = words::judged(book);
+    let metrics = words::compared(dataset);
     if metrics.is_empty() {
         element("p", "No run that counts tells a number.", out);
         return;
     }
-    let test = match book.paired() {
+    let test = match dataset.paired() {
         true => "Student's t-test of the ratios of pairs of runs, each system against",
         false => "Welch's t-test of each system against",
     };
     let note = format!(
         "{test} {}: the difference of the means and its 95 % interval, in per cent of {0}'s mean and in units; \
          p is the probability of such a difference, or a larger one, between equal systems.",
-        book.baseline()
+        dataset.baseline()
     );
     element("p class=\"note\"", &note, out);
-    let sides = match &book.systems[..] {
+    let sides = match &dataset.systems[..] {
         [base, other] if base.len().max(other.len()) <= HEADING_MAX => (base.as_str(), other.as_str()),
         _ => ("baseline", "system"),
     };
     for metric in &metrics {
-        comparison(book, metric, &versus::systems(book, metric), sides, out);
+        comparison(dataset, metric, &versus::systems(dataset, metric), sides, out);
     }
 }
 
 /// One table: `sides` are the headings of the two means. Where one system is all there is, its name needs no column.
-fn comparison(book: &Book, metric: &Metric, rows: &[Row], sides: (&str, &str), out: &mut String) {
+fn comparison(dataset: &Dataset, metric: &Metric, rows: &[Row], sides: (&str, &str), out: &mut String) {
     let Some(first) = rows.first() else { return };
     element("h3", &metric.titled(), out);
     let named = rows.iter().any(|row| row.system != first.system);
@@ -243,15 +243,15 @@ fn comparison(book: &Book, metric: &Metric, rows: &[Row], sides: (&str, &str), o
     head.extend(named.then(|| text("system")));
     head.push(text("verdict"));
     head.extend(["difference", "95 % interval", sides.0, sides.1, "in units", "p", "runs"].map(num));
-    let rows: Vec<Vec<Field>> = rows.iter().map(|row| comparison_row(book, row, named)).collect();
+    let rows: Vec<Vec<Field>> = rows.iter().map(|row| comparison_row(dataset, row, named)).collect();
     table(&head, &rows, out);
 }
 
-fn comparison_row(book: &Book, row: &Row, named: bool) -> Vec<Field> {
+fn comparison_row(dataset: &Dataset, row: &Row, named: bool) -> Vec<Field> {
     let num = |text: String| ("n", text);
     let mean = |mean: Option<f64>| num(mean.map_or_else(|| "-".into(), number));
     let [difference, percent, units, p] = row.numbers().map(num);
-    let mut fields = vec![("name", book.name(&row.cell))];
+    let mut fields = vec![("name", dataset.name(&row.cell))];
     fields.extend(named.then(|| ("name", row.system.clone())));
     fields.push((verdict_class(row.verdict), row.verdict.text().to_string()));
     let (base, candidate) = (mean(row.baseline.0), mean(row.candidate.0));
@@ -269,52 +269,53 @@ fn verdict_class(verdict: Verdict) -> &'static str {
 }
 
 /// Every mean behind the plots.
-fn values(book: &Book, out: &mut String) {
-    let metrics = book.metrics();
+fn values(dataset: &Dataset, out: &mut String) {
+    let metrics = dataset.metrics();
     if metrics.is_empty() {
         return;
     }
     element("h2", "All numbers", out);
     element("p class=\"note\"", "Means of the runs that count, \u{b1} half of their 95 % intervals.", out);
-    metrics.chunks(COLUMNS_MAX).for_each(|metrics| values_of(book, metrics, out));
+    metrics.chunks(COLUMNS_MAX).for_each(|metrics| values_of(dataset, metrics, out));
 }
 
-fn values_of(book: &Book, metrics: &[Metric], out: &mut String) {
+fn values_of(dataset: &Dataset, metrics: &[Metric], out: &mut String) {
     let mut head = vec![("", "cell".to_string()), ("", "system".into()), ("n", "runs".into())];
     head.extend(metrics.iter().map(|metric| ("n", metric.titled())));
     let mut rows = Vec::new();
-    for cell in &book.cells {
-        for system in &book.systems {
-            let runs = book.good(system, cell).count();
-            let mut row = vec![("name", book.name(cell)), ("name", system.clone()), ("n", runs.to_string())];
-            row.extend(metrics.iter().map(|metric| ("n", value(book, system, cell, metric))));
+    for cell in &dataset.cells {
+        for system in &dataset.systems {
+            let runs = dataset.good(system, cell).count();
+            let mut row =
+                vec![("name", dataset.name(cell)), ("name", system.clone()), ("n", runs.to_string())];
+            row.extend(metrics.iter().map(|metric| ("n", value(dataset, system, cell, metric))));
             rows.push(row);
         }
     }
     table(&head, &rows, out);
 }
 
-fn value(book: &Book, system: &str, cell: &super::book::Cell, metric: &Metric) -> String {
-    match book.estimate(system, cell, &metric.key) {
+fn value(dataset: &Dataset, system: &str, cell: &super::dataset::Cell, metric: &Metric) -> String {
+    match dataset.estimate(system, cell, &metric.key) {
         None => "-".into(),
         Some(v) if v.ends().is_some() => format!("{} \u{b1}\u{a0}{}", number(v.mean), rough(v.high - v.mean)),
         Some(v) => number(v.mean),
     }
 }
 
-fn marked_and_refused(book: &Book, out: &mut String) {
+fn marked_and_refused(dataset: &Dataset, out: &mut String) {
     element("h2", "Marked and refused runs", out);
     let why = |run: &Run| match &run.refused {
         Some(why) => format!("refused: {why}"),
         None => run.marks.join("; "),
     };
-    let rows: Vec<Vec<Field>> = book
+    let rows: Vec<Vec<Field>> = dataset
         .runs
         .iter()
         .filter(|run| run.refused.is_some() || !run.marks.is_empty())
         .map(|run| {
             let repetition = ("n", run.repetition.to_string());
-            let cell = book.name(&super::book::Cell::of(run));
+            let cell = dataset.name(&super::dataset::Cell::of(run));
             vec![("name", cell), ("name", run.system.clone()), repetition, ("name", why(run))]
         })
         .collect();
@@ -326,26 +327,26 @@ fn marked_and_refused(book: &Book, out: &mut String) {
         let head = ["cell", "system", "repetition", "why"].map(|text| ("", text.to_string()));
         table(&head, &rows, out);
     }
-    if !book.notices.is_empty() {
-        list(&book.notices, out);
+    if !dataset.notices.is_empty() {
+        list(&dataset.notices, out);
     }
 }
 
 /// Where it was measured, and what to rerun.
-fn machines(book: &Book, out: &mut String) {
-    let several = book.headers.len() > 1;
+fn machines(dataset: &Dataset, out: &mut String) {
+    let several = dataset.headers.len() > 1;
     element("h2", if several { "Machines" } else { "Machine" }, out);
     if several {
         let note =
-            format!("The runs were made under {} descriptions, one after the other.", book.headers.len());
+            format!("The runs were made under {} descriptions, one after the other.", dataset.headers.len());
         element("p", &note, out);
     }
-    for header in &book.headers {
+    for header in &dataset.headers {
         table(&[("", "what".to_string()), ("", "value".into())], &machine(header), out);
     }
     element("h2", "To run it again", out);
     let mut texts: Vec<&crate::raw::Matrix> = Vec::new();
-    for header in &book.headers {
+    for header in &dataset.headers {
         if !texts.contains(&&header.matrix) {
             texts.push(&header.matrix);
         }
@@ -385,7 +386,7 @@ fn machine(header: &Header) -> Vec<Vec<Field>> {
 }
 
 /// The sections of a report with files of their own: name without ending, picture to stand alone.
-pub fn files(book: &Book, sections: &[Section]) -> Vec<(String, Picture)> {
+pub fn files(dataset: &Dataset, sections: &[Section]) -> Vec<(String, Picture)> {
     let mut files = Vec::new();
     for section in sections {
         for panel in &section.panels {
@@ -394,7 +395,7 @@ pub fn files(book: &Book, sections: &[Section]) -> Vec<(String, Picture)> {
                 files.len() + 1,
                 slug(&format!("{} {}", section.name, tail(&panel.title)))
             );
-            files.push((name, panel.framed(section.swatch, &book.systems)));
+            files.push((name, panel.framed(section.swatch, &dataset.systems)));
         }
     }
     files

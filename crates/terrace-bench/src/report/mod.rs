@@ -1,17 +1,17 @@
 //! `terrace-bench report`: raw results as one HTML file for people, and its plots as SVG.
 //!
-//! Reading order: [`book`] (which runs count, by cell and system), [`versus`] (tests between them), [`words`] (what is claimed), [`sections`]
+//! Reading order: [`dataset`] (which runs count, by cell and system), [`versus`] (tests between them), [`words`] (what is claimed), [`sections`]
 //! (which plots there are), [`html`] (the page). The plots are drawn by [`terrace_output::plot`].
 
-pub mod book;
+pub mod dataset;
 pub mod html;
 pub mod metric;
 pub mod sections;
 pub mod versus;
 pub mod words;
 
-use book::Book;
 use clap::Args;
+use dataset::Dataset;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,29 +51,29 @@ impl Report {
 /// # Errors
 /// Files that cannot be read or written, with the cure; a baseline that no run has.
 pub fn run(options: &Report) -> io::Result<i32> {
-    let book = Book::read(&options.raw, options.baseline.as_deref())?;
-    for notice in &book.notices {
+    let dataset = Dataset::read(&options.raw, options.baseline.as_deref())?;
+    for notice in &dataset.notices {
         eprintln!("terrace-bench: {notice}");
     }
-    let title = options.title.clone().unwrap_or_else(|| title(&book));
-    let sections = sections::all(&book);
-    write(&options.out, html::page(&book, &title, &sections).as_bytes(), "--out")?;
+    let title = options.title.clone().unwrap_or_else(|| title(&dataset));
+    let sections = sections::all(&dataset);
+    write(&options.out, html::page(&dataset, &title, &sections).as_bytes(), "--out")?;
     println!("{}", options.out.display());
     if let Some(dir) = &options.plots {
-        let n = write_plots(dir, &html::files(&book, &sections))?;
+        let n = write_plots(dir, &html::files(&dataset, &sections))?;
         println!("{}: {}", dir.display(), count(n, "plot"));
     }
     Ok(0)
 }
 
-fn title(book: &Book) -> String {
+fn title(dataset: &Dataset) -> String {
     let mut names: Vec<String> = Vec::new();
-    for header in &book.headers {
+    for header in &dataset.headers {
         if !names.contains(&header.matrix.name) {
             names.push(header.matrix.name.clone());
         }
     }
-    let since = if book.old.is_some() { ", then and now" } else { "" };
+    let since = if dataset.old.is_some() { ", then and now" } else { "" };
     format!("Benchmark {}{since}", names.join(", "))
 }
 

@@ -1,6 +1,6 @@
 //! The plots of a report, by section: which panels there are, and a plain sentence for each that cannot be.
 
-use super::book::{Book, Cell};
+use super::dataset::{Cell, Dataset};
 use super::metric::Metric;
 use crate::compare::Better;
 use crate::compare::metric::shown;
@@ -30,19 +30,20 @@ pub struct Section {
 const BINS: usize = 60;
 
 /// All sections.
-pub fn all(book: &Book) -> Vec<Section> {
-    let told = book.metrics();
+pub fn all(dataset: &Dataset) -> Vec<Section> {
+    let told = dataset.metrics();
     let speed = speed(&told);
     let mut sections = vec![
-        bars(book, "throughput", &speed, &told),
-        latency(book),
-        bars(book, "misses", &Metric::of("miss_ratio"), &told),
-        bars(book, "cpu", &Metric::of("cpu_us_per_op"), &told),
-        over_time(book, &speed),
+        bars(dataset, "throughput", &speed, &told),
+        latency(dataset),
+        bars(dataset, "misses", &Metric::of("miss_ratio"), &told),
+        bars(dataset, "cpu", &Metric::of("cpu_us_per_op"), &told),
+        over_time(dataset, &speed),
     ];
     let drawn = |metric: &Metric| metric.known() || metric.key == speed.key;
-    let own: Vec<Metric> = super::words::judged(book).into_iter().filter(|metric| !drawn(metric)).collect();
-    sections.extend(own.iter().map(|metric| bars(book, "other", metric, &told)));
+    let own: Vec<Metric> =
+        super::words::compared(dataset).into_iter().filter(|metric| !drawn(metric)).collect();
+    sections.extend(own.iter().map(|metric| bars(dataset, "other", metric, &told)));
     sections
 }
 
@@ -59,7 +60,7 @@ fn capital(text: &str) -> String {
 }
 
 /// A panel for each pattern, a group of bars for each number of jobs.
-fn bars(book: &Book, name: &'static str, metric: &Metric, told: &[Metric]) -> Section {
+fn bars(dataset: &Dataset, name: &'static str, metric: &Metric, told: &[Metric]) -> Section {
     let mut section = Section {
         name,
         title: capital(&metric.name),
@@ -80,9 +81,9 @@ fn bars(book: &Book, name: &'static str, metric: &Metric, told: &[Metric]) -> Se
         "Means of the runs, with 95 % intervals (Student's t) where there are two runs or more.{way} Each panel has a scale of its own."
     ));
     let mut empty = Vec::new();
-    for cells in by_group(book) {
-        let group = book.group(cells[0]);
-        let groups: Vec<Group> = cells.iter().map(|cell| bar_group(book, cell, metric)).collect();
+    for cells in by_group(dataset) {
+        let group = dataset.group(cells[0]);
+        let groups: Vec<Group> = cells.iter().map(|cell| bar_group(dataset, cell, metric)).collect();
         if groups.iter().flat_map(|g| &g.bars).all(|bar| bar.value.is_none()) {
             empty.push(group);
             continue;
@@ -96,15 +97,15 @@ fn bars(book: &Book, name: &'static str, metric: &Metric, told: &[Metric]) -> Se
     section
 }
 
-fn bar_group(book: &Book, cell: &Cell, metric: &Metric) -> Group {
+fn bar_group(dataset: &Dataset, cell: &Cell, metric: &Metric) -> Group {
     let bar = |(system, name): (usize, &String)| Bar {
         system,
         name: name.clone(),
-        value: book.estimate(name, cell, &metric.key).map(mean),
+        value: dataset.estimate(name, cell, &metric.key).map(mean),
     };
     Group {
         label: count(cell.jobs as usize, "job"),
-        bars: book.systems.iter().enumerate().map(bar).collect(),
+        bars: dataset.systems.iter().enumerate().map(bar).collect(),
     }
 }
 
@@ -114,12 +115,12 @@ fn mean(of: Interval) -> Mean {
 }
 
 /// The cells of each load and pattern.
-fn by_group(book: &Book) -> impl Iterator<Item = Vec<&Cell>> {
+fn by_group(dataset: &Dataset) -> impl Iterator<Item = Vec<&Cell>> {
     let same = |a: &Cell, b: &Cell| a.load == b.load && a.pattern == b.pattern;
-    book.cells.chunk_by(same).map(|cells| cells.iter().collect())
+    dataset.cells.chunk_by(same).map(|cells| cells.iter().collect())
 }
 
-fn latency(book: &Book) -> Section {
+fn latency(dataset: &Dataset) -> Section {
     let mut section = Section {
         name: "latency",
         title: "Latency percentiles".into(),
@@ -128,10 +129,10 @@ fn latency(book: &Book) -> Section {
         panels: Vec::new(),
     };
     let mut empty = Vec::new();
-    for cell in &book.cells {
-        match latency_panel(book, cell) {
+    for cell in &dataset.cells {
+        match latency_panel(dataset, cell) {
             Some(panel) => section.panels.push(panel),
-            None => empty.push(book.name(cell)),
+            None => empty.push(dataset.name(cell)),
         }
     }
     missing(&mut section, &empty, "latency percentiles");
@@ -153,14 +154,14 @@ fn missing(section: &mut Section, empty: &[String], thing: &str) {
     }
 }
 
-fn latency_panel(book: &Book, cell: &Cell) -> Option<Picture> {
-    let told: Vec<_> = book.systems.iter().map(|system| book.percentiles(system, cell)).collect();
+fn latency_panel(dataset: &Dataset, cell: &Cell) -> Option<Picture> {
+    let told: Vec<_> = dataset.systems.iter().map(|system| dataset.percentiles(system, cell)).collect();
     let percentiles = || told.iter().flatten().map(|point| point.0);
     percentiles().next()?;
     let tail = Tail::of(percentiles());
     let curve = |(system, points): (usize, &Vec<_>)| Curve {
         system,
-        name: book.systems[system].clone(),
+        name: dataset.systems[system].clone(),
         dots: points
             .iter()
             .map(|(percentile, value): &(f64, Interval)| Dot {
@@ -175,11 +176,11 @@ fn latency_panel(book: &Book, cell: &Cell) -> Option<Picture> {
     let curves: Vec<Curve> = told.iter().enumerate().map(curve).filter(|c| !c.dots.is_empty()).collect();
     let values = told.iter().flatten().map(|(_, value)| value.mean);
     let axes = (tail.axis(percentiles()), Axis::log(values));
-    let title = format!("Latency percentiles, {}", book.name(cell));
+    let title = format!("Latency percentiles, {}", dataset.name(cell));
     Some(panel::curves(title, axes, ("percentile", "latency, \u{b5}s"), &curves))
 }
 
-fn over_time(book: &Book, speed: &Metric) -> Section {
+fn over_time(dataset: &Dataset, speed: &Metric) -> Section {
     let mut section = Section {
         name: "time",
         title: format!("{} over time", capital(&speed.name)),
@@ -188,10 +189,10 @@ fn over_time(book: &Book, speed: &Metric) -> Section {
         panels: Vec::new(),
     };
     let mut empty = Vec::new();
-    for cell in &book.cells {
-        match time_panel(book, cell, speed) {
+    for cell in &dataset.cells {
+        match time_panel(dataset, cell, speed) {
             Some(panel) => section.panels.push(panel),
-            None => empty.push(book.name(cell)),
+            None => empty.push(dataset.name(cell)),
         }
     }
     missing(&mut section, &empty, &format!("its {} over time", speed.name));
@@ -203,12 +204,12 @@ fn over_time(book: &Book, speed: &Metric) -> Section {
     section
 }
 
-fn time_panel(book: &Book, cell: &Cell, speed: &Metric) -> Option<Picture> {
-    let series: Vec<Vec<&Vec<Point>>> = book
+fn time_panel(dataset: &Dataset, cell: &Cell, speed: &Metric) -> Option<Picture> {
+    let series: Vec<Vec<&Vec<Point>>> = dataset
         .systems
         .iter()
         .map(|system| {
-            let told = book.good(system, cell).filter_map(|run| run.series.get(&speed.key));
+            let told = dataset.good(system, cell).filter_map(|run| run.series.get(&speed.key));
             told.filter(|points| !points.is_empty()).collect()
         })
         .collect();
@@ -219,12 +220,12 @@ fn time_panel(book: &Book, cell: &Cell, speed: &Metric) -> Option<Picture> {
     let bins = longest.min(BINS);
     let curve = |(system, runs): (usize, &Vec<&Vec<Point>>)| {
         let runs: Vec<Vec<Point>> = runs.iter().map(|points| binned(points, end, bins)).collect();
-        Curve { system, name: book.systems[system].clone(), dots: mean_of(&runs), runs, shift: 0.0 }
+        Curve { system, name: dataset.systems[system].clone(), dots: mean_of(&runs), runs, shift: 0.0 }
     };
     let curves: Vec<Curve> = series.iter().enumerate().map(curve).filter(|c| !c.dots.is_empty()).collect();
     let values = curves.iter().flat_map(|c| c.runs.iter().flatten().map(|p| p.1));
     let axes = (Axis::linear([end].into_iter(), 6), Axis::linear(values, 4));
-    let title = format!("{} over time, {}", capital(&speed.name), book.name(cell));
+    let title = format!("{} over time, {}", capital(&speed.name), dataset.name(cell));
     Some(panel::curves(title, axes, ("seconds", &speed.titled()), &curves))
 }
 

@@ -1,6 +1,6 @@
 //! The test of `compare` on two groups of runs in each cell: systems against the baseline, or now against then.
 
-use super::book::{Book, CONFIDENCE, Cell};
+use super::dataset::{CONFIDENCE, Cell, Dataset};
 use super::metric::Metric;
 use crate::compare::{self, Outcome, Verdict};
 use crate::stats;
@@ -61,14 +61,14 @@ impl Row {
 }
 
 /// All candidates against the baseline, by cell.
-pub fn systems(book: &Book, metric: &Metric) -> Vec<Row> {
+pub fn systems(dataset: &Dataset, metric: &Metric) -> Vec<Row> {
     let mut rows = Vec::new();
-    for cell in &book.cells {
-        let base = book.values(book.baseline(), cell, &metric.key);
-        for system in &book.systems[1..] {
-            let values = book.values(system, cell, &metric.key);
-            let outcome = match book.paired() {
-                true => compare::paired(&book.pairs(system, cell, &metric.key), CONFIDENCE),
+    for cell in &dataset.cells {
+        let base = dataset.values(dataset.baseline(), cell, &metric.key);
+        for system in &dataset.systems[1..] {
+            let values = dataset.values(system, cell, &metric.key);
+            let outcome = match dataset.paired() {
+                true => compare::paired(&dataset.pairs(system, cell, &metric.key), CONFIDENCE),
                 false => compare::outcome(&base, &values, CONFIDENCE),
             };
             rows.push(row(cell, system, metric, (&base, &values), outcome));
@@ -78,13 +78,13 @@ pub fn systems(book: &Book, metric: &Metric) -> Vec<Row> {
 }
 
 /// The runs of now against those of the old report, by system and cell; what only one of both has is left out.
-pub fn times(book: &Book, metric: &Metric) -> Vec<Row> {
-    let Some(old) = &book.old else { return Vec::new() };
+pub fn times(dataset: &Dataset, metric: &Metric) -> Vec<Row> {
+    let Some(old) = &dataset.old else { return Vec::new() };
     let mut rows = Vec::new();
-    for system in &book.systems {
-        for cell in &book.cells {
+    for system in &dataset.systems {
+        for cell in &dataset.cells {
             let (before, now) =
-                (old.values(system, cell, &metric.key), book.values(system, cell, &metric.key));
+                (old.values(system, cell, &metric.key), dataset.values(system, cell, &metric.key));
             if !before.is_empty() && !now.is_empty() {
                 let outcome = compare::outcome(&before, &now, CONFIDENCE);
                 rows.push(row(cell, system, metric, (&before, &now), outcome));

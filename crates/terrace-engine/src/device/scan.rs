@@ -20,7 +20,7 @@
 //! before was; where one is missing, or shorter, all before the hole is given up.
 //!
 //! **The region that was filled last** was perhaps not flushed, and of its batches some may be there in part. Keys count up to the first
-//! batch whose keys are damaged. Each page of content is read and checked. One that is damaged is left out. The key that it replaces
+//! batch whose keys are damaged. Each page of content is read and checked. A damaged page is left out. The key that it replaces
 //! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
 //! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
 //! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
@@ -192,7 +192,7 @@ fn chain(found: &[(u32, Filling)], oldest: u64, region_pages: u32) -> Vec<Link> 
     links
 }
 
-/// Reads keys. What cannot be read counts as damaged.
+/// Reads keys. Unreadable ones count as damaged.
 struct Keys<'a> {
     medium: &'a dyn Medium,
     superblock: &'a Superblock,

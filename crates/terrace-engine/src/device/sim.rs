@@ -11,7 +11,7 @@ use terrace_testkit::rng::Rng;
 /// The unit that some devices write at once; a page can be torn between two.
 const SECTOR: usize = 512;
 
-/// What a test is asked before it is done.
+/// A call that a test may refuse before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimCall {
     /// A read of `len` bytes at `at`.
@@ -77,7 +77,7 @@ impl SimMedium {
         *self.hook.lock() = None;
     }
 
-    /// Power is cut and comes back. What was flushed stays; of what was written since, any pages do, and some in part.
+    /// Power is cut and comes back. Flushed pages stay; later writes survive in any subset of pages, some of them torn.
     pub fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let kept = *rng.pick(&[0, 30, 50, 90, 100]);

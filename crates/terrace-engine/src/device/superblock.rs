@@ -30,7 +30,7 @@ const PATH_AT: usize = 80;
 /// Bits of a lap below those of the run.
 const LAP_BITS: u32 = 32;
 const RUN_AT: usize = PATH_AT + PATH_MAX;
-/// What is read has not more runs, so that there is room for those to come.
+/// Largest number of runs that a superblock may have, so that later runs can be counted.
 const RUNS_MAX: u64 = 1 << 31;
 
 /// The directory whose pages a tier holds.
@@ -161,7 +161,7 @@ impl Superblock {
         (superblock.run < RUNS_MAX && superblock.sequence < u64::MAX / 2).then_some(superblock)
     }
 
-    /// What both copies together say: the newer sound one counts. If the other is not sound, it may have been newer: then the target
+    /// Decodes both copies: the newer sound one counts. If the other is not sound, it may have been newer: then the target
     /// was not left clean, and a run more has begun.
     pub fn decode_both(first: &[u8], second: &[u8]) -> Found {
         match (Self::decode(first), Self::decode(second)) {
@@ -187,7 +187,7 @@ impl Superblock {
     }
 }
 
-/// What stands on a target. It is empty only if all up to the first region is zeros: some file systems leave the first pages to others.
+/// The contents of a target. It is empty only if all up to the first region is zeros: some file systems leave the first pages to others.
 ///
 /// # Errors
 /// The medium's.

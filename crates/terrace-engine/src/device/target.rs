@@ -94,7 +94,7 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
 }
 
-/// Whether the file must be made. What is there is a file or block device, and lies outside the source.
+/// Whether the file must be made. A path that exists must be a file or block device outside the source.
 fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
     // By identity: the source may be mounted in several places.
     let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
@@ -152,7 +152,7 @@ fn check_index(request: &TargetRequest, geometry: Geometry) -> Result<Geometry, 
     })
 }
 
-/// What identifies a directory, also after the machine was started anew. Its file system's own identity where there is one: device numbers are
+/// The identity of a directory, which survives a reboot: its file system's own identity where there is one, because device numbers are
 /// given out in the order in which devices are found, and by some file systems anew at each mount. Without it the time of birth
 /// and the number of the inode must do, or else the device number.
 ///
@@ -179,7 +179,7 @@ fn hash(parts: &[u64]) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What stands on a file or block device, looked at without using it.
+/// Reads the contents of a file or block device without using it.
 #[derive(Debug)]
 pub struct Look {
     /// Opened for direct reads, not locked.
@@ -452,7 +452,7 @@ fn device_in_use(path: &Path) -> Fault {
     }
 }
 
-/// What stands on a target of `bytes` bytes.
+/// The contents of a target of `bytes` bytes.
 fn find(fd: impl AsFd, bytes: u64) -> io::Result<Found> {
     let medium = medium(&fd, bytes);
     if bytes >= 2 * PAGE_SIZE as u64 {

@@ -22,7 +22,7 @@ impl Backoff {
         !(failed - TRIES).is_multiple_of(REPROBE)
     }
 
-    /// How a try ended. One that worked outweighs so many failed ones.
+    /// Records the result of a try. A success cancels `outweighs` failures.
     pub(crate) fn note(&self, worked: bool, outweighs: u16) {
         if worked {
             let failed = self.0.load(Ordering::Relaxed).min(TRIES);

@@ -121,7 +121,7 @@ impl Object {
     pub fn is_unsettled(&self) -> bool {
         self.dirty.lock().totals().all() > 0
     }
-    /// Nobody has the file open for writing any more: gives up its writer, unless something is left to be written. It is closed when the result
+    /// Gives up the writer after the last close for writing, unless data are left to be written. The writer is closed when the result
     /// is dropped.
     pub fn close_writer(&self) -> Option<Arc<DataFd>> {
         // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.

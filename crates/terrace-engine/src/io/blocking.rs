@@ -41,7 +41,7 @@ impl BlockingIo {
         BlockingIo { short }
     }
 
-    /// What of `bufs` the next call is given: all of it, if no test wants it to fall short.
+    /// The part of `bufs` for the next call: all of it, unless a test wants a short call.
     pub(super) fn part<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         #[cfg(any(test, feature = "testing"))]
         return self.short.cut(bufs);

@@ -21,7 +21,7 @@ const LOOKED_UP_MAX: usize = 4096;
 const LOCKED_MAX: usize = 128;
 /// Threads of a period at the most: those that move most bytes.
 const THREADS_MAX: usize = 1024;
-/// What a node of DRAM delivers and takes, bytes a second: no more than an order of magnitude is needed. With it the margin of the rule
+/// Bandwidth of a node of DRAM, bytes a second: an order of magnitude is enough. With it the margin of the rule
 /// of remote access is the published one, 200 MB/s.
 const READ_CAPACITY: f64 = 40e9;
 const WRITE_CAPACITY: f64 = 20e9;
@@ -52,7 +52,7 @@ pub(super) struct ThreadSeen {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Period {
     pub view: View,
-    /// What the view does not say of its threads, in their order.
+    /// Facts about the view's threads that the view itself does not hold, in the order of its threads.
     pub seen: Vec<ThreadSeen>,
     /// Bytes of frames on each node.
     pub frame_bytes: Vec<u64>,

@@ -27,7 +27,7 @@ pub(super) fn write(path: &Path, moved: &BTreeMap<u32, Moved>) -> io::Result<()>
     std::fs::rename(&new, path)
 }
 
-/// What it says; nothing if it is not there.
+/// The saved moves by thread; none if the file cannot be read.
 pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
     let line = |line: &str| {
         let mut words = line.split(' ');

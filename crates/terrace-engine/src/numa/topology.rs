@@ -1,7 +1,7 @@
 //! The machine as its kernel describes it in /sys: nodes, their processors and distances, caches, kinds of memory, and on which node a device is.
 //!
 //! Parsed by hand: it is a handful of small files, and no C library is needed. The root directory is an argument, so that tests can lay
-//! out other machines. What is missing has one meaning: a kernel without NUMA has one node with all processors.
+//! out other machines. Missing files have one meaning: a kernel without NUMA has one node with all processors.
 
 use std::fs;
 use std::path::Path;
@@ -118,7 +118,7 @@ fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The numbers of a list as the kernel writes it: `0-3,8,10-11`. What is no number is passed over.
+/// The numbers of a list as the kernel writes it: `0-3,8,10-11`. Fields that are no numbers are skipped.
 pub fn parse_list(list: &str) -> Vec<usize> {
     /// More processors or nodes than any kernel has.
     const NUMBER_MAX: usize = 1 << 16;

@@ -84,7 +84,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
     bad
 }
 
-/// What a start would believe of the device: each key there is named, or has a tombstone that waits for the next batch. Nothing is written to
+/// Checks the keys that a start would read from the device: an entry names each, or a tombstone waits for the next batch. Nothing is written to
 /// the device meanwhile.
 fn check_keys(cx: &Context) -> Vec<String> {
     let Some(device) = &cx.device else { return Vec::new() };
@@ -101,12 +101,12 @@ fn check_keys(cx: &Context) -> Vec<String> {
     let Some(tier) = state.device.as_ref().filter(|tier| tier.is_serving()) else { return Vec::new() };
     let keys =
         scanned.files.iter().flat_map(|(object, file)| file.pages.iter().map(move |page| (*object, page)));
-    let stray = keys.filter(|(object, (page, slot, _))| {
+    let unnamed = keys.filter(|(object, (page, slot, _))| {
         tier.counts_in_log(*slot)
             && state.names(*slot, *object, *page) == Named::No
             && !tier.is_buried(*object, *page)
     });
-    stray
+    unnamed
         .map(|(object, (page, slot, _))| {
             format!("object {object} page {page}: nothing names {slot:?}, and no tombstone waits")
         })

@@ -30,7 +30,7 @@ fn page_reads(stats: &Stats) -> u64 {
     preload.hits + preload.misses + fuse.hits + fuse.misses
 }
 
-/// What `below` did not serve was served by frames, and what evicted pages did not come down there left the cache.
+/// Frames served the hits that `below` did not, and evicted pages that did not come to `below` left the cache.
 fn dram_row(stats: &Stats, below: &[TierRow]) -> TierRow {
     let memory = &stats.memory;
     let hits_below: u64 = below.iter().map(|row| row.hits).sum();

@@ -224,7 +224,7 @@ impl Recorder {
         let leaving = self.rings.take_leaving();
         // By address: a thousand clients are looked at every millisecond. Whose address is known is held, so that nobody else gets it.
         let mut known: HashSet<*const Ring> = self.lanes.iter().map(|(ring, _)| Arc::as_ptr(ring)).collect();
-        // One that has left between the two lists stands in both.
+        // A client that leaves between the two listings is in both.
         let new = live.iter().chain(&leaving).filter(|ring| known.insert(Arc::as_ptr(ring)));
         self.lanes.extend(new.map(|ring| (ring.clone(), Cursors::default())));
         let mut bytes = 0;

@@ -15,7 +15,7 @@ const TRIES_MAX: usize = 3;
 /// Promotes one page.
 pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
     let tries = (0..TRIES_MAX).map(|_| try_to_promote(cx, o, page));
-    // One that is not compressed any more is told so at the next try, before anything is decompressed.
+    // The next try fails before it decompresses if the page is not compressed any more.
     tries.into_iter().find(|tried| *tried != Err(NotPromoted::Gone)).unwrap_or(Err(NotPromoted::Gone))
 }
 
@@ -41,7 +41,7 @@ fn decompress(cx: &Context, promotion: &Promotion) -> Found {
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
 
-/// Promotes pages that are asked for often. One that cannot be had a frame, or has moved meanwhile, stays where it is.
+/// Promotes pages that are asked for often. A page without a free frame, or one that has moved meanwhile, stays where it is.
 pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
     for (o, page) in pages {
         let _ = promote_page(cx, o, page);

@@ -112,7 +112,7 @@ struct Resident {
     entry: Entry,
 }
 
-/// The resident pages of each object. What lies below DRAM becomes absent: it was clean, and the pool of this daemon is empty.
+/// The resident pages of each object. Pages below DRAM become absent: they were clean, and the pool of this daemon is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
     // Entries that name slots stay: the scan of the device will tell whether they are right (`State::install`).

@@ -45,7 +45,7 @@ pub(crate) struct Appended {
     pub written: Vec<Written>,
 }
 
-/// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. What was
+/// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. Returns what was
 /// written. None: nothing could be.
 pub(crate) fn append(
     cx: &Context,

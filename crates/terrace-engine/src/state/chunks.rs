@@ -83,7 +83,7 @@ impl State {
     pub(crate) fn vacate_chunk(&mut self, first: u32) {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {
-            // One that is being compressed leaves in a moment.
+            // A page under compression leaves soon.
             let goes = self.pages.flags(frame).load(Ordering::Relaxed) & (HELD | LEAVING) == 0;
             let place = self.pages.place_of(frame).filter(|_| goes && !self.frames.is_free(frame));
             let Some(place) =

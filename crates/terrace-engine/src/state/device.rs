@@ -327,7 +327,7 @@ impl Device {
 
     // ---- ends ----------------------------------------------------------------------------------------------------
 
-    /// What the device holds of these pages is their content no longer: no restart may believe it. The last of them at `last`.
+    /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
     pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
         if matches!(self.status, Status::Off(_)) {
             // No identity will be recorded either that would have the next start believe the page.
@@ -378,7 +378,7 @@ impl Device {
             _ => false,
         })
     }
-    /// Whether the slot's region was not reclaimed since it was filled. One that was is forgotten with the next batch.
+    /// Whether the slot's region was not reclaimed since it was filled. The next batch drops slots of reclaimed regions.
     pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
         let lap_of = |region: u32| self.fillings[region as usize].0;
         self.log.oldest().is_some_and(|oldest| lap_of(slot.region()) >= lap_of(oldest))

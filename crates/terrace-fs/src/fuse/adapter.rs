@@ -32,7 +32,7 @@ const XATTR_BYTES_MAX: u32 = 64 * 1024;
 /// The inode numbers of the source are never reused while the kernel knows them, so generations are not needed.
 const GENERATION: Generation = Generation(0);
 
-/// What we want of the kernel where it has it. Wanted not: the kernel's write-back cache (the daemon would no longer see each
+/// Features that we ask the kernel for. Not wanted: the kernel's write-back cache (the daemon would no longer see each
 /// write), AUTO_INVAL_DATA (every change is the kernel's own), locks (the kernel does them alone), ATOMIC_O_TRUNC (a
 /// truncate of its own is done under the inode's lock, so that doing it again after a restart harms no write).
 const WANTED: [InitFlags; 13] = [

@@ -16,7 +16,7 @@
 //! So an `Arc<Inode>` that outlives its place in the table writes to a record that nobody reads and nobody else is given, a slot is freed where its
 //! owner is dropped and nowhere else, and no record names a closed descriptor. A retired inode is neither opened nor given an
 //! object (`Life::retired` is looked at under `life`, where those are made). A daemon that dies between `retire` and the drop leaves an open
-//! descriptor that no record names: the next one closes it with the dead one's other strays.
+//! descriptor that no record names: the next one closes it with the dead one's other orphan descriptors.
 //!
 //! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
 //! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.

@@ -1,7 +1,7 @@
 //! Making files in the name of the caller.
 //!
 //! The kernel has checked the caller's permissions already (mount option `default_permissions`), with groups and capabilities that
-//! we do not know. What is left is to give the new inode its owner, group, mode and default ACL. The source file system
+//! we do not know. The new inode still needs its owner, group, mode and default ACL. The source file system
 //! does that best itself, setgid directories and ACLs included, if the creating thread carries the caller's fsuid,
 //! fsgid and umask. So each thread unshares its umask from the others, and keeps its capabilities over changes of fsuid
 //! (SECBIT_NO_SETUID_FIXUP): the source's permission check, which lacks the caller's groups, must not refuse.
@@ -99,7 +99,7 @@ const CAP_FSETID: u64 = 1 << 4;
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
 impl Powers {
-    /// The powers of a caller. One that is gone, or hidden, counts by its user id.
+    /// The powers of a caller. A process that is gone, or hidden, counts by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.tid));
         let mut powers = match status {

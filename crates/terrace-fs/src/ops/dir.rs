@@ -26,7 +26,7 @@ pub struct Listed<'a> {
     pub ino: u64,
     /// Where the listing goes on after it.
     pub next: u64,
-    /// What it is.
+    /// The type of the file.
     pub kind: Kind,
     /// Its name.
     pub name: &'a OsStr,

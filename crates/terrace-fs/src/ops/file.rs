@@ -38,7 +38,7 @@ pub struct Opened {
 pub struct Written {
     /// Bytes written.
     pub bytes: usize,
-    /// What the kernel's page cache has of the range may be older ([`Namespace::invalidate_content`]).
+    /// The kernel's page cache may hold older content of the range ([`Namespace::invalidate_content`]).
     pub stale: bool,
 }
 
@@ -105,7 +105,7 @@ impl<C: PageCache> Namespace<C> {
         let mut answer = opened(inode, 0, &file, !changed);
         answer.fh = self.handles.insert(inode, &mut life, What::File(file), unique)?;
         if changed {
-            // Whoever answers the request if it has to be sent again finds the handle, and tells the kernel to keep nothing either.
+            // If the request is sent again, its answer finds the handle, and tells the kernel to keep nothing either.
             inode.trust(digest);
         }
         Ok(answer)
@@ -179,7 +179,7 @@ impl<C: PageCache> Namespace<C> {
             self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
         }
         let range = offset..offset + bytes as u64;
-        // What the kernel writes back from its page cache, it keeps others from reading meanwhile.
+        // The kernel keeps others from reading pages that it writes back from its page cache.
         let stale = !kind.from_cache
             && (self.paging.is_blind(came)
                 || inode.emptied.of_late(came)

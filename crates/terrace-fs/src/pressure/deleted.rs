@@ -41,7 +41,7 @@ impl<C: PageCache> Namespace<C> {
 }
 
 fn is_deleted<O>(inode: &Arc<Inode<O>>) -> bool {
-    // Whoever opens it may hold `life` and wait for a descriptor: the next round sees to it.
+    // An open may hold `life` and wait for a descriptor: the next round closes the file.
     inode.life.try_lock().is_some_and(|life| life.handles == 0)
         && inode.stat().is_ok_and(|stat| stat.st_nlink == 0)
 }

@@ -186,7 +186,7 @@ impl<C: PageCache> Namespace<C> {
         }
         let (mut dropped, mut aged) = (false, false);
         for inode in resting {
-            // Whoever holds it may be in here as well, for want of a descriptor.
+            // The thread that holds it may be in here as well, for want of a descriptor.
             let Some(life) = inode.life.try_lock() else { continue };
             let used = crowded && inode.used.swap(false, Ordering::Relaxed);
             aged |= used;

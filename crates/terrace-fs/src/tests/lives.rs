@@ -75,7 +75,7 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
     every_slot_is_free_once(&mut world);
 }
 
-/// Killed after an inode has left the table and before its descriptor is closed: no record names that one, so that it is a stray.
+/// Killed after an inode has left the table and before its descriptor is closed: no record names that one, so that it is an orphan.
 #[test]
 fn retired_inode_is_named_by_no_record() {
     let mut world = World::new();
@@ -85,7 +85,7 @@ fn retired_inode_is_named_by_no_record() {
     world.namespace.forget(a, 1);
     assert!(!descriptors_named(world.region, LAYOUT).unwrap().contains(&held.raw_fd()));
     world.kill();
-    assert!(held.stat().is_ok(), "the recovery has not closed it: the next daemon's strays do");
+    assert!(held.stat().is_ok(), "the recovery left it open: the next daemon closes orphans");
     world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap();
     assert_eq!(world.nlookup(a), 1);
 }
@@ -148,7 +148,7 @@ fn engine_config() -> EngineConfig {
     EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() }
 }
 
-/// What the kernel would know: the references and handles that one thread's programs hold.
+/// The kernel's part: the references and handles that one thread's programs hold.
 struct Held<C: PageCache> {
     references: [u64; FILES],
     handles: Vec<(usize, u64)>,
@@ -283,8 +283,8 @@ impl<C: Mortal> Model<C> {
         }
         let (open, named) = (self.descriptors(), descriptors_named(self.world.region, LAYOUT).unwrap());
         assert!(named.iter().all(|fd| open.contains_key(fd)), "{named:?} {open:?}");
-        let strays = open.iter().filter(|(fd, is_path)| **is_path && !named.contains(fd)).count();
-        assert_eq!(strays, 0, "descriptors of inodes that nobody owns");
+        let orphans = open.iter().filter(|(fd, is_path)| **is_path && !named.contains(fd)).count();
+        assert_eq!(orphans, 0, "descriptors of inodes that nobody owns");
     }
 
     /// Descriptors of this process that are open on something in the source; those with O_PATH are inodes'.
@@ -306,7 +306,7 @@ impl<C: Mortal> Model<C> {
     /// The daemon dies. The next one takes over, and closes what no record names.
     fn kill(&mut self) {
         let named = descriptors_named(self.world.region, LAYOUT).unwrap();
-        let strays: Vec<RawFd> = self.descriptors().into_keys().filter(|fd| !named.contains(fd)).collect();
+        let orphans: Vec<RawFd> = self.descriptors().into_keys().filter(|fd| !named.contains(fd)).collect();
         let cache = C::next(&self.left);
         let successor = Namespace::recover(cache.clone(), self.world.region, config()).unwrap();
         cache.recover_pages();
@@ -314,7 +314,7 @@ impl<C: Mortal> Model<C> {
         std::mem::forget(std::mem::replace(&mut self.world.cache, cache));
         self.world.namespace.finish_recovery();
         // SAFETY: their owner was just forgotten, for good.
-        strays.into_iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(fd) }));
+        orphans.into_iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(fd) }));
     }
 }
 

@@ -145,7 +145,7 @@ fn a_request_that_meets_a_shortage_is_begun_again_elsewhere() {
     }
 }
 
-/// What was made is answered, although only the last descriptors are left, which are for such.
+/// New files are answered, although only the descriptors reserved for them are left.
 #[test]
 fn a_file_that_was_made_has_its_descriptor() {
     let mut world = World::new();

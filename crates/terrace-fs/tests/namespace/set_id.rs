@@ -92,7 +92,7 @@ fn copy_into(dir: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::copy_file_range(from, None, open(dir, OFlags::RDWR)?, None, 1000).map(drop)
 }
 
-/// What comes of every change by `actor` in `dir`: its error, and the mode after it.
+/// The result of every change by `actor` in `dir`: its error, and the mode after it.
 fn outcomes(dir: &Path, actor: Actor) -> Vec<(Option<Errno>, u32)> {
     let file = dir.join("file");
     fs::write(dir.join("other"), [9; 5000]).unwrap();

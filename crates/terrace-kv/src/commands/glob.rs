@@ -49,7 +49,7 @@ fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// Whether the byte is in the class that begins at `p`, and where the class ends. One that is not closed ends with the pattern.
+/// Whether the byte is in the class that begins at `p`, and where the class ends. A class that is not closed ends with the pattern.
 fn class(pattern: &[u8], mut p: usize, byte: u8) -> (bool, usize) {
     let negated = pattern.get(p) == Some(&b'^');
     p += usize::from(negated);

@@ -57,7 +57,7 @@ impl<'a> Held<'a> {
         &mut self.guards[place].1
     }
 
-    /// Word and size of a key. One that has expired is removed.
+    /// Word and size of a key. An expired key is removed.
     pub fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
         let stat = self.keyspace.blobs.stat(db, key)?;
         let word = Word::unpack(stat.word);

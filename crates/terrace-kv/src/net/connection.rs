@@ -35,7 +35,7 @@ pub struct Connection {
     /// Replies; up to `sent` they are sent.
     output: Vec<u8>,
     sent: usize,
-    /// What others see, and what commands keep.
+    /// The part that other connections see, and the state of commands.
     pub session: Session,
     /// There may be more to read.
     pub is_readable: bool,

@@ -59,7 +59,7 @@ impl Running {
         &self.server
     }
 
-    /// Closes all clients and ends the threads. What was acknowledged is in the store, which its owner syncs.
+    /// Closes all clients and ends the threads. Acknowledged writes are in the store, which its owner syncs.
     pub fn stop(mut self) {
         self.end();
     }

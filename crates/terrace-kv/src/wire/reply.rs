@@ -61,7 +61,7 @@ impl<'a> Reply<'a> {
     }
     /// An error: its code, a space, its text.
     pub fn error(&mut self, line: &str) {
-        // What a client has sent may be in it.
+        // The text may hold bytes that a client has sent.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.header(b'-', line);
     }

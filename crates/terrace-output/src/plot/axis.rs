@@ -46,7 +46,7 @@ impl Axis {
         Axis { from: from * step, to: to * step, begin_px: 0.0, end_px: 1.0, log: false, ticks }
     }
 
-    /// A logarithmic axis from the 1, 2 or 5 below all `values` to that above. What is not positive stands at its begin.
+    /// A logarithmic axis from the 1, 2 or 5 below all `values` to that above. Values of 0 or less stand at its begin.
     pub fn log(values: impl Iterator<Item = f64>) -> Axis {
         let values = values.map(|v| v.max(POSITIVE_MIN));
         let (low, high) = span(values).unwrap_or((1.0, 10.0));

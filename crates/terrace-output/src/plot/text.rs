@@ -5,7 +5,7 @@
 
 /// Text for element content and quoted attributes of HTML and XML.
 ///
-/// What XML forbids (control characters), and what turns the direction of the text around it, becomes U+FFFD: names come from files.
+/// Characters that XML forbids, and those that turn the direction of the text around them, become U+FFFD: names come from files.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

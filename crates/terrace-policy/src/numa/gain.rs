@@ -25,7 +25,7 @@ pub enum What {
     Replicate,
 }
 
-/// What each node's memory is busy with, with threads at their targets.
+/// The load of each node's memory, with threads at their targets.
 #[derive(Clone, Debug)]
 pub struct Uses {
     busy: Vec<f64>,

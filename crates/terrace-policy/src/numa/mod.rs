@@ -2,7 +2,7 @@
 //!
 //! After NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slides of that talk are named where a
 //! rule comes from. Moving data between nodes of persistent memory is slow and wears it, so the thread moves: to the node that holds what
-//! it reads, and away from a node that is saturated. What the slides do not say is marked as ours.
+//! it reads, and away from a node that is saturated. Additions to the slides are marked as ours.
 //!
 //! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gain`]; [`placer`] puts them in order. State in,
 //! moves out: the simulator and the daemon run the same objects.

@@ -7,7 +7,7 @@
 //!  4 CPU               only if there was no 3: a node whose processors are busy gives threads away
 //!  6 apply             threads whose target is another node than theirs; then frames that are still read from afar
 //! ```
-//! What moved rests for some periods: what-if reads the rates of one period, and those of a thread change by its move. Ours: a thread that a
+//! Moved threads rest for some periods: what-if reads the rates of one period, and those of a thread change by its move. Ours: a thread that a
 //! node gave away does not return as long as that node would carry too much with it; without this it would go and come every few periods.
 //! And where gains are estimated, no thread goes to its data if that makes the most loaded node carry too much.
 
@@ -100,7 +100,7 @@ pub struct FrameMove {
     pub saves: f64,
 }
 
-/// What should be done after a period.
+/// The moves that a period calls for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// Each thread at most once.
@@ -132,7 +132,7 @@ impl Placer {
         Placer { config, period: 0, moved: HashMap::new(), given_away: HashMap::new() }
     }
 
-    /// What to do after a period. Same views, same decisions.
+    /// Decides after a period. Same views, same decisions.
     pub fn decide(&mut self, view: &View) -> Decision {
         self.period += 1;
         let (period, rest) = (self.period, self.config.rest_periods);
@@ -207,7 +207,7 @@ impl Placer {
             .collect();
         going.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (writes, unit, to) in going {
-            // What is remote weighs more: a reader's move makes its target's load lower. And where it is may carry even more.
+            // Remote reads weigh more: a reader's move makes its target's load lower. And its present node may carry even more.
             let saved = unit.reads(view)[to] * view.nodes[to].read_weight() * (REMOTE_READ - 1.0);
             let is_worse = writes > saved && what_if.loads()[to] > what_if.loads()[unit.node] + writes;
             if is_worse && what_if.is_above(to, self.config.threshold_share) {

@@ -1,4 +1,4 @@
-//! What a decision sees: the nodes, the threads and what they read and write, in bytes and processors by the second of one period.
+//! The input of a decision: nodes, threads, and their reads and writes, in bytes and processors by the second of one period.
 
 /// Nodes at the most: sets of nodes are bits of a `u64`.
 pub const NODES_MAX: usize = 64;
@@ -9,9 +9,9 @@ pub const ANYWHERE: u64 = u64::MAX;
 /// A memory node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
-    /// What its memory can be read at, bytes a second.
+    /// Read bandwidth of its memory, bytes a second.
     pub read_capacity: f64,
-    /// What it can be written at, bytes a second.
+    /// Write bandwidth of its memory, bytes a second.
     pub write_capacity: f64,
     /// Processors on it; 0: memory only, threads cannot run there.
     pub processors: u32,
@@ -20,7 +20,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// What a byte read weighs in the node's load; a byte written weighs 1. A third on persistent memory, 1 on most DRAM.
+    /// The weight of a byte read in the node's load; a byte written weighs 1. A third on persistent memory, 1 on most DRAM.
     pub fn read_weight(&self) -> f64 {
         if self.read_capacity > 0.0 { self.write_capacity / self.read_capacity } else { 1.0 }
     }
@@ -74,7 +74,7 @@ pub struct Region {
     pub users: Vec<User>,
 }
 
-/// What a thread does with a region, bytes a second.
+/// A thread's traffic with a region, bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct User {
     /// Its place in [`View::threads`].
@@ -99,7 +99,7 @@ pub struct View {
     pub nodes: Vec<Node>,
     /// Threads.
     pub threads: Vec<Thread>,
-    /// What they touched; may be empty, then no threads share and no frames move.
+    /// The regions they touched; may be empty, then no threads share and no frames move.
     pub regions: Vec<Region>,
 }
 

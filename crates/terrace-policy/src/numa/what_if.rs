@@ -38,7 +38,7 @@ impl<'a> WhatIf<'a> {
         what_if
     }
 
-    /// What is looked at.
+    /// The view of the period.
     pub fn view(&self) -> &'a View {
         self.view
     }

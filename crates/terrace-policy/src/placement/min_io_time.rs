@@ -1,7 +1,7 @@
 //! `min-io-time`: every target works for the same time, as far as it has room.
 //!
 //! Water-filling: the smallest time T for which the targets together can take the batch, where target j takes at most
-//! `min(free_j, T * write_j - queued_j)` bytes. What the targets take grows with T along straight lines that bend where a target becomes idle
+//! `min(free_j, T * write_j - queued_j)` bytes. The sum over the targets grows with T along straight lines that bend where a target becomes idle
 //! (its queue is done) and where it becomes full; so T lies on the first line that reaches the size of the batch.
 
 use super::target::{CUT, Placement, Share, Target, by_speed, deal};

@@ -34,8 +34,8 @@ pub struct Share {
 
 /// Chooses targets for batches of pieces.
 pub trait Placement: Send {
-    /// Adds the shares of `pieces` (sizes in bytes) to `out`, in the order of the pieces. What fits nowhere has no share: it is the caller's to
-    /// write to the source.
+    /// Adds the shares of `pieces` (sizes in bytes) to `out`, in the order of the pieces. A piece that fits nowhere has no share: the caller has to
+    /// write it to the source.
     fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>);
 }
 

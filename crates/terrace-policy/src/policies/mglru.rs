@@ -208,7 +208,7 @@ impl Tiers {
         (self.avg_refaulted[tier] + self.refaulted[tier], total)
     }
 
-    /// What `tier` shows of itself, but for its pages.
+    /// The statistics of `tier`, without its number of pages.
     fn row(&self, tier: usize) -> Tier {
         Tier {
             tier,

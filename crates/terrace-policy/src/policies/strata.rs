@@ -27,7 +27,7 @@
 //!    slightly more than the pool keeps what came first).
 //! 4. Main is one queue: pages enter at its youngest end and leave at the oldest, so generations are *marks* on it
 //!    (the slot's tag holds the sequence number), and moving the oldest into the next is adding two counters.
-//!    They tell ages; no decision rests on them. What reaches the edge belongs to the oldest.
+//!    They tell ages; no decision rests on them. Pages that reach the edge belong to the oldest.
 //! 5. A touched page at main's end gets a second chance with its count decremented, not cleared; counts saturate
 //!    at 3, so popularity decays by laps. A page that leaves main leaves no shadow: it has been away longer than
 //!    anything there already.

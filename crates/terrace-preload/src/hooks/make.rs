@@ -1,4 +1,4 @@
-//! Calls that make descriptors of other kinds. What they return is the program's, and none of our files: where a number
+//! Calls that make descriptors of other kinds. Their results belong to the program and are none of our files: where a number
 //! was closed unseen (inside libc, or by a system call of the program's own), this is where the table hears of it.
 
 use super::guard::guard;

@@ -72,7 +72,7 @@ unsafe extern "C" fn terrace_before_clone(flags: usize) {
     guard(|| cloning(flags));
 }
 
-/// What the syscall stub below does not let pass by: calls that change what we know of descriptors. Answers as syscall
+/// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors. Answers as syscall
 /// does.
 unsafe extern "C-unwind" fn terrace_syscall(
     n: c_long,

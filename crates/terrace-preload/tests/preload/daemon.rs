@@ -32,7 +32,7 @@ const RING_SLOTS: usize = 16;
 /// How the daemon behaves.
 #[derive(Debug)]
 pub struct Manners {
-    /// What SOURCE says of filled in content.
+    /// Whether SOURCE allows page fills.
     pub may_write: AtomicBool,
     /// Alignment that SOURCE tells; 0: no direct reads.
     pub align: AtomicU32,

@@ -1,4 +1,4 @@
-//! What a program reads of the pool when somebody hostile has written it: frames of zstd and whole objects, made up, mangled, changed
+//! Readers of a pool with hostile content: frames of zstd and whole objects, made up, mangled, changed
 //! while they are read. The library may refuse all of it. It may not fall, touch a byte beside the page, or hand out a page whose
 //! check does not fit.
 //!
@@ -243,7 +243,7 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
     }
 }
 
-/// What is decoded is what was checked, though the pool changes all the time: the reader decodes a copy.
+/// A reader decodes the bytes that it checked, though the pool changes all the time: the reader decodes a copy.
 #[test]
 fn objects_that_change_while_they_are_read_do_no_harm() {
     let seed = seed("objects_that_change_while_they_are_read_do_no_harm");

@@ -15,7 +15,7 @@ use terrace_testkit::rng::Rng;
 
 pub const OBJECT: u32 = 3;
 
-/// What a reader was told of pages from the pool.
+/// Calls that a reader got about pages from the pool.
 #[derive(Default)]
 struct Told(Vec<(u64, u8)>);
 impl Unpack for Told {
@@ -140,7 +140,7 @@ fn unreadable_pages_go_to_the_mount_path() {
         publish(w.index.entry(w.place(1)), Entry::compressed(Handle(handle), w.index.tick()));
         assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::MountPath { done: 0 }, "handle {handle:#x}");
     }
-    // What is on a device is read there, as a miss is read from the source.
+    // Pages on a device are read there, as a miss is read from the source.
     for slot in [DeviceSlot::new(0, 0), DeviceSlot::new(DeviceSlot::REGIONS_MAX - 1, 4095)] {
         publish(w.index.entry(w.place(1)), Entry::device(slot, w.index.tick()));
         assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::Miss { done: 0 }, "{slot:?}");

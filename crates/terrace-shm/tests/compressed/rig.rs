@@ -1,4 +1,4 @@
-//! What all these tests start from.
+//! The common start of these tests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub fn rig(zspages_max: u32, limit: u32) -> Rig {
     Rig { seg, touches, fd, pool }
 }
 
-/// What a reader finds at a handle, if it is the page of `place`.
+/// Reads at a handle; `None` unless it is the page of `place`.
 pub fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
     let mut copied = Copied::new();
     if !copied.fetch(seg, handle) {

@@ -8,11 +8,11 @@
 //! Numbers of records grow: those of the new file begin far above.
 
 use super::sync::note_durable;
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::index::BucketState;
 use crate::log::{Position, Writer};
 use crate::record::{self, Header, Record};
+use crate::state::StoreState;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -35,60 +35,60 @@ pub(crate) fn new_path(names: &Path) -> PathBuf {
 ///
 /// # Errors
 /// No room; a failed write. The old log stays.
-pub(crate) fn write_anew(core: &Core) -> Result<()> {
-    let _anew = core.durable.anew.lock();
-    let path = new_path(&core.names_path);
-    let result = write(core, &path);
+pub(crate) fn write_anew(state: &StoreState) -> Result<()> {
+    let _anew = state.durable.anew.lock();
+    let path = new_path(&state.names_path);
+    let result = write(state, &path);
     if result.is_err() {
         let _ = std::fs::remove_file(&path);
     }
     result
 }
 
-fn write(core: &Core, path: &Path) -> Result<()> {
+fn write(state: &StoreState, path: &Path) -> Result<()> {
     let error = |action| move |e| Error::io(path, action, e);
-    let (mut begin, old, generation) = core.log.position()?;
+    let (mut begin, old, generation) = state.log.position()?;
     let options = File::options().read(true).write(true).create(true).truncate(true).open(path);
     let file = options.map_err(error("create"))?;
     let header = Header {
         generation: generation + 1,
         first: begin.number + NUMBERS,
-        store: core.store,
-        seed: core.seed,
+        store: state.store,
+        seed: state.seed,
     };
-    let mut writer = Writer::new(&*core.io, path, file, header);
-    for (name, bucket) in core.names.all() {
+    let mut writer = Writer::new(&*state.io, path, file, header);
+    for (name, bucket) in state.names.all() {
         writer.add(&Record::Bucket { bucket: bucket.id, name: name.as_bytes() })?;
         add_blobs(&bucket, &mut writer)?;
     }
-    add_tags(core, &mut writer)?;
+    add_tags(state, &mut writer)?;
     loop {
-        let (end, ..) = core.log.position()?;
-        begin = copy(&old, generation, begin, end, &mut writer, &core.names_path)?;
-        if core.log.bytes() - begin.at <= LAST {
+        let (end, ..) = state.log.position()?;
+        begin = copy(&old, generation, begin, end, &mut writer, &state.names_path)?;
+        if state.log.bytes() - begin.at <= LAST {
             break;
         }
     }
     // The heap's part of what is about to become durable; the rest of it below is little.
-    core.heap.sync()?;
+    state.heap.sync()?;
     // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change.
-    let _turn = core.durable.turn.lock();
-    let frozen = core.log.freeze();
+    let _turn = state.durable.turn.lock();
+    let frozen = state.log.freeze();
     let end = frozen.position()?;
-    copy(&old, generation, begin, end, &mut writer, &core.names_path)?;
-    core.heap.sync()?;
+    copy(&old, generation, begin, end, &mut writer, &state.names_path)?;
+    state.heap.sync()?;
     let upto = writer.next_number() - 1;
     writer.add(&Record::Mark { upto })?;
     writer.sync()?;
-    std::fs::rename(path, &core.names_path).map_err(error("rename"))?;
+    std::fs::rename(path, &state.names_path).map_err(error("rename"))?;
     let written = writer.end();
     let last = written.end.number - 1;
-    let synced = core.io.sync(core.dir.as_raw_fd(), false);
+    let synced = state.io.sync(state.dir.as_raw_fd(), false);
     frozen.switch(written);
     // The rename is done; whether it is durable is not known if this failed. Then nothing is released: either file may come back.
     synced.map_err(error("sync the directory of"))?;
-    note_durable(core, last);
-    core.durable.syncs.fetch_add(1, Ordering::Relaxed);
+    note_durable(state, last);
+    state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -109,8 +109,8 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
 }
 
 /// Adds all tags as they are now.
-fn add_tags(core: &Core, writer: &mut Writer<'_>) -> Result<()> {
-    for (tag, (bucket, key)) in core.tags.all() {
+fn add_tags(state: &StoreState, writer: &mut Writer<'_>) -> Result<()> {
+    for (tag, (bucket, key)) in state.tags.all() {
         let (whole, key) = (key.is_none(), key.unwrap_or_default());
         writer.add(&Record::Tag { bucket, whole, on: true, tag: tag.as_bytes(), key: &key })?;
     }
@@ -144,9 +144,9 @@ fn copy(
 }
 
 /// Whether most of the log is garbage.
-pub(crate) fn is_due(core: &Core) -> bool {
+pub(crate) fn is_due(state: &StoreState) -> bool {
     /// A log below this is not worth it, bytes.
     const SMALL: u64 = 4 << 20;
-    let live = core.counts.logged.load(Ordering::Relaxed);
-    core.log.bytes() > 2 * live + SMALL
+    let live = state.counts.logged.load(Ordering::Relaxed);
+    state.log.bytes() > 2 * live + SMALL
 }

@@ -7,49 +7,49 @@
 //!
 //! Threads that ask at the same time wait for one of them; its sync covers those that asked before it began.
 
-use crate::core::Core;
 use crate::error::Result;
 use crate::log::Room;
 use crate::record::Record;
+use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 
 /// Makes everything durable that was done before the call.
 ///
 /// # Errors
 /// A write or sync failed.
-pub(crate) fn sync(core: &Core) -> Result<()> {
-    sync_upto(core, core.log.last())
+pub(crate) fn sync(state: &StoreState) -> Result<()> {
+    sync_upto(state, state.log.last())
 }
 
 /// Makes the record with this number durable, and all before it.
 ///
 /// # Errors
 /// A write or sync failed.
-pub(crate) fn sync_upto(core: &Core, number: u64) -> Result<()> {
-    if core.durable.upto.load(Ordering::Acquire) >= number {
+pub(crate) fn sync_upto(state: &StoreState, number: u64) -> Result<()> {
+    if state.durable.upto.load(Ordering::Acquire) >= number {
         return Ok(());
     }
-    let _turn = core.durable.turn.lock();
-    if core.durable.upto.load(Ordering::Acquire) >= number {
+    let _turn = state.durable.turn.lock();
+    if state.durable.upto.load(Ordering::Acquire) >= number {
         return Ok(());
     }
-    sync_now(core)
+    sync_now(state)
 }
 
 /// One sync. The caller has the turn.
-pub(crate) fn sync_now(core: &Core) -> Result<()> {
-    let last = core.log.last();
-    core.heap.sync()?;
-    let mark = core.log.append(&Record::Mark { upto: last }, Room::Gives)?;
-    core.log.sync()?;
+pub(crate) fn sync_now(state: &StoreState) -> Result<()> {
+    let last = state.log.last();
+    state.heap.sync()?;
+    let mark = state.log.append(&Record::Mark { upto: last }, Room::Gives)?;
+    state.log.sync()?;
     // With nothing in between the mark itself leaves nothing to do.
-    note_durable(core, if mark == last + 1 { mark } else { last });
-    core.durable.syncs.fetch_add(1, Ordering::Relaxed);
+    note_durable(state, if mark == last + 1 { mark } else { last });
+    state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
 /// The records up to this one are durable.
-pub(crate) fn note_durable(core: &Core, upto: u64) {
-    core.durable.upto.fetch_max(upto, Ordering::AcqRel);
-    core.heap.space().release(upto);
+pub(crate) fn note_durable(state: &StoreState, upto: u64) {
+    state.durable.upto.fetch_max(upto, Ordering::AcqRel);
+    state.heap.space().release(upto);
 }

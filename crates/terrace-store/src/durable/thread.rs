@@ -1,8 +1,8 @@
 //! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
 
 use super::{anew, sync};
-use crate::core::Core;
 use crate::options::SyncPolicy;
+use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until the store is closed.
-pub(crate) fn run(core: &Core) {
-    let every = match core.sync {
+pub(crate) fn run(state: &StoreState) {
+    let every = match state.sync {
         SyncPolicy::Every(every) => Some(every),
         SyncPolicy::Always | SyncPolicy::Never => None,
     };
     let (mut synced, mut failed) = (Instant::now(), None::<Instant>);
-    while !core.closed.load(Ordering::Acquire) {
-        core.wake.wait(every.map_or(LOOK_EVERY, |every| every.saturating_sub(synced.elapsed())));
+    while !state.closed.load(Ordering::Acquire) {
+        state.wake.wait(every.map_or(LOOK_EVERY, |every| every.saturating_sub(synced.elapsed())));
         if failed.is_some_and(|failed| failed.elapsed() < LOOK_EVERY) {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
-        let mut result = if core.log.has_piece() { core.log.flush() } else { Ok(()) };
+        let mut result = if state.log.has_piece() { state.log.flush() } else { Ok(()) };
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
-        if result.is_ok() && (is_time || core.heap.should_release()) {
-            result = sync::sync(core);
+        if result.is_ok() && (is_time || state.heap.should_release()) {
+            result = sync::sync(state);
             synced = Instant::now();
         }
-        if result.is_ok() && anew::is_due(core) {
-            result = anew::write_anew(core);
+        if result.is_ok() && anew::is_due(state) {
+            result = anew::write_anew(state);
         }
         if let Err(e) = &result {
             if failed.is_none() {

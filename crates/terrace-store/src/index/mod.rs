@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use crate::record::Blob;
 
-/// What a blob must be for a change to happen.
+/// The condition on a blob for a change to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// Anything.

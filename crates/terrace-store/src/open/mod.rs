@@ -7,7 +7,6 @@ mod replay;
 
 pub(crate) use files::destroy;
 
-use crate::core::{Core, Counts};
 use crate::error::{Error, Result};
 use crate::heap::Heap;
 use crate::index::{Hashes, Names};
@@ -16,6 +15,7 @@ use crate::options::StoreOptions;
 use crate::record::Header;
 use crate::segment::Segment;
 use crate::space::{PAGE, Space};
+use crate::state::{Counts, StoreState};
 use crate::tail::Tail;
 use crate::wake::Wake;
 use files::Files;
@@ -35,7 +35,7 @@ pub(crate) fn open(
     options: &StoreOptions,
     segment: &Segment,
     io: Arc<dyn Io>,
-) -> Result<(Core, bool)> {
+) -> Result<(StoreState, bool)> {
     let files = Files::open(dir, &options.name, &*io)?;
     let tail = Tail::new(segment);
     let is_trusted = take_tail(&files, &tail, &*io)?;
@@ -66,9 +66,9 @@ pub(crate) fn open(
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
     let paths = (files.dir, files.names_path);
-    let core = Core::new(paths, io, heap, log, index, hashes, identity, options, wake, counts);
-    core.durable.upto.store(found.marked, Ordering::Relaxed);
-    Ok((core, found.marked + 1 < found.end.number))
+    let state = StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, counts);
+    state.durable.upto.store(found.marked, Ordering::Relaxed);
+    Ok((state, found.marked + 1 < found.end.number))
 }
 
 /// Puts what a killed process has left in the segment into the log's file. Whether the segment holds what that process wrote.

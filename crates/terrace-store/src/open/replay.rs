@@ -3,18 +3,18 @@
 use super::believe::Belief;
 use super::files::Files;
 use super::records::Records;
-use crate::core::Counts;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Hashes, Names, Tags, find_mut, insert, take};
 use crate::log::Position;
 use crate::record::{Blob, Record, TAGGED, TRAIT_SCRATCH};
 use crate::space::Extent;
+use crate::state::Counts;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use terrace_engine::io::Io;
 
-/// What a replay has found.
+/// The result of a replay.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Where the next record goes.
@@ -34,7 +34,7 @@ struct Replay<'a> {
     buckets: HashMap<u64, (Arc<BucketState>, Arc<str>)>,
 }
 
-/// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. What is not believed is cut off the log.
+/// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. Records that fail the checks are cut off the log.
 ///
 /// # Errors
 /// Failing I/O.

@@ -2,13 +2,13 @@
 
 use super::commit;
 use super::{check, remove};
-use crate::core::Core;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, find_name};
 use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{KEY_MAX, Record, TRAIT_SCRATCH};
+use crate::state::StoreState;
 use std::sync::Arc;
 
 fn check_name(name: &str) -> Result<()> {
@@ -19,26 +19,26 @@ fn check_name(name: &str) -> Result<()> {
 ///
 /// # Errors
 /// The store is full or closed; the name is too long.
-pub(crate) fn get_or_create(core: &Core, name: &str) -> Result<Arc<BucketState>> {
-    core.check_open()?;
-    if let Some(bucket) = core.names.get(name) {
+pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<BucketState>> {
+    state.check_open()?;
+    if let Some(bucket) = state.names.get(name) {
         return Ok(bucket);
     }
     check_name(name)?;
     let (bucket, number) = {
-        let (mut shard, hash) = core.names.lock(name);
+        let (mut shard, hash) = state.names.lock(name);
         if let Some(bucket) = find_name(&shard, hash, name) {
             return Ok(bucket.clone());
         }
-        let id = core.names.take_id();
-        let number = core.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
+        let id = state.names.take_id();
+        let number = state.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
         let name: Arc<str> = name.into();
         let bucket = Arc::new(BucketState::new(id, name.clone()));
-        core.counts.bucket(1, name.len());
-        core.names.insert(&mut shard, bucket.clone(), name);
+        state.counts.bucket(1, name.len());
+        state.names.insert(&mut shard, bucket.clone(), name);
         (bucket, number)
     };
-    commit::finish(core, &bucket, number)?;
+    commit::finish(state, &bucket, number)?;
     Ok(bucket)
 }
 
@@ -46,13 +46,13 @@ pub(crate) fn get_or_create(core: &Core, name: &str) -> Result<Arc<BucketState>>
 ///
 /// # Errors
 /// Failing I/O of the log.
-pub(crate) fn remove_bucket(core: &Core, name: &str) -> Result<bool> {
-    core.check_open()?;
-    let (mut shard, hash) = core.names.lock(name);
+pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
+    state.check_open()?;
+    let (mut shard, hash) = state.names.lock(name);
     let Some(bucket) = find_name(&shard, hash, name).cloned() else { return Ok(false) };
-    remove::clear(core, &bucket, true)?;
-    core.names.remove(&mut shard, name);
-    core.counts.bucket(-1, name.len());
+    remove::clear(state, &bucket, true)?;
+    state.names.remove(&mut shard, name);
+    state.counts.bucket(-1, name.len());
     Ok(true)
 }
 
@@ -60,11 +60,11 @@ pub(crate) fn remove_bucket(core: &Core, name: &str) -> Result<bool> {
 ///
 /// # Errors
 /// There is one of the new name; a full or failing log.
-pub(crate) fn rename_bucket(core: &Core, from: &str, to: &str) -> Result<bool> {
-    core.check_open()?;
+pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<bool> {
+    state.check_open()?;
     check_name(to)?;
-    let (mut source, mut target) = core.names.lock_two(from, to);
-    let place = |name: &str| core.hashes.of(name.as_bytes());
+    let (mut source, mut target) = state.names.lock_two(from, to);
+    let place = |name: &str| state.hashes.of(name.as_bytes());
     let Some(bucket) = find_name(&source, place(from), from).cloned() else { return Ok(false) };
     if from == to {
         return Ok(true);
@@ -73,21 +73,21 @@ pub(crate) fn rename_bucket(core: &Core, from: &str, to: &str) -> Result<bool> {
         return Err(Error::Exists { name: to.into() });
     }
     let record = Record::Bucket { bucket: bucket.id, name: to.as_bytes() };
-    let number = core.log.append(&record, Room::Takes)?;
-    core.names.remove(&mut source, from);
-    core.counts.bucket(-1, from.len());
-    core.counts.bucket(1, to.len());
-    core.names.insert(target.as_deref_mut().unwrap_or(&mut source), bucket.clone(), to.into());
+    let number = state.log.append(&record, Room::Takes)?;
+    state.names.remove(&mut source, from);
+    state.counts.bucket(-1, from.len());
+    state.counts.bucket(1, to.len());
+    state.names.insert(target.as_deref_mut().unwrap_or(&mut source), bucket.clone(), to.into());
     drop((source, target));
-    commit::finish(core, &bucket, number).map(|()| true)
+    commit::finish(state, &bucket, number).map(|()| true)
 }
 
 /// Makes an empty bucket one whose blobs are not kept beyond the life of the store.
 ///
 /// # Errors
 /// The bucket has blobs, or was removed; a full or failing log.
-pub(crate) fn make_scratch(core: &Core, bucket: &BucketState) -> Result<()> {
-    core.check_open()?;
+pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<()> {
+    state.check_open()?;
     let number = {
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
@@ -96,17 +96,17 @@ pub(crate) fn make_scratch(core: &Core, bucket: &BucketState) -> Result<()> {
             return Err(Error::Invalid { what });
         }
         let record = Record::Trait { bucket: bucket.id, kind: TRAIT_SCRATCH, text: &[] };
-        let number = core.log.append(&record, Room::Takes)?;
+        let number = state.log.append(&record, Room::Takes)?;
         bucket.set_scratch();
         number
     };
-    finish(core, number)
+    finish(state, number)
 }
 
 /// The change `number` of a bucket is done: waits until it is durable, if the store is to.
-pub(super) fn finish(core: &Core, number: u64) -> Result<()> {
-    match core.sync {
-        SyncPolicy::Always => durable::sync_upto(core, number),
+pub(super) fn finish(state: &StoreState, number: u64) -> Result<()> {
+    match state.sync {
+        SyncPolicy::Always => durable::sync_upto(state, number),
         SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }

@@ -1,6 +1,5 @@
 //! A blob gets another description: the one place where a table of blobs, the log and the counts change together.
 
-use crate::core::Core;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Expect, Table, find, find_mut, insert};
@@ -8,6 +7,7 @@ use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{Blob, Record};
 use crate::space::Extent;
+use crate::state::StoreState;
 
 /// A key of a bucket.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +28,10 @@ pub(super) struct Bytes {
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(core: &Core, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
-        core.check_open()?;
+    pub(super) fn new(state: &StoreState, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
+        state.check_open()?;
         super::check_key(key)?;
-        Ok(Place { bucket, key, hash: core.hashes.of(key) })
+        Ok(Place { bucket, key, hash: state.hashes.of(key) })
     }
 
     /// # Errors
@@ -45,7 +45,12 @@ impl<'a> Place<'a> {
 }
 
 /// Gives the blob bytes that stand in an extent of their own, if `expect` holds; the number of the change. Otherwise the extent is free again.
-pub(super) fn replace(core: &Core, place: &Place<'_>, expect: Expect, bytes: Bytes) -> Result<Option<u64>> {
+pub(super) fn replace(
+    state: &StoreState,
+    place: &Place<'_>,
+    expect: Expect,
+    bytes: Bytes,
+) -> Result<Option<u64>> {
     let Bytes { extent, size, crc, meta } = bytes;
     let mut old = Extent::NONE;
     let replaced = {
@@ -62,15 +67,15 @@ pub(super) fn replace(core: &Core, place: &Place<'_>, expect: Expect, bytes: Byt
             blob.set(crate::record::UNCHECKED, false);
             (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
             blob.meta = meta.unwrap_or(blob.meta);
-            set_blob(core, &mut table, place, blob).map(Some)
+            set_blob(state, &mut table, place, blob).map(Some)
         }
     };
     match replaced {
         Ok(Some(number)) => {
-            retire(core, place.bucket, number, old);
-            place.bucket.split_if_large(&core.hashes);
+            retire(state, place.bucket, number, old);
+            place.bucket.split_if_large(&state.hashes);
         }
-        Ok(None) | Err(_) => core.heap.free(extent),
+        Ok(None) | Err(_) => state.heap.free(extent),
     }
     replaced
 }
@@ -85,48 +90,48 @@ fn new_blob() -> Blob {
 ///
 /// # Errors
 /// The log is full, or broken: nothing has changed.
-pub(super) fn set_blob(core: &Core, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
+pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
     let Place { bucket, key, hash } = *place;
     let number = if bucket.is_scratch() {
-        core.take_unlogged()
+        state.take_unlogged()
     } else {
-        core.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+        state.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
     };
     match find_mut(table, hash, key) {
         Some(entry) => {
             bucket.count(0, entry.blob.size, blob.size);
-            core.counts.size(entry.blob.size, blob.size);
+            state.counts.size(entry.blob.size, blob.size);
             (entry.blob, entry.number) = (blob, number);
         }
         None => {
             let entry = Entry { key: key.into(), blob, number };
-            core.counts.blob(1, key.len(), entry.logged_bytes());
-            core.counts.size(0, blob.size);
+            state.counts.blob(1, key.len(), entry.logged_bytes());
+            state.counts.size(0, blob.size);
             bucket.count(1, 0, blob.size);
-            insert(table, &core.hashes, hash, entry);
+            insert(table, &state.hashes, hash, entry);
         }
     }
     Ok(number)
 }
 
 /// The record `number` has replaced what stands in the extent.
-pub(super) fn retire(core: &Core, bucket: &BucketState, number: u64, extent: Extent) {
+pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, extent: Extent) {
     if extent.units == 0 {
         return;
     }
     if bucket.is_scratch() {
-        return core.heap.free(extent);
+        return state.heap.free(extent);
     }
-    core.heap.space().retire(number, extent);
-    if core.heap.should_release() {
-        core.wake.signal();
+    state.heap.space().retire(number, extent);
+    if state.heap.should_release() {
+        state.wake.signal();
     }
 }
 
 /// The change `number` is done: waits until it is durable, if the store is to.
-pub(super) fn finish(core: &Core, bucket: &BucketState, number: u64) -> Result<()> {
-    match core.sync {
-        SyncPolicy::Always if !bucket.is_scratch() => durable::sync_upto(core, number),
+pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> Result<()> {
+    match state.sync {
+        SyncPolicy::Always if !bucket.is_scratch() => durable::sync_upto(state, number),
         SyncPolicy::Always | SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }

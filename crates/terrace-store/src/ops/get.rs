@@ -1,29 +1,29 @@
 //! A get: the bytes are copied without a lock, and believed if the blob has not changed meanwhile.
 
-use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Stat, find};
 use crate::record::Blob;
 use crate::space::UNIT;
+use crate::state::StoreState;
 
 /// Tries before a get keeps writers out.
 const VAIN_MAX: u32 = 3;
 
 /// Calls `copy` with the blob until the blob was the same before and after; None: there is no blob.
 fn steady<T>(
-    core: &Core,
+    state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
     mut copy: impl FnMut(&Blob) -> Result<T>,
 ) -> Result<Option<(T, Stat)>> {
-    core.check_open()?;
-    let hash = core.hashes.of(key);
+    state.check_open()?;
+    let hash = state.hashes.of(key);
     for _ in 0..VAIN_MAX {
         let (blob, stat) = match find(&bucket.read(hash), hash, key) {
             Some(entry) => (entry.blob, Stat::from(entry)),
             None => return Ok(None),
         };
-        // What it says is worth nothing if the extent was another blob's meanwhile, be it an error.
+        // The result, an error too, is void if the extent was another blob's meanwhile.
         let copied = copy(&blob);
         let is_current =
             find(&bucket.read(hash), hash, key).is_some_and(|entry| entry.version() == stat.version);
@@ -42,11 +42,16 @@ fn steady<T>(
 ///
 /// # Errors
 /// Failing I/O.
-pub(crate) fn get(core: &Core, bucket: &BucketState, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
-    let found = steady(core, bucket, key, |blob| {
+pub(crate) fn get(
+    state: &StoreState,
+    bucket: &BucketState,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<Stat>> {
+    let found = steady(state, bucket, key, |blob| {
         // Bytes that are there are not cleared first: they are overwritten.
         out.resize(blob.size as usize, 0);
-        core.heap.read(blob.start() * UNIT, out)
+        state.heap.read(blob.start() * UNIT, out)
     })?;
     if found.is_none() {
         out.clear();
@@ -59,23 +64,23 @@ pub(crate) fn get(core: &Core, bucket: &BucketState, key: &[u8], out: &mut Vec<u
 /// # Errors
 /// Failing I/O.
 pub(crate) fn get_at(
-    core: &Core,
+    state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
     offset: u64,
     buf: &mut [u8],
 ) -> Result<Option<(usize, Stat)>> {
-    steady(core, bucket, key, |blob| {
+    steady(state, bucket, key, |blob| {
         let n = blob.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if n > 0 {
-            core.heap.read(blob.start() * UNIT + offset, &mut buf[..n])?;
+            state.heap.read(blob.start() * UNIT + offset, &mut buf[..n])?;
         }
         Ok(n)
     })
 }
 
-/// What is known of a blob without its bytes.
-pub(crate) fn stat(core: &Core, bucket: &BucketState, key: &[u8]) -> Option<Stat> {
-    let hash = core.hashes.of(key);
+/// A blob's size, version and tags, without its bytes.
+pub(crate) fn stat(state: &StoreState, bucket: &BucketState, key: &[u8]) -> Option<Stat> {
+    let hash = state.hashes.of(key);
     find(&bucket.read(hash), hash, key).map(Stat::from)
 }

@@ -2,15 +2,15 @@
 //!
 //! - Behind the end, where the blob's extent has room: in place. No record names those bytes yet, and the old blob stands if ours does not arrive.
 //! - Within a large blob: in place, while readers of it wait or look again. After a power cut each page is the old one or the new.
-//! - Else by copy: the new blob is written elsewhere, as by a whole put. One that grows gets half as much again, so that appends copy little.
+//! - Else by copy: the new blob is written elsewhere, as by a whole put. A blob that grows gets half as much again, so that appends copy little.
 
 use super::commit::{self, Bytes, Place};
 use super::{check_size, room};
-use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Expect, find};
 use crate::record::{Blob, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
+use crate::state::StoreState;
 
 /// Blobs from this size on are changed in place, bytes.
 const LARGE: u64 = 64 << 10;
@@ -41,8 +41,14 @@ pub(crate) enum At {
 ///
 /// # Errors
 /// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands, but of a large one a part may have changed.
-pub(crate) fn write(core: &Core, bucket: &BucketState, key: &[u8], at: At, data: &[u8]) -> Result<u64> {
-    let place = Place::new(core, bucket, key)?;
+pub(crate) fn write(
+    state: &StoreState,
+    bucket: &BucketState,
+    key: &[u8],
+    at: At,
+    data: &[u8],
+) -> Result<u64> {
+    let place = Place::new(state, bucket, key)?;
     loop {
         let seen = {
             let table = bucket.read(place.hash);
@@ -55,15 +61,15 @@ pub(crate) fn write(core: &Core, bucket: &BucketState, key: &[u8], at: At, data:
         let patch = Patch { offset: start(at, &blob), data };
         check_size(patch.offset.checked_add(data.len() as u64))?;
         if seen.is_some() && is_in_place(&blob, &patch) {
-            if let Some((number, size)) = write_in_place(core, &place, at, data)? {
-                return commit::finish(core, bucket, number).map(|()| size);
+            if let Some((number, size)) = write_in_place(state, &place, at, data)? {
+                return commit::finish(state, bucket, number).map(|()| size);
             }
             continue;
         }
         let size = blob.size.max(patch.end());
-        let Some(bytes) = copy(core, &place, &blob, expect, &patch, size)? else { continue };
-        if let Some(number) = commit::replace(core, &place, expect, bytes)? {
-            return commit::finish(core, bucket, number).map(|()| size);
+        let Some(bytes) = copy(state, &place, &blob, expect, &patch, size)? else { continue };
+        if let Some(number) = commit::replace(state, &place, expect, bytes)? {
+            return commit::finish(state, bucket, number).map(|()| size);
         }
     }
 }
@@ -81,7 +87,7 @@ fn is_in_place(blob: &Blob, patch: &Patch<'_>) -> bool {
 }
 
 /// Writes into the blob's own extent, if that is still the way; the number of the change and the size of the blob then.
-fn write_in_place(core: &Core, place: &Place<'_>, at: At, data: &[u8]) -> Result<Option<(u64, u64)>> {
+fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) -> Result<Option<(u64, u64)>> {
     let mut table = place.bucket.write(place.hash);
     place.check_bucket()?;
     let Some(mut blob) = find(&table, place.hash, place.key).map(|entry| entry.blob) else { return Ok(None) };
@@ -96,12 +102,12 @@ fn write_in_place(core: &Core, place: &Place<'_>, at: At, data: &[u8]) -> Result
         let zeros = [0; PAGE as usize];
         while at < patch.offset {
             let n = (patch.offset - at).min(PAGE) as usize;
-            core.heap.write_all(base + at, &zeros[..n])?;
+            state.heap.write_all(base + at, &zeros[..n])?;
             hasher.update(&zeros[..n]);
             at += n as u64;
         }
     }
-    core.heap.write_all(base + patch.offset, data)?;
+    state.heap.write_all(base + patch.offset, data)?;
     if patch.offset >= blob.size {
         hasher.update(data);
         blob.crc = hasher.finalize();
@@ -109,22 +115,22 @@ fn write_in_place(core: &Core, place: &Place<'_>, at: At, data: &[u8]) -> Result
         blob.set(UNCHECKED, true);
     }
     blob.size = blob.size.max(patch.end());
-    let number = commit::set_blob(core, &mut table, place, blob)?;
+    let number = commit::set_blob(state, &mut table, place, blob)?;
     Ok(Some((number, blob.size)))
 }
 
 /// Writes the blob as it is to become elsewhere; None: it has changed meanwhile.
 fn copy(
-    core: &Core,
+    state: &StoreState,
     place: &Place<'_>,
     blob: &Blob,
     expect: Expect,
     patch: &Patch<'_>,
     size: u64,
 ) -> Result<Option<Bytes>> {
-    // One that grows will grow again.
+    // A blob that grows will grow again.
     let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
-    let claim = room::claim(core, room)?;
+    let claim = room::claim(state, room)?;
     let extent = claim.extent;
     let kept = blob.size.min(size);
     let copied = (|| {
@@ -135,24 +141,24 @@ fn copy(
             let piece = &mut buffer[..n];
             let old = kept.saturating_sub(at).min(n as u64) as usize;
             if old > 0 {
-                core.heap.read(blob.start() * UNIT + at, &mut piece[..old])?;
+                state.heap.read(blob.start() * UNIT + at, &mut piece[..old])?;
             }
             piece[old..].fill(0);
             overlay(piece, at, patch);
             hasher.update(piece);
-            write_piece(core, &claim, at, piece)?;
+            write_piece(state, &claim, at, piece)?;
             at += n as u64;
         }
         Ok(hasher.finalize())
     })();
     if claim.fresh {
-        core.heap.space().offer(extent);
+        state.heap.space().offer(extent);
     }
     let is_current = expect.holds(find(&place.bucket.read(place.hash), place.hash, place.key));
     match copied {
         Ok(crc) if is_current => Ok(Some(Bytes { extent, size, crc, meta: None })),
         copied => {
-            core.heap.free(extent);
+            state.heap.free(extent);
             // An error of a read of what is another blob's by now is none.
             if is_current { copied.map(|_| None) } else { Ok(None) }
         }
@@ -160,15 +166,15 @@ fn copy(
 }
 
 /// Writes a piece of a new blob; its last page, and a fresh page of slots, as a whole.
-fn write_piece(core: &Core, claim: &crate::space::Claim, at: u64, piece: &[u8]) -> Result<()> {
+fn write_piece(state: &StoreState, claim: &crate::space::Claim, at: u64, piece: &[u8]) -> Result<()> {
     let extent = claim.extent;
     let whole = if extent.is_pages() || claim.fresh { PAGE as usize } else { 1 };
     if piece.len().is_multiple_of(whole) {
-        return core.heap.write_all(extent.offset() + at, piece);
+        return state.heap.write_all(extent.offset() + at, piece);
     }
     let mut padded = piece.to_vec();
     padded.resize(piece.len().div_ceil(whole) * whole, 0);
-    core.heap.write_all(extent.offset() + at, &padded)
+    state.heap.write_all(extent.offset() + at, &padded)
 }
 
 /// Puts the part of a patch that lies in the piece from `at` on into it.
@@ -184,8 +190,8 @@ fn overlay(piece: &mut [u8], at: u64, patch: &Patch<'_>) {
 ///
 /// # Errors
 /// As [`write`].
-pub(crate) fn truncate(core: &Core, bucket: &BucketState, key: &[u8], size: u64) -> Result<bool> {
-    let place = Place::new(core, bucket, key)?;
+pub(crate) fn truncate(state: &StoreState, bucket: &BucketState, key: &[u8], size: u64) -> Result<bool> {
+    let place = Place::new(state, bucket, key)?;
     check_size(Some(size))?;
     loop {
         let table = bucket.read(place.hash);
@@ -196,14 +202,14 @@ pub(crate) fn truncate(core: &Core, bucket: &BucketState, key: &[u8], size: u64)
             return Ok(true);
         }
         if size > blob.size {
-            let grown = write(core, bucket, key, At::Offset(size), &[])?;
+            let grown = write(state, bucket, key, At::Offset(size), &[])?;
             debug_assert!(grown >= size);
             return Ok(true);
         }
         let nothing = Patch { offset: size, data: &[] };
-        let Some(bytes) = copy(core, &place, &blob, expect, &nothing, size)? else { continue };
-        if let Some(number) = commit::replace(core, &place, expect, bytes)? {
-            return commit::finish(core, bucket, number).map(|()| true);
+        let Some(bytes) = copy(state, &place, &blob, expect, &nothing, size)? else { continue };
+        if let Some(number) = commit::replace(state, &place, expect, bytes)? {
+            return commit::finish(state, bucket, number).map(|()| true);
         }
     }
 }

@@ -2,25 +2,25 @@
 
 use super::commit::{self, Bytes, Place};
 use super::{check_size, room};
-use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Expect, find, find_mut};
 use crate::log::Room;
 use crate::record::Record;
+use crate::state::StoreState;
 
 /// Puts a blob whose bytes come in parts, if `expect` holds.
 ///
 /// # Errors
 /// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands.
 pub(crate) fn put(
-    core: &Core,
+    state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
     parts: &[&[u8]],
     meta: u64,
     expect: Expect,
 ) -> Result<bool> {
-    let place = Place::new(core, bucket, key)?;
+    let place = Place::new(state, bucket, key)?;
     let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len() as u64));
     let size = check_size(sum)?;
     // Writes nothing in vain; the table decides below.
@@ -29,10 +29,10 @@ pub(crate) fn put(
     }
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));
-    let extent = room::place(core, parts, size)?;
+    let extent = room::place(state, parts, size)?;
     let bytes = Bytes { extent, size, crc: hasher.finalize(), meta: Some(meta) };
-    match commit::replace(core, &place, expect, bytes)? {
-        Some(number) => commit::finish(core, bucket, number).map(|()| true),
+    match commit::replace(state, &place, expect, bytes)? {
+        Some(number) => commit::finish(state, bucket, number).map(|()| true),
         None => Ok(false),
     }
 }
@@ -42,13 +42,13 @@ pub(crate) fn put(
 /// # Errors
 /// As [`put`].
 pub(crate) fn describe(
-    core: &Core,
+    state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
     expect: Expect,
     change: impl FnOnce(&mut crate::record::Blob),
 ) -> Result<bool> {
-    let place = Place::new(core, bucket, key)?;
+    let place = Place::new(state, bucket, key)?;
     let number = {
         let mut table = bucket.write(place.hash);
         place.check_bucket()?;
@@ -59,12 +59,12 @@ pub(crate) fn describe(
         let mut blob = entry.blob;
         change(&mut blob);
         entry.number = if bucket.is_scratch() {
-            core.take_unlogged()
+            state.take_unlogged()
         } else {
-            core.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+            state.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
         };
         entry.blob = blob;
         entry.number
     };
-    commit::finish(core, bucket, number).map(|()| true)
+    commit::finish(state, bucket, number).map(|()| true)
 }

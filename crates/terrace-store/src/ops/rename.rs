@@ -3,11 +3,11 @@
 use super::commit::{self, Place};
 use super::part::extent_of;
 use super::remove::take_out;
-use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Table, find, insert};
 use crate::log::Room;
 use crate::record::{Record, TAGGED};
+use crate::state::StoreState;
 use parking_lot::RwLockWriteGuard;
 
 /// Renames a blob; what had the new key is gone then. False: there is no such blob.
@@ -15,12 +15,12 @@ use parking_lot::RwLockWriteGuard;
 /// # Errors
 /// A removed bucket; a full or failing log.
 pub(crate) fn rename(
-    core: &Core,
+    state: &StoreState,
     (bucket, from): (&BucketState, &[u8]),
     (to_bucket, to): (&BucketState, &[u8]),
 ) -> Result<bool> {
-    let old = Place::new(core, bucket, from)?;
-    let new = Place::new(core, to_bucket, to)?;
+    let old = Place::new(state, bucket, from)?;
+    let new = Place::new(state, to_bucket, to)?;
     if bucket.is_scratch() != to_bucket.is_scratch() {
         let what =
             "a blob cannot move between a scratch bucket and one that is kept; get it and put it".into();
@@ -35,31 +35,31 @@ pub(crate) fn rename(
             return Ok(true);
         }
         let number = if bucket.is_scratch() {
-            core.take_unlogged()
+            state.take_unlogged()
         } else {
             let record = Record::Move { from_bucket: bucket.id, from, bucket: to_bucket.id, blob, key: to };
-            core.log.append(&record, Room::Takes)?
+            state.log.append(&record, Room::Takes)?
         };
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         let replaced = find(gone, new.hash, to).map(|entry| extent_of(&entry.blob));
-        take_out(core, to_bucket, gone, new.hash, to);
+        take_out(state, to_bucket, gone, new.hash, to);
         if blob.has(TAGGED) {
-            core.tags.pass_on(&(bucket.id, Some(from.into())), Some(&(to_bucket.id, Some(to.into()))));
+            state.tags.pass_on(&(bucket.id, Some(from.into())), Some(&(to_bucket.id, Some(to.into()))));
         }
-        take_out(core, bucket, &mut source, old.hash, from);
+        take_out(state, bucket, &mut source, old.hash, from);
         let target: &mut Table = target.as_mut().unwrap_or(&mut source);
         let entry = Entry { key: to.into(), blob, number };
-        core.counts.blob(1, to.len(), entry.logged_bytes());
-        core.counts.size(0, blob.size);
+        state.counts.blob(1, to.len(), entry.logged_bytes());
+        state.counts.size(0, blob.size);
         to_bucket.count(1, 0, blob.size);
-        insert(target, &core.hashes, new.hash, entry);
+        insert(target, &state.hashes, new.hash, entry);
         (number, replaced)
     };
     if let Some(extent) = replaced {
-        commit::retire(core, to_bucket, number, extent);
+        commit::retire(state, to_bucket, number, extent);
     }
-    to_bucket.split_if_large(&core.hashes);
-    commit::finish(core, to_bucket, number).map(|()| true)
+    to_bucket.split_if_large(&state.hashes);
+    commit::finish(state, to_bucket, number).map(|()| true)
 }
 
 /// The tables of both, in the order in which all take them; one if both are in the same.

@@ -1,19 +1,19 @@
 //! Room for the bytes of a blob.
 
-use crate::core::Core;
 use crate::durable;
 use crate::error::Result;
 use crate::space::{Claim, Extent};
+use crate::state::StoreState;
 
-/// Claims room for `size` bytes. What overwritten blobs left is waited for, if need be.
+/// Claims room for `size` bytes. Waits for the room of overwritten blobs, if need be.
 ///
 /// # Errors
 /// The store is full.
-pub(super) fn claim(core: &Core, size: u64) -> Result<Claim> {
-    match core.heap.claim(size) {
-        Err(e) if e.is_full() && core.heap.space().retired_bytes() > 0 => {
-            durable::sync(core)?;
-            core.heap.claim(size)
+pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
+    match state.heap.claim(size) {
+        Err(e) if e.is_full() && state.heap.space().retired_bytes() > 0 => {
+            durable::sync(state)?;
+            state.heap.claim(size)
         }
         claimed => claimed,
     }
@@ -23,8 +23,8 @@ pub(super) fn claim(core: &Core, size: u64) -> Result<Claim> {
 ///
 /// # Errors
 /// The store is full; writeback fails.
-pub(super) fn place(core: &Core, parts: &[&[u8]], size: u64) -> Result<Extent> {
-    let claim = claim(core, size)?;
-    core.heap.fill(&claim, parts, size)?;
+pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64) -> Result<Extent> {
+    let claim = claim(state, size)?;
+    state.heap.fill(&claim, parts, size)?;
     Ok(claim.extent)
 }

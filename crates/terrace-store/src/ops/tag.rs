@@ -2,25 +2,25 @@
 
 use super::commit::{self, Place};
 use super::{buckets, check};
-use crate::core::Core;
 use crate::error::Result;
 use crate::index::{BucketState, find_mut};
 use crate::log::Room;
 use crate::record::{KEY_MAX, Record, TAGGED};
+use crate::state::StoreState;
 
 /// Gives a blob (or the bucket: no key) a tag, or takes it; false: it had it, or not, before, or there is no such blob.
 ///
 /// # Errors
 /// The bucket was removed; a tag over 64 KiB; a full or failing log.
 pub(crate) fn set(
-    core: &Core,
+    state: &StoreState,
     bucket: &BucketState,
     key: Option<&[u8]>,
     tag: &str,
     on: bool,
 ) -> Result<bool> {
     check("a tag", tag.len() as u64, KEY_MAX as u64)?;
-    let place = Place::new(core, bucket, key.unwrap_or_default())?;
+    let place = Place::new(state, bucket, key.unwrap_or_default())?;
     let who = (bucket.id, key.map(Box::from));
     let number = {
         let mut table = bucket.write(place.hash);
@@ -32,24 +32,24 @@ pub(crate) fn set(
             },
             None => None,
         };
-        if core.tags.has(tag, &who) == on {
+        if state.tags.has(tag, &who) == on {
             return Ok(false);
         }
         let room = if on { Room::Takes } else { Room::Gives };
         let record =
             Record::Tag { bucket: bucket.id, whole: key.is_none(), on, tag: tag.as_bytes(), key: place.key };
         let number = if bucket.is_scratch() && key.is_some() {
-            core.take_unlogged()
+            state.take_unlogged()
         } else {
-            core.log.append(&record, room)?
+            state.log.append(&record, room)?
         };
-        core.tags.set(tag, who, on);
+        state.tags.set(tag, who, on);
         if let Some(entry) = entry {
             // It stays when the last tag is taken: who removes the blob looks in vain then.
             entry.blob.set(TAGGED, true);
         }
         number
     };
-    if key.is_none() { buckets::finish(core, number) } else { commit::finish(core, bucket, number) }
+    if key.is_none() { buckets::finish(state, number) } else { commit::finish(state, bucket, number) }
         .map(|()| true)
 }

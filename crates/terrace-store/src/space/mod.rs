@@ -1,6 +1,6 @@
 //! Which parts of the heap are free.
 //!
-//! A blob up to 2 KiB stands in a slot of a page of its class (`slabs`), a larger one in a run of pages (`runs`). What an overwritten blob leaves
+//! A blob up to 2 KiB stands in a slot of a page of its class (`slabs`), a larger one in a run of pages (`runs`). The room that an overwritten blob leaves
 //! becomes free in two steps: it is *retired* with the number of the record that replaced it, and *released* when that record is durable.
 //! Until then a power cut may bring the old blob back, so that nothing else may stand in its place.
 

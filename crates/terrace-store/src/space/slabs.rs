@@ -67,7 +67,7 @@ fn all(class: Class) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
     pages: HashMap<u64, Page, foldhash::fast::FixedState>,
-    /// Pages that are offered, by class. One that was given back meanwhile is skipped.
+    /// Pages that are offered, by class. A page that was given back meanwhile is skipped.
     listed: [Vec<u64>; SLOTS.len()],
 }
 

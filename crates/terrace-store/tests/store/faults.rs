@@ -1,4 +1,4 @@
-//! What other stores got wrong (the faults that were found in Hermes), and what disks do.
+//! Faults that other stores had (those found in Hermes), and faults of disks.
 
 use crate::stage::{content, dir, get, is_one_line, open_over, small};
 use std::path::Path;

@@ -9,7 +9,7 @@ use terrace_testkit::rng::{Rng, seed};
 /// Blobs of a bucket: bytes and the user's word.
 type Blobs = BTreeMap<Vec<u8>, (Arc<Vec<u8>>, u64)>;
 
-/// What a store holds.
+/// The content of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model(pub BTreeMap<String, Blobs>);
 

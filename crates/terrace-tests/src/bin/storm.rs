@@ -2,7 +2,7 @@
 //!
 //! `storm names dir=DIR expected=DIR workers=N seconds=S seed=N [direct=1]`: names and data against an exact model.
 //! `storm acked dir=DIR src=DIR workers=N seconds=S seed=N`: until the mount dies; then what was acknowledged must be in `src`.
-//! `storm full dir=DIR ledger=FILE seconds=S seed=N`: more than the source takes.
+//! `storm full dir=DIR expected=FILE seconds=S seed=N`: more than the source takes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn main() {
     let done = match role.as_str() {
         "names" => names::run(path("dir"), path("expected"), workers, lasts, seed, number("direct") == 1),
         "acked" => acked::run(path("dir"), path("src"), workers, lasts, seed),
-        "full" => full::run(path("dir"), path("ledger"), lasts, seed),
+        "full" => full::run(path("dir"), path("expected"), lasts, seed),
         other => panic!("no such role: {other}"),
     };
     if let Err(why) = done {

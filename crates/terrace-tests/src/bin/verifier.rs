@@ -1,7 +1,7 @@
 //! Reads and writes self-describing pages (see `terrace_tests::pages`) until told to stop, and ends with status 1 and one
 //! line at the first thing that is not as it must be.
 //!
-//! `verifier ROLE dir=DIR ledger=FILE files=F pages=P [id=I writers=W seed=S ops=N torn=ok flags=...]`
+//! `verifier ROLE dir=DIR versions=FILE files=F pages=P [id=I writers=W seed=S ops=N torn=ok flags=...]`
 //! Roles: `write` (positional writes, buffered, direct and synchronous), `mapwrite` (stores through shared mappings),
 //! `read` (pread, read, preadv), `mapread`, and `check require=acked|synced|nothing [killed=I]` (each page once; what writer I
 //! was storing through a mapping when it was killed may be torn).
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
-use terrace_tests::pages::{Bad, Ledger, PAGE, stamp, version};
+use terrace_tests::pages::{Bad, PAGE, VersionTable, stamp, version};
 use terrace_tests::rng::Rng;
 
 /// Pages in a row that belong to one writer.
@@ -41,7 +41,7 @@ fn main() {
 struct Verifier {
     options: HashMap<String, String>,
     dir: PathBuf,
-    ledger: Ledger,
+    versions: VersionTable,
     files: u64,
     pages: u64,
     id: u64,
@@ -59,7 +59,7 @@ impl Verifier {
     fn new(options: HashMap<String, String>) -> Verifier {
         let number = |key: &str, or: u64| options.get(key).map_or(or, |v| v.parse().expect("a number"));
         let (files, pages) = (number("files", 1), number("pages", 1024));
-        let ledger = Ledger::open(options["ledger"].as_ref(), files * pages);
+        let versions = VersionTable::open(options["versions"].as_ref(), files * pages);
         // SAFETY: a fresh anonymous mapping, page-aligned as direct transfers want it.
         let buf = unsafe {
             let (rw, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -69,7 +69,7 @@ impl Verifier {
         let id = number("id", 0);
         Verifier {
             dir: options["dir"].clone().into(),
-            ledger,
+            versions,
             files,
             pages,
             id,
@@ -86,7 +86,7 @@ impl Verifier {
     fn repeat(&mut self, step: fn(&mut Verifier) -> Done) -> Done {
         let ops: u64 = self.options.get("ops").map_or(u64::MAX, |v| v.parse().expect("a number"));
         for _ in 0..ops {
-            if self.ledger.stop().load(SeqCst) != 0 {
+            if self.versions.stop().load(SeqCst) != 0 {
                 break;
             }
             step(self)?;
@@ -141,11 +141,12 @@ impl Verifier {
     }
 
     fn begin(&mut self, first: u64, len: u64) -> u64 {
-        let newest = (first..first + len).map(|p| self.ledger.started(p).load(SeqCst)).max().expect("a page");
+        let newest =
+            (first..first + len).map(|p| self.versions.started(p).load(SeqCst)).max().expect("a page");
         let next = newest + 1;
         for i in 0..len {
             stamp(&mut self.buf(len)[i as usize * PAGE..][..PAGE], first + i, next);
-            self.ledger.started(first + i).store(next, SeqCst);
+            self.versions.started(first + i).store(next, SeqCst);
         }
         next
     }
@@ -173,12 +174,12 @@ impl Verifier {
             done += n as usize;
         }
         for page in first..first + len {
-            self.ledger.acked(page).store(next, SeqCst);
+            self.versions.acked(page).store(next, SeqCst);
             if flags & libc::O_SYNC != 0 {
-                self.ledger.synced(page).fetch_max(next, SeqCst);
+                self.versions.synced(page).fetch_max(next, SeqCst);
             }
         }
-        self.ledger.writes().fetch_add(len, SeqCst);
+        self.versions.writes().fetch_add(len, SeqCst);
         match self.rng.below(400) {
             0..=1 => self.sync(file, fd),
             2..=60 => self
@@ -193,7 +194,7 @@ impl Verifier {
         let mine = |p: &u64| self.is_of(*p, self.id);
         let pages = file * self.pages..(file + 1) * self.pages;
         let covered: Vec<(u64, u64)> =
-            pages.filter(mine).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
+            pages.filter(mine).map(|p| (p, self.versions.acked(p).load(SeqCst))).collect();
         let data_only = self.rng.chance(50);
         // SAFETY: plain integers.
         let done = unsafe { if data_only { libc::fdatasync(fd) } else { libc::fsync(fd) } };
@@ -201,9 +202,9 @@ impl Verifier {
             return Err(format!("fsync of file {file}: {}", std::io::Error::last_os_error()));
         }
         for (page, version) in covered {
-            self.ledger.synced(page).fetch_max(version, SeqCst);
+            self.versions.synced(page).fetch_max(version, SeqCst);
         }
-        self.ledger.syncs().fetch_add(1, SeqCst);
+        self.versions.syncs().fetch_add(1, SeqCst);
         Ok(())
     }
 
@@ -218,7 +219,7 @@ impl Verifier {
         let fd = self.file(first / self.pages, flags, false)?;
         let at = (first % self.pages) as i64 * PAGE as i64;
         let way = self.rng.below(4);
-        self.judge(first, len, |buf| {
+        self.check_pages(first, len, |buf| {
             buf.fill(0);
             // SAFETY: the buffer has the length given. A file may still be short: what is beyond its end counts as 0.
             let n = unsafe {
@@ -243,20 +244,20 @@ impl Verifier {
             }
         })?;
         if count {
-            self.ledger.reads().fetch_add(len, SeqCst);
+            self.versions.reads().fetch_add(len, SeqCst);
         }
         Ok(())
     }
 
-    /// Reads by `read` and compares every page with the ledger.
-    fn judge(&mut self, first: u64, len: u64, mut read: impl FnMut(&mut [u8]) -> Done) -> Done {
+    /// Reads by `read` and compares every page with the version table.
+    fn check_pages(&mut self, first: u64, len: u64, mut read: impl FnMut(&mut [u8]) -> Done) -> Done {
         for attempt in 0.. {
-            let low: Vec<u64> = (first..first + len).map(|p| self.ledger.acked(p).load(SeqCst)).collect();
+            let low: Vec<u64> = (first..first + len).map(|p| self.versions.acked(p).load(SeqCst)).collect();
             read(self.buf(len))?;
             let mut again = false;
             for (i, low) in low.into_iter().enumerate() {
                 let page = first + i as u64;
-                let high = self.ledger.started(page).load(SeqCst);
+                let high = self.versions.started(page).load(SeqCst);
                 let seen = match version(&self.buf(len)[i * PAGE..][..PAGE], page) {
                     Ok(seen) => vec![seen],
                     Err(Bad::Torn(seen)) if self.torn_ok && attempt < 1000 => {
@@ -269,7 +270,7 @@ impl Verifier {
                         continue;
                     }
                     // It stays so: the writer was killed in the middle of its stores, and nobody was told that they are done.
-                    Err(_) if self.torn_ok && high > self.ledger.acked(page).load(SeqCst) => continue,
+                    Err(_) if self.torn_ok && high > self.versions.acked(page).load(SeqCst) => continue,
                     Err(bad) => return Err(format!("page {page}: {bad:?} (acked {low}, started {high})")),
                 };
                 if let Some(wrong) = seen.iter().find(|v| **v < low || **v > high) {
@@ -282,12 +283,12 @@ impl Verifier {
             if !again {
                 break;
             }
-            self.ledger.torn().fetch_add(1, SeqCst);
+            self.versions.torn().fetch_add(1, SeqCst);
         }
         Ok(())
     }
 
-    /// What a page is now, asked for in several ways: tells whose answer was wrong.
+    /// Reads a page in several ways, to find the path whose answer was wrong.
     fn other_answers(&mut self, page: u64) -> String {
         let ways = [("again", 0), ("O_DIRECT", libc::O_DIRECT)].map(|(name, flags)| {
             let fd = self.file(page / self.pages, flags, false);
@@ -329,20 +330,20 @@ impl Verifier {
         // SAFETY: source and target have this length and do not overlap; this process alone writes these pages.
         unsafe { std::ptr::copy_nonoverlapping(self.buf, map.add(offset), bytes) };
         for page in first..first + len {
-            self.ledger.acked(page).store(next, SeqCst);
+            self.versions.acked(page).store(next, SeqCst);
         }
-        self.ledger.writes().fetch_add(len, SeqCst);
+        self.versions.writes().fetch_add(len, SeqCst);
         if self.rng.chance(1) {
             let covered: Vec<(u64, u64)> =
-                (first..first + len).map(|p| (p, self.ledger.acked(p).load(SeqCst))).collect();
+                (first..first + len).map(|p| (p, self.versions.acked(p).load(SeqCst))).collect();
             // SAFETY: a range within the mapping.
             if unsafe { libc::msync(map.add(offset).cast(), bytes, libc::MS_SYNC) } != 0 {
                 return Err(format!("msync: {}", std::io::Error::last_os_error()));
             }
             covered.into_iter().for_each(|(page, version)| {
-                self.ledger.synced(page).fetch_max(version, SeqCst);
+                self.versions.synced(page).fetch_max(version, SeqCst);
             });
-            self.ledger.syncs().fetch_add(1, SeqCst);
+            self.versions.syncs().fetch_add(1, SeqCst);
         }
         Ok(())
     }
@@ -351,13 +352,13 @@ impl Verifier {
         let first = self.page();
         let map = self.map(first / self.pages, false)?;
         let offset = (first % self.pages) as usize * PAGE;
-        self.judge(first, 1, |buf| {
+        self.check_pages(first, 1, |buf| {
             // SAFETY: within the mapping of a file that keeps its length. The memory changes under the copy: what was
             // copied is judged by checksums, and nothing is derived from it before.
             unsafe { std::ptr::copy_nonoverlapping(map.add(offset), buf.as_mut_ptr(), buf.len()) };
             Ok(())
         })?;
-        self.ledger.reads().fetch_add(1, SeqCst);
+        self.versions.reads().fetch_add(1, SeqCst);
         Ok(())
     }
 
@@ -374,10 +375,10 @@ impl Verifier {
             if let Err(why) = read_page(&path, at, &mut buf, &mut self.open, page / self.pages) {
                 return Err(format!("{}: {why}", path.display()));
             }
-            let high = self.ledger.started(page).load(SeqCst);
+            let high = self.versions.started(page).load(SeqCst);
             let low = match require.as_str() {
-                "acked" => self.ledger.acked(page).load(SeqCst),
-                "synced" => self.ledger.synced(page).load(SeqCst),
+                "acked" => self.versions.acked(page).load(SeqCst),
+                "synced" => self.versions.synced(page).load(SeqCst),
                 _ => 0,
             };
             let torn_ok = killed.is_some_and(|id| self.is_of(page, id));
@@ -385,7 +386,7 @@ impl Verifier {
                 Ok(seen) if (low..=high).contains(&seen) => {}
                 // Its writer was killed between two stores, and nobody was told that they are done.
                 Err(Bad::Torn(seen)) if torn_ok && seen.iter().all(|v| (low..=high).contains(v)) => {}
-                Err(Bad::Garbage(_)) if torn_ok && high > self.ledger.acked(page).load(SeqCst) => {}
+                Err(Bad::Garbage(_)) if torn_ok && high > self.versions.acked(page).load(SeqCst) => {}
                 other => wrong.push(format!("page {page}: {other:?}, must be {low}..={high}")),
             }
         }

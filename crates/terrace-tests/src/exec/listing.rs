@@ -1,4 +1,4 @@
-//! What a file system shows of a file or a directory, as text: attributes, names, regions with data, content.
+//! The state of a file or a directory as a file system shows it, as text: attributes, names, regions with data, content.
 
 use super::{TIME_SET_MAX, c, errno, fstat, is_direct, outcome};
 use crate::rng::hash;
@@ -23,7 +23,7 @@ pub(super) fn attributes(st: &libc::stat, mtime: bool) -> String {
 pub(super) fn sorted_names(list: &[u8]) -> String {
     let mut names: Vec<_> =
         list.split(|b| *b == 0).filter(|n| !n.is_empty()).map(String::from_utf8_lossy).collect();
-    // What a security module of the machine adds is not the file system's answer.
+    // Attributes of a security module are not the file system's answer.
     names.retain(|n| !n.starts_with("security."));
     names.sort();
     names.join(",")

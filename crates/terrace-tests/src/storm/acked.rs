@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Pages of each file that is written in place.
 const PAGES: usize = 512;
-/// What a program may be answered when all of the instance is dead.
+/// The errors that a program may get when all of the instance is dead.
 const DEATH: [i32; 5] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV, libc::EIO, libc::EFAULT];
 
 /// Works below `dir` until the mount dies, at most so long, and then looks into `src`.

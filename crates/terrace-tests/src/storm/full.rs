@@ -17,8 +17,8 @@ const BLOCKS: u64 = 4000;
 /// The generation of each block, by file and number.
 type Blocks = BTreeMap<(u64, u64), u64>;
 
-/// Works in `dir` for so long, and leaves in the file `ledger` what must be there.
-pub fn run(dir: &Path, ledger: &Path, lasts: Duration, seed: u64) -> Done {
+/// Works in `dir` for so long, and leaves in the file `expected` what must be there.
+pub fn run(dir: &Path, expected: &Path, lasts: Duration, seed: u64) -> Done {
     let open = |n| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(name(dir, n));
     let files: Vec<File> =
         (0..FILES).map(open).collect::<Result<_, _>>().map_err(|why| format!("open: {why}"))?;
@@ -40,7 +40,7 @@ pub fn run(dir: &Path, ledger: &Path, lasts: Duration, seed: u64) -> Done {
     for ((file, block), generation) in &blocks {
         writeln!(text, "{file} {block} {generation}").expect("a string takes all");
     }
-    fs::write(ledger, text).map_err(|why| format!("{}: {why}", ledger.display()))
+    fs::write(expected, text).map_err(|why| format!("{}: {why}", expected.display()))
 }
 
 fn name(dir: &Path, file: u64) -> std::path::PathBuf {
@@ -58,7 +58,7 @@ fn step(files: &[File], rng: &mut Rng, blocks: &mut Blocks, generation: u64) -> 
             blocks.insert((file, block), generation);
             0
         }
-        // What a write that fell short has left of the block is not known.
+        // A short write leaves the block in an unknown state.
         Ok(_) => u64::from(blocks.remove(&(file, block)).is_some()),
         Err(why) => refused("pwrite", &why)?,
     };
@@ -105,9 +105,9 @@ fn verify(dir: &Path, blocks: &Blocks) -> Done {
     Ok(())
 }
 
-/// Looks for what a ledger says in a directory.
-pub fn check(dir: &Path, ledger: &Path) -> Done {
-    let text = fs::read_to_string(ledger).map_err(|why| format!("{}: {why}", ledger.display()))?;
+/// Looks for what a file of expectations says in a directory.
+pub fn check(dir: &Path, expected: &Path) -> Done {
+    let text = fs::read_to_string(expected).map_err(|why| format!("{}: {why}", expected.display()))?;
     let numbers =
         |line: &str| -> Vec<u64> { line.split(' ').map(|n| n.parse().expect("a number")).collect() };
     let blocks = text.lines().map(numbers).map(|n| ((n[0], n[1]), n[2])).collect();

@@ -1,7 +1,7 @@
 //! Storms: work on a mount that judges itself, while the test does to the instance what must not show. The roles of the program
 //! `storm`; the tests are in `tests/storm.rs`.
 //!
-//! What they do that the other tests do not: `names` is several workers at once with names and data, each against an exact model of a tree
+//! Their part beside the other tests: `names` is several workers at once with names and data, each against an exact model of a tree
 //! of its own; `acked` writes until the mount dies, in each of the ways that acknowledge something, and looks for it in the source;
 //! `full` writes more than the source takes.
 
@@ -14,7 +14,7 @@ mod sys;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What a worker ends with: the first thing that is not as it must be.
+/// The result of a worker: the first violation that it found.
 pub type Done = Result<(), String>;
 
 /// Runs these workers at once, each with its number, until the time is over or one of them finds something wrong.

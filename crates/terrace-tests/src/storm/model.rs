@@ -5,7 +5,7 @@ use crate::rng::hash;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What an operation answers: nothing, or an errno.
+/// The answer of an operation: nothing, or an errno.
 pub type Answer<T = ()> = Result<T, i32>;
 
 /// A node of the tree, by number: a file may have several names.
@@ -36,7 +36,7 @@ enum Node {
     Link(String),
 }
 
-/// What a path leads to.
+/// The inode of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing there.

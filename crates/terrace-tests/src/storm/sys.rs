@@ -113,7 +113,7 @@ pub fn lock(file: &std::fs::File) -> Answer {
     answer(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(|_| ())
 }
 
-/// A shared mapping of a whole file. What is read and stored goes through the kernel (a pipe): where the mount is gone, that is EFAULT
+/// A shared mapping of a whole file. Loads and stores go through the kernel (a pipe): where the mount is gone, that is EFAULT
 /// instead of a signal.
 #[derive(Debug)]
 pub struct Mapping {

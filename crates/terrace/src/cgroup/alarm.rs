@@ -5,7 +5,7 @@
 //! | version 1 | use crosses a threshold (`memory.usage_in_bytes`), or reclaim has to search (`memory.pressure_level`): eventfd |
 //! | version 2 | the limit is met (`memory.events`), or programs stall for memory (`memory.pressure`): POLLPRI |
 //!
-//! What this kernel or this user does not get is left out: regular looks go on in any case.
+//! Notifications that this kernel or this user does not get are left out: regular looks go on in any case.
 
 use std::fs::{self, File};
 use std::io;

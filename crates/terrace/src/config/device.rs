@@ -108,7 +108,7 @@ pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     sized.unwrap_or_else(|| (path(bytes), None))
 }
 
-/// Puts the tier of flag, environment or mount option `name` in place of that of the file. What the file says of the same path holds still.
+/// Puts the tier of flag, environment or mount option `name` in place of that of the file. Further keys that the file has for the same path stay in force.
 pub fn set(tier: &mut Tier, name: &str, text: &OsStr) -> Result<()> {
     let (path, size) = split(text);
     if path.as_os_str().is_empty() {

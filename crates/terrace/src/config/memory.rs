@@ -14,7 +14,7 @@ const AUTO: &str = "auto";
 /// The limit on all that terrace keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the machine and the control group can spare, as far as it earns.
+    /// Memory that the machine and the control group can spare, as far as it saves time.
     Auto,
     /// As the user says.
     Fixed(Size),

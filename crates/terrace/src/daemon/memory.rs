@@ -38,7 +38,7 @@ const FIND_EVERY: Duration = Duration::from_secs(5);
 /// Minimum time between two log lines about less memory.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// What decides, as `terrace stat` shows it.
+/// The deciding bound, as `terrace stat` shows it.
 pub type Shown = Arc<Mutex<Sizing>>;
 
 /// How much memory the cache may have.
@@ -55,7 +55,7 @@ pub struct Guard {
     found: Instant,
     weighed: Instant,
     told: Option<Instant>,
-    /// What could be read last; what cannot be read at the moment is taken to be unchanged.
+    /// The last readings; an unreadable file counts as unchanged.
     levels: Vec<Level>,
     files: Vec<PathBuf>,
     /// Use at the last look that saw it change, and looks since.
@@ -87,7 +87,7 @@ impl Guard {
         }
     }
 
-    /// What it decides, for statistics.
+    /// Its decisions, for statistics.
     pub fn shown(&self) -> Shown {
         self.shown.clone()
     }
@@ -205,7 +205,8 @@ impl Guard {
 
     /// Looks regularly and when memory becomes scarce; reports kills by the kernel to the supervisor.
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> io::Result<()> {
-        let (engine, memory, mut news) = (engine.clone(), shared.memory.clone(), shared.news.try_clone()?);
+        let (engine, memory, mut to_supervisor) =
+            (engine.clone(), shared.memory.clone(), shared.to_supervisor.try_clone()?);
         self.set_alarm();
         thread("memory", move || {
             // Programs that take memory are running at that moment, and do not wait. Refused without privileges.
@@ -221,7 +222,7 @@ impl Guard {
                 }
                 if kills_at.elapsed() >= LOOK_IDLE {
                     kills_at = Instant::now();
-                    tell_kills(&mut kills, &self.groups, &mut news);
+                    tell_kills(&mut kills, &self.groups, &mut to_supervisor);
                 }
                 self.find();
             }
@@ -263,10 +264,10 @@ fn rule(limit: Limit) -> Rule {
     Rule { most: limit.bytes, fixed: !limit.auto, own: OWN_NEED }
 }
 
-fn tell_kills(known: &mut Option<Kills>, groups: &Groups, news: &mut Channel) {
+fn tell_kills(known: &mut Option<Kills>, groups: &Groups, to_supervisor: &mut Channel) {
     let Ok(now) = Kills::so_far(groups) else { return };
     if known.replace(now).is_some_and(|before| before != now) {
-        news.say(&format!("kills {} {}", now.group, now.machine));
+        to_supervisor.say(&format!("kills {} {}", now.group, now.machine));
     }
 }
 

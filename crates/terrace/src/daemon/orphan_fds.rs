@@ -28,8 +28,8 @@ impl OrphanFds {
     /// terraced soon.
     pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
-        let stray = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
-        Ok(OrphanFds { found: crate::sys::open_descriptors()?.into_iter().filter(stray).collect() })
+        let is_orphan = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
+        Ok(OrphanFds { found: crate::sys::open_descriptors()?.into_iter().filter(is_orphan).collect() })
     }
 
     /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach

@@ -8,7 +8,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A recovery opens the listing of the table, six rings, a connection, the source's root, and a few files of /proc and of control groups. One that dies
+/// A recovery opens the listing of the table, six rings, a connection, the source's root, and a few files of /proc and of control groups. A daemon that dies
 /// half-way leaves them open for the next.
 const DESCRIPTORS: u64 = 64;
 

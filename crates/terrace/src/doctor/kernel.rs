@@ -1,4 +1,4 @@
-//! What the kernel does for terrace.
+//! Kernel features that terrace uses.
 
 use std::io;
 

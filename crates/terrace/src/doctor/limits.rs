@@ -43,7 +43,7 @@ fn unreadable(why: &str) -> Check {
     Check::bad("control groups", State::Limited, why, cost, cure)
 }
 
-/// What the machine has.
+/// Limits of the machine.
 pub fn memory() -> Check {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {

@@ -27,7 +27,7 @@ pub fn library() -> Check {
     }
 }
 
-/// What can be said of a directory.
+/// Findings about a directory.
 pub fn of(dir: &Path) -> Vec<Check> {
     let path = match dir.canonicalize() {
         Ok(path) if path.is_dir() => path,

@@ -80,7 +80,7 @@ impl Channel {
     /// The next line, waiting for it; none at the end.
     pub fn wait(&mut self) -> Option<String> {
         loop {
-            match self.hear() {
+            match self.poll() {
                 Poll::Line(line) => return Some(line),
                 Poll::End => return None,
                 Poll::Nothing => {}
@@ -89,7 +89,7 @@ impl Channel {
     }
 
     /// One read, which does not wait when the descriptor is readable.
-    pub fn hear(&mut self) -> Poll {
+    pub fn poll(&mut self) -> Poll {
         if let Some(line) = self.buffered() {
             return Poll::Line(line);
         }
@@ -165,7 +165,7 @@ mod tests {
         command.wait_ready().unwrap();
         assert_eq!(parse(&command.wait().unwrap()), Some(Event::Gone("terrace: it died; look".to_owned())));
         drop(supervisor);
-        assert_eq!(command.hear(), Poll::End);
+        assert_eq!(command.poll(), Poll::End);
     }
 
     #[test]

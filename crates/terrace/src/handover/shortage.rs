@@ -33,7 +33,7 @@ impl Kills {
     }
 }
 
-/// What the supervisor knows of it.
+/// The supervisor's knowledge of a shortage.
 #[derive(Debug, Clone, Default)]
 pub struct Shortage {
     /// When terraced last lived; none while they are unknown, and then no cause is named.
@@ -63,7 +63,7 @@ impl Shortage {
         self.now
     }
 
-    /// What a terraced does without that lives so long.
+    /// A terraced that lives so long needs no explanation.
     pub fn penalty(&self, lives: Duration) -> u64 {
         halved(self.penalty, lives)
     }

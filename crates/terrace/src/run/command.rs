@@ -78,7 +78,7 @@ fn wait(pid: Pid, signals: &impl AsFd, supervisor: &mut Supervisor) -> Outcome {
         let _ = rustix::event::poll(&mut fds, None);
         let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if told {
-            listening = supervisor.hear();
+            listening = supervisor.poll();
         }
         while let Some(signal) = sys::next_signal(signals) {
             if signal.number != libc::SIGCHLD && !signal.from_kernel {

@@ -1,4 +1,4 @@
-//! What `terrace run` hears from its supervisor.
+//! Messages of the supervisor to `terrace run`.
 
 use crate::error::Failure;
 use crate::handover::channel::{self, Channel, Event, Poll};
@@ -13,8 +13,8 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Its next word, waited for; false when there is nothing more to come.
-    pub fn hear(&mut self) -> bool {
-        match self.line.hear() {
+    pub fn poll(&mut self) -> bool {
+        match self.line.poll() {
             Poll::End => return false,
             Poll::Nothing => {}
             Poll::Line(line) => match channel::parse(&line) {

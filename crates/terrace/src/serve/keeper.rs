@@ -30,13 +30,13 @@ enum Exit {
 struct Keeper {
     kept: Kept,
     signals: OwnedFd,
-    heard: Channel,
-    news: Channel,
+    from_server: Channel,
+    to_supervisor: Channel,
     /// An end was asked for.
     stopping: bool,
     /// Some server has served.
     served: bool,
-    /// What a server said that cannot start or could not write everything.
+    /// The message of a server that cannot start or could not write everything.
     refusal: Option<Failure>,
     restarts: u32,
     died: Option<String>,
@@ -48,10 +48,21 @@ pub fn keep(kept: Kept, lock: Lock) -> Result<()> {
     sys::block(SIGNALS);
     let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
     let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;
-    let (heard, news) = channel::pair().map_err(no_descriptors)?;
+    let (from_server, to_supervisor) = channel::pair().map_err(no_descriptors)?;
     let (refusal, died) = (None, None);
-    Keeper { kept, signals, heard, news, stopping: false, served: false, refusal, restarts: 0, died, lock }
-        .run()
+    Keeper {
+        kept,
+        signals,
+        from_server,
+        to_supervisor,
+        stopping: false,
+        served: false,
+        refusal,
+        restarts: 0,
+        died,
+        lock,
+    }
+    .run()
 }
 
 impl Keeper {
@@ -60,7 +71,7 @@ impl Keeper {
         let ended = loop {
             let exit = match sys::fork() {
                 Ok(Side::Parent(child)) => self.watch(child),
-                Ok(Side::Child) => server::main(self.kept, self.news),
+                Ok(Side::Child) => server::main(self.kept, self.to_supervisor),
                 Err(err) => {
                     Exit::Crashed { how: format!("could not be started: {}", reason(err)), killed: true }
                 }
@@ -116,13 +127,13 @@ impl Keeper {
         }
         loop {
             let mut fds = [
-                PollFd::from_borrowed_fd(self.heard.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.from_server.as_fd(), PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
             ];
             let _ = rustix::event::poll(&mut fds, None);
             let (speaks, signals) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
             if speaks {
-                self.hear(child);
+                self.poll(child);
             }
             if signals && let Some(exit) = self.take_signals(child) {
                 return exit;
@@ -130,14 +141,14 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, child: Pid) {
-        while let Poll::Line(line) = self.heard.hear() {
+    fn poll(&mut self, child: Pid) {
+        while let Poll::Line(line) = self.from_server.poll() {
             match channel::parse(&line) {
                 Some(Event::Ready) => self.note_ready(child),
                 Some(Event::Failed(line)) => self.refusal = Some(Failure::from_line(&line)),
                 _ => {}
             }
-            if !self.heard.has_line() {
+            if !self.from_server.has_line() {
                 return;
             }
         }
@@ -182,8 +193,8 @@ impl Keeper {
         match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => {
                 // Its last words may have come after its end was seen.
-                if rustix::io::ioctl_fionread(self.heard.as_fd()).is_ok_and(|bytes| bytes > 0) {
-                    self.hear(child);
+                if rustix::io::ioctl_fionread(self.from_server.as_fd()).is_ok_and(|bytes| bytes > 0) {
+                    self.poll(child);
                 }
                 Some(exit_of(status))
             }

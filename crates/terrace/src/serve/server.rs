@@ -26,14 +26,14 @@ const DECODED_SHARE: u64 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The life of the process.
-pub fn main(kept: Kept, mut news: Channel) -> ! {
+pub fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
     let _ = rustix::thread::set_name(c"terrace-kv");
     let keeper = rustix::process::getppid();
     abort_on_panic();
-    let code = match live(&kept, keeper, &mut news) {
+    let code = match live(&kept, keeper, &mut to_supervisor) {
         Ok(()) => 0,
         Err((failure, code)) => {
-            news.say(&format!("failed {failure}"));
+            to_supervisor.say(&format!("failed {failure}"));
             code
         }
     };
@@ -45,14 +45,18 @@ pub fn main(kept: Kept, mut news: Channel) -> ! {
     sys::exit_now(code)
 }
 
-fn live(kept: &Kept, keeper: Option<Pid>, news: &mut Channel) -> std::result::Result<(), (Failure, i32)> {
+fn live(
+    kept: &Kept,
+    keeper: Option<Pid>,
+    to_supervisor: &mut Channel,
+) -> std::result::Result<(), (Failure, i32)> {
     let refused = |failure| (failure, EXIT_REFUSED);
     terrace_fs::set_up_heap();
     let signals = sys::signal_fd(&[libc::SIGTERM]).map_err(|err| refused(cannot("signals", err)))?;
     let store = Store::open_over(&kept.dir, &kept.store, &kept.segment)
         .map_err(|err| refused(Failure::from_line(&err.to_string())))?;
     let running = start(kept, &store, keeper).map_err(refused)?;
-    news.say("ready");
+    to_supervisor.say("ready");
     wait_for_end(&signals, running.server());
     running.stop();
     store.close().map_err(|err| (Failure::from_line(&err.to_string()), EXIT_LOST))

@@ -1,4 +1,4 @@
-//! What is made once, before any server: settings, sockets, memory, the directory of the instance.
+//! Setup by the keeper, once, before any server: settings, sockets, memory, the directory of the instance.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ const PORT: u16 = 6379;
 /// Longest password, bytes.
 const PASSWORD_MAX: usize = 512;
 
-/// What the keeper holds, and each server inherits.
+/// Resources that the keeper holds and each server inherits.
 #[derive(Debug)]
 pub struct Kept {
     /// Settings of cache and tiers.
@@ -71,7 +71,7 @@ pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     let kv = server_config(&args, &config, &dir)?;
     // Each client costs a descriptor.
     let _ = limits::raise_descriptors_max();
-    // What it makes is its user's alone.
+    // Its files are for its user alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (instance, lock) = Instance::create(&[&dir])?;
     supervisor::start_log(config.log.level);

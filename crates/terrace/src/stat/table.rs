@@ -319,7 +319,7 @@ fn generations(page: &mut String, rows: &[GenerationRow]) {
     }
 }
 
-/// What other sizes of memory would do.
+/// Hit ratios with other sizes of memory.
 fn mrc(page: &mut String, mrc: &Mrc) {
     if mrc.estimates.is_empty() {
         line(

@@ -91,7 +91,7 @@ fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
     (0..if log { 2 } else { 3 }).try_for_each(|stream| sys::replace_fd(&null, stream))
 }
 
-/// What it knows of terraced.
+/// The aborter's knowledge of terraced.
 struct Known {
     /// The working thread of the one that was started last.
     thread: Thread,
@@ -110,7 +110,7 @@ fn live(mut line: Channel, supervisor: &OwnedFd, means: Means) -> io::Result<()>
         let _ = rustix::event::poll(&mut fds, None);
         let [said, dead] = fds.map(|fd| !fd.revents().is_empty());
         if said {
-            while known.hear(&mut line) && line.has_line() {}
+            while known.poll(&mut line) && line.has_line() {}
             if known.is_let_go && !ends_soon(supervisor) {
                 return Ok(());
             }
@@ -129,8 +129,8 @@ fn live(mut line: Channel, supervisor: &OwnedFd, means: Means) -> io::Result<()>
 
 impl Known {
     /// Takes a line; false if there was none.
-    fn hear(&mut self, line: &mut Channel) -> bool {
-        match line.hear() {
+    fn poll(&mut self, line: &mut Channel) -> bool {
+        match line.poll() {
             Poll::Line(line) => {
                 if let Some(Event::ThreadOf(process, thread)) = channel::parse(&line)
                     && let (Some(process), Some(thread)) = (Pid::from_raw(process), Pid::from_raw(thread))

@@ -36,7 +36,7 @@ pub enum End {
     KilledInVain,
 }
 
-/// What to do after an end.
+/// The action after an end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Start the next, after a pause.
@@ -60,7 +60,7 @@ impl Crashes {
         Next::Start(self.pause)
     }
 
-    /// The pause that kills in vain ask for. One that lived for a while begins a new row.
+    /// The pause that kills in vain ask for. A terraced that lived for a while begins a new row.
     fn count_futile(&mut self, end: End, now: Instant) -> Duration {
         if end != End::KilledInVain {
             self.futile = 0;

@@ -1,4 +1,4 @@
-//! What the supervisor makes once, before any terraced: directory, log, memory, sockets, mount.
+//! Setup by the supervisor, once, before any terraced: directory, log, memory, sockets, mount.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ const OUTLIVES_BY: i32 = 500;
 /// The lowest adjustment of a process that can be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
 
-/// What a supervisor is to do.
+/// The task of a supervisor.
 #[derive(Debug)]
 pub struct Task {
     /// Source and mount point.
@@ -44,10 +44,10 @@ pub struct Task {
     pub starter: Option<Channel>,
 }
 
-/// The supervisor's ends of [`Shared::news`] and [`Shared::go`].
-pub struct Heard {
-    /// What terraced says.
-    pub news: Channel,
+/// The supervisor's ends of [`Shared::to_supervisor`] and [`Shared::go`].
+pub struct SupervisorEnds {
+    /// Messages of terraced.
+    pub from_terraced: Channel,
     /// Lets it begin.
     pub go: OwnedFd,
     /// To the aborter, if there is one.
@@ -55,7 +55,7 @@ pub struct Heard {
 }
 
 /// Everything, or nothing.
-pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
+pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, SupervisorEnds)> {
     // The kernel has applied the caller's mask before a mode gets here.
     rustix::process::umask(rustix::fs::Mode::empty());
     // Each file the kernel knows costs terraced a descriptor.
@@ -69,7 +69,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
         assemble(task, &instance, detached)
     });
     match made {
-        Ok((shared, heard)) => Ok((shared, lock, heard)),
+        Ok((shared, ends)) => Ok((shared, lock, ends)),
         Err(failure) => {
             instance.remove();
             Err(failure)
@@ -78,7 +78,7 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, Heard)> {
 }
 
 /// The mount comes last: nothing after it fails.
-fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, Heard)> {
+fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
     let Task { place, config, kind, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
@@ -90,7 +90,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;
-    let (heard, news) = channel::pair().map_err(short("socket"))?;
+    let (from_terraced, to_supervisor) = channel::pair().map_err(short("socket"))?;
     let (go, let_go) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
     let fuse = mount(&place, kind, flags)?;
@@ -114,7 +114,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         control,
         preload,
         metrics,
-        news,
+        to_supervisor,
         go,
         instance,
         kept,
@@ -122,7 +122,7 @@ fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, 
         oom_score_adj: outlive_terraced(),
         shortage: Shortage::new(),
     };
-    Ok((shared, Heard { news: heard, go: let_go, aborter: aborter.ok() }))
+    Ok((shared, SupervisorEnds { from_terraced, go: let_go, aborter: aborter.ok() }))
 }
 
 /// A socket for this user alone.

@@ -87,7 +87,7 @@ impl Thread {
         }
     }
 
-    /// What is readable when it is dead, where the kernel has that.
+    /// A descriptor that is readable when the thread is dead, where the kernel has that.
     pub fn end(&self) -> Option<BorrowedFd<'_>> {
         self.has_end.then(|| self.end.as_fd())
     }
@@ -111,7 +111,7 @@ fn end_of(thread: Pid) -> Option<OwnedFd> {
     rustix::process::pidfd_open(thread, of_thread).ok()
 }
 
-/// What a dying process does that does not end.
+/// The state of a dying process that does not end.
 #[derive(Debug)]
 pub enum Rest {
     /// All that is left of it waits for answers from itself, or writes a core.
@@ -122,7 +122,7 @@ pub enum Rest {
     Unknown(io::Error),
 }
 
-/// What is left of a dying process does, which serves `source`.
+/// The state of the remaining threads of a dying process, which serves `source`.
 pub fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
     // Unknown counts as FUSE, of which less is believed.
     let on_fuse = rustix::fs::fstatfs(source).map_or(true, |fs| fs.f_type == FUSE_MAGIC);
@@ -137,7 +137,7 @@ fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     let Ok(tasks) = fs::read_dir(tasks) else { return Rest::Ends };
     let (mut waits, mut unknown) = (false, None);
     for task in tasks.flatten().map(|task| task.path()) {
-        // One that has gone meanwhile is not there to be read.
+        // A thread that has ended meanwhile cannot be read.
         let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
         if sys::is_ending(&stat) {
             waits |= sys::is_dumping(&stat);

@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::notify;
-use super::setup::Heard as Ends;
+use super::setup::SupervisorEnds;
 use super::stuck::{self, Rest, Thread};
 use crate::daemon;
 use crate::data_loss;
@@ -70,7 +70,7 @@ pub struct Watch {
     shared: Shared,
     signals: OwnedFd,
     /// From terraced.
-    heard: Channel,
+    from_terraced: Channel,
     /// To terraced.
     go: OwnedFd,
     /// To the process that ends the connection when we and terraced are dead.
@@ -95,7 +95,7 @@ pub struct Watch {
     ready: bool,
     /// Some terraced has served.
     served: bool,
-    /// What a terraced said that cannot start, or could not write everything.
+    /// The message of a terraced that cannot start, or could not write everything.
     refusal: Option<Failure>,
     crashes: Crashes,
     restarts: u32,
@@ -107,12 +107,12 @@ pub struct Watch {
 
 impl Watch {
     /// A loop over what was made.
-    pub fn new(shared: Shared, ends: Ends, starter: Option<Channel>) -> Watch {
+    pub fn new(shared: Shared, ends: SupervisorEnds, starter: Option<Channel>) -> Watch {
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null opens"));
         let mut watch = Watch {
             shared,
             signals: sys::signal_fd(SIGNALS).expect("a signalfd"),
-            heard: ends.news,
+            from_terraced: ends.from_terraced,
             go: ends.go,
             aborter: ends.aborter,
             thread: Thread::none().expect("/dev/null opens"),
@@ -207,13 +207,13 @@ impl Watch {
         }
     }
 
-    /// What terraced said of its end.
+    /// terraced's message about its end.
     fn said(&mut self, silent: &str) -> Failure {
         let unsaid = || Failure::new("terraced", silent, "try again with --foreground");
         self.refusal.take().unwrap_or_else(unsaid)
     }
 
-    /// What is to be told to whoever listens.
+    /// The outcome, and the message to the command that started us.
     fn end(self, ended: Ended) -> (Shared, Ended, LastWords) {
         let words = match &ended {
             Ended::Done => "done".to_owned(),
@@ -253,8 +253,8 @@ impl Watch {
             for source in told {
                 match source {
                     Source::Thread => {}
-                    Source::Terraced => self.hear_terraced(child),
-                    Source::Starter => self.hear_starter(),
+                    Source::Terraced => self.read_terraced(child),
+                    Source::Starter => self.read_starter(),
                     Source::Command => self.stop(child),
                     Source::Signals => {
                         if let Some(exit) = self.take_signals(child) {
@@ -266,11 +266,11 @@ impl Watch {
         }
     }
 
-    /// Who has something to tell. Signals come last, so that the last words of a terraced that ended are heard first. The
-    /// starter is listened to only while terraced serves: its news make us open a descriptor (the rule in the module's
+    /// Waits, and returns the sources that are readable. Signals come last, so that the last words of a terraced that ended are read first. The
+    /// starter is listened to only while terraced serves: its messages make us open a descriptor (the rule in the module's
     /// header).
     fn wait(&self) -> Vec<Source> {
-        let mut sources = vec![(Source::Terraced, self.heard.as_fd())];
+        let mut sources = vec![(Source::Terraced, self.from_terraced.as_fd())];
         let dying = self.thread_dead.is_some();
         if let Some(end) = self.thread.end().filter(|_| !dying) {
             sources.push((Source::Thread, end));
@@ -343,16 +343,16 @@ impl Watch {
     }
 
     /// All lines that have come.
-    fn hear_terraced(&mut self, child: Pid) {
-        while let Poll::Line(line) = self.heard.hear() {
-            self.take_news(child, &line);
-            if !self.heard.has_line() {
+    fn read_terraced(&mut self, child: Pid) {
+        while let Poll::Line(line) = self.from_terraced.poll() {
+            self.handle_event(child, &line);
+            if !self.from_terraced.has_line() {
                 return;
             }
         }
     }
 
-    fn take_news(&mut self, child: Pid, line: &str) {
+    fn handle_event(&mut self, child: Pid, line: &str) {
         match channel::parse(line) {
             Some(Event::Ready) => {
                 self.ready = true;
@@ -377,9 +377,9 @@ impl Watch {
     }
 
     /// From `run`: which process to wait for if `run` itself dies, or that it has died.
-    fn hear_starter(&mut self) {
+    fn read_starter(&mut self) {
         let Some(starter) = &mut self.starter else { return };
-        match starter.hear() {
+        match starter.poll() {
             Poll::Line(line) => {
                 let pid = line.strip_prefix("pid ").and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
                 let opened = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -456,7 +456,7 @@ impl Watch {
     }
 }
 
-/// What an end means; `refused` tells whether it said why it cannot start, and never had.
+/// The kind of an end; `refused`: terraced said why it cannot start, and never served.
 fn exit_of(status: WaitStatus, refused: bool) -> Exit {
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => return Exit::Done,

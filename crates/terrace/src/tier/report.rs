@@ -1,4 +1,4 @@
-//! What stands on a file or block device, as `terrace tier` tells it.
+//! The contents of a file or block device, as `terrace tier` shows them.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub fn full(path: &Path) -> Result<TierReport, TargetError> {
     Ok(report)
 }
 
-/// Without counting what is in it. What cannot be read has no more than a state.
+/// Without counting what is in it. An unreadable target has only a state.
 pub fn brief(path: &Path) -> TierReport {
     let report = TierReport { path: path.to_owned(), ..TierReport::default() };
     match target::look(path) {
@@ -71,7 +71,7 @@ fn facts(superblock: Superblock, in_use: bool) -> TierFacts {
     let geometry = superblock.geometry;
     let source = PathBuf::from(&superblock.source.path);
     let source_state = match target::source_of(&source) {
-        // Its user holds it. What has its path may be a mount over it, as under `terrace run`.
+        // Its user holds it. The file at its path may be a mount over it, as under `terrace run`.
         _ if in_use => SourceState::There,
         Ok(now) if now.hash == superblock.source.hash => SourceState::There,
         Ok(_) => SourceState::Replaced,

@@ -51,7 +51,7 @@ impl Counter {
 /// Sizes at one time, bytes, and values that are not counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// What terrace has in all, and may have.
+    /// terrace's memory and its maximum.
     pub used: u64,
     /// Its limit.
     pub limit: u64,
@@ -71,7 +71,7 @@ pub struct Levels {
     pub dirty_max: u64,
     /// errno of what the source refuses; 0: nothing.
     pub failing: i32,
-    /// What a miss is taken to cost, us.
+    /// Assumed cost of a miss, us.
     pub miss_us: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What is drawn: the hit ratio over time, the memories as bars, and the rest as a table. Without a terminal, a line an interval.
+//! The screen of `terrace top`: the hit ratio over time, the memories as bars, and the rest as a table. Without a terminal, a line an interval.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

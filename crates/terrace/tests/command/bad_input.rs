@@ -124,6 +124,7 @@ fn usage() {
     told(terrace(["fly"])).refused(&["usage", "'fly'", "terrace --help"]);
     told(terrace(["flush", "/tmp"])).refused(&["usage", "'flush'", "it is `sync` now"]);
     told(terrace(["drop", "/tmp"])).refused(&["it is `drop-caches` now"]);
+    told(terrace(["watch", "/tmp"])).refused(&["it is `terrace top` now"]);
     told(terrace(["run", "--no-fast-door", "--on", "/tmp", "--", "true"]))
         .refused(&["it is `--no-preload` now"]);
     told(terrace::<&str>([])).refused(&["no command is given", "terrace --help"]);

@@ -106,7 +106,7 @@ fn limit_descriptors(limit: u64) -> std::io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, both)?)
 }
 
-/// What a kernel before 6.9 can do: requests under way at the crash fail, everything else goes on.
+/// The guarantee on kernels before 6.9: requests under way at the crash fail, everything else goes on.
 #[test]
 fn kernel_without_resend_fails_only_requests_under_way() {
     if !possible() {
@@ -202,7 +202,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
         rustix::mount::mount("none", &stage.mnt, "fuse.terrace", flags, options).unwrap();
     };
     hang();
-    // What a dead instance leaves; no process has this id.
+    // The record of a dead instance; no process has this id.
     let dir = std::path::PathBuf::from(format!("/run/terrace/{}.dead{}", i32::MAX, std::process::id()));
     let info = Info {
         schema: SCHEMA.to_owned(),

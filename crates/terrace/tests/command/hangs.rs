@@ -130,7 +130,7 @@ fn can_see_stacks() -> bool {
     seen
 }
 
-/// What hangs in a directory's lock: programs that wait, and the lease that must be released for them.
+/// Programs that hang in a directory's lock: programs that wait, and the lease that must be released for them.
 struct Hang {
     lease: Program,
     programs: Vec<Program>,

@@ -173,7 +173,7 @@ fn umount_that_waits(stage: &Stage, supervisor: i32) -> (fs::File, Child) {
     (file, umount)
 }
 
-/// What is written while `umount` waits may find no room.
+/// Writes while `umount` waits may find no room.
 #[test]
 fn umount_fails_when_the_last_writes_are_refused() {
     if !possible() {
@@ -301,7 +301,7 @@ fn as_mount_calls_it() {
     stage.nothing_is_left();
 }
 
-/// What mount(8) and umount(8) do by themselves: fstab, remounts, device and mount point. Their helpers lie in /sbin, in a mount namespace
+/// mount(8) and umount(8) by themselves: fstab, remounts, device and mount point. Their helpers lie in /sbin, in a mount namespace
 /// where these links lie over it.
 #[test]
 fn fstab_lines_mount_remount_and_unmount() {
@@ -493,7 +493,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     mount().refused(&["probe.toml line 10", "get_latency_us = 0 is out of bounds"]);
 }
 
-/// What cannot be written for want of room and is then deleted beside the mount: nobody can read it any more.
+/// A file that cannot be written for want of room and is then deleted beside the mount: its data cannot be read any more.
 #[test]
 fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
     if !possible() {

@@ -33,7 +33,7 @@ fn the_command_sees_the_mount_and_nobody_else_does() {
     stage.nothing_is_left();
 }
 
-/// What a user changes who is not the owner and not of the group: the same without `run`, and with it.
+/// Changes by a user who is neither the owner nor of the group: the same without `run`, and with it.
 #[test]
 fn set_id_bits_go_under_run_as_without() {
     if !possible() {

@@ -50,7 +50,7 @@ fn as_a_new_user(mut command: Command) -> Command {
     command
 }
 
-/// What it printed, and its status.
+/// Its output and status.
 pub struct Told {
     pub code: Option<i32>,
     pub out: String,
@@ -181,7 +181,7 @@ impl Stage {
         dirs.filter(ours).collect()
     }
 
-    /// What the one instance on the stage says of itself, without asking its daemon.
+    /// The record of the one instance on the stage, without asking its daemon.
     #[track_caller]
     pub fn info(&self) -> Info {
         serde_json::from_slice(&fs::read(self.instances()[0].join("info.json")).unwrap()).unwrap()

@@ -1,4 +1,4 @@
-//! What is acknowledged survives: the death of the server always, the death of all with `--sync always`.
+//! Acknowledged writes survive: the death of the server always, the death of all with `--sync always`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     stamp.bytes().cycle().take(length.max(stamp.len())).collect()
 }
 
-/// What is known of a writer's keys: the last version that was acknowledged, and the last that was sent.
+/// State of a writer's keys: the last version that was acknowledged, and the last that was sent.
 type Versions = Vec<(u64, u64)>;
 
 /// Writes until its connection ends or `over`.
@@ -96,7 +96,7 @@ fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut())
             });
             std::thread::sleep(Duration::from_millis(50 + rng.below(300)));
             kill();
-            // One that met the next server already.
+            // A client that met the next server already.
             over.store(true, Ordering::Relaxed);
             writers.map(|writer| writer.join().unwrap())
         });

@@ -243,7 +243,7 @@ fn index_must_fit_a_quarter_of_the_memory() {
     refused(open(&request(64, 8 << 30)), &parts);
     assert!(!stage.path("t").exists());
     drop(open(&request(1, 16 * MIB)).unwrap());
-    // What was told does.
+    // The suggested command works.
     let geometry = Geometry::plan(5461 * MIB).unwrap();
     check_index(&request(64, 0), geometry).unwrap();
     check_index(&request(96, 0), Geometry::plan(8 << 30).unwrap()).unwrap();
@@ -294,7 +294,7 @@ fn tmpfs_is_refused() {
     assert!(!path.exists());
 }
 
-/// What a command of the machine is given; its output.
+/// Runs a command of the machine and returns its output.
 fn run(program: &str, args: &[&str]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));

@@ -1,4 +1,4 @@
-//! What stands in for the source in tests: no device at all, one with faults, one that a test watches or stops, and a kernel whose calls
+//! Doubles of the source for tests: no device at all, one with faults, one that a test watches or stops, and a kernel whose calls
 //! fall short. Only builds for tests have it.
 
 mod hook;

@@ -308,7 +308,7 @@ fn decoded_collections_keep_their_limit() {
         }
         assert!(lab.server.keyspace.memory_bytes() <= 100_000);
     }
-    // One that needs more than all may have.
+    // A key larger than the store's maximum.
     let refused = (20..100).find(|field| lab.ask(&format!("HSET a f{field} {value}")).starts_with("-OOM "));
     assert!(refused.is_some_and(|field| field > 40), "{refused:?}");
     assert_eq!(lab.ask("HGET a f0"), format!("$2000 {value}"));

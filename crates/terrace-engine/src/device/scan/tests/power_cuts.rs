@@ -1,4 +1,4 @@
-//! Power is cut at random times. What a scan says then is compared with the source.
+//! Power is cut at random times. The tests compare the result of a scan with the source.
 
 use super::super::*;
 use super::writer::{Files, OBJECTS, PAGES, Writer, formatted, found};
@@ -52,7 +52,7 @@ fn check(medium: &SimMedium, scanned: &Scanned, files: &Files, geometry: Geometr
     pages
 }
 
-/// What was flushed and is still valid is believed, if its file's identity was.
+/// A scan finds flushed pages that are still valid, if their file's identity was flushed as well.
 fn check_warmth(scanned: &Scanned, writer: &Writer<'_>, files: &Files) {
     let (index, digests) = &writer.flushed;
     for ((object, page), slot) in index {

@@ -24,7 +24,7 @@ pub struct Cell {
 
 /// The runs of a report.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
+pub struct Dataset {
     /// The baseline first, the others as they come in the files.
     pub systems: Vec<String>,
     /// In order of load, pattern, jobs.
@@ -36,47 +36,47 @@ pub struct Book {
     /// Lines that the readers left out.
     pub notices: Vec<String>,
     /// The same benchmark at an earlier time.
-    pub old: Option<Box<Book>>,
+    pub old: Option<Box<Dataset>>,
 }
 
-impl Book {
+impl Dataset {
     /// Reads raw results. Two files that have runs in common are one benchmark measured twice: the first is the old one.
     ///
     /// # Errors
     /// What a file is missing; runs that are in several of three or more files; a baseline that no run has.
-    pub fn read(paths: &[PathBuf], baseline: Option<&str>) -> io::Result<Book> {
-        let mut books = Vec::new();
+    pub fn read(paths: &[PathBuf], baseline: Option<&str>) -> io::Result<Dataset> {
+        let mut datasets = Vec::new();
         for path in paths {
             let results = raw::read(path).map_err(io::Error::other)?;
-            books.push(Book {
+            datasets.push(Dataset {
                 headers: results.headers,
                 runs: results.runs,
                 notices: results.notices,
-                ..Book::default()
+                ..Dataset::default()
             });
         }
-        let mut book = match &mut books[..] {
+        let mut dataset = match &mut datasets[..] {
             [old, new] if old.shared_with(new).is_some() => {
                 let (old, mut new) = (std::mem::take(old), std::mem::take(new));
                 new.old = Some(Box::new(old));
                 new
             }
-            _ => merged(books, paths)?,
+            _ => merged(datasets, paths)?,
         };
-        if book.runs.is_empty() {
+        if dataset.runs.is_empty() {
             let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
             let why = format!("{}: no runs; name the raw.jsonl of a matrix that ran", names.join(", "));
             return Err(io::Error::other(why));
         }
-        book.sort(baseline)?;
-        Ok(book)
+        dataset.sort(baseline)?;
+        Ok(dataset)
     }
 
     fn ids(&self) -> BTreeSet<(&str, &str)> {
         self.runs.iter().map(|run| (run.load.as_str(), run.id.as_str())).collect()
     }
 
-    fn shared_with(&self, other: &Book) -> Option<String> {
+    fn shared_with(&self, other: &Dataset) -> Option<String> {
         self.ids().intersection(&other.ids()).next().map(|(_, id)| (*id).to_string())
     }
 
@@ -203,23 +203,23 @@ fn percentiles_of(run: &Run) -> Vec<(f64, f64)> {
 }
 
 /// The files' runs together.
-fn merged(books: Vec<Book>, paths: &[PathBuf]) -> io::Result<Book> {
-    let mut all = Book::default();
-    for (book, path) in books.into_iter().zip(paths) {
-        if let Some(id) = all.shared_with(&book) {
+fn merged(datasets: Vec<Dataset>, paths: &[PathBuf]) -> io::Result<Dataset> {
+    let mut all = Dataset::default();
+    for (dataset, path) in datasets.into_iter().zip(paths) {
+        if let Some(id) = all.shared_with(&dataset) {
             let why = format!(
                 "{}: the run {id} is in a file before; name parts of one matrix, or two files of it, OLD NEW",
                 path.display()
             );
             return Err(io::Error::other(why));
         }
-        for header in book.headers {
+        for header in dataset.headers {
             if !all.headers.contains(&header) {
                 all.headers.push(header);
             }
         }
-        all.runs.extend(book.runs);
-        all.notices.extend(book.notices);
+        all.runs.extend(dataset.runs);
+        all.notices.extend(dataset.notices);
     }
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! What all operations of an open store share.
+//! The state of an open store, which all operations share.
 
 use crate::error::{Error, Result};
 use crate::heap::Heap;
@@ -20,7 +20,7 @@ pub(crate) const ENTRY_BYTES: u64 = 96;
 
 /// An open store.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct StoreState {
     pub dir: Arc<File>,
     /// The log's file.
     pub names_path: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Core {
     unlogged: AtomicU64,
 }
 
-/// What is durable, and who sees to it.
+/// The durable part of the log, and the locks of the threads that sync.
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
     /// Number of the last record that is.
@@ -63,7 +63,7 @@ pub(crate) struct Counts {
     pub logged: AtomicU64,
 }
 
-impl Core {
+impl StoreState {
     #[expect(clippy::too_many_arguments, reason = "each is one part of it")]
     pub(crate) fn new(
         (dir, names_path): (Arc<File>, PathBuf),
@@ -76,8 +76,8 @@ impl Core {
         options: &StoreOptions,
         wake: Arc<Wake>,
         counts: Arc<Counts>,
-    ) -> Core {
-        Core {
+    ) -> StoreState {
+        StoreState {
             dir,
             names_path,
             io,
