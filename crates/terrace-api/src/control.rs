@@ -171,7 +171,7 @@ pub struct MrcReply {
 /// The answer to [`Numa`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NumaReply {
-    /// What the daemon found.
+    /// The daemon's findings.
     pub numa: Box<crate::numa::Numa>,
 }
 

@@ -81,7 +81,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// When, in UTC: `2026-11-21T22:40:00Z`.
     pub measured: String,

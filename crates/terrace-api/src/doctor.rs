@@ -56,11 +56,11 @@ pub struct Check {
     pub name: String,
     /// How the machine does.
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What it costs that it is not better; none: nothing.
+    /// The cost of the lack; none: it costs nothing.
     pub cost: Option<String>,
-    /// What helps; none: nothing has to.
+    /// The cure; none: none is needed.
     pub cure: Option<String>,
 }
 

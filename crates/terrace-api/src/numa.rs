@@ -12,7 +12,7 @@ pub enum Schema {
     V1,
 }
 
-/// What the daemon does about nodes.
+/// The daemon's mode on several nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumaMode {
@@ -28,7 +28,7 @@ pub enum NumaMode {
 /// The output of `terrace numa --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NumaReport {
-    /// What the daemon found.
+    /// The daemon's findings.
     #[serde(flatten)]
     pub numa: Numa,
     /// Where the source is served.
@@ -40,13 +40,13 @@ pub struct NumaReport {
 pub struct Numa {
     /// The format.
     pub schema: Schema,
-    /// What the daemon does about nodes.
+    /// The daemon's mode.
     pub mode: NumaMode,
     /// The machine's nodes.
     pub nodes: Vec<NumaNode>,
     /// Threads that used the cache, those first that read and write most.
     pub threads: Vec<NumaThread>,
-    /// What should move.
+    /// The moves that the daemon proposes.
     pub moves: Vec<NumaMove>,
     /// Moves of threads since the daemon began.
     pub moved: u64,

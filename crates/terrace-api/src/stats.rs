@@ -175,7 +175,7 @@ pub struct Sizing {
     pub chunk_costs_ns: u64,
 }
 
-/// Who chooses the size.
+/// The chooser of the size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -186,7 +186,7 @@ pub enum Mode {
     Auto,
 }
 
-/// What bounds the size.
+/// The bound on the size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {

@@ -73,7 +73,7 @@ pub struct TierRow {
     pub state: String,
 }
 
-/// What the engine counts for a tier on a device; counters since terraced started.
+/// Counters of a tier on a device since terraced started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// Pages that the index knows to be there.
@@ -115,7 +115,7 @@ pub enum Schema {
     V1,
 }
 
-/// What stands on a file or block device.
+/// The contents of a file or block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetState {
@@ -155,7 +155,7 @@ pub struct TierReport {
     pub schema: Schema,
     /// The file or device.
     pub path: PathBuf,
-    /// What is on it.
+    /// Its contents.
     pub state: TargetState,
     /// Its size, bytes.
     pub bytes: u64,
@@ -169,7 +169,7 @@ pub struct TierReport {
     pub tier: Option<TierFacts>,
 }
 
-/// What a tier says of itself.
+/// The facts in a tier's superblock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierFacts {
     /// Its identity, new at each format.
@@ -190,11 +190,11 @@ pub struct TierFacts {
     pub region_bytes: u64,
     /// Number of regions.
     pub regions: u32,
-    /// What is in it; none: not counted, by `list` or because it is in use.
+    /// Its content; none: not counted, by `list` or because it is in use.
     pub content: Option<TierContent>,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierContent {
     /// Files of which there are pages.

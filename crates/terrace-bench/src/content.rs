@@ -38,7 +38,7 @@ impl Content {
         }
     }
 
-    /// Makes `path` a file of `bytes` (a multiple of the page) of this content, on stable storage. One that is there already and right in
+    /// Makes `path` a file of `bytes` (a multiple of the page) of this content, on stable storage. A file that exists and is right in
     /// length, ends and a sample is kept.
     ///
     /// # Errors

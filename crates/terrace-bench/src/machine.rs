@@ -107,7 +107,7 @@ pub struct Busy {
     pub busy_ns: u64,
     /// Processor time that the hypervisor took.
     pub steal_ns: u64,
-    /// What kernel threads used of it: writing back, the work of a loop device. They work for whoever asked, and are no sign of others.
+    /// Time of kernel threads in it: writeback, the work of a loop device. They work for the measured program too, so they do not show other load.
     pub kernel_ns: u64,
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Options of the load.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// What is read.
+    /// The file to read.
     #[arg(long)]
     pub file: PathBuf,
     /// random, zipf:THETA, normal:DEV.

@@ -36,7 +36,7 @@ pub enum System {
         setup: Vec<String>,
         /// And these take it down, also after a failure.
         teardown: Vec<String>,
-        /// What it serves.
+        /// The directory that it serves.
         dir: PathBuf,
     },
 }
@@ -150,7 +150,7 @@ impl RunningSystem {
     /// Brings the system up in a fresh group, on cold caches.
     ///
     /// # Errors
-    /// What the machine does not allow, or the system does not do.
+    /// The machine forbids a step, or the system fails.
     pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
         let group = make_group(places, limit)?;
         let out = places.scratch.join(format!("run{}", places.suffix));

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Options of the loop.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// What is read through terrace.
+    /// The file that is read through terrace.
     #[arg(long)]
     file: PathBuf,
     /// The file or block device of the tier.

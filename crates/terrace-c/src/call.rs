@@ -1,4 +1,4 @@
-//! What every function does around its work: pointers become references, errors become numbers.
+//! The frame of every function: pointers become references, errors become numbers.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What went wrong in a call.
+/// The failure of a call.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// In the store.

@@ -48,7 +48,7 @@ pub struct Stat {
 pub struct Page {
     /// Keys, in the store's order.
     pub keys: Vec<Box<[u8]>>,
-    /// What to begin the next page with; 0: there are no more.
+    /// The cursor of the next page; 0: there are no more.
     pub next: u64,
 }
 

@@ -38,7 +38,7 @@ pub enum Listen {
 pub struct Config {
     /// Durability.
     pub durability: Durability,
-    /// What clients must say first (AUTH, HELLO); none: nothing.
+    /// The password that clients must give first (AUTH, HELLO); none: no password.
     pub password: Option<String>,
     /// Threads that serve clients.
     pub threads: usize,

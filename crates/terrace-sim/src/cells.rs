@@ -54,7 +54,7 @@ impl Size {
     /// In pages, for a trace of so many; rounded down.
     pub fn pages(self, of: usize) -> usize {
         match self {
-            // What falls short of a whole page by rounding alone is one.
+            // A size below a whole page by rounding alone is that page.
             Size::Share(share) => (of as f64 * share + 1e-9) as usize,
             Size::Pages(pages) => pages,
         }
@@ -157,7 +157,7 @@ pub fn compute(trace: &Trace, job: &Job) -> Cell {
     }
 }
 
-/// What the calling thread has taken of its processor.
+/// Processor time of the calling thread.
 fn cpu_seconds() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

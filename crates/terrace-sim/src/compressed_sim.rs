@@ -41,7 +41,7 @@ const REPROBE: u32 = 64;
 const FREE: u8 = 0;
 const USED: u8 = 1;
 
-/// What requests take, ns.
+/// Times of requests, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// A hit in DRAM.
@@ -57,7 +57,7 @@ impl Default for Prices {
     }
 }
 
-/// What one page's content is like.
+/// Compressibility of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// The file that it belongs to: any small number.
@@ -66,22 +66,22 @@ pub struct Content {
     pub compresses: bool,
 }
 
-/// What is to be simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Memory of both tiers, pages.
     pub budget: usize,
     /// Compressed pages that fit into the memory of one, at least 1.
     pub ratio: f64,
-    /// What of the budget the tier may have, per cent; if that is one share only, the boundary stands still.
+    /// The tier's share of the budget, per cent; with one share only, the boundary is fixed.
     pub percent: RangeInclusive<u32>,
-    /// What the clock goes by, and the balancer.
+    /// Times for the clock and for the balancer.
     pub prices: Prices,
     /// A device below both.
     pub device: Option<DeviceSetup>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompressedOutcome {
     /// Requests.
@@ -106,21 +106,21 @@ pub struct CompressedOutcome {
     pub turns: u64,
     /// Memory that the tier could have, pages, summed over all requests.
     pub share_sum: u64,
-    /// What the device did, if there is one, and what its hits took, ns.
+    /// The device's counters, if there is one, and the time of its hits, ns.
     pub device: DeviceOutcome,
     /// See above.
     pub device_ns: u64,
 }
 
 impl CompressedOutcome {
-    /// What a request takes on average, ns. Compressing goes on beside it.
+    /// Mean time of a request, ns. Compressing goes on beside it.
     pub fn request_ns(&self, prices: &Prices) -> f64 {
         let Prices { hit, costs } = *prices;
         let hits = self.requests - self.misses - self.tier_hits - self.device.hits;
         let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss() + self.device_ns;
         ns as f64 / self.requests.max(1) as f64
     }
-    /// What the tier costs the processor for each request on average, ns: compressing, and decompressing for readers and for DRAM.
+    /// Mean processor time of the tier for each request, ns: compressing, and decompressing for readers and for DRAM.
     pub fn tier_ns(&self, prices: &Prices) -> f64 {
         let Costs { compress, decompress, .. } = prices.costs;
         let ns = (self.stored + self.refused) * compress + (self.tier_hits + self.promoted) * decompress;
@@ -331,7 +331,7 @@ impl<'a> CompressedSim<'a> {
         sim
     }
 
-    /// What has happened so far.
+    /// The result up to now.
     pub fn outcome(&self) -> CompressedOutcome {
         let device = self.device.as_ref().map(DeviceTier::outcome).unwrap_or_default();
         CompressedOutcome { device, ..self.outcome }
@@ -505,7 +505,7 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// Offers a page that leaves memory to the device, if there is one. What the compressed tier gives up was used again before it came there.
+    /// Offers a page that leaves memory to the device, if there is one. Pages that leave the compressed tier were used again before they came there.
     fn offer_to_device(&mut self, id: u32, reused: bool) -> bool {
         let source = self.setup.prices.costs.read;
         self.device.as_mut().is_some_and(|device| device.demote(id, reused, source))
@@ -547,7 +547,7 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// Lets both tiers have what the balancer says: first whoever has to give memory up. What leaves DRAM for it goes below, where
+    /// Resizes both tiers as the balancer says, the shrinking one first. Pages that leave DRAM for it go below, where
     /// the oldest make room.
     fn fit(&mut self) {
         let share = (self.balancer.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);

@@ -16,7 +16,7 @@ pub const BATCH_PAGES: u32 = 255;
 /// Bytes of a page, and of a page of keys.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a device tier is like, and the decisions that are compared.
+/// Parameters of a device tier, and the decisions that are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceSetup {
     /// Pages of content that it holds.
@@ -56,7 +56,7 @@ impl DeviceSetup {
     }
 }
 
-/// What a device tier has done.
+/// Counters of a device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOutcome {
     /// Requests that it answered.
@@ -121,12 +121,12 @@ impl DeviceTier {
         }
     }
 
-    /// What has happened so far.
+    /// The counters up to now.
     pub fn outcome(&self) -> DeviceOutcome {
         self.outcome
     }
 
-    /// What the tier is like.
+    /// The tier's parameters.
     pub fn setup(&self) -> &DeviceSetup {
         &self.setup
     }

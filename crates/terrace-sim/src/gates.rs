@@ -1,4 +1,4 @@
-//! What must hold on recorded traces, and the cells by which that is judged.
+//! Gates: conditions on recorded traces, and the cells that decide them.
 
 use serde::Serialize;
 use terrace_policy::NAMES;
@@ -44,7 +44,7 @@ impl Group {
         self.sampled.extend(with_shares(compute_all(trace, &jobs(&names(), SAMPLED), progress)));
     }
 
-    /// What the optimum misses.
+    /// The misses of the optimum.
     pub fn bounds(&self) -> Bounds {
         Bounds::of(&self.exact)
     }
@@ -72,11 +72,11 @@ impl Group {
 /// One gate.
 #[derive(Debug, Serialize)]
 pub struct Gate {
-    /// What is asked.
+    /// The condition.
     pub gate: String,
     /// Whether it holds.
     pub passed: bool,
-    /// What speaks against it, one cell a line; or what was measured.
+    /// The cells that violate it, one a line; or the measurement.
     pub found: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What others measured of the published policies: `reference_miss_ratios.csv`, made with libCacheSim 0.3.5.
+//! Miss ratios of the published policies, measured by another simulator: `reference_miss_ratios.csv`, made with libCacheSim 0.3.5.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ const PUBLISHED: [(&str, &str); 9] = [
     ("lirs", "lirs"),
 ];
 
-/// What the reference says.
+/// The reference's miss ratios.
 #[derive(Debug, Default)]
 pub struct Reference {
     /// Pools by trace: pages and share.

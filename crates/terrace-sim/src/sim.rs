@@ -33,7 +33,7 @@ pub enum Mode {
     },
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Requests in the trace.
@@ -117,7 +117,7 @@ impl Ids {
     }
 }
 
-/// What is known of one page: its slot in DRAM, or its node in the compressed tier, or its shadow, or nothing.
+/// The state of one page: its slot in DRAM, or its node in the compressed tier, or its shadow, or nothing.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Entry(u64);
 

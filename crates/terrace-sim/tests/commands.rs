@@ -138,7 +138,7 @@ fn tables_json_and_plots() {
     let html = std::fs::read_to_string(dir.path().join("p.html")).unwrap();
     assert!(html.contains("<svg") && html.contains("lru") && !html.contains("http"));
     assert!(!dir.path().join("p.html.new").exists());
-    // What is no file stays what it is.
+    // A pipe stays a pipe.
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let read = std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap());
@@ -164,7 +164,7 @@ fn curves() {
     assert!(
         rows.len() > 100 && rows.windows(2).all(|pair| pair[0][1] < pair[1][1] && pair[0][2] >= pair[1][2])
     );
-    // What the exact curve says of a size is what lru misses in it.
+    // At each size the exact curve equals lru's misses.
     let at = rows.iter().find(|row| row[1] >= 200.0).unwrap();
     let sim = done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
     assert!(sim.trim_end().ends_with(&format!("{:.6}", at[3])), "{sim} {at:?}");
@@ -213,7 +213,7 @@ fn senseless_options_are_refused_with_a_reason() {
     refused(dir.path(), "policies --traces .", "line 2: not a reference");
 }
 
-/// What a capture lost is said, and the rest is used.
+/// The simulator reports a capture's losses and uses the rest.
 #[test]
 fn captures_are_replayed_and_their_losses_told() {
     use terrace_api::capture::{AccessPath, Event, Header, Writer};

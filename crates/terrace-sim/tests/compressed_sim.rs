@@ -18,7 +18,7 @@ const PHASE: usize = 240 * BUDGET;
 /// After so many windows the boundary rests. It can go all the way in 64, once what the phase before left in DRAM is gone.
 const SETTLED: usize = 128;
 
-/// What programs do for a while.
+/// A phase of programs' accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Four fifths of the memory, any page as often as another.
@@ -73,7 +73,7 @@ fn setup(percent_max: u32) -> Setup {
     Setup { budget: BUDGET, ratio: 1.87, percent: 0..=percent_max, prices: Prices::default(), device: None }
 }
 
-/// What a phase came to.
+/// The result of a phase.
 struct Seen {
     counts: CompressedOutcome,
     /// The tier's memory after each window, pages.

@@ -1,4 +1,4 @@
-//! What holds for every policy, whatever is done to it: no page lost, no page invented, always a way out.
+//! Invariants of every policy, under any operations: no page lost, no page invented, always a way out.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the model of threads and memory nodes must show: the published gains, in shape.
+//! Tests of the model of threads and memory nodes: the published gains, in shape.
 
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! What must hold on real traces, which are not part of the project:
+//! Conditions on real traces, which are not part of the project:
 //! `TERRACE_TRACES=DIR cargo test --release -p terrace-sim --test real_traces -- --ignored --nocapture`
 
 use std::path::PathBuf;

@@ -121,7 +121,7 @@ impl Bucket {
         get::get_at(&self.owner.state, &self.state, key, offset, buf)
     }
 
-    /// What is known of a blob without its bytes.
+    /// The metadata of a blob.
     pub fn stat(&self, key: &[u8]) -> Option<Stat> {
         get::stat(&self.owner.state, &self.state, key)
     }

@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// A key, a name or a blob is over the maximum.
     TooLarge {
-        /// What.
+        /// "key", "name" or "blob".
         what: &'static str,
         /// Its bytes.
         bytes: u64,
@@ -52,7 +52,7 @@ pub enum Error {
     Closed,
     /// A value of the options that cannot be used.
     Invalid {
-        /// What, and what would be right.
+        /// The wrong value, and the valid ones.
         what: String,
     },
     /// A call of the system failed.

@@ -149,7 +149,7 @@ pub enum Record<'a> {
     Put {
         /// Number of its bucket.
         bucket: u64,
-        /// What it is now.
+        /// The blob as it is now.
         blob: Blob,
         /// Its key.
         key: &'a [u8],
@@ -169,7 +169,7 @@ pub enum Record<'a> {
         from: &'a [u8],
         /// Number of its bucket now.
         bucket: u64,
-        /// What it is.
+        /// The blob.
         blob: Blob,
         /// Its key now.
         key: &'a [u8],

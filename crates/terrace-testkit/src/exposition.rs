@@ -22,7 +22,7 @@ pub struct Family {
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What tells it from others.
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// The value.
     pub value: f64,

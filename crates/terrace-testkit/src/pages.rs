@@ -21,7 +21,7 @@ pub enum Content {
     Repeats,
 }
 
-/// What is wrong with a page.
+/// The fault of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
     /// Each sector is sound, but they are of these versions.

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Stress<'a> {
     rig: &'a Rig,
-    /// What was written.
+    /// The versions that were written.
     pub versions: VersionTable,
     versions_path: PathBuf,
     files: u64,

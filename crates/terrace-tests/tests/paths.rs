@@ -184,7 +184,7 @@ fn many_openers_at_once() {
 
 /// Programs that go round the mount see data after fsync, after close, and after `terrace sync`.
 #[test]
-fn what_the_source_shows_and_when() {
+fn source_shows_data_after_sync_and_close() {
     let rig = Rig::new("source", Side::Mount, "16MiB");
     let data = bytes(5, 100_000);
     let file = fs::File::options()

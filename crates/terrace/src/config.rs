@@ -39,7 +39,7 @@ pub struct Config {
     pub min_ttl: Span,
     /// Back the frames with huge pages where the machine gives them.
     pub huge_pages: bool,
-    /// What is done about threads on machines of several memory nodes.
+    /// The mode on machines of several memory nodes.
     pub numa: NumaMode,
     /// When written data goes to the source.
     pub dirty: Dirty,

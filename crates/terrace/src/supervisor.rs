@@ -44,7 +44,7 @@ use watch::{Ended, Watch};
 pub struct Started {
     /// Its process id.
     pub pid: Pid,
-    /// What it says.
+    /// The channel on which it reports.
     pub line: Channel,
 }
 

@@ -18,9 +18,9 @@ pub struct Error {
     pub file: String,
     /// Where; `None`: the file as a whole.
     pub at: Option<At>,
-    /// What was found.
+    /// The fault.
     pub fault: String,
-    /// What the user can do.
+    /// The user's remedy.
     pub cure: String,
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// What is shown.
+/// Options of `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct Demo {
     /// Instead of the built-in comparison: this directory, for the command behind `--`, plain and under `terrace run` in turn, twice each.

@@ -13,9 +13,9 @@ use std::time::Duration;
 pub struct Planned<'a> {
     /// "system/load/pattern/jobs/repetition".
     pub id: String,
-    /// What serves.
+    /// The system that serves.
     pub system: &'a SystemSpec,
-    /// What is done.
+    /// The load on it.
     pub load: Load<'a>,
     /// From 1.
     pub repetition: u32,

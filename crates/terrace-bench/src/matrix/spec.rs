@@ -55,7 +55,7 @@ pub struct Spec {
     /// Where the data are.
     #[serde(default)]
     pub device: DeviceSpec,
-    /// What is compared.
+    /// The systems that are compared.
     pub system: Vec<SystemSpec>,
     /// The loads.
     pub load: Vec<LoadSpec>,
@@ -314,7 +314,7 @@ impl Engine {
     }
 }
 
-/// What fio does.
+/// The kind of fio's accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {

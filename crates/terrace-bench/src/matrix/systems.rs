@@ -22,7 +22,7 @@ const ZRAM_LEAVES_MIB: u64 = 32;
 /// Parts of one run.
 #[derive(Debug)]
 pub struct Setup {
-    /// What serves.
+    /// The system that serves.
     pub system: System,
     /// Where.
     pub places: Places,

@@ -64,7 +64,7 @@ impl Trees {
     /// The tree for one run of a load, where it has one.
     ///
     /// # Errors
-    /// What `cp` says.
+    /// The result of `cp`.
     pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
         let Some(name) = &load.spec.tree else { return Ok(None) };
         let copy = Copy(data.join(name));

@@ -26,7 +26,7 @@ const MIB: u64 = 1 << 20;
 /// Time to start and end a measurement beside the measured time, until it is known.
 const OVERHEAD: Duration = Duration::from_millis(800);
 
-/// What is measured, and where the results go.
+/// The measurements, and the place of their results.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Directories, one on each storage to be measured.

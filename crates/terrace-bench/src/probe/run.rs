@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes that are written and read back with checksums, to see that the storage keeps what it is given.
 const CHECKED: u64 = 4 * MIB;
 
-/// What is measured.
+/// One measured load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Reads or writes.

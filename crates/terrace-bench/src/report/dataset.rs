@@ -43,7 +43,7 @@ impl Dataset {
     /// Reads raw results. Two files that have runs in common are one benchmark measured twice: the first is the old one.
     ///
     /// # Errors
-    /// What a file is missing; runs that are in several of three or more files; a baseline that no run has.
+    /// Fields that a file lacks; runs that are in several of three or more files; a baseline that no run has.
     pub fn read(paths: &[PathBuf], baseline: Option<&str>) -> io::Result<Dataset> {
         let mut datasets = Vec::new();
         for path in paths {

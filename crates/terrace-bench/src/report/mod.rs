@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use terrace_output::plot::picture::Picture;
 use terrace_output::plot::text::count;
 
-/// What to report.
+/// Options of `report`.
 #[derive(Clone, Debug, Args)]
 pub struct Report {
     /// Raw results of a matrix (raw.jsonl). Several files are put together; two files of one benchmark are OLD NEW, and show what became

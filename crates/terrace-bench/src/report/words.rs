@@ -10,8 +10,8 @@ use terrace_output::plot::text::{count, listed};
 /// Cells on the good side that a sentence names; of more it tells the least and the most.
 const NAMED_MAX: usize = 4;
 
-/// The metrics that headline and tests are about: the usual ones, and those that a command of the user's told. What the harness tells of
-/// each run beside these is in the table of all numbers.
+/// The metrics that headline and tests are about: the usual ones, and those that a command of the user's told. The harness's other numbers of
+/// each run are in the table of all numbers.
 pub fn compared(dataset: &Dataset) -> Vec<Metric> {
     let told = dataset.metrics();
     let keys: Vec<String> = told.iter().map(|metric| metric.key.clone()).collect();

@@ -25,7 +25,7 @@ pub enum Replies {
 /// One connection, as commands see it.
 #[derive(Debug)]
 pub struct Session {
-    /// What others see of it.
+    /// The part that other connections see.
     pub client: Arc<Client>,
     /// Database.
     pub db: Db,
@@ -154,7 +154,7 @@ pub struct Row {
     pub arity: i32,
     /// Its keys.
     pub keys: Keys,
-    /// What it is like.
+    /// Its flags.
     pub flags: Flags,
     /// Carries it out.
     pub run: fn(&mut Context<'_>) -> Outcome,

@@ -37,7 +37,7 @@ pub trait Collection: Default + Send + 'static {
 /// A collection that is kept decoded.
 #[derive(Debug)]
 pub struct Cached {
-    /// What is in it.
+    /// Its content.
     pub content: Box<dyn Any + Send>,
     /// Memory that it takes, bytes.
     pub memory_bytes: usize,
@@ -46,7 +46,7 @@ pub struct Cached {
 /// A collection that a command works on.
 #[derive(Debug)]
 pub struct Open<C> {
-    /// What is in it.
+    /// Its content.
     pub content: C,
     /// Records of the changes.
     pub log: Vec<u8>,
@@ -73,7 +73,7 @@ impl<C: Collection> Open<C> {
         Open { content: C::default(), log: Vec::new(), word: None, stored: 0 }
     }
 
-    /// What is to be written; none: nothing has changed.
+    /// The write that is due; none: nothing has changed.
     pub(super) fn write(&self) -> Option<Write> {
         if self.log.is_empty() {
             return None;

@@ -91,7 +91,7 @@ impl Keyspace {
     pub fn now(&self) -> u64 {
         (self.clock)()
     }
-    /// What was counted.
+    /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -133,7 +133,7 @@ impl Ink {
         }
     }
 
-    /// What its class in a style sheet is called, after `f` (fill) or `s` (stroke).
+    /// The name of its class in a style sheet, after `f` (fill) or `s` (stroke).
     pub fn class(self) -> String {
         match self {
             Ink::Text => "text".into(),

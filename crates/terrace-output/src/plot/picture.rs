@@ -90,7 +90,7 @@ pub enum Shape {
 /// A drawing.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// What it shows; a caption in a page, drawn above it in a file.
+    /// Its subject; a caption in a page, drawn above it in a file.
     pub title: String,
     /// Pixels.
     pub width: f64,

@@ -99,9 +99,9 @@ pub struct Cell {
     pub moves: u64,
     /// Those in which it turned.
     pub turns: u64,
-    /// What a request takes, us, at the engine's prices.
+    /// Mean time of a request at the engine's prices, us.
     pub request_us: f64,
-    /// What the tier costs the processor a request, us.
+    /// Processor time of the tier for each request, us.
     pub tier_cpu_us: f64,
     /// `request_us` by that of the same policy without a tier.
     pub time_ratio: f64,

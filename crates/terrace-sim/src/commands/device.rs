@@ -146,7 +146,7 @@ pub struct Cell {
     pub bytes_written: u64,
     /// Bytes written for each that came from memory.
     pub write_amplification: f64,
-    /// What a request takes, us.
+    /// Mean time of a request, us.
     pub request_us: f64,
     /// `request_us` by that of the same memory without a device.
     pub time_ratio: f64,

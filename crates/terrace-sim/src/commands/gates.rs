@@ -126,7 +126,7 @@ fn text(gated: &Group, others: &Group, gates: &[Gate]) -> String {
     out
 }
 
-/// What hits told in batches cost each policy.
+/// The cost of batched hits for each policy.
 fn sampled_table(exact: &[Rank], sampled: &[Rank]) -> String {
     let mut out = String::from("\nThe same as the engine feeds them (hits as touch counts, victims by 64)\n");
     for rank in sampled {

@@ -35,7 +35,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// What a trace reader wants to be told.
+    /// Options for a trace reader.
     pub fn options(&self) -> Options {
         Options { format: self.format, column: self.column.clone() }
     }

@@ -60,7 +60,7 @@ struct Cell {
     seconds_sum: f64,
     /// Bandwidth against that of round-robin.
     to_round_robin: f64,
-    /// What fits in no target.
+    /// Data that fit in no target, GB.
     left_gb: f64,
     /// By target.
     placed_gb: Vec<f64>,

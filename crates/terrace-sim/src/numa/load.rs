@@ -62,7 +62,7 @@ impl Preset {
         }
     }
 
-    /// What its threads do.
+    /// The operation of its threads.
     pub fn operation(self, reads_percent: u32) -> Operation {
         let reads = f64::from(reads_percent) / 100.0;
         match self {

@@ -44,7 +44,7 @@ pub struct Machine {
     pub processors: u32,
 }
 
-/// What a thread does again and again.
+/// The operation that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
     /// Bytes.
@@ -73,7 +73,7 @@ pub struct Placed {
 pub struct Second {
     /// Operations a second of each thread.
     pub rates: Vec<f64>,
-    /// What each node's memory was asked for, as a share of what it can.
+    /// Demand on each node's memory, as a share of its bandwidth.
     pub demand: Vec<f64>,
 }
 
@@ -89,7 +89,7 @@ fn at(curve: &[(f64, f64)], threads: f64) -> f64 {
     y0 + (y1 - y0) * (threads - x0) / (x1 - x0)
 }
 
-/// What a node's memory can be read at and written at by `threads`, bytes a second.
+/// Read and write bandwidth of a node's memory for `threads`, bytes a second.
 pub fn capacity(threads: f64) -> (f64, f64) {
     (at(&READ_GB_S, threads.max(1.0)) * 1e9, at(&WRITE_GB_S, threads.max(1.0)) * 1e9)
 }

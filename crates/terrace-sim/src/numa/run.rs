@@ -18,7 +18,7 @@ const PARTS: usize = 16;
 /// Bytes of a part.
 const PART_BYTES: f64 = 32e6;
 
-/// What a file system does with writes while no policy is in force.
+/// Placement of writes by a file system without a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
     /// They go to the node of the thread that writes.
@@ -27,7 +27,7 @@ pub enum Baseline {
     HomeNode,
 }
 
-/// What moves.
+/// The policy that moves threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Nothing: the baseline.
@@ -77,7 +77,7 @@ impl Baseline {
     }
 }
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The load.
@@ -88,11 +88,11 @@ pub struct Setup {
     pub nodes: usize,
     /// Where writes go without a policy.
     pub baseline: Baseline,
-    /// What moves.
+    /// The policy that moves threads.
     pub policy: Policy,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// MB a second that all threads read and wrote.
@@ -182,7 +182,7 @@ impl Run {
         outcome.remote_reads += remote * self.operation.block / bytes / MEASURED_S as f64;
     }
 
-    /// What the daemon's observer would find.
+    /// The view that the daemon's observer would have.
     fn view(&self, placed: &[Placed], settled: &Second) -> View {
         let (read_capacity, write_capacity) = (capacity(4.0).0, capacity(1.0).1);
         let on = |node: usize| self.nodes.iter().filter(|&&n| n == node).count() as f64;

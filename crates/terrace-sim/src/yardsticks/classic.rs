@@ -61,7 +61,7 @@ fn is_resident(tag: u8) -> bool {
     tag >= INACTIVE
 }
 
-/// What is left to do of the round under way.
+/// The rest of the round under way.
 #[derive(Debug, Default)]
 struct Round {
     priority: u32,

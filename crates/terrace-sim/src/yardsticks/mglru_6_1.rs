@@ -1,7 +1,7 @@
 //! `mglru-6.1`: MGLRU as in Linux 6.1, the first version in the kernel.
 //!
-//! Source: Linux 6.1 with long-term updates (6.1.192); written from a specification, no kernel code. What all
-//! versions share is in [`terrace_policy::policies::mglru`].
+//! Source: Linux 6.1 with long-term updates (6.1.192); written from a specification, no kernel code. The parts that all
+//! versions share are in [`terrace_policy::policies::mglru`].
 //!
 //! ```text
 //!   max_seq  ▲ gen 3   \

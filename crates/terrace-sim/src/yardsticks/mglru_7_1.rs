@@ -1,6 +1,6 @@
 //! `mglru-7.1`: MGLRU as in Linux 6.14 to 7.1.
 //!
-//! Source: Linux 7.1; written from a specification, no kernel code. What all versions share is in
+//! Source: Linux 7.1; written from a specification, no kernel code. The parts that all versions share are in
 //! [`terrace_policy::policies::mglru`].
 //!
 //! ```text

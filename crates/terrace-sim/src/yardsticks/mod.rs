@@ -1,4 +1,4 @@
-//! What the policies of `terrace-policy` are measured by: the kernel's own, in the versions that people run.
+//! Yardsticks for the policies of `terrace-policy`: the kernel's own, in the versions that people run.
 //!
 //! They follow released kernels, `mglru-6.1` and `classic` to within 5 % of the misses of a real one (`gates`), and the daemon does not
 //! offer them. [`names`], [`canonical`] and [`build`] are those of [`terrace_policy`] with the yardsticks added.

@@ -40,7 +40,7 @@ impl Expect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version(pub(crate) u64);
 
-/// What is known of a blob without its bytes.
+/// The metadata of a blob.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stat {
     /// Bytes.

@@ -79,7 +79,7 @@ pub(crate) fn get_at(
     })
 }
 
-/// A blob's size, version and tags, without its bytes.
+/// The metadata of a blob.
 pub(crate) fn stat(state: &StoreState, bucket: &BucketState, key: &[u8]) -> Option<Stat> {
     let hash = state.hashes.of(key);
     find(&bucket.read(hash), hash, key).map(Stat::from)

@@ -99,7 +99,7 @@ impl Model {
         self.dir(dir).get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// What is there.
+    /// The kind of file at a path.
     pub fn kind(&self, path: &str) -> Kind {
         match self.find(path).map(|id| &self.nodes[&id]) {
             Err(_) => Kind::None,

@@ -37,7 +37,7 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)
 }
 
-/// What is done about memory nodes, by the name of the mode.
+/// Parses the mode on machines of several memory nodes.
 pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
     match text {
         "off" => Ok(NumaMode::Off),

@@ -12,7 +12,7 @@ const HISTORY_MAX: usize = 600;
 /// Counters since the daemon's start, in the order of [`Counter`].
 pub type Counters = [u64; Counter::ALL.len()];
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Counter {
