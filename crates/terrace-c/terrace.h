@@ -26,7 +26,7 @@ typedef struct terrace_bucket terrace_bucket;
 // An open store.
 typedef struct terrace_store terrace_store;
 
-// What is known of a blob without its bytes.
+// The metadata of a blob.
 typedef struct {
   // Bytes.
   uint64_t size;
@@ -99,7 +99,7 @@ int64_t terrace_get_at(const terrace_bucket *bucket,
                        void *to,
                        size_t room_len);
 
-// What is known of a blob without its bytes. -ENOENT: there is none.
+// The metadata of a blob. -ENOENT: there is none.
 int terrace_blob_stat(const terrace_bucket *bucket, const void *key, size_t key_len, terrace_stat *stat);
 
 // Whether there is such a blob: 1 or 0.
@@ -147,7 +147,7 @@ int64_t terrace_scan(const terrace_bucket *bucket,
                      terrace_key_fn each,
                      void *user);
 
-// What the last call of this thread that failed has to say, in one line; empty if none did. Valid until the next call of this thread.
+// The error of the last failed call of this thread, in one line; empty if none failed. Valid until the next call of this thread.
 const char *terrace_error(void);
 
 // Sets all fields: 1 GiB of memory, a sync every second.

@@ -159,7 +159,7 @@ pub struct Sizing {
     pub mode: Mode,
     /// Memory that the cache may have now, bytes.
     pub target_bytes: u64,
-    /// What keeps it from having more: `limit` (it has all that it may have), `room` (the rest is programs', or the reserve), `weighed`
+    /// The bound on its size: `limit` (it has all that it may have), `room` (the rest is programs', or the reserve), `weighed`
     /// (more would cost programs more than it would save), `gave_way` (programs had lost more than it saved), `kill` (the
     /// kernel has killed terraced for lack of memory).
     pub bound: Bound,

@@ -19,11 +19,11 @@ struct Cli {
 enum Command {
     /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons and reports.
     Matrix(matrix::Matrix),
-    /// What terrace is worth, in a few minutes: with real content, or for a program and a directory of yours.
+    /// Compares terrace with the page cache in a few minutes: with real content, or for a program and a directory of yours.
     Demo(demo::Demo),
-    /// What differs between systems, or between two runs of one benchmark, and how sure that is (Welch's t-test).
+    /// Differences between systems, or between two runs of one benchmark, with their confidence (Welch's t-test).
     Compare(compare::Compare),
-    /// What storage can do: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
+    /// Measures storage: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
     Probe(probe::Options),
     /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
     Metadata(metadata::Options),
@@ -31,7 +31,7 @@ enum Command {
     Report(report::Report),
     /// The plain pass-through FUSE that cold reads are compared with.
     Passthrough {
-        /// What to serve.
+        /// Directory to serve.
         src: PathBuf,
         /// Where.
         mnt: PathBuf,

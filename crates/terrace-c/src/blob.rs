@@ -5,7 +5,7 @@ use crate::call::{Failed, bytes, call, call_int, give, handle, room, text};
 use std::ffi::{c_char, c_int, c_void};
 use terrace_store::Expect;
 
-/// What is known of a blob without its bytes.
+/// The metadata of a blob.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stat {
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn terrace_get_at(
     })
 }
 
-/// What is known of a blob without its bytes. -ENOENT: there is none.
+/// The metadata of a blob. -ENOENT: there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_blob_stat(
     bucket: *const Bucket,

@@ -44,7 +44,7 @@ pub(crate) fn call_int(body: impl FnOnce() -> Result<(), Failed>) -> c_int {
     call(|| body().map(|()| 0)) as c_int
 }
 
-/// What the last call of this thread that failed has to say, in one line; empty if none did. Valid until the next call of this thread.
+/// The error of the last failed call of this thread, in one line; empty if none failed. Valid until the next call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn terrace_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())

@@ -20,7 +20,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What each policy would miss on recorded traces: the engine's own policy objects, at many sizes at once.
+    /// Misses of each policy on recorded traces: the engine's own policy objects, at many sizes at once.
     Sim(sim::Sim),
     /// The miss ratio of an LRU cache of every size, from one pass over a trace.
     Mrc(mrc::Mrc),

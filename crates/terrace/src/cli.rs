@@ -70,7 +70,7 @@ pub enum Command {
     Generate(Generate),
 }
 
-/// What decides how an instance is set up; each overrides the environment and the file.
+/// Settings of an instance; each overrides the environment and the file.
 #[derive(Debug, Args, Clone, Default)]
 pub struct Tuning {
     /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G; `auto` (the default): as much as others can spare
@@ -476,7 +476,7 @@ pub struct Generate {
     pub what: What,
 }
 
-/// What `terrace generate` prints.
+/// Outputs of `terrace generate`.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum What {
     /// The man page, terrace(1)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Options of a matrix.
 #[derive(Clone, Debug, Args)]
 pub struct Matrix {
-    /// What to run; bench/*.toml are ready, bench/README.md lists the keys.
+    /// The matrix to run; bench/*.toml are ready, bench/README.md lists the keys.
     pub file: PathBuf,
     /// Where results go [default: matrix-NAME].
     #[arg(long)]

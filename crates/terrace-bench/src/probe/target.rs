@@ -30,7 +30,7 @@ pub enum Way {
 pub struct Target {
     /// Its entry's name: the directory, or [`RAM`].
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Type of the file system.
     pub file_system: String,

@@ -26,7 +26,7 @@ pub struct Compress {
     /// Pages that cannot be compressed.
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]
     pub compress_refused: f64,
-    /// What of the memory the tier may have, per cent; with one number, it always has that.
+    /// The tier's share of the memory, per cent; with one number, a fixed share.
     #[arg(long, value_name = "MIN-MAX", requires = "compress", default_value = "0-75")]
     pub compress_share: Share,
 }

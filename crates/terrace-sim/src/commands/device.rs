@@ -56,7 +56,7 @@ pub struct Device {
     pub profile_tier: Option<String>,
 }
 
-/// What the source and the tier's device take for a page, ns.
+/// Times of the source and the tier's device for a page, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DevicePrices {
     source_read: u64,

@@ -34,7 +34,7 @@ pub struct Numa {
     /// Shows only this policy, beside the baseline
     #[arg(long, value_parser = PossibleValuesParser::new(Policy::ALL.map(Policy::name)))]
     policy: Option<String>,
-    /// What the file system does with writes without a policy
+    /// Placement of writes by the file system without a policy
     #[arg(long, default_value = "home-node", value_parser = PossibleValuesParser::new(Baseline::ALL.map(Baseline::name)))]
     baseline: String,
     /// Results as JSON on stdout, instead of a table: those of both baselines.
