@@ -144,7 +144,7 @@ fn inside<'a>(dom: &'a str, id: &str, end: &str) -> &'a str {
 }
 
 #[test]
-fn top_shows_tiers_hits_misses_memory_and_the_curve_in_a_browser() {
+fn a_browser_shows_tiers_rates_memory_and_the_curve() {
     let (dir, rig) = (TestDir::new("top-browser"), Rig::new("top-page", Side::Mount, "32MiB"));
     fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
     let mut stage = Command::new(product("terrace"));
