@@ -52,6 +52,8 @@ PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
 PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 python3-h5py postgresql
+# Tests of pages in a browser are skipped where there is none.
+PACKAGES_soak := $(PACKAGES_test) chromium
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
@@ -64,7 +66,7 @@ test: packages-test build tools lint loom
 	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(DEVICE_TESTS)
 
 ## soak: every test in its long form, 75 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
-soak: packages-test build tools $(TOOLS)/bin/cbindgen lint loom
+soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \

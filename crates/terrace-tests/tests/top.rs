@@ -1,4 +1,4 @@
-//! `terrace top` on real mounts: lines without a terminal, the screen on one, and how it ends.
+//! `terrace top` on real mounts: lines without a terminal, the screen on one, the page in a real browser, and how it ends.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -118,5 +118,62 @@ fn top_gives_the_terminal_back() {
     let (screen, code) = on_terminal(&[at], |_, pid| assert!(process::kill(pid, libc::SIGTERM)));
     restored(&screen);
     assert_eq!(code, Some(0));
+    rig.finish();
+}
+
+/// The document that a browser has of the page after a few of its intervals, or `None` where there is no browser (Debian's chromium).
+fn rendered(dir: &TestDir, url: &str) -> Option<String> {
+    let profile = format!("--user-data-dir={}", dir.path().join("profile").display());
+    let mut command = Command::new("chromium");
+    command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"]);
+    command.args([&profile, "--dump-dom", url]).stderr(Stdio::null());
+    let Ok(out) = command.output() else {
+        eprintln!("no chromium: the page was not seen");
+        return None;
+    };
+    assert!(out.status.success(), "{}", out.status);
+    Some(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// What is inside of the element with this name.
+#[track_caller]
+fn inside<'a>(dom: &'a str, id: &str, end: &str) -> &'a str {
+    let (_, rest) = dom.split_once(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id} in {dom}"));
+    let (_, rest) = rest.split_once('>').unwrap();
+    rest.split_once(end).unwrap_or_else(|| panic!("{id} does not end in {dom}")).0
+}
+
+#[test]
+fn a_browser_shows_tiers_rates_memory_and_the_curve() {
+    let (dir, rig) = (TestDir::new("top-browser"), Rig::new("top-page", Side::Mount, "32MiB"));
+    fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
+    let mut stage = Command::new(product("terrace"));
+    process::run(stage.args(["stage", "in"]).arg(rig.at()), 60).expect_success();
+    let out = dir.path().join("out");
+    let mut command = top([rig.at().to_str().unwrap(), "--http", "127.0.0.1:0"]);
+    let serving = Background::new(command.stdin(Stdio::null()).stdout(fs::File::create(&out).unwrap()));
+    let told = || fs::read_to_string(&out).unwrap();
+    assert!(process::wait_until(WAIT_SECONDS, || told().contains(" until ")), "{}", told());
+    let told = told();
+    let url = told.split_once("live at ").unwrap().1.split_once(' ').unwrap().0;
+    if let Some(dom) = rendered(&dir, url) {
+        assert_eq!(inside(&dom, "trouble", "</p>"), "");
+        for (id, unit) in
+            [("ratio-all", "% since the start"), ("memory", "MiB"), ("memory-more", "of 32.0 MiB")]
+        {
+            let text = inside(&dom, id, "</div>");
+            assert!(text.contains(unit), "{id}: {text}");
+        }
+        for rate in ["hits", "misses"] {
+            let text = inside(&dom, rate, "</div>");
+            assert!(text.replace(',', "").parse::<u64>().is_ok(), "{rate}: {text}");
+        }
+        let tiers = inside(&dom, "tiers", "</tbody>");
+        assert!(tiers.contains("<td>dram</td><td>1,024</td>"), "the pages that were staged: {tiers}");
+        assert!(tiers.contains("<td>compressed</td>"), "{tiers}");
+        let curve = inside(&dom, "curve", "</svg>");
+        assert!(curve.matches("<circle").count() >= 3 && curve.contains("MiB</text>"), "{curve}");
+    }
+    drop(serving);
     rig.finish();
 }

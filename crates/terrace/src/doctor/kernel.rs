@@ -39,10 +39,20 @@ pub fn version() -> Check {
     Check::bad("kernel", State::Limited, release(), cost, "Linux 6.9 or later")
 }
 
+const NO_FUSE: &str = "no directory can be served";
+
 /// The device.
 pub fn fuse() -> Check {
     let err = match mounts::open_fuse() {
-        Ok(_) => return Check::good("FUSE", "/dev/fuse opens"),
+        Ok(device)
+            if rustix::fs::fstat(&device).is_ok_and(|stat| stat.st_rdev == rustix::fs::makedev(10, 229)) =>
+        {
+            return Check::good("FUSE", "/dev/fuse opens");
+        }
+        Ok(_) => {
+            let cure = "put FUSE's in its place: mknod -m 666 /dev/fuse c 10 229";
+            return Check::bad("FUSE", State::Missing, "/dev/fuse is another device", NO_FUSE, cure);
+        }
         Err(err) => err,
     };
     let cure = match err.kind() {
@@ -50,7 +60,7 @@ pub fn fuse() -> Check {
         _ => "make /dev/fuse readable and writable for this user (mode 666)",
     };
     let found = format!("/dev/fuse: {}", reason(err));
-    Check::bad("FUSE", State::Missing, found, "no directory can be served", cure)
+    Check::bad("FUSE", State::Missing, found, NO_FUSE, cure)
 }
 
 /// The right to mount, for `mount` and for `run`.
