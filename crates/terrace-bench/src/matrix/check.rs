@@ -183,6 +183,7 @@ impl Spec {
                 ("args", !s.args.is_empty(), terrace),
                 ("memory_mib", s.memory_mib.is_some(), terrace || foyer),
                 ("auto", s.auto, terrace && s.memory_mib.is_none()),
+                ("program", s.program.is_some(), terrace),
                 ("tier_mib", s.tier_mib.is_some(), terrace || foyer),
                 ("setup", !s.setup.is_empty(), command),
                 ("teardown", !s.teardown.is_empty(), command),

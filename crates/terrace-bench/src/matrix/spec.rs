@@ -136,6 +136,8 @@ pub struct SystemSpec {
     /// terrace: further arguments of `terrace run`.
     #[serde(default)]
     pub args: Vec<String>,
+    /// terrace: another build of it, with its library beside it; a path from the matrix's file on. So two builds are compared.
+    pub program: Option<PathBuf>,
     /// terrace: its `--memory`; by default the largest that stays below the limit. foyer: all that its process may hold.
     pub memory_mib: Option<u64>,
     /// terrace: it finds its memory itself, by `--memory auto`.

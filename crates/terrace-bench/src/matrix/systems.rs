@@ -201,6 +201,10 @@ impl<'a> Systems<'a> {
 
     fn places_of(&self, system: &SystemSpec) -> Places {
         let mut places = Places { terrace_args: system.args.clone(), ..self.places.clone() };
+        if let Some(program) = &system.program {
+            let program = self.here.join(program);
+            places.terrace = program.canonicalize().unwrap_or(program);
+        }
         if let Some((mib, dir)) = system.tier_mib.zip(self.tiers.as_ref()) {
             let tier = dir.join(&system.name);
             if system.kind != SystemKind::Foyer {
