@@ -72,7 +72,11 @@ fn errors_name_line_and_key() {
         ("bs = \"4k\"", "patterns = [\"zip\"]", "line 20: patterns: \"zip\" is none of"),
         ("bs = \"4k\"", "systems = [\"kernels\"]", "line 20: systems: there is no system \"kernels\""),
         ("kind = \"kernel\"", "kind = \"kernel\"\nauto = true", "line 13: auto: not for kind = \"kernel\""),
-        ("kind = \"kernel\"", "kind = \"kernel\"\nprogram = \"t\"", "line 13: program: not for kind = \"kernel\""),
+        (
+            "kind = \"kernel\"",
+            "kind = \"kernel\"\nprogram = \"t\"",
+            "line 13: program: not for kind = \"kernel\"",
+        ),
         (
             "kind = \"kernel\"",
             "kind = \"kernel\"\ntier_mib = 64",
