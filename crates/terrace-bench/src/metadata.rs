@@ -158,8 +158,9 @@ fn cell(o: &Options, count: u64, threads: u64) -> io::Result<[f64; 5]> {
         Sync::Never => SyncPolicy::Never,
     };
     let options = StoreOptions { name, memory_bytes: o.memory_mib << 20, sync, ..StoreOptions::default() };
-    let store = Store::open(&o.dir, &options).map_err(io::Error::other)?;
+    // Also where opening it fails after it has made files.
     let _gone = Gone { dir: &o.dir, name: &options.name };
+    let store = Store::open(&o.dir, &options).map_err(io::Error::other)?;
     let cellar = Cellar { store: &store, count, threads, value: vec![7; o.blob_bytes] };
     let rates = cellar.measure();
     store.close().map_err(io::Error::other)?;

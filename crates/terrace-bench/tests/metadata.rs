@@ -30,10 +30,17 @@ fn five_tables_are_measured_and_nothing_is_left() {
 
 #[test]
 fn unmeasurable_load_is_refused_in_one_line() {
-    for args in [&["--repeat", "0"][..], &["--dir", "/nowhere/at/all"], &["--memory-mib", "1"]] {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let too_small = ["--memory-mib", "1", "--dir", dir.path().to_str().unwrap()];
+    for args in [&["--repeat", "0"][..], &["--dir", "/nowhere/at/all"], &too_small] {
         let refused = metadata(args);
         let stderr = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(2), "{args:?}");
         assert!(stderr.lines().count() == 1 && stderr.starts_with("terrace-bench: "), "{args:?}: {stderr}");
     }
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "a store that cannot be opened leaves nothing"
+    );
 }
