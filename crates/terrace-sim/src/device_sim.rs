@@ -197,7 +197,7 @@ impl DeviceTier {
     }
 
     fn reclaim(&mut self, region: u32) {
-        let mut worth = Vec::new();
+        let (mut live, mut worth) = (0, Vec::new());
         for page in 0..self.log.region_pages() {
             let place = Place { region, page };
             let (id, touches) = self.written[self.index(place)];
@@ -206,7 +206,7 @@ impl DeviceTier {
             }
             self.places[id as usize] = None;
             self.log.kill(place);
-            self.outcome.dropped += 1;
+            live += 1;
             self.was_read[id as usize] = self.setup.remember_at > 0 && touches >= self.setup.remember_at;
             if self.setup.reinsert_at > 0 && touches >= self.setup.reinsert_at {
                 worth.push((touches, id));
@@ -215,7 +215,7 @@ impl DeviceTier {
         most_read(&mut worth, self.log.reinserted_max() as usize);
         worth.retain(|_| self.budget.spend(1));
         let again: Vec<u32> = worth.into_iter().map(|(_, id)| id).collect();
-        self.outcome.dropped -= again.len() as u64;
+        self.outcome.dropped += live - again.len() as u64;
         self.log.reclaimed(region);
         self.outcome.reinserted += again.len() as u64;
         again.iter().for_each(|_| self.benefit.wrote());

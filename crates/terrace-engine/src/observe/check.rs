@@ -89,8 +89,7 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
 fn check_keys(cx: &Context) -> Vec<String> {
     let Some(device) = &cx.device else { return Vec::new() };
     let writer = device.writer.lock();
-    let is_serving = |state: &CacheState| state.device.as_ref().is_some_and(|device| device.is_serving());
-    if !is_serving(&cx.state.lock()) {
+    if !cx.state.lock().device.as_ref().is_some_and(|tier| tier.is_serving()) {
         return Vec::new();
     }
     let scanned = match scan(&*device.medium, &writer.superblock, &mut |_| {}) {
@@ -98,7 +97,7 @@ fn check_keys(cx: &Context) -> Vec<String> {
         Err(e) => return vec![format!("the device's keys cannot be read: {e}")],
     };
     let state = cx.state.lock();
-    let Some(tier) = state.device.as_ref().filter(|tier| tier.is_serving()) else { return Vec::new() };
+    let Some(tier) = &state.device else { return Vec::new() };
     let keys =
         scanned.files.iter().flat_map(|(object, file)| file.pages.iter().map(move |page| (*object, page)));
     let unnamed = keys.filter(|(object, (page, slot, _))| {

@@ -12,6 +12,7 @@ use crate::io::AlignedBuf;
 use crate::reclaim::append::{self, CONTENT_MAX, Content};
 use crate::state::State;
 use crate::state::slots::Named;
+use terrace_policy::device::log::most_read;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 /// Pages that are dropped under one lock.
@@ -75,12 +76,20 @@ fn page_of((slot, record): (DeviceSlot, Record)) -> Option<Page> {
 
 /// Writes the pages again that were read most.
 fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]) {
-    let key = |page: &Page| (page.slot, page.object, page.page);
-    let again = cx.state.lock().worth_writing_again(pages.iter().copied(), key);
+    let again = worth_writing_again(&mut cx.state.lock(), pages);
     let mut buf = AlignedBuf::default();
     for pages in again.chunks(CONTENT_MAX) {
         buf.with(pages.len() * PAGE_SIZE, |content| write_again(cx, device, writer, pages, content));
     }
+}
+
+/// The pages that were read most, at most so many as the log allows. Takes them out of the budget.
+fn worth_writing_again(state: &mut State, pages: &[Page]) -> Vec<Page> {
+    let rated = |page: &Page| Some((state.reinsertion_hits(page.slot, page.object, page.page)?, *page));
+    let mut rated: Vec<(u8, Page)> = pages.iter().filter_map(rated).collect();
+    let Some(device) = &mut state.device else { return Vec::new() };
+    most_read(&mut rated, device.log.reinserted_max() as usize);
+    rated.into_iter().map(|(_, page)| page).take_while(|_| device.admits_again()).collect()
 }
 
 fn write_again(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page], content: &mut [u8]) {

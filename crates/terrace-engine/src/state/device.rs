@@ -145,6 +145,11 @@ pub(crate) fn in_log(slot: DeviceSlot) -> LogPlace {
     LogPlace { region: slot.region(), page: slot.page() }
 }
 
+/// The last page of a tombstone of `count` pages from `first` on.
+fn last_dead(first: u64, count: u32) -> u64 {
+    if count == TO_THE_END { u64::MAX } else { first + u64::from(count) - 1 }
+}
+
 impl Device {
     /// The tier, before what the device holds is known.
     pub(crate) fn new(config: DeviceConfig, table: Arc<DeviceTable>, handles: &SegmentHandles) -> Device {
@@ -372,8 +377,7 @@ impl Device {
     pub(crate) fn is_buried(&self, object: ObjectId, page: u64) -> bool {
         self.dead.iter().any(|dead| match *dead {
             Record::Dead { object: of, first, count } => {
-                let is_in = page >= first && (count == TO_THE_END || page - first < u64::from(count));
-                of == object && is_in
+                of == object && (first..=last_dead(first, count)).contains(&page)
             }
             _ => false,
         })
@@ -423,15 +427,15 @@ impl Device {
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
-        damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
         // Changes since terraced began.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {
-                let last = if count == TO_THE_END { u64::MAX } else { first + u64::from(count) - 1 };
+                let last = last_dead(first, count);
                 self.unpark(object, first, last);
                 self.bury(object, first, last);
             }
         }
+        damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
     }
     /// The file that is forgotten has these pages on the device.
     pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {

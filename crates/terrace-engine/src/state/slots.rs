@@ -7,7 +7,7 @@ use crate::state::compressed::{WAS_HERE, WAS_READ};
 use crate::state::device::{DemoteCandidate, Restored, Status};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
-use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT, most_read};
+use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
 use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
@@ -28,7 +28,7 @@ impl State {
         device.events.promoted += 1;
         let came_back = device.note_hit(slot);
         let shadow = self.lru.policy.shadow().filter(|_| came_back);
-        let refault = self.lru_add(frame, shadow.map_or(WAS_READ, |shadow| shadow.0.get()), reason);
+        let refault = self.lru_add(frame, shadow.map_or(WAS_HERE, |shadow| shadow.0.get()), reason);
         // If its region is reclaimed while it is in memory, it is worth a write again.
         self.pages.flags(frame).fetch_or(REUSED, Ordering::Relaxed);
         refault
@@ -342,25 +342,12 @@ impl State {
             None => Named::Entry(place),
         }
     }
-    /// Of the pages of a region that is about to go, those that are written again: the most read ones, at most so many as the log allows.
-    /// Takes them out of the budget. A page that is in memory, too, is not one of them: it will be written if it leaves.
-    pub(crate) fn worth_writing_again<T>(
-        &mut self,
-        pages: impl IntoIterator<Item = T>,
-        key: impl Fn(&T) -> (DeviceSlot, ObjectId, u64),
-    ) -> Vec<T> {
-        let Some(device) = &self.device else { return Vec::new() };
-        let most = device.log.reinserted_max() as usize;
-        let rated = pages.into_iter().filter_map(|page| {
-            let (slot, object, number) = key(&page);
-            let hits = device.hits_of(slot);
-            let only_there = || matches!(self.names(slot, object, number), Named::Entry(_) | Named::Parked);
-            (hits >= REINSERT_AT && only_there()).then_some((hits, page))
-        });
-        let mut rated: Vec<(u8, T)> = rated.collect();
-        most_read(&mut rated, most);
-        let Some(device) = &mut self.device else { return Vec::new() };
-        rated.into_iter().map(|(_, page)| page).take_while(|_| device.admits_again()).collect()
+    /// Hits of the slot of a page that may be written again when its region goes. None: it was read too seldom, or the page is in memory, too:
+    /// it will be written if it leaves.
+    pub(crate) fn reinsertion_hits(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Option<u8> {
+        let hits = self.device.as_ref()?.hits_of(slot);
+        let only_there = || matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked);
+        (hits >= REINSERT_AT && only_there()).then_some(hits)
     }
     /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
     pub(crate) fn move_slot(
