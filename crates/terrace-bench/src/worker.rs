@@ -36,6 +36,19 @@ pub enum Load {
     TierHit(tier_hit::Options),
     /// Reads a sample of a file and checks every byte.
     Verify(Verify),
+    /// Writes the file that the other loops read; one that is right is kept.
+    Data(Data),
+}
+
+/// Options of the file that is written.
+#[derive(Clone, Debug, Args)]
+pub struct Data {
+    #[arg(long)]
+    file: PathBuf,
+    #[arg(long)]
+    mib: u64,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Options of the filling.
@@ -159,6 +172,7 @@ pub fn run(load: &Load) -> io::Result<()> {
         Load::Keys(o) => return keys(o, &mut io::stdout().lock()),
         Load::TierHit(o) => return print(&tier_hit::run(o)?),
         Load::Verify(o) => verify(o)?,
+        Load::Data(o) => data(o)?,
     };
     print(&result)
 }
@@ -274,6 +288,11 @@ fn keys(o: &Keys, out: &mut impl io::Write) -> io::Result<()> {
     let mut rng = Rng::with_seed(o.seed);
     let all: Vec<u8> = (0..o.count).flat_map(|_| (pages.draw(&mut rng) as u32).to_le_bytes()).collect();
     out.write_all(&all)
+}
+
+fn data(o: &Data) -> io::Result<Result> {
+    o.common.content.make_file(&o.file, o.mib * MIB, pages::DATA_SEED)?;
+    Ok(Result { bytes: o.mib * MIB, ..Result::default() })
 }
 
 fn verify(o: &Verify) -> io::Result<Result> {
