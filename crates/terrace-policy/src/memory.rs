@@ -25,7 +25,7 @@
 //!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
 //!    chunks are worth here; otherwise they come back, and the group is left alone for a while.
 //!
-//! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]).
+//! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]) for a while.
 //!
 //! *Tried:* to shrink whenever a group is at its limit, as `memory.failcnt` or the use tells. Every group that reads files is
 //! at its limit, and most lose nothing by it.
@@ -49,6 +49,8 @@ const LOSS_MIN: f64 = 5e6;
 const WORTH_MIN: f64 = 1e5;
 /// Losses above which a fixed limit is given up in part, likewise.
 pub const THRASH: f64 = 20e6;
+/// In so many weighings in a row: a program that starts reads its code once, and many of these pages with one fault.
+const THRASH_LASTS: u32 = 4;
 /// It comes back when the group has lost nothing for so long.
 const CALM: Duration = Duration::from_secs(10);
 /// Chunks given after which losses must have fallen.
@@ -136,6 +138,8 @@ pub enum SizeReason {
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     last: Option<u64>,
+    /// In the newest interval.
+    lately: f64,
     per_second: f64,
 }
 
@@ -143,8 +147,8 @@ impl Rate {
     /// The newest interval has half the weight. A counter that fell has begun anew.
     fn note(&mut self, count: u64, seconds: f64) -> f64 {
         if let Some(last) = self.last.replace(count) {
-            let now = count.saturating_sub(last) as f64 / seconds.max(0.01);
-            self.per_second = (self.per_second + now) / 2.0;
+            self.lately = count.saturating_sub(last) as f64 / seconds.max(0.01);
+            self.per_second = (self.per_second + self.lately) / 2.0;
         }
         self.per_second
     }
@@ -167,6 +171,8 @@ struct Loss {
     level: usize,
     all: f64,
     chunk: f64,
+    /// All of the newest interval.
+    lately: f64,
 }
 
 /// Chunks given to a group, and what it lost before.
@@ -201,6 +207,8 @@ pub struct Sizer {
     /// Worth of a chunk here and there, ns of waiting a second.
     worth: (f64, f64),
     lost_at: Option<Duration>,
+    /// Weighings in a row that found losses above [`THRASH`].
+    thrashed: u32,
     trial: Option<Trial>,
     hold: Option<Hold>,
     hold_for: Duration,
@@ -227,6 +235,7 @@ impl Sizer {
             refaults: Rate::default(),
             worth: (0.0, 0.0),
             lost_at: None,
+            thrashed: 0,
             trial: None,
             hold: None,
             hold_for: HOLD,
@@ -320,7 +329,12 @@ impl Sizer {
         if costs > 0.0 {
             self.lost_at = Some(now);
         }
-        let loses = loss.filter(|loss| loss.all > if self.rule.fixed { THRASH } else { LOSS_MIN });
+        let thrashes = loss.is_some_and(|loss| loss.lately > THRASH);
+        self.thrashed = if thrashes { self.thrashed + 1 } else { 0 };
+        let loses = loss.filter(|loss| match self.rule.fixed {
+            true => self.thrashed >= THRASH_LASTS,
+            false => loss.all > LOSS_MIN,
+        });
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
         match (self.hold.filter(|hold| now < hold.until), loses) {
@@ -443,15 +457,16 @@ impl Sizer {
             let Some(past) = self.past.get_mut(i) else { break };
             let refaults = past.refaults.note(level.refaults, seconds);
             let met = past.met.note(level.met, seconds);
-            let all = match level.stalled_ns {
-                Some(stalled) => past.stalled.note(stalled, seconds),
-                None => refaults * miss_ns as f64,
+            let (all, lately) = match level.stalled_ns {
+                Some(stalled) => (past.stalled.note(stalled, seconds), past.stalled.lately),
+                None => (refaults * miss_ns as f64, past.refaults.lately * miss_ns as f64),
             };
             if level.free() >= reserve / 2 && met < 1.0 {
                 continue;
             }
             let all = if all < LOSS_MIN { 0.0 } else { all };
-            let loss = Loss { level: i, all, chunk: all * CHUNK as f64 / level.cached.max(CHUNK) as f64 };
+            let loss =
+                Loss { level: i, all, chunk: all * CHUNK as f64 / level.cached.max(CHUNK) as f64, lately };
             most = Some(most.filter(|most| most.chunk >= loss.chunk).unwrap_or(loss));
         }
         most

@@ -224,6 +224,25 @@ fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
     assert_eq!(world.range(1), (230, 230), "it comes back");
 }
 
+/// A program that starts in a full group: its code was dropped, and is read once.
+#[test]
+fn fixed_limit_outlasts_the_start_of_a_program() {
+    let mut world = World::new(256 * MIB, Some(232 * MIB));
+    world.here = Load { bytes: 512 * MIB, pages_a_second: 20_000.0 };
+    world.run(10);
+    for _ in 0..3 {
+        world.there = Load { bytes: 6 * MIB, pages_a_second: 0.0 };
+        // 5 MiB of code, within a second.
+        for _ in 0..20 {
+            world.lost += 64.0;
+            world.look();
+        }
+        world.run(9);
+    }
+    assert_eq!(world.range(30), (230, 230));
+    assert_eq!(world.sizer.given, 0);
+}
+
 #[test]
 fn losses_are_ignored_while_there_is_free_memory() {
     let mut world = World::new(512 * MIB, None);
