@@ -139,19 +139,26 @@ fn change(dir: &Path, rng: &mut Rng, times: u64) {
 
 #[test]
 fn device_stays_warm_when_terraced_is_killed() {
-    let rounds = amount("TERRACE_DEVICE_KILLS", 4, 40);
+    let rounds = amount("TERRACE_DEVICE_KILLS", 50, 500);
     let mut rng = Rng::new(seed("device-killed"));
     let world = World::new("device-killed", Side::Fast);
-    let warm = world.warm();
+    world.warm();
     for round in 0..rounds {
-        let before = world.rig.terraced();
+        let (before, warm) = (world.rig.terraced(), device(&world.rig.stat()));
         process::kill(before, libc::SIGKILL);
-        world.compare_by_program(round);
+        if round % 5 == 0 {
+            world.compare_by_program(round);
+        }
         let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
         assert!(process::wait_until(60, serves), "round {round}: {:?}", world.rig.stat());
-        let now = device(&world.rig.stat());
-        assert!(now.pages > warm.pages / 2, "round {round}: {now:?} after {warm:?}");
-        world.compare(&format!("round {round}"));
+        let stat = world.rig.stat();
+        let now = device(&stat);
+        // A page that was in memory, too, is there alone: which slot held its copy is forgotten.
+        let found = now.pages + stat.cache.memory.pages;
+        assert!(found >= warm.pages / 10 * 9, "round {round}: {found} pages, {now:?} after {warm:?}");
+        if rng.chance(30) {
+            world.compare(&format!("round {round}"));
+        }
         change(world.rig.at(), &mut rng, 20);
         world.rig.terrace("sync", &[]).expect_success();
         world.compare(&format!("round {round}, after changes"));
@@ -162,7 +169,7 @@ fn device_stays_warm_when_terraced_is_killed() {
 
 #[test]
 fn changes_behind_a_sleeping_tier_are_seen() {
-    let rounds = amount("TERRACE_DEVICE_ROUNDS", 20, 200);
+    let rounds = amount("TERRACE_DEVICE_ROUNDS", 100, 1000);
     let mut rng = Rng::new(seed("device-behind"));
     let world = World::new("device-behind", Side::Mount);
     let mut warm = 0;
@@ -180,7 +187,7 @@ fn changes_behind_a_sleeping_tier_are_seen() {
         }
         world.rig.check();
         // Both ends of an instance: only what was recorded in order is believed.
-        if rng.chance(30) {
+        if rng.chance(50) {
             world.rig.kill_everything(&mut rng);
         } else {
             world.rig.umount();

@@ -282,8 +282,8 @@ impl File {
             Errno::BUSY if is_device => device_in_use(path),
             err => not_opened(err, path, create),
         })?;
-        if !lock::take(&fd).map_err(Fault::Io)? {
-            return Err(Fault::InUse(lock::holder(&fd)));
+        if let (false, holder) = lock::take_or_wait(&fd).map_err(Fault::Io)? {
+            return Err(Fault::InUse(holder));
         }
         let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
         if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {

@@ -1,11 +1,36 @@
 //! One instance a tier: a write lock on the open file (F_OFD_SETLK), which the kernel drops with the last descriptor of it.
 //!
 //! The lock belongs to the open file and not to a process, so it outlives a crash of terraced: the supervisor has the same descriptor.
+//! It also outlives the end of them all for a moment: what io_uring has under way holds the open file until the kernel has cleaned up.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the end of a process that is not there any more can take.
+const END_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+/// Pause between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes the lock, and waits while no process is seen to have it; false, and who it is, if somebody else has it.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn take_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+    let until = Instant::now() + END_MAX;
+    loop {
+        if take(&file)? {
+            return Ok((true, None));
+        }
+        let holder = holder(&file);
+        if holder.is_some() || Instant::now() >= until {
+            return Ok((false, holder));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
 
 /// Takes the lock; false if somebody else has it.
 ///

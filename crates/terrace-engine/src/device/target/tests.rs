@@ -141,6 +141,20 @@ fn tier_in_use_is_refused_by_name_and_process() {
     stage.open(None).unwrap();
 }
 
+/// As after the death of all processes of an instance: the kernel lets go of the file a moment later.
+#[test]
+fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
+    let stage = Stage::new();
+    let held = stage.open(Some(32 * MIB)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(held);
+        });
+        stage.open(None).unwrap();
+    });
+}
+
 #[test]
 fn lock_lives_as_long_as_a_duplicate() {
     let stage = Stage::new();
