@@ -37,12 +37,13 @@ DEVICE_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: progr
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
 # Nor in a soak.
-LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30 TERRACE_POWER_CUTS=10000
+LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30
 
 # Debian packages, by what needs them.
 PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
+PACKAGES_tiers := $(PACKAGES_bench) jq
 PACKAGES_everyday := $(PACKAGES_demo) gcc libc6-dev git golang-go python3 tar
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
@@ -99,10 +100,10 @@ bench-suites: packages-bench build
 bench-foyer: toolchain
 	$(CARGO) build --release --locked --manifest-path bench/foyer/Cargo.toml --target-dir target/foyer
 
-## bench-tiers: a tier on a device against none, the kernel's page cache and foyer; three and a half hours; wants a quiet machine
-bench-tiers: packages-bench build bench-foyer
+## bench-tiers: a tier on a device against none, the kernel's page cache and foyer; four hours, 34 GiB of disk; wants a quiet machine
+bench-tiers: packages-tiers build bench-foyer
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-tiers; failed=; \
-	for name in tiers tiers-overhead tiers-hits tiers-restart; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	for name in tiers tiers-overhead tiers-hits tiers-restart tiers-restart-full; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine

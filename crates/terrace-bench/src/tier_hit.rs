@@ -119,8 +119,8 @@ impl Answered {
     /// By the counters, where enough were hits of the device.
     fn of(counted: &Counted, ops: u64) -> io::Result<Answered> {
         let tier = |kind: &str| counted.get(&format!("{kind}_hits")).copied();
-        let device =
-            tier("device").ok_or_else(|| io::Error::other("terrace stat tells nothing of a tier of kind device"))?;
+        let device = tier("device")
+            .ok_or_else(|| io::Error::other("terrace stat tells nothing of a tier of kind device"))?;
         let memory = tier("dram").unwrap_or(0.0) + tier("compressed").unwrap_or(0.0);
         let share = |n: f64| n / ops as f64;
         if share(device) < HITS_MIN || share(memory + device) < 1.0 - MISSES_MAX {

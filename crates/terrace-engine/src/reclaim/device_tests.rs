@@ -2,7 +2,7 @@
 
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
-use crate::io::{BlockingIo, Io};
+use crate::io::{BlockingIo, Io, IoVec};
 use crate::segment::flag::REUSED;
 use crate::state::State;
 use crate::state::compressed::{WAS_HERE, WAS_READ};
@@ -11,10 +11,11 @@ use crate::{
     config::DeviceConfig,
 };
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_shm::Below;
 use terrace_testkit::rng::Rng;
@@ -104,9 +105,12 @@ impl World {
     }
     /// An engine over a new segment, that has looked at the device.
     fn start(&self) -> (Arc<Engine>, Vec<ObjectRef>) {
+        self.start_on(self.io())
+    }
+    fn start_on(&self, io: Arc<dyn Io>) -> (Arc<Engine>, Vec<ObjectRef>) {
         let config = self.config();
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), self.io()).unwrap();
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), io).unwrap();
         engine.serve().unwrap();
         let object = |file: u64| {
             let source = &self.sources[file as usize];
@@ -299,6 +303,125 @@ fn device_that_fails_leaves_the_cache_serving() {
     w.failing.store(false, Ordering::Relaxed);
     w.work(&engine, &objects, &mut Rng::new(7), 10_000, 5);
     assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+/// Calls to one file that fail, end after half a page, take long, or do not end until the trouble is over.
+#[derive(Debug)]
+struct Troubled {
+    inner: BlockingIo,
+    target: RawFd,
+    trouble: Arc<AtomicU8>,
+    hanging: Arc<AtomicBool>,
+}
+
+const NONE: u8 = 0;
+const FAILS: u8 = 1;
+const SHORT: u8 = 2;
+const SLOW: u8 = 3;
+const HANGS: u8 = 4;
+
+impl Troubled {
+    fn of(w: &World) -> Arc<Troubled> {
+        let (trouble, hanging) = (Arc::default(), Arc::default());
+        Arc::new(Troubled { inner: BlockingIo::default(), target: w.target.as_raw_fd(), trouble, hanging })
+    }
+    fn set(&self, trouble: u8) {
+        self.trouble.store(trouble, Ordering::Release);
+    }
+    fn now(&self, fd: RawFd) -> u8 {
+        if fd == self.target { self.trouble.load(Ordering::Acquire) } else { NONE }
+    }
+}
+
+impl Io for Troubled {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        match self.now(fd) {
+            FAILS => return Err(rustix::io::Errno::IO.into()),
+            SHORT => {
+                let part = [IoVec { ptr: bufs[0].ptr, len: bufs[0].len / 2 }];
+                // SAFETY: a part of what the caller promises.
+                return unsafe { self.inner.read(fd, offset, &part) };
+            }
+            SLOW => std::thread::sleep(Duration::from_millis(1)),
+            HANGS => {
+                self.hanging.store(true, Ordering::Release);
+                wait_until("the end of the trouble", || self.now(fd) != HANGS);
+            }
+            _ => {}
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read(fd, offset, bufs) }
+    }
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
+        if self.now(fd) == SLOW {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write(fd, offset, bufs) }
+    }
+    fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
+        self.inner.sync(fd, data_only)
+    }
+    fn sync_fs(&self, fd: RawFd) -> io::Result<()> {
+        self.inner.sync_fs(fd)
+    }
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
+        self.inner.truncate(fd, size)
+    }
+}
+
+#[test]
+fn device_with_failing_short_or_slow_calls_shows_no_wrong_page() {
+    let mut w = World::new(without_compression());
+    let io = Troubled::of(&w);
+    let (engine, objects) = w.start_on(io.clone());
+    let mut rng = Rng::new(8);
+    w.read_all(&engine, &objects);
+    for trouble in [FAILS, SHORT, SLOW] {
+        w.work(&engine, &objects, &mut rng, 10_000, 0);
+        assert!(device_pages(&engine) > 1000, "trouble {trouble}: {}", device_pages(&engine));
+        let hits = engine.stats().tiers.pop().unwrap().hits;
+        io.set(trouble);
+        w.work(&engine, &objects, &mut rng, 2_000, 5);
+        io.set(NONE);
+        let during = engine.stats().tiers.pop().unwrap().hits - hits;
+        assert_eq!(during > 0, trouble == SLOW, "trouble {trouble}: {during} hits");
+        w.work(&engine, &objects, &mut rng, 5_000, 5);
+        assert_eq!(engine.check(), Vec::<String>::new());
+    }
+    engine.shutdown().unwrap();
+}
+
+/// Neither the state lock nor a file's is held while the device is read.
+#[test]
+fn hanging_read_of_the_device_holds_up_nobody_else() {
+    let mut w = World::new(without_compression());
+    let io = Troubled::of(&w);
+    let (engine, objects) = w.start_on(io.clone());
+    w.read_all(&engine, &objects);
+    let on_device = |page: &u64| {
+        let state = engine.cx.state.lock();
+        let place = state.pages.index.find(objects[0].slot_index(), *page);
+        place.is_some_and(|place| matches!(state.pages.index.get(place).below(), Some(Below::Device(_))))
+    };
+    let page = (0..PAGES).find(on_device).unwrap();
+    w.read(&engine, &objects, 1, 7);
+    io.set(HANGS);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut buf = vec![0; PAGE];
+            engine.read(&objects[0], page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
+            buf
+        });
+        wait_until("the read", || io.hanging.load(Ordering::Acquire));
+        w.read(&engine, &objects, 1, 7);
+        w.write(&engine, &objects, 1, 7);
+        w.read(&engine, &objects, 1, 7);
+        assert!(!reader.is_finished());
+        io.set(NONE);
+        assert!(reader.join().unwrap() == content(0, page, 0));
+    });
     engine.shutdown().unwrap();
 }
 

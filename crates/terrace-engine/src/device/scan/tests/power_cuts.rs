@@ -165,9 +165,10 @@ fn life(seed: u64, rounds: u64, trouble: Trouble, believed: &mut Believed) {
     }
 }
 
-/// `TERRACE_POWER_CUTS` rounds, or so many that all tests of this file have 10,000.
+/// `TERRACE_POWER_CUTS` rounds, or so many that all tests of this file have 10,000, or each of them in a soak.
 fn lives(name: &str, trouble: Trouble) -> Believed {
-    let rounds: u64 = std::env::var("TERRACE_POWER_CUTS").map_or(3400, |n| n.parse().expect("a number"));
+    let usual = if std::env::var_os("TERRACE_SOAK").is_some() { 10_000 } else { 3400 };
+    let rounds: u64 = std::env::var("TERRACE_POWER_CUTS").map_or(usual, |n| n.parse().expect("a number"));
     let mut seeds = Rng::new(seed(name));
     let mut believed = Believed::default();
     for _ in 0..rounds.div_ceil(ROUNDS_OF_A_LIFE) {
