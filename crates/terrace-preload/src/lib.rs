@@ -31,6 +31,7 @@ mod local;
 mod miss;
 mod next;
 mod read;
+mod run;
 mod source;
 mod symbols;
 mod sys;

@@ -10,6 +10,7 @@ use crate::connection;
 use crate::device::{Device, device};
 use crate::file::File;
 use crate::fill::{FromTier, claim, is_serving, offer};
+use crate::run::Run;
 use crate::source::{self, Source};
 use crate::sys::{self, count};
 use libc::iovec;
@@ -130,7 +131,7 @@ struct Batch<'a> {
     file: &'a File<'a>,
     source: Source,
     ring: &'static Ring,
-    /// The pages lie on the device, from this slot on; None: they are absent, and read from the source.
+    /// The pages lie on the device, from this slot on; None: they are read from the source.
     on_device: Option<(Device, DeviceSlot)>,
     /// The program's buffer, its length, and the place in the file where it starts.
     buf: *mut u8,
@@ -171,30 +172,31 @@ impl Batch<'_> {
     fn snapshot(&mut self) {
         let size = self.file.slot.size.load(Ordering::Acquire);
         let end = (self.offset + self.n as u64).min(size);
-        while self.len < BATCH_MAX && self.start(self.len) < end {
-            let Some(seen) = self.look(self.len) else { return };
-            if self.len == 0 {
+        let (mut run, mut i) = (Run::default(), 0);
+        while i < BATCH_MAX && self.start(i) < end {
+            let Some((seen, on_device)) = self.look(i) else { break };
+            if i == 0 {
                 self.clock = seen.clock;
             }
-            self.seen[self.len] = seen.identity;
-            self.len += 1;
+            self.seen[i] = seen.identity;
+            i += 1;
+            if !run.add(on_device) {
+                break;
+            }
         }
+        let (at, len) = run.end();
+        self.on_device = at.and_then(|at| Some((device()?, at)));
+        self.len = if at.is_some() && self.on_device.is_none() { 0 } else { len };
     }
 
-    /// The version of page `i`, if it is to be read where those before it are.
-    fn look(&mut self, i: usize) -> Option<PageVersion> {
+    /// The version of page `i`, and its slot if it is on the device. None: it is in neither place.
+    fn look(&self, i: usize) -> Option<(PageVersion, Option<DeviceSlot>)> {
         let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
-        if self.on_device.is_none()
-            && let Some(seen) = snapshot(segment, slot, page)
-        {
-            return Some(seen);
+        if let Some(seen) = snapshot(segment, slot, page) {
+            return Some((seen, None));
         }
         let (at, seen) = client::snapshot_on_device(segment, slot, page)?;
-        if i == 0 {
-            self.on_device = Some((device()?, at));
-        }
-        let (_, first) = self.on_device?;
-        (at.region() == first.region() && at.page() as usize == first.page() as usize + i).then_some(seen)
+        Some((seen, Some(at)))
     }
 
     /// Phase 2. Ends the batch at the first page that has no place to land.

@@ -15,6 +15,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU16;
 
+/// Pages on a device that are read from the source because the pages around them are read there: 64 KiB more take no longer than one more request.
+pub const GAP_MAX: usize = 16;
+
 /// "terrdev1", little endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"terrdev1");
 

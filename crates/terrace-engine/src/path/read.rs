@@ -18,6 +18,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use terrace_policy::InsertReason;
 use terrace_shm::client::{Outcome, read_resident};
+use terrace_shm::device_table::GAP_MAX;
 use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -190,19 +191,22 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     let Some(of_first) = state.pages.snapshot(o, first) else { return Plan::Again };
     let is_known = |seen: &NotInMemory| seen.shadow != 0 || seen.on_device.is_some();
     let admit = access != AccessPath::Fuse || is_known(&of_first);
-    let (mut absent, mut known) = (Vec::new(), 0);
+    let mut absent = Vec::new();
     for page in first..first + pages {
         match state.pages.snapshot(o, page) {
             Some(seen)
                 if (access != AccessPath::Fuse || is_known(&seen) == admit)
-                    && seen.on_device.is_some() == of_first.on_device.is_some()
                     && !state.in_flight.contains(&(slot, page)) =>
             {
                 absent.push((page, seen));
-                known += usize::from(is_known(&seen));
             }
             _ => break,
         }
+    }
+    let to_source = keep_one_place(&mut absent);
+    let known = absent.iter().filter(|(_, seen)| is_known(seen)).count();
+    if to_source {
+        absent.iter_mut().for_each(|(_, seen)| seen.on_device = None);
     }
     if !admit {
         return Plan::PassOn(absent);
@@ -215,6 +219,23 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     state.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
     cx.wake_reclaim_if_low(&state);
     Plan::Fill(plan, known * 2 >= absent.len())
+}
+
+/// Cuts a run down to what is read in one place: the device, or (true) the source, which has the pages of short gaps as well.
+fn keep_one_place(run: &mut Vec<Absent>) -> bool {
+    let lacks = |(_, seen): &Absent| seen.on_device.is_none();
+    let to_device = run.iter().position(lacks).unwrap_or(run.len());
+    if to_device == run.len() || to_device > GAP_MAX {
+        run.truncate(to_device);
+        return false;
+    }
+    let (mut to_source, mut at) = (0, 0);
+    while let Some(gap) = run[at..].iter().position(lacks).filter(|gap| *gap <= GAP_MAX) {
+        at += gap + 1;
+        to_source = at;
+    }
+    run.truncate(to_source);
+    true
 }
 
 fn fill(

@@ -306,6 +306,43 @@ fn device_that_fails_leaves_the_cache_serving() {
     engine.shutdown().unwrap();
 }
 
+/// A run of pages, some of them on the device, is one read of the source.
+#[test]
+fn short_gaps_on_the_device_are_read_from_the_source() {
+    let mut w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.work(&engine, &objects, &mut Rng::new(9), 20_000, 0);
+    // Only the source has every fourth page of those that are on the device.
+    let mut cut = Vec::new();
+    let mut state = engine.cx.state.lock();
+    for page in 0..PAGES {
+        let place = state.pages.index.find(objects[0].slot_index(), page);
+        let below = place.and_then(|place| state.pages.index.get(place).below());
+        if let (Some(Below::Device(slot)), Some(place), true) = (below, place, page % 4 == 0) {
+            state.pages.make_absent(place, 0);
+            let device = state.device.as_mut().unwrap();
+            device.kill(slot);
+            device.bury(objects[0].id(), page, page);
+        }
+        cut.push(below.is_some());
+    }
+    drop(state);
+    // From a page that is absent now to another, with nothing in memory between them.
+    let first =
+        (0..PAGES as usize - 5).step_by(4).find(|at| cut[*at..at + 5].iter().all(|there| *there)).unwrap();
+    let before = w.source_reads.load(Ordering::Relaxed);
+    let mut buf = vec![0; 5 * PAGE];
+    engine.read(&objects[0], (first * PAGE) as u64, &mut buf, AccessPath::Preload).unwrap();
+    assert_eq!(w.source_reads.load(Ordering::Relaxed) - before, 1);
+    for (i, is) in buf.chunks(PAGE).enumerate() {
+        assert!(is == content(0, (first + i) as u64, 0), "page {i}");
+    }
+    assert_eq!(engine.check(), Vec::<String>::new());
+    w.work(&engine, &objects, &mut Rng::new(10), 10_000, 5);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
 /// Calls to one file that fail, end after half a page, take long, or do not end until the trouble is over.
 #[derive(Debug)]
 struct Troubled {
