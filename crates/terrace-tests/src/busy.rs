@@ -51,7 +51,19 @@ pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
     if !device() || given.contains(&"--tier") {
         return Vec::new();
     }
-    vec!["--tier".into(), format!("{}:{TIER_SIZE}", dir.join("tier").display())]
+    vec!["--tier".into(), format!("{}:{TIER_SIZE}", tier(dir).display())]
+}
+
+fn tier(dir: &Path) -> PathBuf {
+    dir.join("tier")
+}
+
+/// The tier on a device that [`options`] name, as an empty file for a user who may make none in `dir`; none if there is to be none.
+pub fn prepare_tier(dir: &Path) -> Option<PathBuf> {
+    device().then(|| {
+        std::fs::File::create(tier(dir)).expect("the tier's file can be made");
+        tier(dir)
+    })
 }
 
 /// The file that is read beside a test, last in its directory.

@@ -341,7 +341,9 @@ impl Rig {
         if !process::may_unshare(user, &device) {
             return None;
         }
-        let chown = Command::new("chown").arg(user).arg(&self.src).arg(self.dir.sub(STATS)).status();
+        let tier = busy::prepare_tier(self.dir.path());
+        let chown =
+            Command::new("chown").arg(user).arg(&self.src).arg(self.dir.sub(STATS)).args(tier).status();
         assert!(chown.is_ok_and(|status| status.success()), "the user {user} exists");
         let (mut command, run) = (process::as_user(user, &device), self.command(program));
         command.arg(run.get_program()).args(run.get_args());

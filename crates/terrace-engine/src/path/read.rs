@@ -188,26 +188,32 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
             state.pages.index.ensure(slot, page);
         }
     }
-    let Some(of_first) = state.pages.snapshot(o, first) else { return Plan::Again };
-    let is_known = |seen: &NotInMemory| seen.shadow != 0 || seen.on_device.is_some();
-    let admit = access != AccessPath::Fuse || is_known(&of_first);
-    let mut absent = Vec::new();
+    // Behind the kernel's page cache pages that were in memory before are kept and others are not, so they are not one run. Those on the device
+    // go with either.
+    let is_known = |seen: &NotInMemory| {
+        (access == AccessPath::Fuse && seen.on_device.is_none()).then_some(seen.shadow != 0)
+    };
+    let (mut absent, mut of_run) = (Vec::new(), None);
     for page in first..first + pages {
-        match state.pages.snapshot(o, page) {
-            Some(seen)
-                if (access != AccessPath::Fuse || is_known(&seen) == admit)
-                    && !state.in_flight.contains(&(slot, page)) =>
-            {
-                absent.push((page, seen));
-            }
-            _ => break,
+        let seen = state.pages.snapshot(o, page).filter(|_| !state.in_flight.contains(&(slot, page)));
+        let Some(seen) = seen else { break };
+        let known = is_known(&seen);
+        if known.is_some() && of_run.is_some() && known != of_run {
+            break;
         }
+        of_run = of_run.or(known);
+        absent.push((page, seen));
+    }
+    if absent.is_empty() {
+        return Plan::Again;
     }
     let to_source = keep_one_place(&mut absent);
-    let known = absent.iter().filter(|(_, seen)| is_known(seen)).count();
+    let was_here = |(_, seen): &&Absent| seen.shadow != 0 || seen.on_device.is_some();
+    let known = absent.iter().filter(was_here).count();
     if to_source {
         absent.iter_mut().for_each(|(_, seen)| seen.on_device = None);
     }
+    let admit = !to_source || of_run != Some(false);
     if !admit {
         return Plan::PassOn(absent);
     }
