@@ -21,6 +21,8 @@ const STEP_MAX: u64 = 256 << 20;
 const CHUNK: usize = 256 << 10;
 /// Retired room up to which no sync is made for its sake, bytes.
 const RETIRED: u64 = 32 << 20;
+/// The same in extents, each of which is remembered.
+const RETIRED_LEN: usize = 1 << 17;
 
 thread_local! {
     static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -35,7 +37,7 @@ pub(crate) struct Heap {
     file: Arc<OwnedFd>,
     path: PathBuf,
     capacity: Option<u64>,
-    space: Mutex<Space>,
+    space: Arc<Mutex<Space>>,
     growing: Mutex<()>,
     /// Written since the last sync.
     changed: AtomicBool,
@@ -51,6 +53,9 @@ impl Heap {
         space: Space,
     ) -> Heap {
         let seen = object.error_cursor();
+        let space = Arc::new(Mutex::new(space));
+        let counted = space.clone();
+        engine.count_also(move || counted.lock().memory());
         Heap {
             engine,
             object,
@@ -58,7 +63,7 @@ impl Heap {
             file,
             path,
             capacity,
-            space: Mutex::new(space),
+            space,
             growing: Mutex::new(()),
             changed: AtomicBool::new(true),
         }
@@ -80,7 +85,7 @@ impl Heap {
     /// Whether so much room is retired that a sync is worth its while.
     pub(crate) fn should_release(&self) -> bool {
         let space = self.space.lock();
-        space.retired_bytes() > RETIRED.max(space.bytes() / 8)
+        space.retired_bytes() > RETIRED.max(space.bytes() / 8) || space.retired_len() > RETIRED_LEN
     }
 
     /// Room for a blob of so many bytes. It is the caller's to write, and to free if it is not used.

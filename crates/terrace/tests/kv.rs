@@ -11,5 +11,7 @@ mod cluster;
 mod crashes;
 #[path = "kv/limits.rs"]
 mod limits;
+#[path = "kv/memory.rs"]
+mod memory;
 #[path = "kv/model.rs"]
 mod model;

@@ -2,7 +2,7 @@
 
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Expect, Table, find, find_mut, insert};
+use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
 use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{Blob, Record};
@@ -73,7 +73,7 @@ pub(super) fn replace(
     match replaced {
         Ok(Some(number)) => {
             retire(state, place.bucket, number, old);
-            place.bucket.split_if_large(&state.hashes);
+            place.bucket.split_if_large(&state.hashes, &state.memory);
         }
         Ok(None) | Err(_) => state.heap.free(extent),
     }
@@ -89,9 +89,11 @@ fn new_blob() -> Blob {
 /// Logs what the blob is now, and says so in its table, which the caller has locked.
 ///
 /// # Errors
-/// The log is full, or broken: nothing has changed.
+/// The log is full, or broken; no memory: nothing has changed.
 pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
     let Place { bucket, key, hash } = *place;
+    let is_new = find(table, hash, key).is_none();
+    let _ahead = if is_new { Some(ask_entry(table, key, &state.memory)?) } else { None };
     let number = if bucket.is_scratch() {
         state.take_unlogged()
     } else {
@@ -105,10 +107,10 @@ pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>,
         }
         None => {
             let entry = Entry { key: key.into(), blob, number };
-            state.counts.blob(1, key.len(), entry.logged_bytes());
+            state.counts.blob(1, entry.logged_bytes());
             state.counts.size(0, blob.size);
             bucket.count(1, 0, blob.size);
-            insert(table, &state.hashes, hash, entry);
+            insert(table, &state.hashes, hash, entry, &state.memory);
         }
     }
     Ok(number)

@@ -3,6 +3,7 @@
 mod basics;
 mod crashes;
 mod faults;
+mod memory;
 mod model;
 mod power;
 mod power_io;
