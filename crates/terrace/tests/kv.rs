@@ -9,6 +9,8 @@ mod stage;
 mod cluster;
 #[path = "kv/crashes.rs"]
 mod crashes;
+#[path = "kv/histories.rs"]
+mod histories;
 #[path = "kv/limits.rs"]
 mod limits;
 #[path = "kv/memory.rs"]
