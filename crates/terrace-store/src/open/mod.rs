@@ -1,6 +1,7 @@
 //! A start: the files, what a killed process has left in the segment, the log, the allocator.
 
 mod believe;
+mod damage;
 mod files;
 mod records;
 mod replay;

@@ -1,6 +1,7 @@
 //! The index is made anew from the log: first where the log ends and what its last mark covers, then record by record.
 
 use super::believe::Belief;
+use super::damage::is_damaged;
 use super::files::Files;
 use super::records::Records;
 use crate::error::{Error, Result};
@@ -57,6 +58,11 @@ pub(super) fn replay(
             marked = marked.max(if upto + 1 == number { number } else { upto });
         }
         last = number;
+    }
+    let unread = records.position().at;
+    if is_damaged(&files.names, &files.header, unread).map_err(error)? {
+        let what = format!("the record at byte {unread} is damaged, and later ones were durable");
+        return Err(Error::Damaged { path: files.names_path.clone(), what });
     }
     let believed = if is_trusted { last } else { marked };
     let mut belief = Belief::new(files, believed).map_err(error)?;

@@ -2,6 +2,7 @@
 
 mod basics;
 mod crashes;
+mod damage;
 mod faults;
 mod memory;
 mod model;
