@@ -39,8 +39,10 @@ pub(crate) struct Heap {
     capacity: Option<u64>,
     space: Arc<Mutex<Space>>,
     growing: Mutex<()>,
-    /// Written since the last sync.
+    /// Written since the last sync began.
     changed: AtomicBool,
+    /// Held during a sync: while it is under way nobody may take what it covers for durable.
+    syncing: Mutex<()>,
 }
 
 impl Heap {
@@ -66,6 +68,7 @@ impl Heap {
             space,
             growing: Mutex::new(()),
             changed: AtomicBool::new(true),
+            syncing: Mutex::new(()),
         }
     }
 
@@ -199,16 +202,20 @@ impl Heap {
     /// # Errors
     /// As [`Heap::fill`].
     pub(crate) fn write_all(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.changed.store(true, Ordering::Relaxed);
         let mut done = 0;
-        while done < data.len() {
+        let result = loop {
+            if done == data.len() {
+                break Ok(());
+            }
             match self.engine.write(&self.object, offset + done as u64, &data[done..]) {
                 Ok(n) if n > 0 => done += n,
-                Ok(_) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
-                Err(e) => return Err(self.error("write", e)),
+                Ok(_) => break Err(self.error("write", io::ErrorKind::WriteZero.into())),
+                Err(e) => break Err(self.error("write", e)),
             }
-        }
-        Ok(())
+        };
+        // After the write: said before, a sync in between would take the news and miss the bytes.
+        self.changed.store(true, Ordering::Release);
+        result
     }
 
     /// Reads bytes of an extent.
@@ -236,6 +243,7 @@ impl Heap {
     /// # Errors
     /// A writeback or the sync failed; what was written stays in memory.
     pub(crate) fn sync(&self) -> Result<bool> {
+        let _syncing = self.syncing.lock();
         if !self.changed.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
