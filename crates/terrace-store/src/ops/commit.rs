@@ -61,13 +61,16 @@ pub(super) fn replace(
         } else if !expect.holds(entry) {
             Ok(None)
         } else {
+            let is_new = entry.is_none();
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
             old = Extent { start: blob.start(), units: blob.units };
             blob.set_start(extent.start);
             blob.set(crate::record::UNCHECKED, false);
             (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
             blob.meta = meta.unwrap_or(blob.meta);
-            set_blob(state, &mut table, place, blob).map(Some)
+            // Asked for once it is known that there is a new name: most puts need no memory.
+            let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
+            ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob)).map(Some)
         }
     };
     match replaced {
@@ -86,14 +89,12 @@ fn new_blob() -> Blob {
     blob
 }
 
-/// Logs what the blob is now, and says so in its table, which the caller has locked.
+/// Logs what the blob is now, and says so in its table, which the caller has locked. For a new name the caller has asked for memory.
 ///
 /// # Errors
-/// The log is full, or broken; no memory: nothing has changed.
+/// The log is full, or broken: nothing has changed.
 pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
     let Place { bucket, key, hash } = *place;
-    let is_new = find(table, hash, key).is_none();
-    let _ahead = if is_new { Some(ask_entry(table, key, &state.memory)?) } else { None };
     let number = if bucket.is_scratch() {
         state.take_unlogged()
     } else {
