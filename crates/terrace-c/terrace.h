@@ -57,7 +57,7 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Puts a blob, in the place of the one before. -ENOSPC: the store is full, and the blob before stands.
+// Puts a blob, in the place of the one before. -ENOSPC: the store is full; -ENOMEM: memory holds no further name. The blob before stands.
 int terrace_put(const terrace_bucket *bucket, const void *key, size_t key_len, const void *data, size_t len);
 
 // As terrace_put, with a word of the program's; with `only_new`, -EEXIST if there is such a blob.

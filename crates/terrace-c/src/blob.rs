@@ -17,7 +17,7 @@ pub struct Stat {
     pub score: f32,
 }
 
-/// Puts a blob, in the place of the one before. -ENOSPC: the store is full, and the blob before stands.
+/// Puts a blob, in the place of the one before. -ENOSPC: the store is full; -ENOMEM: memory holds no further name. The blob before stands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_put(
     bucket: *const Bucket,

@@ -62,6 +62,8 @@ pub(crate) struct Context {
     pub hasty: AtomicBool,
     /// Chunks that the pool may hold.
     pub chunks: AtomicU64,
+    /// Memory that all users of it may keep, bytes: more would leave the pool less than its minimum.
+    pub users_max: AtomicU64,
     pub handles: Arc<SegmentHandles>,
     pub state: Mutex<State>,
     /// A fault has ended.
@@ -137,6 +139,7 @@ impl Context {
             ceiling: AtomicU64::new(u64::MAX),
             hasty: AtomicBool::new(false),
             chunks: AtomicU64::new(0),
+            users_max: AtomicU64::new(0),
             handles,
             state: Mutex::new(state),
             fault_done: Condvar::new(),

@@ -202,6 +202,15 @@ impl Engine {
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
     }
+    /// Makes room for further memory, after those who keep it have counted it ([`Engine::count_also`]): the pool gives back frames at once. False:
+    /// too little would be left for pages, or `spare` bytes more would not fit; then that memory must not be kept.
+    pub fn make_room(&self, spare: u64) -> bool {
+        resize::make_room(&self.cx, spare)
+    }
+    /// The memory in force: the limit, or less while the machine has less; bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.cx.budget()
+    }
     /// st_dev of the mount, for clients.
     pub fn set_mount_dev(&self, dev: u64) {
         self.handles().segment.header().mount_dev.store(dev, Ordering::Release);

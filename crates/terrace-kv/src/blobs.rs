@@ -16,6 +16,8 @@ pub const DATABASES: u8 = 16;
 pub enum BlobError {
     /// There is no room; what was there before is unchanged.
     Full,
+    /// The names of keys take all of the memory that they may.
+    NoMemory,
     /// Anything else, in one line.
     Failed(String),
 }
@@ -24,6 +26,7 @@ impl fmt::Display for BlobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BlobError::Full => f.write_str("the store is full"),
+            BlobError::NoMemory => f.write_str("memory is full"),
             BlobError::Failed(why) => f.write_str(why),
         }
     }
@@ -86,4 +89,6 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn sync(&self) -> Result<()>;
     /// Memory in use and its limit, bytes.
     fn memory(&self) -> (u64, u64);
+    /// Whether `bytes` more of the server's memory fit into the limit. What the server has counted by then has made the cache smaller.
+    fn has_room(&self, bytes: usize) -> bool;
 }

@@ -60,6 +60,9 @@ impl fmt::Display for Refusal {
             Refusal::Store(BlobError::Full) => f.write_str(
                 "OOM command not allowed: the store is full; delete keys, or make room on its file system",
             ),
+            Refusal::Store(BlobError::NoMemory) => f.write_str(
+                "OOM command not allowed when used memory > 'maxmemory': delete keys, or raise --memory",
+            ),
             Refusal::Store(err) => write!(f, "ERR {err}"),
         }
     }

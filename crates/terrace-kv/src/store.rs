@@ -22,16 +22,32 @@ impl StoreBlobs {
         Ok(StoreBlobs { store, databases })
     }
 
+    /// # Errors
+    /// A large value, and then its reply, would not fit into memory.
+    fn check_room(&self, bytes: usize) -> Result<()> {
+        if bytes <= SMALL || self.store.has_room(2 * bytes as u64) {
+            Ok(())
+        } else {
+            Err(BlobError::NoMemory)
+        }
+    }
+
     fn database(&self, db: Db) -> &Bucket {
         &self.databases[usize::from(db)]
     }
 }
 
+/// Values up to this size are read without a look at memory, bytes.
+const SMALL: usize = 64 << 10;
+
 fn failed(err: Error) -> BlobError {
     if err.is_full() {
         return BlobError::Full;
     }
-    BlobError::Failed(err.to_string())
+    match err {
+        Error::NoMemory { .. } => BlobError::NoMemory,
+        err => BlobError::Failed(err.to_string()),
+    }
 }
 
 /// The answer of a call that is made for a blob that is there.
@@ -44,10 +60,13 @@ fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
 
 impl Blobs for StoreBlobs {
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+        let size = self.database(db).size(key).unwrap_or(0);
+        self.check_room(size as usize)?;
         let found = self.database(db).get_into(key, out).map_err(failed)?;
         Ok(found.map(|stat| stat.meta))
     }
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
+        self.check_room(len)?;
         out.clear();
         out.resize(len, 0);
         let read = self.database(db).get_at(key, offset, out).map_err(failed)?;
@@ -91,5 +110,8 @@ impl Blobs for StoreBlobs {
     fn memory(&self) -> (u64, u64) {
         let memory = self.store.stats().memory;
         (memory.used_bytes, memory.limit_bytes)
+    }
+    fn has_room(&self, bytes: usize) -> bool {
+        self.store.has_room(bytes as u64)
     }
 }

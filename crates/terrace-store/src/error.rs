@@ -17,6 +17,13 @@ pub enum Error {
         /// The store's own maximum, bytes, if that is what was reached.
         capacity: Option<u64>,
     },
+    /// The names of buckets and blobs take all of the memory that they may.
+    NoMemory {
+        /// Memory of the index, bytes.
+        index: u64,
+        /// The limit on all memory, bytes.
+        limit: u64,
+    },
     /// Another program, or another store of this one, has the store open.
     InUse {
         /// The file that is locked.
@@ -74,7 +81,7 @@ impl Error {
         Error::Io { path: path.to_owned(), action, source }
     }
 
-    /// Whether there was no room.
+    /// Whether there was no room on the disk, or in the store's own maximum.
     pub fn is_full(&self) -> bool {
         matches!(self, Error::Full { .. })
     }
@@ -84,6 +91,7 @@ impl Error {
         use rustix::io::Errno;
         match self {
             Error::Full { .. } => Errno::NOSPC,
+            Error::NoMemory { .. } => Errno::NOMEM,
             Error::InUse { .. } => Errno::BUSY,
             Error::Exists { .. } => Errno::EXIST,
             Error::NoBucket { .. } => Errno::NOENT,
@@ -114,6 +122,12 @@ impl fmt::Display for Error {
             }
             Error::Full { path, capacity: None } => {
                 write!(f, "{}: the file system is full; remove blobs or make room there", path.display())
+            }
+            Error::NoMemory { index, limit } => {
+                write!(
+                    f,
+                    "the index of names takes {index} of {limit} bytes of memory and cannot grow; remove blobs or raise the limit"
+                )
             }
             Error::InUse { path } => {
                 write!(f, "{}: another program uses this store; end it first", path.display())

@@ -21,6 +21,8 @@ const STEP_MAX: u64 = 256 << 20;
 const CHUNK: usize = 256 << 10;
 /// Retired room up to which no sync is made for its sake, bytes.
 const RETIRED: u64 = 32 << 20;
+/// The same in extents, each of which is remembered.
+const RETIRED_LEN: usize = 1 << 17;
 
 thread_local! {
     static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -35,10 +37,12 @@ pub(crate) struct Heap {
     file: Arc<OwnedFd>,
     path: PathBuf,
     capacity: Option<u64>,
-    space: Mutex<Space>,
+    space: Arc<Mutex<Space>>,
     growing: Mutex<()>,
-    /// Written since the last sync.
+    /// Written since the last sync began.
     changed: AtomicBool,
+    /// Held during a sync: while it is under way nobody may take what it covers for durable.
+    syncing: Mutex<()>,
 }
 
 impl Heap {
@@ -51,6 +55,9 @@ impl Heap {
         space: Space,
     ) -> Heap {
         let seen = object.error_cursor();
+        let space = Arc::new(Mutex::new(space));
+        let counted = space.clone();
+        engine.count_also(move || counted.lock().memory());
         Heap {
             engine,
             object,
@@ -58,9 +65,10 @@ impl Heap {
             file,
             path,
             capacity,
-            space: Mutex::new(space),
+            space,
             growing: Mutex::new(()),
             changed: AtomicBool::new(true),
+            syncing: Mutex::new(()),
         }
     }
 
@@ -80,7 +88,7 @@ impl Heap {
     /// Whether so much room is retired that a sync is worth its while.
     pub(crate) fn should_release(&self) -> bool {
         let space = self.space.lock();
-        space.retired_bytes() > RETIRED.max(space.bytes() / 8)
+        space.retired_bytes() > RETIRED.max(space.bytes() / 8) || space.retired_len() > RETIRED_LEN
     }
 
     /// Room for a blob of so many bytes. It is the caller's to write, and to free if it is not used.
@@ -194,16 +202,20 @@ impl Heap {
     /// # Errors
     /// As [`Heap::fill`].
     pub(crate) fn write_all(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.changed.store(true, Ordering::Relaxed);
         let mut done = 0;
-        while done < data.len() {
+        let result = loop {
+            if done == data.len() {
+                break Ok(());
+            }
             match self.engine.write(&self.object, offset + done as u64, &data[done..]) {
                 Ok(n) if n > 0 => done += n,
-                Ok(_) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
-                Err(e) => return Err(self.error("write", e)),
+                Ok(_) => break Err(self.error("write", io::ErrorKind::WriteZero.into())),
+                Err(e) => break Err(self.error("write", e)),
             }
-        }
-        Ok(())
+        };
+        // After the write: said before, a sync in between would take the news and miss the bytes.
+        self.changed.store(true, Ordering::Release);
+        result
     }
 
     /// Reads bytes of an extent.
@@ -231,6 +243,7 @@ impl Heap {
     /// # Errors
     /// A writeback or the sync failed; what was written stays in memory.
     pub(crate) fn sync(&self) -> Result<bool> {
+        let _syncing = self.syncing.lock();
         if !self.changed.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }

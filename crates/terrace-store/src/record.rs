@@ -306,6 +306,19 @@ pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>,
     Some((parse(body)?, PREFIX..PREFIX + len))
 }
 
+/// Bytes of a mark.
+pub const MARK_BYTES: usize = PREFIX + MARK_BODY;
+const MARK_BODY: usize = 1 + 8;
+
+/// What a mark at the start of `bytes` covers, if they look like one; the checksum is not looked at.
+pub fn mark_upto(bytes: &[u8]) -> Option<u64> {
+    let mut fields = Fields(bytes);
+    let len = fields.u32()?;
+    fields.u32()?;
+    let is_mark = len as usize == MARK_BODY && fields.u8()? == MARK;
+    if is_mark { fields.u64() } else { None }
+}
+
 /// A body; None: none that this version writes.
 pub fn parse(body: &[u8]) -> Option<Record<'_>> {
     let mut fields = Fields(body);

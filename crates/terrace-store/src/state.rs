@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::heap::Heap;
-use crate::index::{Hashes, Names, Tags};
+use crate::index::{Hashes, IndexMemory, Names, Tags};
 use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
 use crate::wake::Wake;
@@ -15,8 +15,6 @@ use terrace_engine::io::Io;
 
 /// Numbers of changes that are not logged begin here.
 const UNLOGGED: u64 = 1 << 63;
-/// Memory of an entry of a table beside its key, bytes: tables are from 7/16 to 7/8 full.
-pub(crate) const ENTRY_BYTES: u64 = 96;
 
 /// An open store.
 #[derive(Debug)]
@@ -34,7 +32,8 @@ pub(crate) struct StoreState {
     pub seed: u64,
     pub sync: SyncPolicy,
     pub wake: Arc<Wake>,
-    pub counts: Arc<Counts>,
+    pub memory: IndexMemory,
+    pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
     unlogged: AtomicU64,
@@ -57,8 +56,6 @@ pub(crate) struct Durable {
 pub(crate) struct Counts {
     pub blobs: AtomicU64,
     pub bytes: AtomicU64,
-    /// Memory of the index.
-    pub memory: AtomicU64,
     /// Bytes of a log without garbage.
     pub logged: AtomicU64,
 }
@@ -75,7 +72,7 @@ impl StoreState {
         (store, seed): (u64, u64),
         options: &StoreOptions,
         wake: Arc<Wake>,
-        counts: Arc<Counts>,
+        (memory, counts): (IndexMemory, Counts),
     ) -> StoreState {
         StoreState {
             dir,
@@ -90,6 +87,7 @@ impl StoreState {
             seed,
             sync: options.sync,
             wake,
+            memory,
             counts,
             durable: Durable::default(),
             closed: AtomicBool::new(false),
@@ -110,11 +108,10 @@ impl StoreState {
 }
 
 impl Counts {
-    /// Blobs with keys of so many bytes come (1) or go (-1).
-    pub(crate) fn blob(&self, sign: i64, key: usize, logged: u64) {
+    /// A blob comes (1) or goes (-1).
+    pub(crate) fn blob(&self, sign: i64, logged: u64) {
         let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
         add(&self.blobs, 1);
-        add(&self.memory, ENTRY_BYTES + key as u64);
         add(&self.logged, logged);
     }
     /// Bytes of blobs change.
@@ -124,7 +121,6 @@ impl Counts {
     /// A bucket comes or goes.
     pub(crate) fn bucket(&self, sign: i64, name: usize) {
         let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
-        add(&self.memory, 2 * name as u64 + 256);
         add(&self.logged, name as u64 + 17);
     }
 }

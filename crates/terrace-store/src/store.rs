@@ -188,7 +188,7 @@ impl Store {
             heap_free_bytes,
             heap_retired_bytes,
             log_bytes: state.log.bytes(),
-            index_bytes: counts.memory.load(Ordering::Relaxed) + state.heap.space().memory(),
+            index_bytes: state.memory.bytes() + state.heap.space().memory(),
             syncs: state.durable.syncs.load(Ordering::Relaxed),
         }
     }
@@ -196,6 +196,11 @@ impl Store {
     /// Counts further memory of the caller's against the limit; `bytes` is called often.
     pub fn count_memory(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.engine().count_also(bytes);
+    }
+
+    /// Whether `bytes` more of the caller's memory fit beside all that is counted; what was counted has made the pool smaller by then.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.engine().make_room(bytes)
     }
 
     /// The engine: its limit of memory, recordings, lists.

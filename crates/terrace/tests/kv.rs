@@ -9,7 +9,11 @@ mod stage;
 mod cluster;
 #[path = "kv/crashes.rs"]
 mod crashes;
+#[path = "kv/histories.rs"]
+mod histories;
 #[path = "kv/limits.rs"]
 mod limits;
+#[path = "kv/memory.rs"]
+mod memory;
 #[path = "kv/model.rs"]
 mod model;

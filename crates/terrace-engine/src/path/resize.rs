@@ -18,6 +18,10 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
 /// A ceiling that falls by more at once is haste: to move the used pages of a chunk takes ten times as long as to drop them.
 const HASTE_ABOVE: u64 = 4 * HUGE as u64;
+/// Chunks that the pool keeps whatever other users of memory want: reads and writes need frames.
+const CHUNKS_MIN: u64 = 2;
+/// Tries to write back what keeps frames in use, for one wish for memory.
+const TRIES_MAX: u32 = 50;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
@@ -27,9 +31,14 @@ const SLOT_INDEX: u64 = 9;
 /// Memory of files, clients and observers, bytes: objects, tables of inodes and handles, rings, the recording
 /// and the sample.
 pub(crate) fn tables_bytes(cx: &Context, state: &State) -> u64 {
+    objects_bytes(cx, state) + cx.counted_memory()
+}
+
+/// Memory of files, bytes.
+fn objects_bytes(cx: &Context, state: &State) -> u64 {
     let slots = cx.handles.segment.slots_used() as usize * size_of::<ObjectSlot>();
     let objects = state.objects.len() * (size_of::<Object>() + 96);
-    (slots + objects) as u64 + cx.counted_memory()
+    (slots + objects) as u64
 }
 
 /// Fits the pool into the budget: called when the budget or another user of it has changed, and regularly.
@@ -70,8 +79,13 @@ fn limit_frames(cx: &Context) {
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier =
             state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.metadata_bytes());
-        let tier = tier + state.device_bytes();
-        let metadata = state.metadata().total().max(full) + tables_bytes(cx, &state) + reserve + tier;
+        let (books, users) = (state.metadata(), cx.counted_memory());
+        let others = objects_bytes(cx, &state) + reserve + state.device_bytes();
+        // The index may grow up to its limit. All that the compressed tier has can be given back.
+        let index_growth = (index_max as u64).saturating_sub(books.index.total() as u64);
+        let least = books.total() + index_growth + others + CHUNKS_MIN * HUGE as u64;
+        cx.users_max.store(limit.saturating_sub(least), Ordering::Relaxed);
+        let metadata = books.total().max(full) + others + users + tier;
         let chunks = (limit.saturating_sub(metadata) / HUGE as u64).max(1);
         let chunks = chunks.min(u64::from(cx.handles.segment.geometry().frames_max) / CHUNK_FRAMES as u64);
         if chunks != cx.chunks.swap(chunks, Ordering::Relaxed) {
@@ -138,6 +152,25 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
         cx.fault_done.wait_for(&mut cx.state.lock(), Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Makes the pool smaller by what users of memory keep by now; false: they keep too much, or would with `spare` bytes more. See
+/// [`crate::Engine::make_room`].
+pub(crate) fn make_room(cx: &Context, spare: u64) -> bool {
+    for _ in 0..TRIES_MAX {
+        let fits = adjust_pool(cx);
+        if cx.counted_memory() + spare > cx.users_max.load(Ordering::Relaxed) {
+            return false;
+        }
+        if fits {
+            return true;
+        }
+        if sync::write_all_back(cx, false, |_| true).is_err() {
+            return false;
+        }
+        cx.fault_done.wait_for(&mut cx.state.lock(), Duration::from_millis(5));
+    }
+    false
 }
 
 /// Bounds memory below the limit; see [`crate::Engine::set_ceiling`].
@@ -207,7 +240,7 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
 
 /// Fits the tier's share to the limit on all memory.
 fn set_compressed_limits(cx: &Context) {
-    let limit = cx.budget();
+    let limit = cx.budget().saturating_sub(cx.counted_memory());
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
     // The pool has no room for more: a target beyond it would take memory from DRAM and leave it unused.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;

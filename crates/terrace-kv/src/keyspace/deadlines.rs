@@ -12,6 +12,8 @@ use crate::blobs::Db;
 
 /// Most keys that are listed.
 const LISTED_MAX: usize = 1 << 20;
+/// After so many keys it is asked anew whether there is memory for more.
+const ASKED_EVERY: usize = 512;
 /// Memory of an entry beside its key, bytes: node, pointer, allocation.
 const ENTRY_BYTES: usize = 64;
 
@@ -29,7 +31,13 @@ pub struct Deadlines {
 
 impl Deadlines {
     /// A key's time of expiry was `old` and is `new`.
-    pub fn change(&self, db: Db, key: &[u8], old: Option<u64>, new: Option<u64>) {
+    pub fn change(
+        &self,
+        db: Db,
+        key: &[u8],
+        (old, new): (Option<u64>, Option<u64>),
+        has_room: impl Fn() -> bool,
+    ) {
         if old == new {
             return;
         }
@@ -39,7 +47,9 @@ impl Deadlines {
             self.bytes.fetch_sub(ENTRY_BYTES + key.len(), Ordering::Relaxed);
         }
         let Some(new) = new else { return };
-        if list.len() >= LISTED_MAX {
+        let is_full =
+            list.len() >= LISTED_MAX || (list.len() % ASKED_EVERY == ASKED_EVERY - 1 && !has_room());
+        if is_full {
             self.incomplete.store(true, Ordering::Relaxed);
         } else if list.insert(entry(new)) {
             self.bytes.fetch_add(ENTRY_BYTES + key.len(), Ordering::Relaxed);
@@ -89,16 +99,24 @@ mod tests {
     #[test]
     fn keys_are_due_in_order_of_their_time() {
         let list = Deadlines::default();
-        list.change(0, b"late", None, Some(30));
-        list.change(0, b"soon", None, Some(10));
-        list.change(1, b"moved", None, Some(5));
-        list.change(1, b"moved", Some(5), Some(40));
-        list.change(0, b"kept", None, Some(1));
-        list.change(0, b"kept", Some(1), None);
+        list.change(0, b"late", (None, Some(30)), || true);
+        list.change(0, b"soon", (None, Some(10)), || true);
+        list.change(1, b"moved", (None, Some(5)), || true);
+        list.change(1, b"moved", (Some(5), Some(40)), || true);
+        list.change(0, b"kept", (None, Some(1)), || true);
+        list.change(0, b"kept", (Some(1), None), || true);
         let keys = |due: Vec<Due>| due.into_iter().map(|(_, _, key)| key).collect::<Vec<_>>();
         assert_eq!(keys(list.take_due(35, 9)), [Box::from(*b"soon") as Box<[u8]>, Box::from(*b"late")]);
         assert_eq!((list.len(0), list.len(1)), (0, 1));
         list.clear(1);
         assert_eq!(list.bytes(), 0);
+    }
+
+    #[test]
+    fn list_without_memory_stays_and_says_so() {
+        let list = Deadlines::default();
+        (0..2000u64).for_each(|i| list.change(0, &i.to_le_bytes(), (None, Some(i)), || false));
+        assert_eq!(list.len(0), ASKED_EVERY - 1);
+        assert!(list.take_incomplete());
     }
 }

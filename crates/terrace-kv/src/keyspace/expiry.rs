@@ -40,7 +40,7 @@ impl Keyspace {
         for key in &page.keys {
             let mut held = self.hold(walk.db, [&**key]);
             if let Some((word, _)) = held.stat(walk.db, key) {
-                self.deadlines.change(walk.db, key, None, word.expires);
+                self.deadlines.change(walk.db, key, (None, word.expires), || self.blobs.has_room(0));
             }
         }
         let db = if page.next == 0 { (walk.db + 1) % DATABASES } else { walk.db };

@@ -13,6 +13,9 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Db};
 use crate::error::{Outcome, Refusal};
 
+/// Memory of a decoded collection, in bytes of its blob: with elements of a few bytes.
+const DECODED_TIMES: usize = 4;
+
 /// Locks of stripes, by their numbers.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
@@ -187,7 +190,8 @@ impl<'a> Held<'a> {
 
     fn note_expiry(&self, db: Db, key: &[u8], old: Option<Word>, new: Option<Word>) {
         let expires = |word: Option<Word>| word.and_then(|word| word.expires);
-        self.keyspace.deadlines.change(db, key, expires(old), expires(new));
+        let change = (expires(old), expires(new));
+        self.keyspace.deadlines.change(db, key, change, || self.keyspace.blobs.has_room(0));
     }
 
     /// Forgets a decoded collection.
@@ -210,17 +214,31 @@ impl<'a> Held<'a> {
             return Ok(None);
         };
         count.hits.fetch_add(1, Ordering::Relaxed);
-        let (word, log) = (Some(word), Vec::new());
+        let log = Vec::new();
         if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
             self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if let Ok(content) = cached.content.downcast::<C>() {
-                return Ok(Some(Open { content: *content, log, word, stored }));
+                return Ok(Some(Open { content: *content, log, word: Some(word), stored }));
             }
         }
+        self.check_room(word, stored)?;
         let mut bytes = Vec::new();
         self.keyspace.blobs.get(db, key, &mut bytes)?;
         let content = C::decode(&bytes).map_err(|_| damaged(key))?;
-        Ok(Some(Open { content, log, word, stored }))
+        Ok(Some(Open { content, log, word: Some(word), stored }))
+    }
+
+    /// Makes room for a collection that is about to be decoded; others that are decoded go for it if need be.
+    ///
+    /// # Errors
+    /// There is none.
+    fn check_room(&mut self, word: Word, stored: u64) -> Outcome {
+        let needs = stored as usize * DECODED_TIMES;
+        if word.form != Form::Log || self.keyspace.blobs.has_room(needs) {
+            return Ok(());
+        }
+        self.forget_decoded(None, || false);
+        if self.keyspace.blobs.has_room(needs) { Ok(()) } else { Err(BlobError::NoMemory.into()) }
     }
 
     /// Opens a collection, or a new one.
@@ -241,7 +259,7 @@ impl<'a> Held<'a> {
         let mut word = word.unwrap_or(Word::new(C::KIND));
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
-            return Err(BlobError::Full.into());
+            return Err(BlobError::NoMemory.into());
         }
         match change {
             None => {}
@@ -266,22 +284,31 @@ impl<'a> Held<'a> {
     /// Keeps a collection decoded; others go for it if need be.
     fn keep<C: Collection>(&mut self, db: Db, key: &[u8], content: C) {
         let (keyspace, needs) = (self.keyspace, content.memory_bytes());
-        let is_over = || keyspace.decoded_bytes.load(Ordering::Relaxed) + needs > keyspace.decoded_max;
-        if is_over() {
+        let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) + needs <= keyspace.decoded_max;
+        self.forget_decoded(Some((db, key)), fits);
+        if !fits() || !keyspace.blobs.has_room(needs) {
+            return;
+        }
+        let bytes =
+            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(content) });
+        keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Forgets decoded collections until `is_enough`: first those beside the key.
+    fn forget_decoded(&mut self, first: Option<(Db, &[u8])>, is_enough: impl Fn() -> bool) {
+        let keyspace = self.keyspace;
+        if let Some((db, key)) = first.filter(|_| !is_enough()) {
             let freed = self.stripe(db, key).forget();
             keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
         }
         for stripe in &keyspace.stripes {
-            if !is_over() {
-                break;
+            if is_enough() {
+                return;
             }
             // Those that this command or another holds are passed over.
             let freed = stripe.try_lock().map_or(0, |mut stripe| stripe.forget());
             keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
         }
-        let bytes =
-            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(content) });
-        keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 

@@ -216,7 +216,8 @@ impl Connection {
         let now = self.input.capacity() + self.output.capacity() + self.parser.bytes();
         let before = std::mem::replace(&mut self.counted, now);
         let all = server.clients.count_buffers(before, now);
-        let too_much = now > before && now > KEPT && all > server.config.buffers_bytes_max;
+        let max = server.config.buffers_bytes_max;
+        let too_much = now > before && now > KEPT && (all > max || !server.keyspace.blobs().has_room(0));
         if too_much {
             tracing::warn!(
                 "client {} is closed: requests and replies take {all} bytes; raise --memory, or send less at a time",

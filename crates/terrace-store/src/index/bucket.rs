@@ -3,7 +3,9 @@
 //! Tables use the low bits of a hash for the place and the high ones to tell entries apart; which table a blob is in, bits between. Scans go in the
 //! order of the hash turned so that those bits come first: table by table, and within a table by the rest.
 
+use super::memory::{Ahead, IndexMemory, allocated};
 use super::{Hashes, Version};
+use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
 use crate::space::Extent;
 use hashbrown::HashTable;
@@ -184,7 +186,7 @@ impl BucketState {
     }
 
     /// Makes the bucket large if it has grown so.
-    pub(crate) fn split_if_large(&self, hashes: &Hashes) {
+    pub(crate) fn split_if_large(&self, hashes: &Hashes, memory: &IndexMemory) {
         if self.large.get().is_some() || self.len() <= SMALL_MAX as u64 {
             return;
         }
@@ -193,9 +195,10 @@ impl BucketState {
             return;
         }
         let mut tables: Vec<Table> = (0..SHARDS).map(|_| Table::new()).collect();
-        for entry in std::mem::take(&mut *small) {
+        memory.add(SHARDS as u64 * size_of::<RwLock<Table>>() as u64);
+        for entry in take_all(&mut small, memory) {
             let hash = hashes.of(&entry.key);
-            insert(&mut tables[shard_of(hash)], hashes, hash, entry);
+            insert(&mut tables[shard_of(hash)], hashes, hash, entry, memory);
         }
         let _ = self.large.set(tables.into_iter().map(RwLock::new).collect());
     }
@@ -274,12 +277,49 @@ pub(crate) fn find_mut<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Optio
     table.find_mut(hash, |entry| *entry.key == *key)
 }
 
+/// A table that is filled to less than this part of its room becomes smaller.
+const SPARSE: usize = 8;
+
 /// Takes the entry of a key out.
-pub(crate) fn take(table: &mut Table, hash: u64, key: &[u8]) -> Option<Entry> {
-    table.find_entry(hash, |entry| *entry.key == *key).ok().map(|entry| entry.remove().0)
+pub(crate) fn take(
+    table: &mut Table,
+    hashes: &Hashes,
+    hash: u64,
+    key: &[u8],
+    memory: &IndexMemory,
+) -> Option<Entry> {
+    let entry = table.find_entry(hash, |entry| *entry.key == *key).ok()?.remove().0;
+    let before = table.allocation_size();
+    if table.len() < table.capacity() / SPARSE {
+        table.shrink_to(2 * table.len(), |entry| hashes.of(&entry.key));
+    }
+    memory.sub(allocated(entry.key.len()) + allocated(before) - allocated(table.allocation_size()));
+    Some(entry)
+}
+
+/// Takes all entries out.
+pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
+    let all = std::mem::take(table);
+    let keys: u64 = all.iter().map(|entry| allocated(entry.key.len())).sum();
+    memory.sub(allocated(all.allocation_size()) + keys);
+    all
+}
+
+/// Asks for the memory that another entry in the table takes at the most.
+///
+/// # Errors
+/// As [`IndexMemory::ask`].
+pub(crate) fn ask_entry<'a>(table: &Table, key: &[u8], memory: &'a IndexMemory) -> Result<Ahead<'a>> {
+    let grown = match table.len() < table.capacity() {
+        true => 0,
+        false => 2 * (table.allocation_size() + 4 * size_of::<Entry>() + 32),
+    };
+    memory.ask(allocated(key.len()) + grown as u64)
 }
 
 /// Puts a new entry in.
-pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Entry) {
+pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Entry, memory: &IndexMemory) {
+    let (before, key) = (table.allocation_size(), entry.key.len());
     table.insert_unique(hash, entry, |entry| hashes.of(&entry.key));
+    memory.add(allocated(key) + allocated(table.allocation_size()) - allocated(before));
 }

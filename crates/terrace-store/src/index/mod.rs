@@ -1,12 +1,14 @@
 //! The index in memory: names of buckets, and for each bucket its blobs by key.
 
 mod bucket;
+mod memory;
 mod names;
 mod tags;
 
-pub(crate) use bucket::{BucketState, Entry, Table, find, find_mut, insert, take};
+pub(crate) use bucket::{BucketState, Entry, Table, ask_entry, find, find_mut, insert, take, take_all};
+pub(crate) use memory::IndexMemory;
 pub(crate) use names::{Names, find as find_name};
-pub(crate) use tags::Tags;
+pub(crate) use tags::{Tags, bytes_of as tag_bytes};
 
 use foldhash::quality::FixedState;
 use std::hash::{BuildHasher, Hasher};

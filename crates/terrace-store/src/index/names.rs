@@ -1,6 +1,8 @@
 //! Buckets by name, in tables with a lock each.
 
+use super::memory::{Ahead, IndexMemory, allocated};
 use super::{BucketState, Hashes};
+use crate::error::Result;
 use hashbrown::HashTable;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
@@ -18,6 +20,13 @@ pub(crate) struct Names {
     shards: Vec<RwLock<Named>>,
     next_id: AtomicU64,
     len: AtomicU64,
+}
+
+/// Memory of a bucket beside its tables, bytes.
+fn bucket_bytes(name: &str) -> u64 {
+    /// The counts before a shared value.
+    const SHARED: usize = 16;
+    allocated(SHARED + size_of::<BucketState>()) + allocated(SHARED + name.len())
 }
 
 fn shard_of(hash: u64) -> usize {
@@ -77,18 +86,41 @@ impl Names {
     }
 
     /// Puts a bucket in, under the name that it has. The shard is the name's.
-    pub(crate) fn insert(&self, shard: &mut Named, bucket: Arc<BucketState>, name: Arc<str>) {
+    pub(crate) fn insert(
+        &self,
+        shard: &mut Named,
+        bucket: Arc<BucketState>,
+        name: Arc<str>,
+        memory: &IndexMemory,
+    ) {
+        let (before, own) = (shard.allocation_size(), bucket_bytes(&name));
         let hash = self.hashes.of(name.as_bytes());
         bucket.set_name(name.clone());
         shard.insert_unique(hash, (name, bucket), |(name, _)| self.hashes.of(name.as_bytes()));
         self.len.fetch_add(1, Ordering::Relaxed);
+        memory.add(own + allocated(shard.allocation_size()) - allocated(before));
+    }
+
+    /// Asks for the memory of another bucket.
+    ///
+    /// # Errors
+    /// As [`IndexMemory::ask`].
+    pub(crate) fn ask<'a>(&self, shard: &Named, name: &str, memory: &'a IndexMemory) -> Result<Ahead<'a>> {
+        let grown = if shard.len() < shard.capacity() { 0 } else { 2 * shard.allocation_size() + 256 };
+        memory.ask(bucket_bytes(name) + grown as u64)
     }
 
     /// Takes a bucket out.
-    pub(crate) fn remove(&self, shard: &mut Named, name: &str) -> Option<Arc<BucketState>> {
+    pub(crate) fn remove(
+        &self,
+        shard: &mut Named,
+        name: &str,
+        memory: &IndexMemory,
+    ) -> Option<Arc<BucketState>> {
         let hash = self.hashes.of(name.as_bytes());
         let found = shard.find_entry(hash, |(named, _)| **named == *name).ok()?;
         self.len.fetch_sub(1, Ordering::Relaxed);
+        memory.sub(bucket_bytes(name));
         Some(found.remove().0.1)
     }
 

@@ -1,10 +1,24 @@
 //! Tags: sets of blobs and buckets under a name.
 
+use super::memory::{IndexMemory, allocated};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The holder of a tag: a bucket, or a blob of it.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
+
+/// Memory of a tag beside its name, and of a holder beside its key, in trees that are about two thirds full; bytes.
+const TAG_BYTES: u64 = 72;
+const HOLDER_BYTES: u64 = 40;
+
+fn holder_bytes(who: &Tagged) -> u64 {
+    HOLDER_BYTES + who.1.as_ref().map_or(0, |key| allocated(key.len()))
+}
+
+/// Memory that giving this tag takes, bytes.
+pub(crate) fn bytes_of(tag: &str, who: &Tagged) -> u64 {
+    TAG_BYTES + allocated(tag.len()) + holder_bytes(who)
+}
 
 /// All tags of a store. Locked inside the tables of a bucket, or alone.
 #[derive(Debug, Default)]
@@ -12,14 +26,22 @@ pub(crate) struct Tags(Mutex<BTreeMap<Box<str>, BTreeSet<Tagged>>>);
 
 impl Tags {
     /// Gives or takes a tag; whether that changes something.
-    pub(crate) fn set(&self, tag: &str, who: Tagged, on: bool) -> bool {
+    pub(crate) fn set(&self, tag: &str, who: Tagged, on: bool, memory: &IndexMemory) -> bool {
         let mut tags = self.0.lock();
         if on {
-            return tags.entry(tag.into()).or_default().insert(who);
+            let (of_tag, of_holder) = (TAG_BYTES + allocated(tag.len()), holder_bytes(&who));
+            let members = tags.entry(tag.into()).or_insert_with(|| {
+                memory.add(of_tag);
+                BTreeSet::new()
+            });
+            let is_new = members.insert(who);
+            memory.add(if is_new { of_holder } else { 0 });
+            return is_new;
         }
         let Some(members) = tags.get_mut(tag) else { return false };
         let was = members.remove(&who);
-        if members.is_empty() {
+        memory.sub(if was { holder_bytes(&who) } else { 0 });
+        if !has_members(tag, members, memory) {
             tags.remove(tag);
         }
         was
@@ -31,20 +53,28 @@ impl Tags {
     }
 
     /// It is gone, or has another name now: `to` gets its tags.
-    pub(crate) fn pass_on(&self, who: &Tagged, to: Option<&Tagged>) {
-        self.0.lock().retain(|_, members| {
+    pub(crate) fn pass_on(&self, who: &Tagged, to: Option<&Tagged>, memory: &IndexMemory) {
+        self.0.lock().retain(|tag, members| {
             if members.remove(who) {
-                members.extend(to.cloned());
+                memory.sub(holder_bytes(who));
+                if let Some(to) = to.cloned() {
+                    let bytes = holder_bytes(&to);
+                    memory.add(if members.insert(to) { bytes } else { 0 });
+                }
             }
-            !members.is_empty()
+            has_members(tag, members, memory)
         });
     }
 
     /// All blobs of a bucket are gone, and with `bucket_too` it.
-    pub(crate) fn clear(&self, bucket: u64, bucket_too: bool) {
-        self.0.lock().retain(|_, members| {
-            members.retain(|(id, key)| *id != bucket || (key.is_none() && !bucket_too));
-            !members.is_empty()
+    pub(crate) fn clear(&self, bucket: u64, bucket_too: bool, memory: &IndexMemory) {
+        self.0.lock().retain(|tag, members| {
+            members.retain(|who| {
+                let stays = who.0 != bucket || (who.1.is_none() && !bucket_too);
+                memory.sub(if stays { 0 } else { holder_bytes(who) });
+                stays
+            });
+            has_members(tag, members, memory)
         });
     }
 
@@ -66,4 +96,10 @@ impl Tags {
             .flat_map(|(tag, members)| members.iter().map(move |who| (tag.clone(), who.clone())))
             .collect()
     }
+}
+
+/// Whether the tag stays; its memory is given back if not.
+fn has_members(tag: &str, members: &BTreeSet<Tagged>, memory: &IndexMemory) -> bool {
+    memory.sub(if members.is_empty() { TAG_BYTES + allocated(tag.len()) } else { 0 });
+    !members.is_empty()
 }

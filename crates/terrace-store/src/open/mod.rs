@@ -1,6 +1,7 @@
 //! A start: the files, what a killed process has left in the segment, the log, the allocator.
 
 mod believe;
+mod damage;
 mod files;
 mod records;
 mod replay;
@@ -9,7 +10,7 @@ pub(crate) use files::destroy;
 
 use crate::error::{Error, Result};
 use crate::heap::Heap;
-use crate::index::{Hashes, Names};
+use crate::index::{Hashes, IndexMemory, Names};
 use crate::log::{self, Log};
 use crate::options::StoreOptions;
 use crate::record::Header;
@@ -42,15 +43,14 @@ pub(crate) fn open(
     let (engine, object) = start_engine(options, segment, &files, &tail, io.clone())?;
     let hashes = Hashes::new(files.header.seed);
     let names = Names::new(hashes.clone());
-    let counts = Arc::new(Counts::default());
-    let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, &counts)?;
+    let (memory, counts) = (IndexMemory::new(engine.clone()), Counts::default());
+    engine.count_also(|| crate::tail::RING);
+    let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, (&memory, &counts))?;
     let index = (names, found.tags);
     let space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
         let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
         Error::Damaged { path: files.heap_path.clone(), what }
     })?;
-    let of_index = counts.clone();
-    engine.count_also(move || of_index.memory.load(Ordering::Relaxed) + crate::tail::RING);
     let heap = Heap::new(
         engine.clone(),
         object,
@@ -63,10 +63,12 @@ pub(crate) fn open(
     let identity = (files.header.store, files.header.seed);
     let written = log::Written { file: files.names, header: files.header, end: found.end };
     let log = Log::new(files.names_path.clone(), written, segment, io.clone(), wake.clone())?;
+    memory.leave_spare();
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
     let paths = (files.dir, files.names_path);
-    let state = StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, counts);
+    let state =
+        StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, (memory, counts));
     state.durable.upto.store(found.marked, Ordering::Relaxed);
     Ok((state, found.marked + 1 < found.end.number))
 }

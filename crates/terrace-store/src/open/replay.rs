@@ -1,10 +1,12 @@
 //! The index is made anew from the log: first where the log ends and what its last mark covers, then record by record.
 
 use super::believe::Belief;
+use super::damage::is_damaged;
 use super::files::Files;
 use super::records::Records;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Hashes, Names, Tags, find_mut, insert, take};
+use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Tags};
+use crate::index::{ask_entry, find_mut, insert, take, take_all};
 use crate::log::Position;
 use crate::record::{Blob, Record, TAGGED, TRAIT_SCRATCH};
 use crate::space::Extent;
@@ -29,6 +31,7 @@ pub(super) struct Found {
 /// Buckets by number, while the log is read.
 struct Replay<'a> {
     hashes: &'a Hashes,
+    memory: &'a IndexMemory,
     counts: &'a Counts,
     tags: Tags,
     buckets: HashMap<u64, (Arc<BucketState>, Arc<str>)>,
@@ -37,14 +40,14 @@ struct Replay<'a> {
 /// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. Records that fail the checks are cut off the log.
 ///
 /// # Errors
-/// Failing I/O.
+/// Failing I/O; the index needs more memory than there is.
 pub(super) fn replay(
     files: &Files,
     io: &dyn Io,
     is_trusted: bool,
     names: &Names,
     hashes: &Hashes,
-    counts: &Counts,
+    (memory, counts): (&IndexMemory, &Counts),
 ) -> Result<Found> {
     let error = |e| Error::io(&files.names_path, "read", e);
     let (mut marked, mut last) = (0, files.header.first - 1);
@@ -56,15 +59,20 @@ pub(super) fn replay(
         }
         last = number;
     }
+    let unread = records.position().at;
+    if is_damaged(&files.names, &files.header, unread).map_err(error)? {
+        let what = format!("the record at byte {unread} is damaged, and later ones were durable");
+        return Err(Error::Damaged { path: files.names_path.clone(), what });
+    }
     let believed = if is_trusted { last } else { marked };
     let mut belief = Belief::new(files, believed).map_err(error)?;
-    let mut replay = Replay { hashes, counts, tags: Tags::default(), buckets: HashMap::new() };
+    let mut replay = Replay { hashes, memory, counts, tags: Tags::default(), buckets: HashMap::new() };
     let mut records = Records::new(&files.names, &files.header);
     let end = loop {
         let end = records.position();
         match records.next().map_err(error)? {
             Some((number, record)) if belief.holds(number, &record).map_err(error)? => {
-                replay.apply(number, &record);
+                replay.apply(number, &record)?;
             }
             _ => break end,
         }
@@ -91,7 +99,7 @@ fn cut(files: &Files, io: &dyn Io, end: Position) -> Result<()> {
 }
 
 impl Replay<'_> {
-    fn apply(&mut self, number: u64, record: &Record<'_>) {
+    fn apply(&mut self, number: u64, record: &Record<'_>) -> Result<()> {
         match *record {
             Record::Bucket { bucket, name } => self.name(bucket, name),
             Record::BucketGone { bucket } => {
@@ -101,13 +109,14 @@ impl Replay<'_> {
                 }
             }
             Record::BucketClear { bucket } => self.clear(bucket, false),
-            Record::Put { bucket, blob, key } => self.put(bucket, number, blob, key),
+            Record::Put { bucket, blob, key } => self.put(bucket, number, blob, key)?,
             Record::Remove { bucket, key } => self.remove(bucket, key),
             Record::Move { from_bucket, from, bucket, blob, key } => {
                 self.remove(bucket, key);
-                self.tags.pass_on(&(from_bucket, Some(from.into())), Some(&(bucket, Some(key.into()))));
+                let (old, new) = ((from_bucket, Some(from.into())), (bucket, Some(key.into())));
+                self.tags.pass_on(&old, Some(&new), self.memory);
                 self.remove(from_bucket, from);
-                self.put(bucket, number, blob, key);
+                self.put(bucket, number, blob, key)?;
             }
             Record::Trait { bucket, kind, .. } => {
                 if let Some((bucket, _)) = self.buckets.get(&bucket).filter(|_| kind == TRAIT_SCRATCH) {
@@ -117,6 +126,7 @@ impl Replay<'_> {
             Record::Tag { bucket, whole, on, tag, key } => self.tag(bucket, whole, on, tag, key),
             Record::Mark { .. } => {}
         }
+        Ok(())
     }
 
     fn name(&mut self, id: u64, name: &[u8]) {
@@ -134,8 +144,8 @@ impl Replay<'_> {
         }
     }
 
-    fn put(&mut self, id: u64, number: u64, blob: Blob, key: &[u8]) {
-        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+    fn put(&mut self, id: u64, number: u64, blob: Blob, key: &[u8]) -> Result<()> {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return Ok(()) };
         let hash = self.hashes.of(key);
         {
             let mut table = bucket.write(hash);
@@ -150,21 +160,23 @@ impl Replay<'_> {
                 None => {
                     let entry = Entry { key: key.into(), blob, number };
                     bucket.count(1, 0, blob.size);
-                    self.counts.blob(1, key.len(), entry.logged_bytes());
+                    let _ahead = ask_entry(&table, key, self.memory)?;
+                    self.counts.blob(1, entry.logged_bytes());
                     self.counts.size(0, blob.size);
-                    insert(&mut table, self.hashes, hash, entry);
+                    insert(&mut table, self.hashes, hash, entry, self.memory);
                 }
             }
         }
-        bucket.split_if_large(self.hashes);
+        bucket.split_if_large(self.hashes, self.memory);
+        Ok(())
     }
 
     fn remove(&mut self, id: u64, key: &[u8]) {
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
         let hash = self.hashes.of(key);
-        if let Some(entry) = take(&mut bucket.write(hash), hash, key) {
+        if let Some(entry) = take(&mut bucket.write(hash), self.hashes, hash, key, self.memory) {
             if entry.blob.has(TAGGED) {
-                self.tags.pass_on(&(id, Some(key.into())), None);
+                self.tags.pass_on(&(id, Some(key.into())), None, self.memory);
             }
             self.forget(bucket, &entry);
         }
@@ -178,21 +190,21 @@ impl Replay<'_> {
             let Some(entry) = find_mut(&mut table, hash, key) else { return };
             entry.blob.set(TAGGED, true);
         }
-        self.tags.set(&String::from_utf8_lossy(tag), (id, (!whole).then(|| key.into())), on);
+        self.tags.set(&String::from_utf8_lossy(tag), (id, (!whole).then(|| key.into())), on, self.memory);
     }
 
     fn clear(&mut self, id: u64, gone: bool) {
-        self.tags.clear(id, gone);
+        self.tags.clear(id, gone, self.memory);
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
         for table in &mut bucket.write_all() {
-            std::mem::take(&mut **table).into_iter().for_each(|entry| self.forget(bucket, &entry));
+            take_all(table, self.memory).into_iter().for_each(|entry| self.forget(bucket, &entry));
         }
     }
 
     fn forget(&self, bucket: &BucketState, entry: &Entry) {
         bucket.count(-1, entry.blob.size, 0);
         self.counts.size(entry.blob.size, 0);
-        self.counts.blob(-1, entry.key.len(), entry.logged_bytes());
+        self.counts.blob(-1, entry.logged_bytes());
     }
 
     /// Gives the buckets their names; the extents of all blobs.
@@ -202,7 +214,7 @@ impl Replay<'_> {
             names.note_id(id);
             bucket.for_each_table(|table| extents.extend(table.iter().map(Entry::extent)));
             let (mut shard, _) = names.lock(&name);
-            names.insert(&mut shard, bucket, name);
+            names.insert(&mut shard, bucket, name, self.memory);
         }
         (extents, self.tags)
     }

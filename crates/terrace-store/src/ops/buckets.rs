@@ -30,12 +30,13 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
         if let Some(bucket) = find_name(&shard, hash, name) {
             return Ok(bucket.clone());
         }
+        let _ahead = state.names.ask(&shard, name, &state.memory)?;
         let id = state.names.take_id();
         let number = state.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
         let name: Arc<str> = name.into();
         let bucket = Arc::new(BucketState::new(id, name.clone()));
         state.counts.bucket(1, name.len());
-        state.names.insert(&mut shard, bucket.clone(), name);
+        state.names.insert(&mut shard, bucket.clone(), name, &state.memory);
         (bucket, number)
     };
     commit::finish(state, &bucket, number)?;
@@ -51,7 +52,7 @@ pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     let (mut shard, hash) = state.names.lock(name);
     let Some(bucket) = find_name(&shard, hash, name).cloned() else { return Ok(false) };
     remove::clear(state, &bucket, true)?;
-    state.names.remove(&mut shard, name);
+    state.names.remove(&mut shard, name, &state.memory);
     state.counts.bucket(-1, name.len());
     Ok(true)
 }
@@ -72,12 +73,14 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
     if find_name(target.as_deref().unwrap_or(&source), place(to), to).is_some() {
         return Err(Error::Exists { name: to.into() });
     }
+    let _ahead = state.names.ask(target.as_deref().unwrap_or(&source), to, &state.memory)?;
     let record = Record::Bucket { bucket: bucket.id, name: to.as_bytes() };
     let number = state.log.append(&record, Room::Takes)?;
-    state.names.remove(&mut source, from);
+    state.names.remove(&mut source, from, &state.memory);
     state.counts.bucket(-1, from.len());
     state.counts.bucket(1, to.len());
-    state.names.insert(target.as_deref_mut().unwrap_or(&mut source), bucket.clone(), to.into());
+    let shard = target.as_deref_mut().unwrap_or(&mut source);
+    state.names.insert(shard, bucket.clone(), to.into(), &state.memory);
     drop((source, target));
     commit::finish(state, &bucket, number).map(|()| true)
 }

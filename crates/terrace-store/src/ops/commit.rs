@@ -2,7 +2,7 @@
 
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Expect, Table, find, find_mut, insert};
+use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
 use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{Blob, Record};
@@ -61,19 +61,22 @@ pub(super) fn replace(
         } else if !expect.holds(entry) {
             Ok(None)
         } else {
+            let is_new = entry.is_none();
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
             old = Extent { start: blob.start(), units: blob.units };
             blob.set_start(extent.start);
             blob.set(crate::record::UNCHECKED, false);
             (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
             blob.meta = meta.unwrap_or(blob.meta);
-            set_blob(state, &mut table, place, blob).map(Some)
+            // Asked for once it is known that there is a new name: most puts need no memory.
+            let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
+            ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob)).map(Some)
         }
     };
     match replaced {
         Ok(Some(number)) => {
             retire(state, place.bucket, number, old);
-            place.bucket.split_if_large(&state.hashes);
+            place.bucket.split_if_large(&state.hashes, &state.memory);
         }
         Ok(None) | Err(_) => state.heap.free(extent),
     }
@@ -86,7 +89,7 @@ fn new_blob() -> Blob {
     blob
 }
 
-/// Logs what the blob is now, and says so in its table, which the caller has locked.
+/// Logs what the blob is now, and says so in its table, which the caller has locked. For a new name the caller has asked for memory.
 ///
 /// # Errors
 /// The log is full, or broken: nothing has changed.
@@ -105,10 +108,10 @@ pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>,
         }
         None => {
             let entry = Entry { key: key.into(), blob, number };
-            state.counts.blob(1, key.len(), entry.logged_bytes());
+            state.counts.blob(1, entry.logged_bytes());
             state.counts.size(0, blob.size);
             bucket.count(1, 0, blob.size);
-            insert(table, &state.hashes, hash, entry);
+            insert(table, &state.hashes, hash, entry, &state.memory);
         }
     }
     Ok(number)

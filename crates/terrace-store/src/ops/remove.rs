@@ -2,7 +2,7 @@
 
 use super::commit::{self, Place};
 use crate::error::Result;
-use crate::index::{BucketState, Expect, Table, find, take};
+use crate::index::{BucketState, Expect, Table, find, take, take_all};
 use crate::log::Room;
 use crate::record::{Record, TAGGED};
 use crate::space::Extent;
@@ -40,13 +40,13 @@ pub(super) fn take_out(
     hash: u64,
     key: &[u8],
 ) -> Extent {
-    let Some(entry) = take(table, hash, key) else { return Extent::NONE };
+    let Some(entry) = take(table, &state.hashes, hash, key, &state.memory) else { return Extent::NONE };
     if entry.blob.has(TAGGED) {
-        state.tags.pass_on(&(bucket.id, Some(key.into())), None);
+        state.tags.pass_on(&(bucket.id, Some(key.into())), None, &state.memory);
     }
     bucket.count(-1, entry.blob.size, 0);
     state.counts.size(entry.blob.size, 0);
-    state.counts.blob(-1, entry.key.len(), entry.logged_bytes());
+    state.counts.blob(-1, entry.logged_bytes());
     entry.extent()
 }
 
@@ -68,14 +68,14 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
         };
         let number = state.log.append(&record, Room::Gives)?;
         for table in &mut tables {
-            for entry in std::mem::take(&mut **table) {
+            for entry in take_all(table, &state.memory) {
                 state.counts.size(entry.blob.size, 0);
-                state.counts.blob(-1, entry.key.len(), entry.logged_bytes());
+                state.counts.blob(-1, entry.logged_bytes());
                 extents.push(entry.extent());
             }
         }
         bucket.count_none();
-        state.tags.clear(bucket.id, gone);
+        state.tags.clear(bucket.id, gone, &state.memory);
         if gone {
             bucket.set_gone();
         }

@@ -4,7 +4,7 @@ use super::commit::{self, Place};
 use super::part::extent_of;
 use super::remove::take_out;
 use crate::error::Result;
-use crate::index::{BucketState, Entry, Table, find, insert};
+use crate::index::{BucketState, Entry, Table, ask_entry, find, insert};
 use crate::log::Room;
 use crate::record::{Record, TAGGED};
 use crate::state::StoreState;
@@ -34,6 +34,8 @@ pub(crate) fn rename(
         if bucket.id == to_bucket.id && from == to {
             return Ok(true);
         }
+        let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
+        let _ahead = ask_entry(gone, to, &state.memory)?;
         let number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {
@@ -44,21 +46,22 @@ pub(crate) fn rename(
         let replaced = find(gone, new.hash, to).map(|entry| extent_of(&entry.blob));
         take_out(state, to_bucket, gone, new.hash, to);
         if blob.has(TAGGED) {
-            state.tags.pass_on(&(bucket.id, Some(from.into())), Some(&(to_bucket.id, Some(to.into()))));
+            let (from, to) = ((bucket.id, Some(from.into())), (to_bucket.id, Some(to.into())));
+            state.tags.pass_on(&from, Some(&to), &state.memory);
         }
         take_out(state, bucket, &mut source, old.hash, from);
         let target: &mut Table = target.as_mut().unwrap_or(&mut source);
         let entry = Entry { key: to.into(), blob, number };
-        state.counts.blob(1, to.len(), entry.logged_bytes());
+        state.counts.blob(1, entry.logged_bytes());
         state.counts.size(0, blob.size);
         to_bucket.count(1, 0, blob.size);
-        insert(target, &state.hashes, new.hash, entry);
+        insert(target, &state.hashes, new.hash, entry, &state.memory);
         (number, replaced)
     };
     if let Some(extent) = replaced {
         commit::retire(state, to_bucket, number, extent);
     }
-    to_bucket.split_if_large(&state.hashes);
+    to_bucket.split_if_large(&state.hashes, &state.memory);
     commit::finish(state, to_bucket, number).map(|()| true)
 }
 

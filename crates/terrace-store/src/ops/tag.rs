@@ -3,7 +3,7 @@
 use super::commit::{self, Place};
 use super::{buckets, check};
 use crate::error::Result;
-use crate::index::{BucketState, find_mut};
+use crate::index::{BucketState, find_mut, tag_bytes};
 use crate::log::Room;
 use crate::record::{KEY_MAX, Record, TAGGED};
 use crate::state::StoreState;
@@ -38,12 +38,13 @@ pub(crate) fn set(
         let room = if on { Room::Takes } else { Room::Gives };
         let record =
             Record::Tag { bucket: bucket.id, whole: key.is_none(), on, tag: tag.as_bytes(), key: place.key };
+        let _ahead = if on { Some(state.memory.ask(tag_bytes(tag, &who))?) } else { None };
         let number = if bucket.is_scratch() && key.is_some() {
             state.take_unlogged()
         } else {
             state.log.append(&record, room)?
         };
-        state.tags.set(tag, who, on);
+        state.tags.set(tag, who, on, &state.memory);
         if let Some(entry) = entry {
             // It stays when the last tag is taken: who removes the blob looks in vain then.
             entry.blob.set(TAGGED, true);

@@ -98,12 +98,20 @@ impl Space {
             self.retired_bytes -= extent.bytes();
             self.free(extent);
         }
+        if self.retired.len() < self.retired.capacity() / 8 {
+            self.retired.shrink_to(2 * self.retired.len());
+        }
         before - self.retired_bytes
     }
 
     /// Bytes that wait for a sync.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
+    }
+
+    /// Extents that wait for a sync.
+    pub(crate) fn retired_len(&self) -> usize {
+        self.retired.len()
     }
 
     /// Bytes of whole pages that are free.

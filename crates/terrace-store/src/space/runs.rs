@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Memory of a run: an entry of 16 bytes in each of two trees that are about two thirds full.
+const RUN_BYTES: u64 = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     /// First page and pages.
@@ -63,6 +66,6 @@ impl Runs {
 
     /// Bytes of memory, about.
     pub(super) fn memory(&self) -> u64 {
-        self.by_start.len() as u64 * 64
+        self.by_start.len() as u64 * RUN_BYTES
     }
 }

@@ -138,3 +138,46 @@ fn the_log_is_written_anew_while_others_change_it() {
     store.crash();
     check(&open(dir.path()));
 }
+
+#[test]
+fn syncs_at_once_leave_no_change_behind() {
+    let seconds = if std::env::var_os("TERRACE_SOAK").is_some() { 60 } else { 4 };
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    let options = StoreOptions { sync: SyncPolicy::Always, ..small() };
+    let dir = dir();
+    let mut round = 0;
+    while round < 10 || std::time::Instant::now() < until {
+        round += 1;
+        let store = Store::open(dir.path(), &options).unwrap();
+        let bucket = store.bucket("b").unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let is_over = &is_over;
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    store.checkpoint().unwrap();
+                }
+            });
+            let writers = (0..6u64).map(|thread| {
+                let bucket = &bucket;
+                scope.spawn(move || {
+                    for i in 0..20 {
+                        bucket
+                            .put(&thread.to_le_bytes(), &content(round * 1000 + i * 10 + thread, 5000))
+                            .unwrap();
+                    }
+                })
+            });
+            writers.collect::<Vec<_>>().into_iter().for_each(|writer| writer.join().unwrap());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        drop(bucket);
+        store.crash();
+        let bucket = open(dir.path()).bucket("b").unwrap();
+        for thread in 0..6u64 {
+            let found = bucket.get(&thread.to_le_bytes()).unwrap().unwrap();
+            assert!(found == content(round * 1000 + 190 + thread, 5000), "round {round}, thread {thread}");
+        }
+    }
+    println!("{round} rounds");
+}

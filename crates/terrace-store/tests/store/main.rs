@@ -2,7 +2,9 @@
 
 mod basics;
 mod crashes;
+mod damage;
 mod faults;
+mod memory;
 mod model;
 mod power;
 mod power_io;

@@ -52,14 +52,22 @@ impl Client {
 
     /// Asks and waits; an error is the end of the connection.
     pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> std::io::Result<Reply> {
-        let mut text = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            text.extend(format!("${}\r\n", word.as_ref().len()).bytes());
-            text.extend(word.as_ref());
-            text.extend(b"\r\n");
-        }
-        self.0.get_mut().write_all(&text)?;
+        self.send(&[words])?;
         self.reply()
+    }
+
+    /// Sends requests together; each is answered by a reply.
+    pub fn send<T: AsRef<[u8]>>(&mut self, requests: &[impl AsRef<[T]>]) -> std::io::Result<()> {
+        let mut text = Vec::new();
+        for words in requests.iter().map(AsRef::as_ref) {
+            text.extend(format!("*{}\r\n", words.len()).bytes());
+            for word in words {
+                text.extend(format!("${}\r\n", word.as_ref().len()).bytes());
+                text.extend(word.as_ref());
+                text.extend(b"\r\n");
+            }
+        }
+        self.0.get_mut().write_all(&text)
     }
 
     /// The text of the reply to a line of words.
@@ -67,7 +75,8 @@ impl Client {
         self.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|err| panic!("{line}: {err}")).text()
     }
 
-    fn reply(&mut self) -> std::io::Result<Reply> {
+    /// The next reply.
+    pub fn reply(&mut self) -> std::io::Result<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());

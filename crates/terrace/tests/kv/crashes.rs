@@ -8,12 +8,10 @@ use terrace_testkit::rng::{Rng, seed};
 use super::client::{Client, Reply};
 use super::stage::Stage;
 
-/// Rounds of a quick run, and of a soak.
-fn rounds(quick: u64) -> u64 {
-    match std::env::var_os("TERRACE_SOAK") {
-        Some(_) => 40 * quick,
-        None => quick,
-    }
+/// Kills of each kind, in a quick run and in a soak.
+fn rounds() -> u64 {
+    let set = std::env::var("TERRACE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok());
+    set.unwrap_or(if std::env::var_os("TERRACE_SOAK").is_some() { 500 } else { 15 })
 }
 
 /// Keys that one writer has.
@@ -103,6 +101,9 @@ fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut())
         let mut client = stage.client();
         known = [0, 1].map(|writer: usize| check(&mut client, writer as u64, &written[writer]));
     }
+    let acknowledged: u64 = known.iter().flatten().map(|(version, _)| version).sum();
+    println!("{rounds} kills, about {acknowledged} writes acknowledged, none lost");
+    assert!(acknowledged > rounds, "{acknowledged} writes");
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn acknowledged_writes_survive_kill_of_the_server() {
     let seed = seed("acknowledged_writes_survive_kill_of_the_server");
     let stage = Stage::new();
     let served = stage.serve(&["--sync", "no"]);
-    let rounds = rounds(5);
+    let rounds = rounds();
     write_and_kill(&stage, rounds, seed, || served.kill_server());
     let instance = served.stat().instance;
     assert_eq!(u64::from(instance.restarts), rounds);
@@ -127,7 +128,7 @@ fn synced_writes_survive_kill_of_everything() {
     let seed = seed("synced_writes_survive_kill_of_everything");
     let stage = Stage::new();
     let mut served = Some(stage.serve(&["--sync", "always"]));
-    write_and_kill(&stage, rounds(5), seed, || {
+    write_and_kill(&stage, rounds(), seed, || {
         served.take().unwrap().kill_all();
         served = Some(stage.serve(&["--sync", "always"]));
     });

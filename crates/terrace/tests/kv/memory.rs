@@ -1,0 +1,103 @@
+//! A server whose names alone are a good part of `--memory`.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use super::client::{Client, Reply};
+use super::stage::{Served, Stage};
+
+const LIMIT: u64 = 32 << 20;
+/// Anonymous memory of a process beside what grows with keys: stacks, buffers of threads, waste of the allocator.
+const OWN: u64 = 6 << 20;
+
+/// Memory of the server as the kernel counts it: the memory files, and its own pages.
+fn resident(served: &Served) -> (u64, u64) {
+    let pid = served.stat().instance.terraced;
+    let mut files = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+        let is_memory =
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"));
+        if let (true, Ok(meta)) = (is_memory, std::fs::metadata(entry.path())) {
+            files.insert((meta.dev(), meta.ino(), meta.blocks() * 512));
+        }
+    }
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = maps.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
+    let own: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    (files.iter().map(|(_, _, bytes)| bytes).sum(), own << 10)
+}
+
+/// Within the limit, by the server's own count and by the kernel's.
+#[track_caller]
+fn within_limit(served: &Served, when: &str) {
+    let memory = served.stat().cache.memory;
+    assert!(memory.used_bytes <= memory.limit_bytes, "{when}: {memory:?}");
+    let (files, own) = resident(served);
+    assert!(files + own <= LIMIT + OWN, "{when}: {files} bytes in memory files, {own} own; {memory:?}");
+}
+
+fn key(number: u64) -> String {
+    format!("key:{number:012}")
+}
+
+const BATCH: u64 = 500;
+
+/// Sets a batch of keys in one go; how many were taken.
+fn set_batch(client: &mut Client, from: u64) -> u64 {
+    let requests: Vec<_> = (from..from + BATCH).map(|i| ["SET".to_owned(), key(i), i.to_string()]).collect();
+    client.send(&requests).unwrap();
+    let mut taken = 0;
+    for i in 0..BATCH {
+        match client.reply().unwrap() {
+            Reply::Status(_) if taken == i => taken += 1,
+            // A later key may still fit into its table.
+            Reply::Status(_) => {}
+            Reply::Error(line) => {
+                assert!(line.starts_with("OOM command not allowed when used memory > 'maxmemory'"), "{line}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    taken
+}
+
+#[test]
+fn keys_fill_memory_up_to_the_limit_and_are_then_refused() {
+    let stage = Stage::new();
+    let served = stage.serve(&["--sync", "no"]);
+    let mut client = stage.client();
+    let mut keys = 0;
+    loop {
+        let taken = set_batch(&mut client, keys);
+        keys += taken;
+        if taken < BATCH {
+            break;
+        }
+        if keys % 20_000 == 0 {
+            within_limit(&served, &format!("{keys} keys"));
+        }
+    }
+    let stat = served.stat();
+    println!("{keys} keys, {:?}, {:?} resident", stat.cache.memory, resident(&served));
+    assert!(keys > 80_000, "{keys} keys");
+    let tables = stat.cache.memory.tables_bytes;
+    assert!(tables > LIMIT / 3, "names take {tables} bytes");
+    within_limit(&served, "full");
+    for i in (0..keys).step_by(997) {
+        assert_eq!(client.say(&format!("GET {}", key(i))), i.to_string());
+    }
+    // What needs no more memory is done.
+    assert_eq!(client.say(&format!("SET {} {}", key(1), "v".repeat(5000))), "OK");
+    within_limit(&served, "full and read");
+    // The next server over the same keys.
+    served.kill_server();
+    let mut client = stage.client();
+    assert_eq!(client.say(&format!("GET {}", key(2))), "2");
+    within_limit(&served, "after a kill");
+    for i in 0..keys / 2 {
+        assert_eq!(client.say(&format!("DEL {}", key(i))), "1");
+    }
+    assert_eq!(set_batch(&mut client, keys), BATCH);
+    within_limit(&served, "half empty");
+    served.stop();
+}
