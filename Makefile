@@ -52,9 +52,10 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
+PACKAGES_vm := $(PACKAGES_build) apt dpkg binutils qemu-system-x86 busybox-static e2fsprogs bcache-tools dmsetup
 PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 python3-h5py postgresql
 # Tests of pages in a browser are skipped where there is none.
-PACKAGES_soak := $(PACKAGES_test) chromium
+PACKAGES_soak := $(PACKAGES_test) $(PACKAGES_vm) chromium
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
@@ -66,12 +67,13 @@ test: packages-test build tools lint loom
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(DEVICE_TESTS)
 
-## soak: every test in its long form, 75 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
+## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
+	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command caches $(CARGO) xtask vm caches; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
 		bash .ci/soak part traces -p terrace-sim --test real_traces -- --ignored --nocapture; \
 	if [ -n "$${XFSTESTS:-}" ]; then bash .ci/soak command xfstests make xfstests; \

@@ -50,6 +50,12 @@ pub struct Numa {
     pub moves: Vec<NumaMove>,
     /// Moves of threads since the daemon began.
     pub moved: u64,
+    /// Bytes of frames that should move, or have, in this period.
+    #[serde(default)]
+    pub frame_bytes_to_move: u64,
+    /// Bytes of frames moved since the daemon began.
+    #[serde(default)]
+    pub frame_bytes_moved: u64,
     /// Another recording was under way: the numbers are of an earlier period, or missing.
     pub stale: bool,
 }

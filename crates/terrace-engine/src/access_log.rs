@@ -48,6 +48,11 @@ pub fn set_caller(tid: u32) {
     CALLER.set(tid);
 }
 
+/// The thread that this thread works for; 0: not known.
+pub(crate) fn caller() -> u32 {
+    CALLER.get()
+}
+
 /// Accesses noted since the recorder last looked.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLog {

@@ -68,11 +68,22 @@ pub struct NumaConfig {
     pub sys: PathBuf,
     /// The file of the masks of moved threads; none: they are not kept for a successor.
     pub saved: Option<PathBuf>,
+    /// What the memory of a node can be read at, bytes a second. An order of magnitude is enough.
+    pub read_capacity: f64,
+    /// The same written.
+    pub write_capacity: f64,
 }
 
 impl Default for NumaConfig {
     fn default() -> NumaConfig {
-        NumaConfig { mode: NumaMode::Off, sys: "/sys".into(), saved: None }
+        NumaConfig {
+            mode: NumaMode::Off,
+            sys: "/sys".into(),
+            saved: None,
+            // Some channels of DRAM.
+            read_capacity: 40e9,
+            write_capacity: 20e9,
+        }
     }
 }
 

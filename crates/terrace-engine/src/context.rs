@@ -10,6 +10,7 @@ use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
+use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
 use crate::state::State;
@@ -65,6 +66,8 @@ pub(crate) struct Context {
     /// Memory that all users of it may keep, bytes: more would leave the pool less than its minimum.
     pub users_max: AtomicU64,
     pub handles: Arc<SegmentHandles>,
+    /// The memory nodes on which frames are placed.
+    pub nodes: Arc<Nodes>,
     pub state: Mutex<State>,
     /// A fault has ended.
     pub fault_done: Condvar,
@@ -141,6 +144,7 @@ impl Context {
             chunks: AtomicU64::new(0),
             users_max: AtomicU64::new(0),
             handles,
+            nodes: state.nodes.clone(),
             state: Mutex::new(state),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),
@@ -167,6 +171,11 @@ impl Context {
     /// True once the engine is asked to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The node of the thread that this thread works for, where frames are placed by it.
+    pub(crate) fn near_caller(&self) -> Option<usize> {
+        self.nodes.of_thread(crate::access_log::caller())
     }
 
     /// The memory in force: the limit, or less while the machine has less.

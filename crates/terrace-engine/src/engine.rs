@@ -1,6 +1,7 @@
 //! The engine: one instance of the cache, built of its parts. Nothing below knows it.
 
 use crate::clock::Clock;
+use crate::config::NumaConfig;
 use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::device::io::DeviceIo;
@@ -10,7 +11,9 @@ use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
+use crate::nodes::Nodes;
 use crate::numa::Service;
+use crate::numa::topology::Topology;
 use crate::observe::earning::{self, Earning};
 use crate::observe::lru::{self, Refused};
 use crate::observe::mrc::Sampling;
@@ -38,7 +41,17 @@ use std::time::Duration;
 use terrace_api::lru::{Evicted, Lru};
 use terrace_api::mrc::Mrc;
 use terrace_api::numa::Numa;
+use terrace_api::numa::NumaMode;
 use terrace_api::stats::Stats;
+
+/// The nodes on which frames are placed: all of the machine, if threads are moved by them.
+fn nodes_for_frames(config: &NumaConfig) -> Nodes {
+    if config.mode != NumaMode::Auto {
+        return Nodes::default();
+    }
+    let topology = Topology::read(&config.sys);
+    Nodes::new(topology.nodes.iter().map(|node| (node.number, &node.cpus[..])))
+}
 
 /// Begins to use the target of the configuration, if there is one.
 fn open_device(
@@ -101,7 +114,9 @@ impl Engine {
         let device = open_device(&config, &handles, &io)?;
         let tier = device.as_ref().zip(config.device.clone());
         let tier = tier.map(|(device, config)| Device::new(config, device.table.clone(), &handles));
-        let state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, tier);
+        let nodes = Arc::new(nodes_for_frames(&config.numa));
+        let mut state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, tier);
+        state.place_on(nodes);
         // A predecessor may have died over a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
         let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, device));

@@ -156,7 +156,16 @@ fn slide_40_busy_node_gives_threads_away() {
 fn shared(bytes: f64) -> Vec<Region> {
     let user = |thread| User { thread, reads: bytes, writes: 0.0 };
     let users = vec![user(0), user(1)];
-    vec![Region { id: 0, node: 0, copies: 0, bytes: 1e6, movable: false, read_only: true, users }]
+    vec![Region {
+        id: 0,
+        node: 0,
+        copies: 0,
+        bytes: 1e6,
+        movable: false,
+        is_shared: true,
+        read_only: true,
+        users,
+    }]
 }
 
 /// Slides 42-46.
@@ -172,6 +181,15 @@ fn slide_46_threads_of_one_file_stay_together() {
     assert_eq!(moves(&decide(&two, Rules::Threads)), [], "together they would only change the node");
     two.threads.push(thread(9, 0, &[900e6, 0.0], 0.0));
     assert_eq!(moves(&decide(&two, Rules::Threads)), [(0, 1), (1, 1)], "nothing else helps: both");
+}
+
+#[test]
+fn threads_that_share_are_brought_together() {
+    let mut view = View { nodes: nodes(2, 2e9), threads: Vec::new(), regions: shared(20e6) };
+    view.threads = (0..2).map(|t| thread(t, t as usize, &[300e6, 0.0], 0.0)).collect();
+    assert_eq!(moves(&decide(&view, Rules::Threads)), [(1, 0)], "one of them is there already");
+    view.threads.iter_mut().for_each(|t| t.reads = vec![20e6, 20e6]);
+    assert_eq!(moves(&decide(&view, Rules::Threads)), [], "no node stands out");
 }
 
 /// Threads, nodes and files at random.
@@ -200,10 +218,52 @@ fn any_view(rng: &mut Rng) -> View {
         copies: 0,
         bytes: rng.unit() * 1e8,
         movable: rng.chance(70),
+        is_shared: rng.chance(80),
         read_only: rng.chance(50),
         users,
     };
     View { nodes: all, threads, regions: users.into_iter().enumerate().map(&mut region).collect() }
+}
+
+/// 256 threads on 8 nodes, each with a file that two share, over 2,000 chunks of frames. The figure is printed (`--nocapture`).
+#[test]
+fn decision_of_256_threads_takes_a_part_of_a_millisecond() {
+    let mut rng = Rng::new(5);
+    let mut all = nodes(8, 20e9);
+    all.iter_mut().for_each(|node| node.processors = 32);
+    let threads: Vec<Thread> = (0..256)
+        .map(|id| {
+            let reads: Vec<f64> = (0..8).map(|_| rng.unit() * 1e9).collect();
+            thread(id, rng.index(8), &reads, rng.unit() * 1e8)
+        })
+        .collect();
+    let user = |thread, reads| User { thread, reads, writes: 0.0 };
+    let file = |id: usize| vec![user(id, 4e7), user((id + 1 + id % 2 * 254) % 256, 4e7)];
+    let chunk = |id: usize| (0..4).map(|n| user((id * 7 + n * 31) % 256, 2e6)).collect();
+    let region = |id: usize, is_shared: bool, users: Vec<User>| Region {
+        id: id as u64,
+        node: id % 8,
+        copies: 0,
+        bytes: 2e6,
+        movable: !is_shared,
+        is_shared,
+        read_only: false,
+        users,
+    };
+    let files = (0..256).map(|id| region(id, true, file(id)));
+    let chunks = (0..2000).map(|id| region(1000 + id, false, chunk(id)));
+    let view = View { nodes: all, threads, regions: files.chain(chunks).collect() };
+    let mut times: Vec<std::time::Duration> = (0..51)
+        .map(|_| {
+            let begun = std::time::Instant::now();
+            assert!(!decide(&view, Rules::ThreadsAndFrames).frames.is_empty());
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("a decision takes {:?}, in the best of 51 {:?}", times[25], times[0]);
+    let limit = if cfg!(debug_assertions) { 20 } else { 1 };
+    assert!(times[25].as_millis() < limit, "{:?}", times[25]);
 }
 
 fn highest(loads: &[f64]) -> f64 {

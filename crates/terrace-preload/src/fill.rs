@@ -44,6 +44,10 @@ pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize
     d.seen.store(seen.identity, Ordering::Relaxed);
     d.clock.store(seen.clock, Ordering::Relaxed);
     d.len.store(len as u64, Ordering::Relaxed);
+    // Where the frame should lie. No system call: the kernel keeps the number where programs can read it. -1: it does not.
+    // SAFETY: the call takes and changes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    d.cpu.store(u64::try_from(cpu + 1).unwrap_or(0), Ordering::Relaxed);
     slot::ready(&d.state);
 }
 

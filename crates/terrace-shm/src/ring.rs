@@ -74,7 +74,9 @@ pub struct PageFill {
     pub clock: AtomicU64,
     /// Bytes valid in the content page; 0 = key only, the daemon reads the page itself.
     pub len: AtomicU64,
-    _pad: [u64; 2],
+    /// The number of the processor that the client's thread ran on, plus one; 0: not known.
+    pub cpu: AtomicU64,
+    _pad: u64,
 }
 
 const _: () = assert!(size_of::<Counters>() == 128 && size_of::<Ends>() == 128);

@@ -41,6 +41,10 @@ pub struct Config {
     pub huge_pages: bool,
     /// The mode on machines of several memory nodes.
     pub numa: NumaMode,
+    /// Bandwidth of a node's memory, MB/s: thresholds of the mode are parts of it.
+    pub numa_read_mb_s: u32,
+    /// The same for writes.
+    pub numa_write_mb_s: u32,
     /// When written data goes to the source.
     pub dirty: Dirty,
     /// How the source is read and written.
@@ -230,6 +234,8 @@ impl Default for Config {
             min_ttl: Span(std::time::Duration::ZERO),
             huge_pages: true,
             numa: NumaMode::Off,
+            numa_read_mb_s: 40_000,
+            numa_write_mb_s: 20_000,
             dirty: Dirty::default(),
             io: Io::default(),
             preload: Preload::default(),

@@ -149,7 +149,12 @@ pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
         device: tier.and_then(|target| device_config(&config.tier, target)),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
-        numa: NumaConfig { mode: config.numa, ..NumaConfig::default() },
+        numa: NumaConfig {
+            mode: config.numa,
+            read_capacity: f64::from(config.numa_read_mb_s) * 1e6,
+            write_capacity: f64::from(config.numa_write_mb_s) * 1e6,
+            ..NumaConfig::default()
+        },
         ..EngineConfig::default()
     }
 }

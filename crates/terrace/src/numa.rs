@@ -38,13 +38,18 @@ fn told(numa: &Numa) -> String {
     for m in &numa.moves {
         let _ = writeln!(out, "{}", moved(m, numa));
     }
+    if numa.frame_bytes_to_move > 0 {
+        let _ =
+            writeln!(out, "{} MiB of frames to the nodes of their readers", numa.frame_bytes_to_move >> 20);
+    }
     let state = match numa.mode {
         NumaMode::Off => "nothing is moved: begin with `--numa auto` for that",
         NumaMode::Show => "nothing is moved: this is `--numa show`",
         NumaMode::Auto if numa.moves.is_empty() => "every thread is where it should be, or may not be moved",
         NumaMode::Auto => "threads are moved each second",
     };
-    let _ = writeln!(out, "{state}; {} moves so far", numa.moved);
+    let frames = numa.frame_bytes_moved >> 20;
+    let _ = writeln!(out, "{state}; {} moves of threads and {frames} MiB of frames so far", numa.moved);
     out
 }
 

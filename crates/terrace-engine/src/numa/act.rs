@@ -44,7 +44,7 @@ impl Affinity for Kernel {
         sched_setaffinity(Some(pid(tid)?), &set)
     }
     fn began(&self, tid: u32) -> Option<u64> {
-        super::proc::stat(tid).map(|stat| stat.began)
+        crate::proc::stat(tid).map(|stat| stat.began)
     }
 }
 
@@ -224,23 +224,54 @@ mod tests {
         assert_eq!(double.get(5), Ok(vec![0, 1, 2, 3]));
     }
 
+    /// A thread that waits, its number, and what ends it.
+    fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
+        let (tell, tid) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel();
+        let waits = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            let _ = ends.recv();
+        });
+        (waits, tid.recv().unwrap(), end)
+    }
+
     #[test]
     fn kernel_moves_a_thread_and_back() {
         let own = Kernel.get(std::process::id()).unwrap();
-        let tid = std::sync::mpsc::channel();
-        let end = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::spawn(move || {
-            tid.0.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
-            let _ = end.1.recv();
-        });
-        let thread = tid.1.recv().unwrap();
+        let (waits, thread, end) = waiting();
         let mut actor = Actor::new(Box::new(Kernel), own.clone(), BTreeMap::new());
         actor.move_to(thread, &vec![own[0]]).unwrap();
         assert_eq!(Kernel.get(thread).unwrap(), [own[0]]);
         drop(actor);
         assert_eq!(Kernel.get(thread).unwrap(), own);
-        drop(end.0);
+        drop(end);
         waits.join().unwrap();
         assert_eq!(Kernel.get(u32::MAX), Err(Errno::SRCH));
+    }
+
+    /// The figures are printed (`--nocapture`): the call of the kernel, and a move with its checks.
+    #[test]
+    fn move_costs_microseconds() {
+        let own = Kernel.get(std::process::id()).unwrap();
+        let (waits, thread, end) = waiting();
+        let mut actor = Actor::new(Box::new(Kernel), own.clone(), BTreeMap::new());
+        let masks = [vec![own[0]], vec![own[own.len() - 1]]];
+        let median = |of: &mut dyn FnMut(&Cpus)| {
+            let time = |n: usize| {
+                let begun = std::time::Instant::now();
+                of(&masks[n % 2]);
+                begun.elapsed()
+            };
+            let mut times: Vec<_> = (0..1001).map(time).collect();
+            times.sort();
+            times[500]
+        };
+        let call = median(&mut |mask| Kernel.set(thread, mask).unwrap());
+        Kernel.set(thread, &own).unwrap();
+        let moved = median(&mut |mask| actor.move_to(thread, mask).unwrap());
+        println!("sched_setaffinity takes {call:?}, a move {moved:?}");
+        assert!(moved.as_micros() < 1000, "{moved:?}");
+        drop((actor, end));
+        waits.join().unwrap();
     }
 }

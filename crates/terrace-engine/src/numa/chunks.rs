@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::numa::topology::Topology;
+use std::io;
 use terrace_shm::layout::CHUNK_FRAMES;
 
 /// The kernel does not say.
@@ -23,6 +24,27 @@ pub(super) fn nodes(cx: &Context, topology: &Topology) -> Vec<u8> {
         nodes.extend(ask(&pages).into_iter().map(|status| place(status).unwrap_or(UNKNOWN)));
     }
     nodes
+}
+
+/// The chunk of a frame.
+pub(super) fn chunk_of(frame: u32) -> u32 {
+    frame / CHUNK_FRAMES as u32
+}
+
+/// The frames' homes are the nodes that their memory is on: a full node gives a chunk away, and a dead daemon's are not known.
+pub(super) fn note_homes(cx: &Context, chunks: &[u8]) {
+    let mut state = cx.state.lock();
+    for (chunk, &node) in chunks.iter().enumerate().filter(|(_, node)| **node != UNKNOWN) {
+        state.frames.set_home((chunk * CHUNK_FRAMES) as u32, node.into());
+    }
+}
+
+/// Moves the memory of a chunk to a node. What is read meanwhile waits for a moment: the kernel moves pages, and their content stays.
+pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
+    let first = chunk * CHUNK_FRAMES as u32;
+    cx.nodes.bind(&cx.handles, first, node, true)?;
+    cx.state.lock().frames.set_home(first, node);
+    Ok(())
 }
 
 /// The place of the node of a frame, by its chunk.

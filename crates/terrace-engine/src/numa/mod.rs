@@ -4,7 +4,6 @@
 pub mod act;
 mod chunks;
 mod observe;
-mod proc;
 mod saved;
 mod service;
 pub mod topology;

@@ -7,24 +7,24 @@
 //! Numbers from clients are claims: threads that belong to no client are passed over.
 
 use crate::access_log::{Kind, Noted};
+use crate::config::NumaConfig;
 use crate::context::Context;
 use crate::file::object::ObjectId;
-use crate::numa::proc;
 use crate::numa::topology::Topology;
+use crate::proc;
 use std::collections::HashMap;
 use terrace_policy::numa::{ANYWHERE, Node, Region, Thread, User, View};
 use terrace_shm::PAGE_SIZE;
+use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
 
 /// Spans of a window of which the node is looked up; of more, every second, third, ... one.
 const LOOKED_UP_MAX: usize = 4096;
 /// Spans that are looked up under one lock.
 const LOCKED_MAX: usize = 128;
+/// From here on, numbers of regions are those of chunks of frames.
+const CHUNK_IDS: u64 = 1 << 63;
 /// Threads of a period at the most: those that move most bytes.
 const THREADS_MAX: usize = 1024;
-/// Bandwidth of a node of DRAM, bytes a second: an order of magnitude is enough. With it the margin of the rule
-/// of remote access is the published one, 200 MB/s.
-const READ_CAPACITY: f64 = 40e9;
-const WRITE_CAPACITY: f64 = 20e9;
 
 /// Bytes of a thread in a window.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,6 +37,15 @@ pub(super) struct Bytes {
     pub writes: f64,
     /// By file: read, written.
     pub files: HashMap<ObjectId, (f64, f64)>,
+    /// Read by chunk of frames.
+    pub chunks: HashMap<u32, f64>,
+}
+
+impl Bytes {
+    /// All of them.
+    fn all(&self) -> f64 {
+        self.reads.iter().sum::<f64>() + self.elsewhere + self.writes
+    }
 }
 
 /// A thread of a period.
@@ -58,21 +67,27 @@ pub(super) struct Period {
     pub frame_bytes: Vec<u64>,
 }
 
-/// Sums spans by thread. `node_of`: the nodes of the frames of spans, in their order; `factor`: by which bytes of the window become bytes a
+/// Where a span was read from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub node: Option<usize>,
+    /// The chunk of its frame; none: from the source.
+    pub chunk: Option<u32>,
+}
+
+/// Sums spans by thread. `spots`: where they were read from, in their order; `factor`: by which bytes of the window become bytes a
 /// second.
-pub(super) fn sum(
-    spans: &[Noted],
-    nodes: &[Option<usize>],
-    count: usize,
-    factor: f64,
-) -> HashMap<u32, Bytes> {
+pub(super) fn sum(spans: &[Noted], spots: &[Spot], count: usize, factor: f64) -> HashMap<u32, Bytes> {
     let mut threads: HashMap<u32, Bytes> = HashMap::new();
-    for (span, node) in spans.iter().zip(nodes).filter(|(span, _)| span.tid != 0) {
+    for (span, spot) in spans.iter().zip(spots).filter(|(span, _)| span.tid != 0) {
         let bytes = (span.pages * PAGE_SIZE as u64) as f64 * factor;
         let thread = threads.entry(span.tid).or_default();
         thread.reads.resize(count, 0.0);
         let file = thread.files.entry(span.object).or_default();
-        match (span.kind, node) {
+        if let (Some(chunk), true) = (spot.chunk, span.kind != Kind::Write) {
+            *thread.chunks.entry(chunk).or_default() += bytes;
+        }
+        match (span.kind, &spot.node) {
             (Kind::Write, _) => (thread.writes, file.1) = (thread.writes + bytes, file.1 + bytes),
             (_, Some(node)) => (thread.reads[*node], file.0) = (thread.reads[*node] + bytes, file.0 + bytes),
             (_, None) => (thread.elsewhere, file.0) = (thread.elsewhere + bytes, file.0 + bytes),
@@ -81,26 +96,24 @@ pub(super) fn sum(
     threads
 }
 
-/// The node of each span: by `chunks`, the nodes of chunks of frames; of a miss, `source`.
-pub(super) fn locate(
-    cx: &Context,
-    spans: &[Noted],
-    chunks: &[u8],
-    source: Option<usize>,
-) -> Vec<Option<usize>> {
-    let mut nodes = Vec::with_capacity(spans.len());
+/// Where each span was read from: by `chunks`, the nodes of chunks of frames; a miss, from `source`.
+pub(super) fn locate(cx: &Context, spans: &[Noted], chunks: &[u8], source: Option<usize>) -> Vec<Spot> {
+    let mut spots = Vec::with_capacity(spans.len());
     for part in spans.chunks(LOCKED_MAX) {
         let state = cx.state.lock();
-        nodes.extend(part.iter().map(|span| {
+        spots.extend(part.iter().map(|span| {
             if matches!(span.kind, Kind::MainMiss | Kind::FastMiss) {
-                return source;
+                return Spot { node: source, chunk: None };
             }
-            let object = state.objects.get(&span.object)?;
-            let frame = state.pages.frame_of(object, span.page)?;
-            super::chunks::node_of(chunks, frame)
+            let object = state.objects.get(&span.object);
+            let frame = object.and_then(|object| state.pages.frame_of(object, span.page));
+            frame.map_or_else(Spot::default, |frame| Spot {
+                node: super::chunks::node_of(chunks, frame),
+                chunk: Some(super::chunks::chunk_of(frame)),
+            })
         }));
     }
-    nodes
+    spots
 }
 
 /// Fewer spans, evenly chosen, and how many each stands for.
@@ -149,10 +162,62 @@ impl Clocks {
     }
 }
 
+/// Bytes of threads over the last windows, of which each counts half as much as the next: a window is short, and a thread that reads little has
+/// few accesses in one.
+#[derive(Debug, Default)]
+pub(super) struct Average(HashMap<u32, Bytes>);
+
+impl Average {
+    /// Takes in a window.
+    pub(super) fn with(&mut self, window: HashMap<u32, Bytes>) -> HashMap<u32, Bytes> {
+        let mut before = std::mem::take(&mut self.0);
+        before.retain(|tid, _| window.contains_key(tid) || proc::run_ns(*tid).is_some());
+        for (tid, now) in window {
+            match before.remove(&tid) {
+                Some(old) => self.0.insert(tid, mean(old, &now)),
+                None => self.0.insert(tid, now),
+            };
+        }
+        // No access in this window.
+        let faded = before.into_iter().map(|(tid, old)| (tid, mean(old, &Bytes::default())));
+        self.0.extend(faded.filter(|(_, bytes)| bytes.all() >= PAGE_SIZE as f64));
+        self.0.clone()
+    }
+
+    /// The next window is the first.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+fn mean(old: Bytes, now: &Bytes) -> Bytes {
+    let half = |old: f64, now: f64| (old + now) / 2.0;
+    let count = old.reads.len().max(now.reads.len());
+    let read = |bytes: &Bytes, node: usize| bytes.reads.get(node).copied().unwrap_or(0.0);
+    let mut files: HashMap<ObjectId, (f64, f64)> = HashMap::new();
+    for (object, (reads, writes)) in old.files.iter().chain(&now.files) {
+        let file = files.entry(*object).or_default();
+        *file = (file.0 + reads / 2.0, file.1 + writes / 2.0);
+    }
+    let mut chunks: HashMap<u32, f64> = HashMap::new();
+    for (chunk, reads) in old.chunks.iter().chain(&now.chunks) {
+        *chunks.entry(*chunk).or_default() += reads / 2.0;
+    }
+    Bytes {
+        chunks,
+        reads: (0..count).map(|node| half(read(&old, node), read(now, node))).collect(),
+        elsewhere: half(old.elsewhere, now.elsewhere),
+        writes: half(old.writes, now.writes),
+        files,
+    }
+}
+
 /// Puts a period together. `is_bound`: whether a program has bound a thread itself.
 pub(super) fn period(
     topology: &Topology,
+    config: &NumaConfig,
     threads: HashMap<u32, Bytes>,
+    chunks: &[u8],
     clocks: &mut Clocks,
     period_ns: u64,
     is_bound: &dyn Fn(u32) -> bool,
@@ -160,8 +225,7 @@ pub(super) fn period(
     let busy = clocks.busy(topology);
     clocks.forget_but(&threads);
     let mut all: Vec<(u32, Bytes)> = threads.into_iter().collect();
-    let moved = |bytes: &Bytes| bytes.reads.iter().sum::<f64>() + bytes.elsewhere + bytes.writes;
-    all.sort_by(|a, b| moved(&b.1).total_cmp(&moved(&a.1)).then(a.0.cmp(&b.0)));
+    all.sort_by(|a, b| b.1.all().total_cmp(&a.1.all()).then(a.0.cmp(&b.0)));
     all.truncate(THREADS_MAX);
     let mut period = Period::default();
     period.view.nodes = topology
@@ -169,13 +233,14 @@ pub(super) fn period(
         .iter()
         .zip(busy)
         .map(|(node, busy)| Node {
-            read_capacity: READ_CAPACITY,
-            write_capacity: WRITE_CAPACITY,
+            read_capacity: config.read_capacity,
+            write_capacity: config.write_capacity,
             processors: node.cpus.len() as u32,
             busy,
         })
         .collect();
     let mut files: HashMap<ObjectId, Vec<User>> = HashMap::new();
+    let mut read_chunks: HashMap<u32, Vec<User>> = HashMap::new();
     for (tid, bytes) in all {
         let Some(stat) = proc::stat(tid) else { continue };
         let Some(node) = topology.node_of_cpu(stat.cpu) else { continue };
@@ -183,6 +248,9 @@ pub(super) fn period(
         let thread = period.view.threads.len();
         for (object, (reads, writes)) in bytes.files {
             files.entry(object).or_default().push(User { thread, reads, writes });
+        }
+        for (chunk, reads) in bytes.chunks {
+            read_chunks.entry(chunk).or_default().push(User { thread, reads, writes: 0.0 });
         }
         period.view.threads.push(Thread {
             id: tid.into(),
@@ -195,10 +263,36 @@ pub(super) fn period(
         period.seen.push(ThreadSeen { tid, name: stat.name, elsewhere: bytes.elsewhere, bound });
     }
     period.view.regions = shared(files);
+    period.view.regions.extend(chunk_regions(read_chunks, chunks));
     period
 }
 
-/// Files that more than one thread used. Their frames stay where they are: which node a file's frames lie on is not known here.
+/// Chunks of frames, which can be moved as a whole. Their numbers do not meet those of files.
+fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &[u8]) -> Vec<Region> {
+    let region = |(chunk, users): (u32, Vec<User>)| {
+        let node = super::chunks::node_of(chunks, chunk * CHUNK_FRAMES as u32)?;
+        Some(Region {
+            id: CHUNK_IDS + u64::from(chunk),
+            node,
+            copies: 0,
+            bytes: HUGE as f64,
+            movable: true,
+            is_shared: false,
+            read_only: false,
+            users,
+        })
+    };
+    let mut regions: Vec<Region> = users.into_iter().filter_map(region).collect();
+    regions.sort_by_key(|region| region.id);
+    regions
+}
+
+/// The chunk of a region's number, if it is one.
+pub(super) fn chunk_of_region(id: u64) -> Option<u32> {
+    u32::try_from(id.checked_sub(CHUNK_IDS)?).ok()
+}
+
+/// Files that more than one thread used. Their frames move by chunks.
 fn shared(files: HashMap<ObjectId, Vec<User>>) -> Vec<Region> {
     let mut regions: Vec<Region> = files
         .into_iter()
@@ -209,6 +303,7 @@ fn shared(files: HashMap<ObjectId, Vec<User>>) -> Vec<Region> {
             copies: 0,
             bytes: 0.0,
             movable: false,
+            is_shared: true,
             read_only: false,
             users,
         })
@@ -234,12 +329,33 @@ mod tests {
             span(0, 7, 9, Kind::Write),
             span(1, 7, 1, Kind::FastHit),
         ];
-        let threads = sum(&spans, &[Some(1), None, Some(0), None, Some(0)], 2, 10.0);
+        let at = |node: Option<usize>| Spot { node, chunk: node.map(|node| node as u32) };
+        let spots = [Some(1), None, Some(0), None, Some(0)].map(at);
+        let threads = sum(&spans, &spots, 2, 10.0);
         assert_eq!(threads.len(), 2, "writeback carries no thread");
         let (one, two) = (&threads[&1], &threads[&2]);
         assert_eq!((one.reads.clone(), one.elsewhere, one.writes), (vec![40960.0, 81920.0], 40960.0, 0.0));
         assert_eq!((two.reads.clone(), two.writes), (vec![0.0, 0.0], 163_840.0));
         assert_eq!(one.files[&7], (122_880.0, 0.0));
+        assert_eq!((one.chunks.len(), one.chunks[&1], two.chunks.len()), (2, 81920.0, 0), "writes stay");
+    }
+
+    #[test]
+    fn window_counts_half_as_much_as_the_next() {
+        let own = std::process::id();
+        let window = |reads: f64| {
+            let files = HashMap::from([(7, (reads, 0.0))]);
+            HashMap::from([(own, Bytes { reads: vec![reads, 0.0], files, ..Bytes::default() })])
+        };
+        let mut average = Average::default();
+        assert_eq!(average.with(window(8e6))[&own].reads, [8e6, 0.0]);
+        assert_eq!(average.with(window(0.0))[&own].reads, [4e6, 0.0]);
+        let faded = average.with(HashMap::new());
+        assert_eq!((faded[&own].reads[0], faded[&own].files[&7].0), (2e6, 2e6));
+        average.forget();
+        assert!(average.with(HashMap::new()).is_empty());
+        average.with(HashMap::from([(u32::MAX - 1, Bytes { writes: 1e9, ..Bytes::default() })]));
+        assert!(average.with(HashMap::new()).is_empty(), "the thread is gone");
     }
 
     #[test]
@@ -257,7 +373,9 @@ mod tests {
         let own = std::process::id();
         let bytes = |reads| Bytes { reads: vec![reads; count], ..Bytes::default() };
         let threads = HashMap::from([(own, bytes(5.0)), (u32::MAX - 1, bytes(9.0))]);
-        let period = period(&topology, threads, &mut Clocks::default(), 1_000_000_000, &|_| true);
+        let config = NumaConfig::default();
+        let period =
+            period(&topology, &config, threads, &[], &mut Clocks::default(), 1_000_000_000, &|_| true);
         assert_eq!(period.seen.iter().map(|seen| seen.tid).collect::<Vec<_>>(), [own]);
         assert_eq!((period.view.threads[0].allowed, period.view.nodes.len()), (0, count));
     }

@@ -1,7 +1,7 @@
 //! The daemon's part: a period a second, what should move, and moves.
 
 use super::act::{Actor, Kept, Kernel};
-use super::observe::{self, Clocks, Period};
+use super::observe::{self, Average, Clocks, Period};
 use super::topology::Topology;
 use super::{chunks, saved};
 use crate::access_log::{Kind, Noted};
@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaNode, NumaThread};
-use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules};
+use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, What};
+use terrace_shm::layout::HUGE;
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -24,6 +25,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(40);
 /// How long a window is that somebody waits for who asks once.
 const WINDOW_ASKED: Duration = Duration::from_millis(500);
+/// Two threads share a file from this part of a node's bandwidth on, each: 16 MB/s of 40 GB/s.
+const SHARE_MIN: f64 = 0.0004;
+/// Windows further apart than this have nothing to do with each other.
+const AVERAGED_MAX: Duration = Duration::from_secs(3);
 /// Threads in a report at the most.
 const SHOWN_MAX: usize = 256;
 
@@ -46,6 +51,7 @@ struct Inner {
     placer: Placer,
     actor: Actor,
     clocks: Clocks,
+    average: Average,
     last: Option<Instant>,
     report: Numa,
 }
@@ -67,8 +73,16 @@ impl Service {
             actor.restore();
         }
         let report = Numa { mode: config.mode, nodes: idle(&topology), ..Numa::default() };
-        let placer = Placer::new(Config::new(Rules::Threads));
-        let inner = Inner { placer, actor, clocks: Clocks::default(), last: None, report };
+        let share_bytes_min = config.read_capacity * SHARE_MIN;
+        let placer = Placer::new(Config { share_bytes_min, ..Config::new(Rules::ThreadsAndFrames) });
+        let inner = Inner {
+            placer,
+            actor,
+            clocks: Clocks::default(),
+            average: Average::default(),
+            last: None,
+            report,
+        };
         let (observing, inner) = (AtomicBool::new(false), Mutex::new(inner));
         Service { cx, rings, recording, clients, config, topology, observing, inner }
     }
@@ -122,18 +136,36 @@ impl Service {
         };
         let (spans, each) = observe::thinned(spans);
         let chunks = chunks::nodes(&self.cx, &self.topology);
+        self.cx.nodes.forget_threads();
+        if moves {
+            chunks::note_homes(&self.cx, &chunks);
+        }
         let located = observe::locate(&self.cx, &spans, &chunks, self.source_node());
         let threads = observe::sum(&spans, &located, self.topology.nodes.len(), each / seconds);
         let inner = &mut *inner;
         let passed = inner.last.replace(Instant::now()).map_or(0, |last| last.elapsed().as_nanos() as u64);
+        if passed > AVERAGED_MAX.as_nanos() as u64 {
+            inner.average.forget();
+        }
+        let threads = inner.average.with(threads);
         let is_bound = |tid| inner.actor.may_move(tid).is_err();
-        let mut period = observe::period(&self.topology, threads, &mut inner.clocks, passed, &is_bound);
+        let mut period = observe::period(
+            &self.topology,
+            &self.config,
+            threads,
+            &chunks,
+            &mut inner.clocks,
+            passed,
+            &is_bound,
+        );
         period.frame_bytes = chunks::bytes(&chunks, self.topology.nodes.len());
         let decision = inner.placer.decide(&period.view);
         let shown = decision.threads.iter().map(|m| self.act(m, moves, inner)).collect::<Vec<_>>();
         let done = shown.iter().filter(|m| m.done).count() as u64;
         let moved = inner.report.moved + done;
+        let frames_moved = inner.report.frame_bytes_moved + self.move_frames(&decision, moves);
         inner.report = self.told(&period, &decision, shown, moved);
+        inner.report.frame_bytes_moved = frames_moved;
         if moves {
             inner.actor.forget_gone();
             self.save(&inner.actor);
@@ -193,6 +225,20 @@ impl Service {
         shown
     }
 
+    /// Moves chunks of frames if `moves`; bytes moved.
+    fn move_frames(&self, decision: &Decision, moves: bool) -> u64 {
+        let chunks = decision.frames.iter().filter(|m| m.what == What::MoveFrames && moves);
+        let chunks = chunks.filter_map(|m| Some((observe::chunk_of_region(m.id)?, m.to)));
+        let moved = chunks.filter(|&(chunk, node)| match chunks::move_to(&self.cx, chunk, node) {
+            Ok(()) => true,
+            Err(err) => {
+                tracing::debug!("chunk {chunk} not moved: {err}");
+                false
+            }
+        });
+        moved.count() as u64 * HUGE as u64
+    }
+
     fn save(&self, actor: &Actor) {
         let Some(path) = &self.config.saved else { return };
         if let Err(err) = saved::write(path, actor.moved()) {
@@ -223,7 +269,8 @@ impl Service {
             bound: seen.bound,
         };
         let threads = threads.map(thread).collect();
-        Numa { mode: self.config.mode, nodes, threads, moves, moved, ..Numa::default() }
+        let frame_bytes_to_move = (decision.frames.len() * HUGE) as u64;
+        Numa { mode: self.config.mode, nodes, threads, moves, moved, frame_bytes_to_move, ..Numa::default() }
     }
 }
 
@@ -266,7 +313,12 @@ mod tests {
         let config = EngineConfig {
             memory_bytes: 32 << 20,
             memory_max_bytes: Some(32 << 20),
-            numa: NumaConfig { mode, sys: sys.into(), saved: Some(sys.join("affinity")) },
+            numa: NumaConfig {
+                mode,
+                sys: sys.into(),
+                saved: Some(sys.join("affinity")),
+                ..NumaConfig::default()
+            },
             ..EngineConfig::default()
         };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());

@@ -175,6 +175,7 @@ fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(us
 }
 
 fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) -> Plan {
+    let near = cx.near_caller();
     let mut state = cx.state.lock();
     let slot = o.slot_index();
     if state.in_flight.contains(&(slot, first)) {
@@ -217,7 +218,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     if !admit {
         return Plan::PassOn(absent);
     }
-    let plan = claim_frames(&mut state, &absent);
+    let plan = claim_frames(&mut state, &absent, near);
     if plan.is_empty() {
         // Everything is dirty or in use: do without.
         return Plan::PassOn(absent);
@@ -396,17 +397,17 @@ fn remember(state: &mut State, o: &Object, page: u64) {
 }
 
 /// Frames for consecutive pages, adjacent within each run where the pool has them.
-fn claim_frames(state: &mut State, absent: &[Absent]) -> Vec<Planned> {
+fn claim_frames(state: &mut State, absent: &[Absent], near: Option<usize>) -> Vec<Planned> {
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
     while i < absent.len() {
         let left_in_run = BLOCK_PAGES - (absent[i].0 % BLOCK_PAGES as u64) as usize;
         let n = left_in_run.min(absent.len() - i);
-        let run = if n > 1 { state.claim_run(n) } else { None };
+        let run = if n > 1 { state.claim_run(n, near) } else { None };
         for (k, &(page, NotInMemory { before, on_device, .. })) in absent[i..i + n].iter().enumerate() {
             let frame = match run {
                 Some(first) => Some(first + k as u32),
-                None => state.claim(),
+                None => state.claim_near(near),
             };
             match frame {
                 Some(frame) => plan.push(Planned { page, before, frame, on_device }),

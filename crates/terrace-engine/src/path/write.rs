@@ -158,6 +158,7 @@ fn write_batch(
 /// Makes the entries of the first pages of `[at, at + len)` Busy, with a frame each.
 fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing>, Obstacle> {
     let mut batch = Vec::with_capacity(BATCH.min(len / PAGE_SIZE + 2));
+    let near = cx.near_caller();
     let mut state = cx.state.lock();
     let (mut pos, mut obstacle) = (at, None);
     while pos < at + len as u64 && batch.len() < BATCH {
@@ -179,7 +180,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
         let e = state.pages.index.get(place);
         let (frame, resident) = match e.frame() {
             Some(frame) => (frame, true),
-            None => match state.claim() {
+            None => match state.claim_near(near) {
                 Some(frame) => (frame, false),
                 None => {
                     obstacle = Some(Obstacle::Frames);

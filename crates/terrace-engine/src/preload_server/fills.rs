@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
+use crate::nodes::Nodes;
 use crate::path::fetch::{self, Piece};
 use crate::path::promote;
 use crate::preload_server::clients::{Client, Clients};
@@ -55,10 +56,12 @@ struct Offer {
     before: PageVersion,
     /// 0: the key alone.
     len: u64,
+    /// The node of the thread.
+    near: Option<usize>,
 }
 
 impl Offer {
-    fn read(ring: &Ring, slot: usize) -> Offer {
+    fn read(ring: &Ring, slot: usize, nodes: &Nodes) -> Offer {
         let d = ring.fill(slot);
         Offer {
             slot,
@@ -69,6 +72,7 @@ impl Offer {
                 clock: d.clock.load(Ordering::Relaxed),
             },
             len: d.len.load(Ordering::Relaxed),
+            near: nodes.of_cpu((d.cpu.load(Ordering::Relaxed) as usize).wrapping_sub(1)),
         }
     }
 }
@@ -93,7 +97,7 @@ fn drain(cx: &Context, client: &Client) -> usize {
     if ready.is_empty() {
         return 0;
     }
-    let offers: Vec<Offer> = ready.iter().map(|&i| Offer::read(ring, i)).collect();
+    let offers: Vec<Offer> = ready.iter().map(|&i| Offer::read(ring, i, &cx.nodes)).collect();
     // Asks the source and /proc: before the lock.
     let with_content: Vec<ObjectId> =
         offers.iter().filter(|offer| offer.len > 0).map(|offer| offer.id).collect();
@@ -145,7 +149,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
             && offer.len <= PAGE
             && trusted.get(&id).is_some_and(|o| Arc::ptr_eq(o, &object))
             && state.is_current(&object, page, offer.before);
-        let Some(frame) = state.claim() else { break };
+        let Some(frame) = state.claim_near(offer.near) else { break };
         let (before, len) = if content { (offer.before, Some(offer.len as usize)) } else { (ours, None) };
         accepted.push(Fill { slot: offer.slot, object, page, before, frame, len, on_device });
     }

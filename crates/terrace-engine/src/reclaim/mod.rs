@@ -79,14 +79,17 @@ fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mu
         if state.frames.free_count() >= free_high(cx) {
             return false;
         }
-        state.frames.can_grow().then(|| state.frames.populated())
+        state.frames.can_grow().then(|| (state.frames.populated(), state.frames.node_of_next()))
     };
-    let Some(grow) = grow else { return evict::evict_batch(cx, compressor, waiting) > 0 };
+    let Some((grow, node)) = grow else { return evict::evict_batch(cx, compressor, waiting) > 0 };
     // Backing a chunk with memory takes a while: not under the lock.
+    if let Err(err) = cx.nodes.bind(&cx.handles, grow, node, false) {
+        tracing::debug!("memory of frames {grow}.. not bound to a node: {err}");
+    }
     let backed = resize::back_with_memory(cx, grow);
     let mut state = cx.state.lock();
     if state.frames.populated() == grow && state.frames.can_grow() {
-        state.grow_pool();
+        state.grow_pool(node);
     }
     state.note_backed(grow, backed);
     true

@@ -1,7 +1,10 @@
 //! The pool in chunks of 2 MiB: how they get memory, and how the top one leaves.
 
+use crate::nodes::Nodes;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::State;
+use crate::state::frames::Frames;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_policy::{AccessCounts, InsertReason};
 use terrace_shm::index::Place;
@@ -19,6 +22,31 @@ pub(crate) enum Backed {
 }
 
 impl State {
+    /// Frames are placed on these nodes; before any is in use.
+    pub(crate) fn place_on(&mut self, nodes: Arc<Nodes>) {
+        let frames_max = self.handles.segment.geometry().frames_max;
+        self.frames = Frames::new(frames_max, nodes.count());
+        self.nodes = nodes;
+    }
+
+    /// Binds the memory of a chunk to a node.
+    pub(crate) fn bind(&self, first: u32, node: usize, moves: bool) {
+        if let Err(err) = self.nodes.bind(&self.handles, first, node, moves) {
+            tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
+        }
+    }
+
+    /// Brings the next chunk into use, on this node: its first frame.
+    pub(crate) fn grow_pool(&mut self, node: usize) -> u32 {
+        let first = self.frames.grow(node);
+        self.note_populated();
+        first
+    }
+
+    fn note_populated(&self) {
+        self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
+    }
+
     /// Books how a chunk was backed, outside the lock; if it has left the pool meanwhile, its memory goes back.
     pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
         if first >= self.frames.populated() {

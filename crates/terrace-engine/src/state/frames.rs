@@ -2,20 +2,26 @@
 //!
 //! The lowest frame that will do is taken: so the top of the pool is the first to be empty when it has to shrink.
 //! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
+//!
+//! Where there are memory nodes to choose from, each chunk has one, and a frame is taken on the node that it is wanted on as long as that has
+//! a free one.
 
 use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
 use terrace_shm::layout::CHUNK_FRAMES;
+
+/// Groups of a chunk.
+const CHUNK_GROUPS: usize = CHUNK_FRAMES / BLOCK_PAGES;
 
 /// The free frames of the pool.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// One bit a frame, 1 = free; one word a group.
     groups: Vec<u16>,
-    /// Groups below the limit that are wholly free.
-    whole: BitSet,
-    /// Groups below the limit that have free frames and others.
-    partial: BitSet,
+    /// Of each node.
+    nodes: Vec<Free>,
+    /// The node of each chunk.
+    homes: Vec<u8>,
     /// Frames below this have memory.
     populated: u32,
     /// Frames at or above this are not handed out.
@@ -25,14 +31,26 @@ pub(crate) struct Frames {
     hidden: u32,
 }
 
+/// Groups of a node that have free frames.
+#[derive(Debug)]
+struct Free {
+    /// Below the limit, and wholly free.
+    whole: BitSet,
+    /// Below the limit, with free frames and others.
+    partial: BitSet,
+    /// Frames that were wanted here, and were not to be had, since the node last got a chunk.
+    wanted: u32,
+}
+
 impl Frames {
-    /// Room for `frames_max` frames, none of which is in use yet.
-    pub(crate) fn new(frames_max: u32) -> Frames {
+    /// Room for `frames_max` frames on one or more nodes, none of which is in use yet.
+    pub(crate) fn new(frames_max: u32, nodes: usize) -> Frames {
         let groups_max = (frames_max as usize).div_ceil(BLOCK_PAGES);
+        let node = || Free { whole: BitSet::new(groups_max), partial: BitSet::new(groups_max), wanted: 0 };
         Frames {
             groups: Vec::with_capacity(groups_max),
-            whole: BitSet::new(groups_max),
-            partial: BitSet::new(groups_max),
+            nodes: (0..nodes).map(|_| node()).collect(),
+            homes: Vec::new(),
             populated: 0,
             limit: 0,
             free: 0,
@@ -62,9 +80,31 @@ impl Frames {
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free
     }
-    /// Memory of the bitmaps, as far as they are used: a word a group and a bit in each of two sets.
+    /// Memory of the bitmaps, as far as they are used: a word a group and a bit in each of two sets a node.
     pub(crate) fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.groups) + 2 * self.groups.len().div_ceil(8)
+        size_of_val(&*self.groups) + 2 * self.nodes.len() * self.groups.len().div_ceil(8) + self.homes.len()
+    }
+    /// The node that the next chunk should be on: where most frames were wanted in vain; else the one with the fewest chunks.
+    pub(crate) fn node_of_next(&self) -> usize {
+        let chunks = |node: usize| self.homes.iter().filter(|&&home| usize::from(home) == node).count();
+        let rank = |&node: &usize| (self.nodes[node].wanted, std::cmp::Reverse(chunks(node)));
+        (0..self.nodes.len()).rev().max_by_key(rank).unwrap_or(0)
+    }
+    /// The node of a chunk, by its first frame, is this one.
+    pub(crate) fn set_home(&mut self, first: u32, node: usize) {
+        let chunk = first as usize / CHUNK_FRAMES;
+        if node >= self.nodes.len() || self.homes.get(chunk).is_none_or(|&home| usize::from(home) == node) {
+            return;
+        }
+        let groups = chunk * CHUNK_GROUPS..(chunk + 1) * CHUNK_GROUPS;
+        for g in groups.clone() {
+            self.unfile(g);
+        }
+        self.homes[chunk] = node as u8;
+        // A chunk is below the limit or above it, as a whole.
+        if first < self.limit {
+            groups.for_each(|g| self.file(g));
+        }
     }
     pub(crate) fn is_free(&self, frame: u32) -> bool {
         let (g, b) = (frame as usize / BLOCK_PAGES, frame as usize % BLOCK_PAGES);
@@ -74,13 +114,15 @@ impl Frames {
     pub(crate) fn can_grow(&self) -> bool {
         self.populated < self.limit
     }
-    /// Brings the next chunk into use: its first frame.
-    pub(crate) fn grow(&mut self) -> u32 {
+    /// Brings the next chunk into use on a node: its first frame.
+    pub(crate) fn grow(&mut self, node: usize) -> u32 {
         let first = self.populated;
         self.populated += CHUNK_FRAMES as u32;
+        self.homes.push(node as u8);
+        self.nodes[node].wanted = 0;
         for frame in (first..self.populated).step_by(BLOCK_PAGES) {
             self.groups.push(u16::MAX);
-            self.whole.insert(frame as usize / BLOCK_PAGES);
+            self.nodes[node].whole.insert(frame as usize / BLOCK_PAGES);
         }
         self.free += CHUNK_FRAMES as u32;
         first
@@ -96,8 +138,9 @@ impl Frames {
         let first = self.populated - CHUNK_FRAMES as u32;
         assert!((first..self.populated).all(|f| self.is_free(f)), "chunk dropped with frames in use");
         let groups = first as usize / BLOCK_PAGES;
-        (groups..self.groups.len()).for_each(|g| self.whole.remove(g));
+        (groups..self.groups.len()).for_each(|g| self.unfile(g));
         self.groups.truncate(groups);
+        self.homes.pop();
         if first >= self.limit {
             self.hidden -= CHUNK_FRAMES as u32;
         }
@@ -105,10 +148,10 @@ impl Frames {
         self.free -= CHUNK_FRAMES as u32;
         first
     }
-    /// After a restart: frames below `populated` exist, and these are in use.
+    /// After a restart: frames below `populated` exist, and these are in use. Their nodes are not known yet.
     pub(crate) fn recover(&mut self, populated: u32, in_use: impl Iterator<Item = u32>) {
         while self.populated < populated {
-            self.grow();
+            self.grow(0);
         }
         for f in in_use {
             let (g, b) = (f as usize / BLOCK_PAGES, f as usize % BLOCK_PAGES);
@@ -119,16 +162,22 @@ impl Frames {
         self.file_all();
     }
     fn file_all(&mut self) {
-        self.whole.clear();
-        self.partial.clear();
+        for node in &mut self.nodes {
+            node.whole.clear();
+            node.partial.clear();
+        }
         let below = self.groups.len().min(self.limit as usize / BLOCK_PAGES);
         (0..below).for_each(|g| self.file(g));
         self.hidden = self.groups[below..].iter().map(|w| w.count_ones()).sum();
     }
+    fn node_of(&mut self, g: usize) -> &mut Free {
+        &mut self.nodes[usize::from(self.homes[g / CHUNK_GROUPS])]
+    }
     /// Puts a group, which is below the limit, where it belongs now.
     fn file(&mut self, g: usize) {
-        let (whole, partial) = (&mut self.whole, &mut self.partial);
-        match self.groups[g] {
+        let word = self.groups[g];
+        let Free { whole, partial, .. } = self.node_of(g);
+        match word {
             0 => partial.remove(g),
             u16::MAX => {
                 partial.remove(g);
@@ -137,27 +186,51 @@ impl Frames {
             _ => partial.insert(g),
         }
     }
+    /// Takes a group out of its node's sets.
+    fn unfile(&mut self, g: usize) {
+        let node = self.node_of(g);
+        node.whole.remove(g);
+        node.partial.remove(g);
+    }
     /// Takes frames of a group.
     fn take(&mut self, g: usize, mask: u16) {
         debug_assert_eq!(self.groups[g] & mask, mask);
         if self.groups[g] == u16::MAX {
-            self.whole.remove(g);
+            self.node_of(g).whole.remove(g);
         }
         self.groups[g] &= !mask;
         self.free -= mask.count_ones();
         self.file(g);
     }
+    /// What `find` finds on the node `near`, or else on any.
+    fn find(&mut self, near: Option<usize>, find: impl Fn(&Free) -> Option<usize>) -> Option<usize> {
+        let near = near.filter(|&near| near < self.nodes.len());
+        if let Some(found) = near.and_then(|near| find(&self.nodes[near])) {
+            return Some(found);
+        }
+        if let Some(near) = near {
+            self.nodes[near].wanted += 1;
+        }
+        self.nodes.iter().find_map(find)
+    }
     /// A free frame, from a group that is broken already if there is one.
-    pub(crate) fn alloc(&mut self) -> Option<u32> {
-        let g = self.partial.first().or_else(|| self.whole.first())?;
+    pub(crate) fn alloc(&mut self, near: Option<usize>) -> Option<u32> {
+        let g = self.find(near, |free| free.partial.first().or_else(|| free.whole.first()))?;
         let b = self.groups[g].trailing_zeros();
         self.take(g, 1 << b);
         Some((g * BLOCK_PAGES) as u32 + b)
     }
     /// `n` adjacent frames (at most a run), if a whole group is free.
-    pub(crate) fn alloc_run(&mut self, n: usize) -> Option<u32> {
+    pub(crate) fn alloc_run(&mut self, n: usize, near: Option<usize>) -> Option<u32> {
         debug_assert!((1..=BLOCK_PAGES).contains(&n));
-        let g = self.whole.first()?;
+        // Single frames of the node are better than a run elsewhere.
+        if near
+            .and_then(|near| self.nodes.get(near))
+            .is_some_and(|f| f.whole.first().is_none() && f.partial.first().is_some())
+        {
+            return None;
+        }
+        let g = self.find(near, |free| free.whole.first())?;
         self.take(g, u16::MAX >> (BLOCK_PAGES - n));
         Some((g * BLOCK_PAGES) as u32)
     }
@@ -180,12 +253,12 @@ mod tests {
 
     #[test]
     fn runs_are_adjacent_and_singles_fill_gaps() {
-        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32, 1);
         f.set_limit(2 * CHUNK_FRAMES as u32);
-        f.grow();
-        let run = f.alloc_run(16).unwrap();
-        let three = f.alloc_run(3).unwrap();
-        let one = f.alloc().unwrap();
+        f.grow(0);
+        let run = f.alloc_run(16, None).unwrap();
+        let three = f.alloc_run(3, None).unwrap();
+        let one = f.alloc(None).unwrap();
         assert_eq!(one / 16, three / 16, "a single frame comes from the broken group");
         assert_eq!(run % 16, 0);
         f.free(run + 3);
@@ -195,20 +268,20 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_above_the_limit() {
-        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32, 1);
         let chunk = CHUNK_FRAMES as u32;
         f.set_limit(2 * chunk);
-        f.grow();
-        f.grow();
-        let all: Vec<u32> = std::iter::from_fn(|| f.alloc()).collect();
+        f.grow(0);
+        f.grow(0);
+        let all: Vec<u32> = std::iter::from_fn(|| f.alloc(None)).collect();
         assert_eq!(all.len(), 2 * CHUNK_FRAMES);
         f.set_limit(chunk);
         f.free(2 * chunk - 1);
-        assert_eq!((f.free_count(), f.idle(), f.alloc(), f.alloc_run(1)), (0, 1, None, None));
+        assert_eq!((f.free_count(), f.idle(), f.alloc(None), f.alloc_run(1, None)), (0, 1, None, None));
         f.free(3);
-        assert_eq!(f.alloc(), Some(3));
+        assert_eq!(f.alloc(None), Some(3));
         f.set_limit(2 * chunk);
-        assert_eq!(f.alloc(), Some(2 * chunk - 1));
+        assert_eq!(f.alloc(None), Some(2 * chunk - 1));
         f.set_limit(chunk);
         all.iter().for_each(|&x| f.free(x));
         assert!(f.must_shrink());
@@ -217,10 +290,10 @@ mod tests {
 
     #[test]
     fn every_frame_once() {
-        let mut f = Frames::new(2 * CHUNK_FRAMES as u32);
+        let mut f = Frames::new(2 * CHUNK_FRAMES as u32, 1);
         f.set_limit(CHUNK_FRAMES as u32);
-        f.grow();
-        let mut all: Vec<u32> = std::iter::from_fn(|| f.alloc()).collect();
+        f.grow(0);
+        let mut all: Vec<u32> = std::iter::from_fn(|| f.alloc(None)).collect();
         all.sort_unstable();
         assert_eq!(all, (0..CHUNK_FRAMES as u32).collect::<Vec<_>>());
         for x in all {
@@ -228,5 +301,47 @@ mod tests {
         }
         assert_eq!(f.drop_top_chunk(), 0);
         assert_eq!((f.populated(), f.free_count()), (0, 0));
+    }
+
+    #[test]
+    fn frame_is_taken_on_the_node_where_it_is_wanted() {
+        let chunk = CHUNK_FRAMES as u32;
+        let mut f = Frames::new(4 * chunk, 2);
+        f.set_limit(4 * chunk);
+        assert_eq!(f.node_of_next(), 0);
+        f.grow(0);
+        assert_eq!(f.node_of_next(), 1, "the node without one");
+        f.grow(1);
+        assert_eq!((f.alloc(Some(1)), f.alloc(Some(0)), f.alloc(None)), (Some(chunk), Some(0), Some(1)));
+        assert_eq!(f.alloc_run(16, Some(1)), Some(chunk + 16));
+        let rest: Vec<u32> = (0..chunk - 17).map(|_| f.alloc(Some(1)).unwrap()).collect();
+        assert!(rest.iter().all(|&frame| frame >= chunk) && f.node_of_next() == 0);
+        assert_eq!(f.alloc(Some(1)), Some(2), "another node's is better than none");
+        assert_eq!(f.node_of_next(), 1, "one was wanted there");
+        f.set_home(0, 1);
+        assert_eq!((f.alloc(Some(1)), f.alloc(Some(0))), (Some(3), Some(4)));
+        f.free(chunk);
+        assert_eq!(f.alloc(Some(1)), Some(5), "the lowest");
+        assert_eq!(
+            (f.grow(0), f.alloc(Some(0)), f.alloc(Some(7))),
+            (2 * chunk, Some(2 * chunk), Some(2 * chunk + 1))
+        );
+    }
+
+    #[test]
+    fn homes_follow_chunks_above_the_limit() {
+        let chunk = CHUNK_FRAMES as u32;
+        let mut f = Frames::new(2 * chunk, 2);
+        f.set_limit(2 * chunk);
+        f.grow(0);
+        f.grow(1);
+        f.set_limit(chunk);
+        f.set_home(chunk, 0);
+        assert_eq!(f.alloc(Some(1)), Some(0), "none above the limit");
+        f.set_limit(2 * chunk);
+        assert_eq!(f.free_count(), 2 * chunk - 1);
+        f.free(0);
+        f.set_limit(chunk);
+        assert_eq!((f.drop_top_chunk(), f.free_count()), (chunk, chunk));
     }
 }

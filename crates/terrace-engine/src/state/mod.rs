@@ -20,6 +20,7 @@ mod tests;
 
 use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::nodes::Nodes;
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
@@ -113,6 +114,8 @@ pub(crate) struct State {
     pub hasty_chunks: Vec<u32>,
     /// Chunks (first frames) that huge pages back.
     pub huge_chunks: BTreeSet<u32>,
+    /// The memory nodes on which frames are placed.
+    pub nodes: Arc<Nodes>,
     victims: Vec<Victim>,
 }
 
@@ -132,7 +135,7 @@ impl State {
             pages: PageTable::new(handles.clone()),
             lru: Lru::new(policy, min_ttl, sampler.watch.clone(), handles.clone()),
             sampler,
-            frames: Frames::new(frames_max as u32),
+            frames: Frames::new(frames_max as u32, 1),
             objects: Objects::new(handles.segment.clone()),
             dirty: DirtyAccounting::default(),
             compressed,
@@ -143,6 +146,7 @@ impl State {
             hasty_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
             victims: Vec::new(),
+            nodes: Arc::default(),
             handles,
         }
     }
@@ -212,19 +216,23 @@ impl State {
 
     /// A free frame, evicting if need be; None if everything is dirty or in use.
     pub(crate) fn claim(&mut self) -> Option<u32> {
+        self.claim_near(None)
+    }
+    /// The same, on this node if it has one.
+    pub(crate) fn claim_near(&mut self, near: Option<usize>) -> Option<u32> {
         // Making room may free frames above the limit of a pool that shrinks.
         while self.frames.free_count() == 0 {
-            if !self.make_room() {
+            if !self.make_room(near) {
                 return None;
             }
         }
-        let frame = self.frames.alloc()?;
+        let frame = self.frames.alloc(near)?;
         self.claimed += 1;
         Some(frame)
     }
     /// `n` adjacent frames if the pool has them at hand.
-    pub(crate) fn claim_run(&mut self, n: usize) -> Option<u32> {
-        let first = self.frames.alloc_run(n)?;
+    pub(crate) fn claim_run(&mut self, n: usize, near: Option<usize>) -> Option<u32> {
+        let first = self.frames.alloc_run(n, near)?;
         self.claimed += n as u32;
         Some(first)
     }
@@ -233,24 +241,15 @@ impl State {
         self.claimed -= 1;
         self.frames.free(frame);
     }
-    fn make_room(&mut self) -> bool {
+    fn make_room(&mut self, near: Option<usize>) -> bool {
         if self.frames.can_grow() {
-            let chunk = self.grow_pool();
+            let node = near.unwrap_or_else(|| self.frames.node_of_next());
+            self.bind(self.frames.populated(), node, false);
+            let chunk = self.grow_pool(node);
             self.hasty_chunks.push(chunk);
             return true;
         }
         self.reclaim(32, None) > 0
-    }
-
-    /// Brings the next chunk into use: its first frame.
-    pub(crate) fn grow_pool(&mut self) -> u32 {
-        let first = self.frames.grow();
-        self.note_populated();
-        first
-    }
-
-    fn note_populated(&self) {
-        self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
     }
 
     // ---- pages come ----------------------------------------------------------------------------------------------

@@ -18,5 +18,6 @@ pub mod testing;
 pub mod view;
 pub mod what_if;
 
+pub use gain::What;
 pub use placer::{Config, Decision, FrameMove, MoveReason, Placer, Rules, ThreadMove};
 pub use view::{ANYWHERE, NODES_MAX, Node, Region, Thread, User, View};

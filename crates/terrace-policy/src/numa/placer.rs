@@ -185,8 +185,8 @@ impl Placer {
 
     fn initial_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
         for unit in free {
-            let to = remote::target(what_if.view(), unit, self.config.margin_share);
-            if to != unit.node {
+            // Threads that share may be apart: this brings them together, also where most of them are.
+            if let Some(to) = remote::target(what_if.view(), unit, self.config.margin_share) {
                 unit.members.iter().for_each(|&t| what_if.place(t, to));
             }
         }

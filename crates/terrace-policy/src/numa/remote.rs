@@ -7,15 +7,15 @@
 use super::sharing::Unit;
 use super::view::View;
 
-/// Where a unit should run for what it reads; the node where it is if no other stands out.
-pub fn target(view: &View, unit: &Unit, margin_share: f64) -> usize {
+/// Where a unit should run for what it reads; none if no node stands out.
+pub fn target(view: &View, unit: &Unit, margin_share: f64) -> Option<usize> {
     let reads = unit.reads(view);
     let most = super::what_if::highest(&reads);
-    let Some(node) = view.nodes.get(most) else { return unit.node };
+    let node = view.nodes.get(most)?;
     let margin = node.read_capacity * margin_share;
     let beats_all = (0..reads.len()).all(|n| n == most || reads[most] >= reads[n] + margin);
     let may = view.has_processors(most) && unit.may_run_on(view, most);
-    if beats_all && may && reads[most] > 0.0 { most } else { unit.node }
+    (beats_all && may && reads[most] > 0.0).then_some(most)
 }
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
     use crate::numa::testing::{optane, thread, unit_of};
 
-    fn goes(reads: &[f64], margin: f64) -> usize {
+    fn goes(reads: &[f64], margin: f64) -> Option<usize> {
         let view =
             View { nodes: optane(reads.len()), threads: vec![thread(0, 0, reads, 0.1)], ..View::default() };
         target(&view, &unit_of(&view, 0), margin / 3.0)
@@ -31,15 +31,15 @@ mod tests {
 
     #[test]
     fn thread_goes_to_the_node_it_reads_most() {
-        assert_eq!(goes(&[0.1, 0.5], 0.2), 1);
-        assert_eq!(goes(&[0.1, 0.2, 0.9, 0.3], 0.2), 2);
+        assert_eq!(goes(&[0.1, 0.5], 0.2), Some(1));
+        assert_eq!(goes(&[0.1, 0.2, 0.9, 0.3], 0.2), Some(2));
     }
 
     #[test]
     fn thread_stays_within_the_margin() {
-        assert_eq!(goes(&[0.4, 0.5], 0.2), 0);
-        assert_eq!(goes(&[0.0, 0.9, 0.8], 0.2), 0, "it must beat every other node, not only its own");
-        assert_eq!(goes(&[0.0, 0.0], 0.0), 0, "who reads nothing stays");
+        assert_eq!(goes(&[0.4, 0.5], 0.2), None);
+        assert_eq!(goes(&[0.0, 0.9, 0.8], 0.2), None, "it must beat every other node, not only its own");
+        assert_eq!(goes(&[0.0, 0.0], 0.0), None, "who reads nothing stays");
     }
 
     #[test]
@@ -47,9 +47,9 @@ mod tests {
         let mut view =
             View { nodes: optane(2), threads: vec![thread(0, 0, &[0.0, 1.0], 0.0)], ..View::default() };
         view.threads[0].allowed = 1;
-        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), 0);
+        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), None);
         view.threads[0].allowed = super::super::view::ANYWHERE;
         view.nodes[1].processors = 0;
-        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), 0, "memory without processors");
+        assert_eq!(target(&view, &unit_of(&view, 0), 0.1), None, "memory without processors");
     }
 }

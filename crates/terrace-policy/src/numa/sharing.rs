@@ -56,7 +56,7 @@ impl Unit {
 /// The units of a view, by their first thread. `bytes_min`: bytes a second of one region from which two threads share it.
 pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     let mut leader: Vec<usize> = (0..view.threads.len()).collect();
-    for region in &view.regions {
+    for region in view.regions.iter().filter(|region| region.is_shared) {
         let mut users = region.users.iter().filter(|user| user.reads + user.writes >= bytes_min);
         let Some(first) = users.next() else { continue };
         for user in users {
@@ -117,6 +117,14 @@ mod tests {
         assert_eq!(members(&log).len(), 4);
         let one = view(vec![region(0, &[(0, 0.9), (1, 0.05)])]);
         assert_eq!(members(&one).len(), 4, "both must use it");
+    }
+
+    #[test]
+    fn memory_of_many_files_ties_nobody() {
+        let mut chunk = region(0, &[(0, 0.5), (1, 0.5)]);
+        assert_eq!(members(&view(vec![chunk.clone()])).len(), 3);
+        chunk.is_shared = false;
+        assert_eq!(members(&view(vec![chunk])).len(), 4);
     }
 
     #[test]

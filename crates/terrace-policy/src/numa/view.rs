@@ -68,6 +68,8 @@ pub struct Region {
     pub bytes: f64,
     /// Its frames are clean DRAM frames, which can be copied elsewhere.
     pub movable: bool,
+    /// Threads that touch it share its data; false: its pages are of many files, and threads have only its memory in common.
+    pub is_shared: bool,
     /// No writes in the period: more than one copy of it can exist.
     pub read_only: bool,
     /// Threads that touched it.

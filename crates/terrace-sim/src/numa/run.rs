@@ -209,6 +209,7 @@ impl Run {
             copies: part.copies,
             bytes: PART_BYTES,
             movable: true,
+            is_shared: true,
             read_only: written == 0.0,
             users: vec![User {
                 thread: t,

@@ -21,6 +21,8 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
     check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;
     check_min_ttl(config)?;
+    within("numa_read_mb_s", config.numa_read_mb_s, 1, 100_000_000)?;
+    within("numa_write_mb_s", config.numa_write_mb_s, 1, 100_000_000)?;
     check_dirty(config)?;
     check_readahead(config.io.readahead_max)?;
     if !config.preload.ring_slots.is_power_of_two() {

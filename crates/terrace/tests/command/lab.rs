@@ -1,8 +1,8 @@
 //! The policy's lists from outside, and traces.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
@@ -208,3 +208,67 @@ fn threads_are_shown_by_memory_node() {
     }
     stage.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
 }
+
+/// Nanoseconds that a thread of a process has run, by its name.
+fn ran_ns(pid: i32, name: &str) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().map(|entry| entry.path());
+    let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let task = tasks.into_iter().find(is_it).unwrap_or_else(|| panic!("no thread is called {name}"));
+    let text = fs::read_to_string(task.join("schedstat")).unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// 64 threads read without a pause; the figure is printed (`--nocapture`).
+#[test]
+fn observer_of_64_threads_costs_little() {
+    const THREADS: u64 = 64;
+    const SECONDS: u64 = 5;
+    if !possible() {
+        return;
+    }
+    let sys = tempfile::tempdir().unwrap();
+    let node = sys.path().join("devices/system/node");
+    for (n, cpus) in ["0", "1-1023"].iter().enumerate() {
+        fs::create_dir_all(node.join(format!("node{n}"))).unwrap();
+        fs::write(node.join(format!("node{n}/cpulist")), cpus).unwrap();
+    }
+    fs::write(node.join("online"), "0-1").unwrap();
+    let stage = Stage::new();
+    fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
+    let mut mount = terrace(["mount"]);
+    mount.args([&stage.src, &stage.mnt]).args(["--memory", "64MiB", "--numa", "show"]);
+    mount.env("TERRACE_TEST_SYS", sys.path());
+    told(mount).fine();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS + 1);
+    let path = stage.mnt.join("data");
+    let path = &path;
+    let reads = move |first: u64| {
+        let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        let mut buf = Aligned([0; 4096]);
+        let mut page = first * 61;
+        while std::time::Instant::now() < end {
+            file.read_exact_at(&mut buf.0, page % 4096 * 4096).unwrap();
+            page += 1;
+        }
+    };
+    let share = std::thread::scope(|scope| {
+        (0..THREADS).for_each(|n| {
+            scope.spawn(move || reads(n));
+        });
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let (pid, begun) = (stage.processes().1, std::time::Instant::now());
+        let before = ran_ns(pid, "numa");
+        std::thread::sleep(std::time::Duration::from_secs(SECONDS));
+        let share = (ran_ns(pid, "numa") - before) as f64 / begun.elapsed().as_nanos() as f64;
+        let seen = json::<NumaReport>(stage.ask("numa", &["--json"])).numa.threads.len();
+        assert!(seen as u64 >= THREADS / 2, "{seen} threads seen");
+        share
+    });
+    println!("the observer takes {:.2} % of a processor", share * 100.0);
+    // Without optimisation it takes several times as long.
+    assert!(share < if cfg!(debug_assertions) { 0.05 } else { 0.005 }, "{share}");
+    stage.ask("umount", &[]).fine();
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);

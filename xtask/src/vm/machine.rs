@@ -1,0 +1,105 @@
+//! QEMU as a child: its console is followed line by line, and it is ended when its time is over.
+
+use super::command::wrong;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The line of the first process that says how its program ended.
+const STATUS: &str = "vm: status ";
+
+/// A virtual machine.
+#[derive(Debug)]
+pub struct Machine {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initial file system.
+    pub initial: PathBuf,
+    /// Memory, processors and nodes, as options of QEMU.
+    pub hardware: Vec<String>,
+    /// Further parameters of the kernel.
+    pub parameters: String,
+    /// After so long it is ended, and that is an error.
+    pub limit: Duration,
+}
+
+impl Machine {
+    /// Lets it run to its end; returns the console's lines. A program inside that fails is an error, as is one that does not end.
+    pub fn run(&self) -> io::Result<Vec<String>> {
+        let mut child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|err| wrong(format!("qemu-system-x86_64: {err}; `make packages-vm` installs it")))?;
+        let console = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (send, lines) = channel();
+        let reader = std::thread::spawn(move || {
+            for line in console.split(b'\n').map_while(Result::ok) {
+                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if send.send(text).is_err() {
+                    return;
+                }
+            }
+        });
+        let (end, mut said) = (Instant::now() + self.limit, Vec::new());
+        let in_time = loop {
+            match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    println!("  {line}");
+                    said.push(line);
+                }
+                Err(RecvTimeoutError::Disconnected) => break true,
+                Err(RecvTimeoutError::Timeout) => break false,
+            }
+        };
+        if !in_time {
+            child.kill()?;
+        }
+        child.wait()?;
+        drop(lines);
+        let _ = reader.join();
+        if !in_time {
+            return Err(wrong(format!("the virtual machine did not end within {} s", self.limit.as_secs())));
+        }
+        match said.iter().find_map(|line| line.strip_prefix(STATUS)) {
+            Some("0") => Ok(said),
+            Some(status) => Err(wrong(format!("the program in the virtual machine failed: status {status}"))),
+            None => Err(wrong("the virtual machine ended before its program did")),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initial).args(&self.hardware);
+        command.arg("-append").arg(format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off numa_balancing=disable {}",
+            self.parameters
+        ));
+        command
+    }
+}
+
+/// The text behind `name ` of the lines that begin with it.
+pub fn told<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
+    lines.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect()
+}
+
+/// Where kernels and images are kept.
+pub fn directory(root: &Path) -> PathBuf {
+    root.join("target/vm")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lines_of_a_name_are_found() {
+        let lines = ["result {1}", "results", "other result 2", "result 3"].map(String::from);
+        assert_eq!(super::told(&lines, "result"), ["{1}", "3"]);
+    }
+}

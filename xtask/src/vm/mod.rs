@@ -1,0 +1,36 @@
+//! `cargo xtask vm`: what needs another machine than this one, in virtual machines. QEMU emulates it (TCG: no /dev/kvm is needed), Debian's
+//! kernel runs on it, and this very program is its first one: `vm inside` there does what `vm caches` or `vm numa` here asked for.
+//!
+//! ```text
+//!   kernel.rs   Debian's kernel and modules, unpacked once into target/vm
+//!   image.rs    the initial file system: busybox, modules, programs with their libraries, plans
+//!   machine.rs  QEMU: begins, follows the console, ends
+//!   caches/     bcache and dm-cache under recorded accesses
+//!   numa/       threads and memory nodes
+//! ```
+//! Times inside mean nothing: behaviour and counters are what is looked at.
+
+mod caches;
+mod command;
+mod image;
+mod kernel;
+mod machine;
+mod numa;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+const USAGE: &str = "usage: cargo xtask vm caches [TRACE...] | cargo xtask vm numa [NODES]";
+
+/// Runs `vm ARGUMENTS...`.
+pub fn run(root: &Path, arguments: &[String]) -> io::Result<()> {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["caches", traces @ ..] => caches::run(root, &traces.iter().map(PathBuf::from).collect::<Vec<_>>()),
+        ["numa"] => numa::run(root, None),
+        ["numa", nodes] => numa::run(root, Some(nodes.parse().map_err(|_| command::wrong(USAGE))?)),
+        ["inside", "caches"] => caches::inside::run(),
+        ["inside", "numa", nodes] => numa::inside::run(nodes.parse().map_err(|_| command::wrong(USAGE))?),
+        ["inside", "load", arguments @ ..] => numa::load::run(arguments),
+        _ => Err(command::wrong(USAGE)),
+    }
+}

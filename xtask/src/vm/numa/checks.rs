@@ -1,0 +1,281 @@
+//! In the virtual machine: what `--numa auto` promises, check by check. Each returns what it saw.
+
+use super::super::command::{output, wrong};
+use super::stage::{self, Load, MOUNT, Stage, mask, numa, processor, terrace};
+use super::words::REST;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use terrace_testkit::wait::holds_within;
+
+/// What a check saw, or why it failed.
+type Seen = io::Result<String>;
+
+/// Three periods with their windows, and a beginning between two.
+const PERIODS_3: Duration = Duration::from_millis(4300);
+const PERIODS_10: Duration = Duration::from_millis(10_500);
+
+fn is_far(stage: &Stage, tid: u32) -> bool {
+    processor(tid).is_some_and(|cpu| stage.far_cpus().contains(&cpu))
+}
+
+/// Waits until a thread runs on the far node.
+fn follows(stage: &Stage, tid: u32) -> io::Result<Duration> {
+    let begun = Instant::now();
+    match holds_within(PERIODS_3, || is_far(stage, tid)) {
+        true => Ok(begun.elapsed()),
+        false => {
+            let why =
+                format!("after {PERIODS_3:?} it may use {:?}, and runs on {:?}", mask(tid), processor(tid));
+            Err(wrong(format!("{why}\n{}", told(&stage.far_dir()))))
+        }
+    }
+}
+
+/// A thread that reads the far node's file goes there, and stays.
+pub fn thread_follows_its_data(stage: &Stage) -> Seen {
+    let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), None)?;
+    let after = follows(stage, load.tids[0])?;
+    let before = numa(&stage.far_dir())?.moved;
+    let looks = 20;
+    let mut there = 0;
+    for _ in 0..looks {
+        std::thread::sleep(PERIODS_10 / looks);
+        there += u32::from(is_far(stage, load.tids[0]));
+    }
+    let more = numa(&stage.far_dir())?.moved - before;
+    let seen = format!(
+        "there after {:.1} s; in the ten periods after {more} moves, and there {there} times of {looks}",
+        after.as_secs_f64()
+    );
+    expect(more <= 1 && there >= looks - 2, || format!("{seen}\n{}", told(&stage.far_dir())))?;
+    load.end()?;
+    Ok(seen)
+}
+
+/// Writers whose data lie on one node are spread.
+pub fn contention_spreads_threads(stage: &Stage) -> Seen {
+    let dir = stage.far_dir();
+    let load = stage.run(&stage.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
+    std::thread::sleep(PERIODS_10);
+    let places = places(stage, &load);
+    let report = numa(&dir)?;
+    let on_far = places.iter().filter(|&&node| node == Some(stage.far())).count();
+    let seen = format!("threads on nodes {places:?}, {} moves", report.moved);
+    expect(on_far < 4 && places.iter().all(Option::is_some), || format!("{seen}; {}", told(&dir)))?;
+    load.end()?;
+    Ok(seen)
+}
+
+/// Three threads that read one file, and together keep less than one processor busy, are on one node.
+pub fn threads_that_share_stay_together(stage: &Stage) -> Seen {
+    let dir = stage.far_dir();
+    let load = stage.run(&stage.load("nip", 3, &[&format!("{dir}/large")]), None)?;
+    std::thread::sleep(PERIODS_10);
+    // A thread that was on its node from the start is not bound: the kernel may take it away until the next period.
+    let mut together = 0;
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_secs(1));
+        let places = places(stage, &load);
+        together += u32::from(places.iter().all(|&place| place == places[0]));
+    }
+    let seen = format!("together in {together} of 10 samples, {} moves", numa(&dir)?.moved);
+    expect(together >= 8, || format!("{seen}; {}", told(&dir)))?;
+    load.end()?;
+    Ok(seen)
+}
+
+/// The nodes that threads are bound to, or run on.
+fn places(stage: &Stage, load: &Load) -> Vec<Option<usize>> {
+    let node_of = |cpu: usize| stage.nodes.iter().position(|cpus| cpus.contains(&cpu));
+    load.tids.iter().map(|&tid| processor(tid).and_then(node_of)).collect()
+}
+
+fn told(mnt: &str) -> String {
+    output(&mut terrace(&["numa", mnt])).unwrap_or_default()
+}
+
+/// A load on a mount, bound to the far node by terrace. If the kernel brought it there itself, there was no reason to: then another one.
+fn moved(stage: &Stage) -> io::Result<Load> {
+    stage.mount()?;
+    for _ in 0..5 {
+        let words = stage.load("run", 1, &[&format!("{MOUNT}/large")]);
+        let load = Load::begin(Command::new(&words[0]).args(&words[1..]))?;
+        if holds_within(PERIODS_3, || mask(load.tids[0]) == stage.far_cpus()) {
+            return Ok(load);
+        }
+        load.end()?;
+    }
+    Err(wrong(format!("no thread was moved\n{}", told(MOUNT))))
+}
+
+fn is_restored(stage: &Stage, load: &Load) -> io::Result<()> {
+    let tid = load.tids[0];
+    let restored = holds_within(Duration::from_secs(5), || mask(tid) == stage.all_cpus());
+    expect(restored, || format!("it may use {:?}", mask(tid)))
+}
+
+/// The end of a mount gives a thread its processors back.
+pub fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
+    let load = moved(stage)?;
+    rest()?;
+    output(&mut terrace(&["umount", MOUNT]))?;
+    is_restored(stage, &load)?;
+    load.end()?;
+    Ok("after umount".into())
+}
+
+/// terraced is killed, goes on as another process, and ends.
+pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
+    let load = moved(stage)?;
+    // This kernel cannot send requests again that terraced had when it died: there shall be none.
+    rest()?;
+    let daemon = pid_of_daemon()?;
+    kill(daemon)?;
+    let answers = holds_within(Duration::from_secs(20), || {
+        numa(MOUNT).is_ok() && pid_of_daemon().is_ok_and(|now| now != daemon)
+    });
+    expect(answers, || "terraced did not come back".into())?;
+    std::thread::sleep(Duration::from_secs(2));
+    expect(mask(load.tids[0]) == stage.far_cpus(), || "it lost its place".into())?;
+    output(&mut terrace(&["umount", MOUNT]))?;
+    is_restored(stage, &load)?;
+    load.end()?;
+    Ok("after kill -9 of terraced and umount".into())
+}
+
+/// All of terrace is killed at once; the next command cleans up.
+pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
+    let load = moved(stage)?;
+    rest()?;
+    stage::processes().into_iter().try_for_each(kill)?;
+    expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
+        "processes are left".into()
+    })?;
+    let _ = output(&mut terrace(&["stat"]));
+    let _ = output(&mut terrace(&["umount", MOUNT]));
+    is_restored(stage, &load)?;
+    load.end()?;
+    Ok("after kill -9 of all, by the next command".into())
+}
+
+/// Under a control group of one node's processors nothing moves.
+pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
+    let group = "/sys/fs/cgroup/one";
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset")?;
+    fs::create_dir_all(group)?;
+    let cpus: Vec<String> = stage.nodes[0].iter().map(usize::to_string).collect();
+    fs::write(format!("{group}/cpuset.cpus"), cpus.join(","))?;
+    let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), Some(group))?;
+    std::thread::sleep(PERIODS_3);
+    let report = numa(&stage.far_dir())?;
+    expect(report.moved == 0 && mask(load.tids[0]) == stage.nodes[0], || format!("{report:?}"))?;
+    load.end()?;
+    Ok(format!("no move, {} refused in the last period", report.moves.len()))
+}
+
+/// The far node's processors leave while threads are bound to them.
+pub fn processors_that_go_offline_do_no_harm(stage: &Stage) -> Seen {
+    let load = stage.run(&stage.load("run", 4, &[&format!("{}/large", stage.far_dir())]), None)?;
+    std::thread::sleep(PERIODS_3);
+    let bound = load.tids.iter().filter(|&&tid| mask(tid) == stage.far_cpus()).count();
+    expect(bound > 0, || format!("no thread was moved\n{}", told(&stage.far_dir())))?;
+    let switch = |on: &str| {
+        let write = |cpu: &usize| fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), on);
+        stage.far_cpus().iter().try_for_each(write)
+    };
+    switch("0")?;
+    let before = numa(&stage.far_dir())?.moved;
+    std::thread::sleep(PERIODS_10);
+    let more = numa(&stage.far_dir())?.moved - before;
+    switch("1")?;
+    expect(more <= 4, || format!("{more} moves in ten periods"))?;
+    load.end()?;
+    Ok(format!("{bound} threads were bound to them; {more} moves in ten periods without them"))
+}
+
+/// Frames are taken on the node of the thread that reads, and go along when another one reads them from elsewhere.
+pub fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
+    stage.mount()?;
+    let mut seen = Vec::new();
+    for node in [stage.far(), 0] {
+        let words = stage.load("run", 1, &[&format!("{MOUNT}/small")]);
+        let cpus: Vec<String> = stage.nodes[node].iter().map(usize::to_string).collect();
+        // Bound by itself: it stays, and only frames can move.
+        let load = Load::begin(Command::new("taskset").args(["-c", &cpus.join(",")]).args(&words))?;
+        let begun = Instant::now();
+        let mut share = 0.0;
+        let lie_there = holds_within(Duration::from_secs(20), || {
+            share = share_read_from(node, load.tids[0]);
+            share > 0.95
+        });
+        seen.push(format!(
+            "node {node}: {:.0} % read there after {:.1} s, {} MiB moved so far",
+            share * 100.0,
+            begun.elapsed().as_secs_f64(),
+            numa(MOUNT)?.frame_bytes_moved >> 20
+        ));
+        expect(lie_there, || format!("{}\n{}", seen.join("; "), told(MOUNT)))?;
+        load.end()?;
+    }
+    output(&mut terrace(&["umount", MOUNT]))?;
+    Ok(seen.join("; "))
+}
+
+/// The part of a thread's reads that comes from frames on a node, as move_pages told terrace.
+fn share_read_from(node: usize, tid: u32) -> f64 {
+    let report = numa(MOUNT).unwrap_or_default();
+    let Some(thread) = report.threads.iter().find(|thread| thread.tid == tid) else { return 0.0 };
+    let all: f64 = thread.reads_bytes_s.iter().sum::<f64>() + thread.reads_elsewhere_bytes_s;
+    if all > 0.0 { thread.reads_bytes_s[node] / all } else { 0.0 }
+}
+
+/// Many threads, of which each reads little: they move once each at the most.
+pub fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
+    let load = stage.run(&stage.load("sip", 1000, &[&format!("{}/large", stage.far_dir())]), None)?;
+    std::thread::sleep(PERIODS_10);
+    let before = numa(&stage.far_dir())?.moved;
+    std::thread::sleep(PERIODS_10);
+    let more = numa(&stage.far_dir())?.moved - before;
+    expect(before + more <= 1000, || format!("{before} moves, then {more}"))?;
+    load.end()?;
+    Ok(format!("{before} moves in ten periods, {more} in the ten after"))
+}
+
+/// A kernel without nodes, or one node: nothing to place.
+pub fn one_node_is_told() -> Seen {
+    fs::create_dir_all("/tmp/source")?;
+    fs::write("/tmp/source/file", "content")?;
+    output(&mut terrace(&["mount", "/tmp/source", MOUNT, "--numa", "auto", "--memory", stage::MEMORY]))?;
+    let said = told(MOUNT);
+    expect(said == "one memory node: there is nothing to place\n", || said.clone())?;
+    expect(fs::read(format!("{MOUNT}/file"))? == b"content", || "wrong content".into())?;
+    output(&mut terrace(&["umount", MOUNT]))?;
+    Ok(said.trim().to_owned())
+}
+
+fn rest() -> io::Result<()> {
+    fs::write(REST, "")?;
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(())
+}
+
+fn pid_of_daemon() -> io::Result<u32> {
+    let named =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "terraced\n");
+    stage::processes().into_iter().find(named).ok_or_else(|| wrong("no process is called terraced"))
+}
+
+fn kill(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| wrong("no process"))?;
+    match kill_process(pid, Signal::KILL) {
+        Err(err) if err != rustix::io::Errno::SRCH => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
+fn expect(holds: bool, why: impl FnOnce() -> String) -> io::Result<()> {
+    if holds { Ok(()) } else { Err(wrong(why())) }
+}

@@ -1,0 +1,58 @@
+//! In the virtual machine: all checks one after the other. One that fails does not keep the others from being made.
+
+use super::super::command::{output, wrong};
+use super::checks as c;
+use super::stage::{self, MOUNT, Stage, terrace};
+use std::io;
+use std::process::Command;
+use std::time::Instant;
+
+type Check = fn(&Stage) -> io::Result<String>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("thread follows its data", c::thread_follows_its_data),
+    ("contention spreads threads", c::contention_spreads_threads),
+    ("threads that share stay together", c::threads_that_share_stay_together),
+    ("affinity restored at the end", c::affinity_is_restored_at_the_end),
+    ("affinity restored after a crash", c::affinity_is_restored_after_a_crash),
+    ("affinity restored after a kill", c::affinity_is_restored_after_a_kill),
+    ("cpuset of one node", c::cpuset_of_one_node_is_kept),
+    ("processors offline", c::processors_that_go_offline_do_no_harm),
+    ("frames on the reader's node", c::frames_lie_on_the_readers_node),
+    ("1,000 threads", c::thousand_threads_make_no_storm),
+];
+
+/// On a machine of so many nodes.
+pub fn run(nodes: usize) -> io::Result<()> {
+    let mut failed = 0;
+    stage::prepare()?;
+    if nodes < 2 {
+        failed += check("one node", c::one_node_is_told);
+    } else {
+        let stage = Stage::new(nodes)?;
+        for (name, of) in CHECKS {
+            failed += check(name, || of(&stage));
+            clean_up();
+        }
+    }
+    if failed > 0 { Err(wrong(format!("{failed} checks failed"))) } else { Ok(()) }
+}
+
+fn check(name: &str, of: impl FnOnce() -> io::Result<String>) -> usize {
+    let begun = Instant::now();
+    let seen = of();
+    match &seen {
+        Ok(seen) => println!("ok {name}: {seen} ({:.0} s)", begun.elapsed().as_secs_f64()),
+        Err(err) => println!("FAILED {name}: {err}"),
+    }
+    usize::from(seen.is_err())
+}
+
+/// What a check that failed leaves.
+fn clean_up() {
+    if stage::processes().is_empty() {
+        return;
+    }
+    let _ = output(&mut terrace(&["umount", MOUNT]));
+    let _ = output(Command::new("killall").args(["-9", "terrace", "terraced"]));
+}

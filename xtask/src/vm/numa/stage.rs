@@ -1,0 +1,214 @@
+//! In the virtual machine: its nodes, their persistent memory, terrace and the load.
+
+use super::super::command::{output, wrong};
+use super::words::{PAGE, REST, STOP, TIDS, list};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use terrace_api::numa::{Numa, NumaReport};
+use terrace_testkit::wait::holds_within;
+
+/// Pages of the large file: several times the cache.
+pub const LARGE_PAGES: u64 = 64 << 8;
+/// Of a small one.
+pub const SMALL_PAGES: u64 = 1 << 8;
+/// The cache's memory.
+pub const MEMORY: &str = "24MiB";
+/// Where a mount is, apart from its source.
+pub const MOUNT: &str = "/mnt/served";
+/// Nodes as slow as the emulated processors: thresholds are parts of these. A compressed tier would hold all files, so that there are no misses.
+const CONFIG: &str = "numa_read_mb_s = 200\nnuma_write_mb_s = 20\n[tier.compressed]\ncodec = \"none\"\n";
+const CONFIG_PATH: &str = "/tmp/terrace.toml";
+
+/// What every machine needs.
+pub fn prepare() -> io::Result<()> {
+    fs::write(CONFIG_PATH, CONFIG)?;
+    fs::create_dir_all(MOUNT)
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Stage {
+    /// Processors of each node.
+    pub nodes: Vec<Vec<usize>>,
+}
+
+impl Stage {
+    /// Makes a file system with files on each node's persistent memory, at `/mnt/NODE`.
+    pub fn new(nodes: usize) -> io::Result<Stage> {
+        output(Command::new("mount").args(["-t", "cgroup2", "none", "/sys/fs/cgroup"]))?;
+        let cpus = |node: usize| fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
+        let nodes: Vec<Vec<usize>> =
+            (0..nodes).map(|node| cpus(node).map(|text| list(&text))).collect::<io::Result<_>>()?;
+        let stage = Stage { nodes };
+        stage.make_file_systems()?;
+        Ok(stage)
+    }
+
+    /// Drivers are probed in the background.
+    fn make_file_systems(&self) -> io::Result<()> {
+        for pmem in 0..self.nodes.len() {
+            let device = format!("/dev/pmem{pmem}");
+            if !holds_within(Duration::from_secs(20), || Path::new(&device).exists()) {
+                return Err(wrong(format!("{device} does not appear")));
+            }
+            let node = fs::read_to_string(format!("/sys/block/pmem{pmem}/device/numa_node"))?;
+            let dir = format!("/mnt/{}", node.trim());
+            fs::create_dir_all(&dir)?;
+            output(Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-O", "^has_journal", &device]))?;
+            output(Command::new("mount").args(["-t", "ext4", "-o", "dax=always", &device, &dir]))?;
+            make_file(&format!("{dir}/large"), LARGE_PAGES)?;
+            (0..4).try_for_each(|n| make_file(&format!("{dir}/own.{n}"), LARGE_PAGES / 8))?;
+            make_file(&format!("{dir}/small"), SMALL_PAGES)?;
+        }
+        Ok(())
+    }
+
+    /// The node with the highest number: the load begins on node 0.
+    pub fn far(&self) -> usize {
+        self.nodes.len() - 1
+    }
+
+    /// Its files.
+    pub fn far_dir(&self) -> String {
+        format!("/mnt/{}", self.far())
+    }
+
+    /// Its processors.
+    pub fn far_cpus(&self) -> &[usize] {
+        &self.nodes[self.far()]
+    }
+
+    /// All processors.
+    pub fn all_cpus(&self) -> Vec<usize> {
+        self.nodes.concat()
+    }
+
+    /// The load as a command: `KIND COUNT FILE [OUT]`, begun on node 0.
+    pub fn load(&self, kind: &str, count: usize, files: &[&str]) -> Vec<String> {
+        let cpus: Vec<String> = self.nodes[0].iter().map(usize::to_string).collect();
+        let words = ["/bin/xtask", "vm", "inside", "load", kind, &count.to_string(), &cpus.join(",")];
+        words.iter().chain(files).map(|&word| word.to_owned()).collect()
+    }
+
+    /// The load, begun under `terrace run --numa auto` on the far node's files, in the control group `group` if it is named.
+    pub fn run(&self, load: &[String], group: Option<&str>) -> io::Result<Load> {
+        let mut command = match group {
+            None => terrace(&["run"]),
+            Some(group) => {
+                let join = format!("echo $$ > {group}/cgroup.procs && exec terrace run \"$@\"");
+                let mut command = Command::new("sh");
+                command.args(["-c", &join, "sh"]).env("TERRACE_CONFIG", CONFIG_PATH);
+                command
+            }
+        };
+        command.args(["--numa", "auto", "--memory", MEMORY, "--on", &self.far_dir(), "--"]).args(load);
+        Load::begin(&mut command)
+    }
+
+    /// The far node's files, served at [`MOUNT`].
+    pub fn mount(&self) -> io::Result<()> {
+        let mut command = terrace(&["mount", &self.far_dir(), MOUNT, "--numa", "auto", "--memory", MEMORY]);
+        output(&mut command).map(|_| ())
+    }
+}
+
+/// A program with its threads.
+#[derive(Debug)]
+pub struct Load {
+    child: Child,
+    /// The threads' numbers.
+    pub tids: Vec<u32>,
+}
+
+impl Load {
+    /// Waits until its threads have begun.
+    pub fn begin(command: &mut Command) -> io::Result<Load> {
+        for path in [STOP, REST, TIDS] {
+            let _ = fs::remove_file(path);
+        }
+        let mut child = command.stdin(Stdio::null()).spawn()?;
+        let began = holds_within(Duration::from_secs(30), || {
+            Path::new(TIDS).exists() || child.try_wait().is_ok_and(|status| status.is_some())
+        });
+        let tids = fs::read_to_string(TIDS).unwrap_or_default();
+        let tids: Vec<u32> = tids.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        if !began || tids.is_empty() {
+            let _ = child.kill();
+            return Err(wrong("the load does not begin"));
+        }
+        Ok(Load { child, tids })
+    }
+
+    /// Lets it end; an error of one of its threads is an error.
+    pub fn end(mut self) -> io::Result<()> {
+        fs::write(STOP, "")?;
+        let mut status = None;
+        holds_within(Duration::from_secs(30), || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        match status {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(wrong(format!("the load: {status}"))),
+            None => Err(wrong("the load does not end")),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = fs::write(STOP, "");
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `terrace ARGUMENTS...`.
+pub fn terrace(arguments: &[&str]) -> Command {
+    let mut command = Command::new("terrace");
+    command.args(arguments).env("TERRACE_CONFIG", CONFIG_PATH);
+    command
+}
+
+/// What `terrace numa` says.
+pub fn numa(mnt: &str) -> io::Result<Numa> {
+    let text = output(&mut terrace(&["numa", mnt, "--json"]))?;
+    Ok(serde_json::from_str::<NumaReport>(&text)?.numa)
+}
+
+/// Processors that a thread may use.
+pub fn mask(tid: u32) -> Vec<usize> {
+    let text = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .map(|cpus| list(cpus.trim()))
+        .unwrap_or_default()
+}
+
+/// The processor that a thread last ran on.
+pub fn processor(tid: u32) -> Option<usize> {
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    // Field 39; the third is the first behind the name.
+    text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(36)?.parse().ok()
+}
+
+/// The numbers of the processes of terrace.
+pub fn processes() -> Vec<u32> {
+    let is_ours = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("terrace"))
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+}
+
+/// Each page begins with its number.
+fn make_file(path: &str, pages: u64) -> io::Result<()> {
+    let mut content = vec![0; pages as usize * PAGE];
+    for (number, page) in content.chunks_mut(PAGE).enumerate() {
+        page[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    }
+    fs::write(path, content)
+}
