@@ -282,7 +282,7 @@ impl Default for Preload {
 
 impl Default for Fuse {
     fn default() -> Fuse {
-        Fuse { threads: 8, passthrough: Passthrough::Auto }
+        Fuse { threads: 8, passthrough: Passthrough::Off }
     }
 }
 

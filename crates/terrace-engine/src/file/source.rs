@@ -232,7 +232,10 @@ impl SourceFile {
     }
     /// Data descriptors that are open.
     pub fn data_held(&self) -> usize {
-        [&self.read, &self.write, &self.tail, &self.cached].into_iter().filter(|slot| slot.lock().is_some()).count()
+        [&self.read, &self.write, &self.tail, &self.cached]
+            .into_iter()
+            .filter(|slot| slot.lock().is_some())
+            .count()
     }
     /// Closes the readers when their last user is done.
     pub fn close_reader(&self) {

@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Attr, Caller, Error, Kernel, Kind, Opened, SetTime, Time};
-use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, Notifier, Request, TimeOrNow};
+use fuser::{
+    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, Notifier, Request, TimeOrNow,
+};
 
 pub(super) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), tid: req.pid(), unique: req.unique().0 }
@@ -161,7 +163,9 @@ impl Kernel for KernelCaches {
 
     fn close_backing(&self, backing: u32) {
         // SAFETY: FUSE_DEV_IOC_BACKING_CLOSE reads one u32.
-        if unsafe { libc::ioctl(self.device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const backing) } != 0 {
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const backing) }
+            != 0
+        {
             tracing::debug!("backing file {backing} not given back: {}", io::Error::last_os_error());
         }
     }

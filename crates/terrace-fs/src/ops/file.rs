@@ -101,7 +101,7 @@ impl<C: PageCache> Namespace<C> {
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let look = self.look_behind(inode, &object)?;
-        let backed = self.back(inode, &object, &life)? != 0;
+        let backed = self.back(inode, &object, &life, &look.stat)? != 0;
         let access = access_path(flags, client, backed);
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
@@ -182,10 +182,7 @@ impl<C: PageCache> Namespace<C> {
         if !kind.from_cache {
             self.strip_privileges(&kind.caller, inode, Some(!kind.kill_set_id))?;
         }
-        let bytes = self.with_room(|| match inode.backing() {
-            0 => self.cache.write(&file.object, offset, data),
-            _ => self.write_source(&file.object, offset, data),
-        })?;
+        let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
         if file.access == AccessPath::FuseDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
@@ -314,12 +311,12 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// How a handle is to be read and written. Files that the kernel reads itself: for a client what its library can serve comes here, the rest is left
-/// to the kernel.
+/// How a handle is to be read and written. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
+/// descriptor for writing can map it, and then changes the source without a word.
 fn access_path(flags: u32, client: bool, backed: bool) -> AccessPath {
     let is = |flag: i32| flags & flag as u32 != 0;
     let direct = match backed {
-        true => client && !is(libc::O_DIRECT) && flags & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32,
+        true => client && !is(libc::O_DIRECT) && !writes(flags),
         false => client || is(libc::O_DIRECT),
     };
     if direct { AccessPath::FuseDirect } else { AccessPath::Fuse }

@@ -1,21 +1,20 @@
 //! Files that the kernel itself reads and writes in the source: FUSE passthrough (Linux 6.9, fs/fuse/passthrough.c, iomode.c).
 //!
-//! The truth of such a file is the source's page cache: programs that the preload path does not serve read, write and map it there, as if there
-//! were no mount, and this daemon's own writes go there, so that a frame is never newer than the source. While an inode is
-//! open, either all of its handles are so, or none.
+//! The truth of such a file is the source's page cache: programs read, write and map it there, as if there were no mount. Only the descriptors that
+//! clients of the preload path open for reading come to this daemon, which then has nothing that the source lacks. While
+//! an inode is open, either all of its handles are so, or none.
 //!
-//! What this daemon does not see are writes through the handles of others. While there are any, the preload path's readers come to the
+//! What this daemon does not see are writes. While there are any, the preload path's readers come to the
 //! mount path, which reads the source ([`Namespace::is_written_outside`]). When the last is closed, frames stay only if
 //! the source is the same as before. A writable mapping outlives its handle, and its stores show nowhere: a read lease tells whether there is one
 //! ([`terrace_engine::source::SourceFile::has_writers`]).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Stat;
 use rustix::io::Errno;
-use terrace_engine::source::DataFd;
 
 use crate::attr::Attr;
 use crate::error::Result;
@@ -38,8 +37,9 @@ impl<C: PageCache> Namespace<C> {
         inode: &Inode<C::Object>,
         object: &C::Object,
         life: &Life<C::Object>,
+        stat: &Stat,
     ) -> Result<u32> {
-        if inode.backing() != 0 || life.handles > 0 || !self.passes_through() {
+        if inode.backing() != 0 || life.handles > 0 || !self.passes_through() || is_privileged(inode, stat) {
             return Ok(inode.backing());
         }
         if object.dirty_pages() > 0 {
@@ -103,23 +103,17 @@ impl<C: PageCache> Namespace<C> {
         buf: &mut [u8],
     ) -> std::io::Result<usize> {
         let source = object.source().cached_reader()?;
-        transfer(&source, buf.len(), |fd, done| rustix::io::pread(fd, &mut buf[done..], offset + done as u64))
-    }
-
-    /// Writes into the source's page cache, and drops the frames of the range.
-    pub(crate) fn write_source(
-        &self,
-        object: &C::Object,
-        offset: u64,
-        data: &[u8],
-    ) -> std::io::Result<usize> {
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
-        self.cache.with_source(object, offset..end, || {
-            let source = object.source().buffered()?;
-            transfer(&source, data.len(), |fd, done| {
-                rustix::io::pwrite(fd, &data[done..], offset + done as u64)
-            })
-        })
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&source, &mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(err) if done == 0 => return Err(err.into()),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// The last writer that this daemon does not see is gone: lets the preload path serve the file again. False: somebody may still
@@ -208,23 +202,11 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// Reads or writes `len` bytes with as many calls as it takes; less at the end of the file, or if an error comes after the first bytes.
-fn transfer(
-    source: &Arc<DataFd>,
-    len: usize,
-    mut call: impl FnMut(BorrowedFd<'_>, usize) -> rustix::io::Result<usize>,
-) -> std::io::Result<usize> {
-    let mut done = 0;
-    while done < len {
-        match call(source.as_fd(), done) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(err) if done == 0 => return Err(err.into()),
-            Err(_) => break,
-        }
-    }
-    Ok(done)
+/// Has the file set-id bits or capabilities? The kernel leaves it to us to take them away before a write, and does not tell us of one in passthrough.
+fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> bool {
+    stat.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
+        || rustix::fs::getxattr(inode.path().as_c_str(), "security.capability", &mut [0u8; 0])
+            .is_ok_and(|bytes| bytes > 0)
 }
 
 /// Does a shared writable mapping need no more than these open flags?
