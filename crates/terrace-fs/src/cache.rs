@@ -48,6 +48,12 @@ impl CachedFile for ObjectRef {
     fn set_mapped(&self, mapped: bool) {
         Object::set_mapped(self, mapped);
     }
+    fn is_slow(&self) -> bool {
+        Object::is_slow(self)
+    }
+    fn is_mapped(&self) -> bool {
+        Object::is_mapped(self)
+    }
     fn metadata_changed(&self) {
         self.adopt_ctime();
     }

@@ -1,7 +1,9 @@
 //! The kernel as the namespace sees it: who asks, and what it caches.
 
 use std::ffi::OsStr;
+use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 /// The mark of a resent request.
 pub(crate) const RESENT: u64 = 1 << 63;
@@ -34,6 +36,14 @@ pub trait Kernel: Send + Sync + 'static {
     fn prune(&self, nodeids: &[u64]) -> bool;
     /// Drops what is cached of this range of a file's content.
     fn invalidate_content(&self, nodeid: u64, range: Range<u64>);
+    /// Registers a file of the source, with which the kernel then does reads, writes and mappings of an inode itself. The number is an
+    /// [`crate::Opened::backing`], and holds the file until it is given back.
+    ///
+    /// # Errors
+    /// This kernel or this process cannot, or not with this file.
+    fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32>;
+    /// Gives a number back.
+    fn close_backing(&self, backing: u32);
     /// Drops one name.
     fn invalidate_name(&self, parent: u64, name: &OsStr);
 }

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::inode::durable::{Durable, DurableLayout, DurableRegion};
 use crate::inode::handle::HandleTable;
 use crate::inode::journal::{Journal, Op};
+use crate::inode::unsettled::Unsettled;
 use crate::inode::{Inode, InodeTable, Life, ROOT};
 use crate::kernel::{Caller, Kernel};
 use crate::page_cache::{CachedFile, PageCache};
@@ -37,6 +38,8 @@ pub struct NamespaceConfig {
     pub flush_on_close: bool,
     /// Descriptors below the limit that are not for this daemon.
     pub descriptors_spared: u64,
+    /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
+    pub passthrough: bool,
 }
 
 impl Default for NamespaceConfig {
@@ -48,6 +51,7 @@ impl Default for NamespaceConfig {
             negative_ttl: Duration::from_secs(1),
             flush_on_close: true,
             descriptors_spared: 0,
+            passthrough: false,
         }
     }
 }
@@ -63,6 +67,7 @@ pub struct Namespace<C: PageCache> {
     pub(crate) kernel: OnceLock<Box<dyn Kernel>>,
     pub(crate) pressure: Pressure,
     pub(crate) paging: Paging,
+    pub(crate) unsettled: Unsettled,
     /// Do the modes of source files hold for this daemon?
     pub(crate) bound_by_modes: bool,
 }
@@ -95,9 +100,16 @@ impl<C: PageCache> Namespace<C> {
         let inodes = ManuallyDrop::into_inner(inodes);
         let namespace = Self::assemble(cache, config, inodes, handles, durable);
         for inode in namespace.inodes.all() {
-            let life = inode.life.lock();
-            if let Some(object) = &life.object {
+            let mut life = inode.life.lock();
+            if let Some(object) = life.object.clone() {
                 namespace.pressure.object_made();
+                if namespace.passes_through() {
+                    // A mapping may be left of a handle that is gone.
+                    life.outside.may_map |= object.is_slow();
+                    namespace.settle_soon(&inode, &mut life);
+                    namespace.unback(&inode, &life);
+                    continue;
+                }
                 object.set_slow(life.unseen_writers > 0);
                 if life.writers == 0 {
                     object.set_mapped(false);
@@ -157,6 +169,7 @@ impl<C: PageCache> Namespace<C> {
             handles,
             journal: Journal::new(durable.clone()),
             paging: Paging::new(),
+            unsettled: Unsettled::default(),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),
@@ -187,6 +200,16 @@ impl<C: PageCache> Namespace<C> {
     /// Was the connection initialised, by this daemon or an earlier one?
     pub fn is_initialised(&self) -> bool {
         self.durable.header.initialised.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that the kernel is going to read and write files itself where it is told to.
+    pub fn note_passthrough(&self) {
+        self.durable.header.passthrough.store(1, Ordering::Release);
+    }
+
+    /// Does the kernel read and write files itself where it is told to?
+    pub fn passes_through(&self) -> bool {
+        self.durable.header.passthrough.load(Ordering::Acquire) != 0
     }
 
     /// The configuration.

@@ -89,6 +89,10 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// Likewise, because somebody may have mapped it through a descriptor that a client of the preload path opened for writing.
     /// Set by the preload path, when the client announces it, and here; taken back here.
     fn set_mapped(&self, mapped: bool);
+    /// Are the preload path's readers sent to the mount path, for whichever reason?
+    fn is_slow(&self) -> bool;
+    /// Are they because of a mapping?
+    fn is_mapped(&self) -> bool;
     /// The source's ctime is the newest again (chmod, chown, link ...).
     fn metadata_changed(&self);
     /// The program set the mtime, in nanoseconds since 1970; the source has it already.

@@ -11,6 +11,7 @@ mod hostile;
 mod install;
 mod lab;
 mod model;
+mod passthrough;
 mod paths;
 mod policies;
 mod programs;

@@ -101,11 +101,18 @@ copy_file_range = 2
 
 #[track_caller]
 fn fsx(side: Side, disturbed: Option<Trouble>) {
-    let seed = seed("fsx");
     let rig = Rig::new("fsx", side, "16MiB");
+    fsx_on(&rig, disturbed);
+    rig.finish();
+}
+
+/// fsx on a mount that is there already.
+#[track_caller]
+pub fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
+    let seed = seed("fsx");
     let config = rig.aside().join("fsx.toml");
     std::fs::write(&config, FSX).expect("the configuration can be written");
-    let chaos = disturbed.map(|what| Chaos::start(&rig, what, seed, 100));
+    let chaos = disturbed.map(|what| Chaos::start(rig, what, seed, 100));
     // With a kill every tenth of a second it takes ten times as long.
     let share = if disturbed == Some(Trouble::Kill) { 4 } else { 1 };
     let operations = (amount("TERRACE_FSX", 10_000, 100_000) / share).to_string();
@@ -125,7 +132,6 @@ fn fsx(side: Side, disturbed: Option<Trouble>) {
     if let Some(chaos) = chaos {
         println!("disturbed {} times", chaos.stop());
     }
-    rig.finish();
 }
 
 #[test]

@@ -113,6 +113,25 @@ pub struct Preload {
 pub struct Fuse {
     /// Threads that answer the kernel.
     pub threads: u32,
+    /// Whether the kernel reads and writes files itself for programs that the preload path does not serve.
+    pub passthrough: Passthrough,
+}
+
+/// Who reads and writes the files of programs that the preload path does not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Passthrough {
+    /// The kernel itself, where it can and no tier on a device would be left out.
+    Auto,
+    /// The daemon.
+    Off,
+}
+
+impl Config {
+    /// Is the kernel to be asked for passthrough?
+    pub fn wants_passthrough(&self) -> bool {
+        self.fuse.passthrough == Passthrough::Auto && self.tier.device.is_empty()
+    }
 }
 
 /// `[tier.*]`
@@ -269,7 +288,7 @@ impl Default for Preload {
 
 impl Default for Fuse {
     fn default() -> Fuse {
-        Fuse { threads: 8 }
+        Fuse { threads: 8, passthrough: Passthrough::Off }
     }
 }
 

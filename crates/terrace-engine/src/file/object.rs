@@ -113,6 +113,14 @@ impl Object {
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);
     }
+    /// Are the preload path's readers of this file sent to the mount path?
+    pub fn is_slow(&self) -> bool {
+        self.slot().flags.load(Ordering::SeqCst) != 0
+    }
+    /// Likewise, and because of a mapping?
+    pub fn is_mapped(&self) -> bool {
+        self.slot().flags.load(Ordering::SeqCst) & FLAG_MAPPED != 0
+    }
     /// Pages that the source does not show yet, those on their way among them.
     pub fn dirty_pages(&self) -> u64 {
         self.dirty.lock().unwritten()

@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// fcntl's command for the signal of a lease (Linux: include/uapi/asm-generic/fcntl.h).
+const F_SETSIG: libc::c_int = 10;
+
 /// The O_PATH descriptor of a source file.
 #[derive(Debug, Clone)]
 pub enum PathFd {
@@ -47,6 +50,7 @@ pub struct SourceFile {
     read: Slot,
     write: Slot,
     tail: Slot,
+    cached: Slot,
 }
 
 type Slot = Mutex<Option<Arc<DataFd>>>;
@@ -102,7 +106,13 @@ impl SourceFile {
             PathFd::Shared(fd) => Named::Shared(fd, bypass),
             PathFd::Borrowed(fd) => Named::Borrowed(fd, bypass),
         };
-        SourceFile { named, read: Slot::default(), write: Slot::default(), tail: Slot::default() }
+        SourceFile {
+            named,
+            read: Slot::default(),
+            write: Slot::default(),
+            tail: Slot::default(),
+            cached: Slot::default(),
+        }
     }
     /// May the kernel's page cache be bypassed?
     fn bypass(&self) -> bool {
@@ -142,6 +152,31 @@ impl SourceFile {
         let opened = get_or_open(&self.read, || self.open_direct(OFlags::RDONLY));
         // A file that may be written and not read; the writer can do both.
         opened.or_else(|err| self.open_writer().ok_or(err))
+    }
+    /// For reading through the kernel's page cache.
+    pub fn cached_reader(&self) -> io::Result<Arc<DataFd>> {
+        get_or_open(&self.cached, || Ok(DataFd::new(self.open_read_only()?, false)))
+    }
+    /// Is the file open for writing anywhere, or mapped so? Told by a read lease, which the kernel gives on no such file (fcntl(2), "Leases"). The
+    /// caller has closed the writer.
+    ///
+    /// # Errors
+    /// The file system has no leases, or the file cannot be opened.
+    pub fn has_writers(&self) -> io::Result<bool> {
+        let fd = self.open_read_only()?;
+        // SAFETY: plain numbers. A program that opens the file while the lease is held makes the kernel send the signal, and SIGURG does nothing.
+        let leased = unsafe {
+            libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG);
+            libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK)
+        };
+        match (leased, io::Error::last_os_error()) {
+            (0, _) => Ok(false), // Given back with the descriptor.
+            (_, err) if err.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            (_, err) => Err(err),
+        }
+    }
+    fn open_read_only(&self) -> io::Result<OwnedFd> {
+        Ok(open(self.proc_path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
     /// For writing (and for changing the file otherwise), past the page cache where the source allows it.
     pub fn writer(&self) -> io::Result<Arc<DataFd>> {
@@ -197,11 +232,15 @@ impl SourceFile {
     }
     /// Data descriptors that are open.
     pub fn data_held(&self) -> usize {
-        [&self.read, &self.write, &self.tail].into_iter().filter(|slot| slot.lock().is_some()).count()
+        [&self.read, &self.write, &self.tail, &self.cached]
+            .into_iter()
+            .filter(|slot| slot.lock().is_some())
+            .count()
     }
-    /// Closes the reader when its last user is done.
+    /// Closes the readers when their last user is done.
     pub fn close_reader(&self) {
         drop(self.read.lock().take());
+        drop(self.cached.lock().take());
     }
     /// Closes the descriptors for writing. The writer itself closes when the result and all other references
     /// are dropped. It stays open if no other descriptor can make the file stable, and, if the file is

@@ -16,7 +16,7 @@ use fuser::{
 };
 use terrace_engine::io::AlignedBuf;
 
-use super::convert::{caller, errno, file_attr, file_type, no_entry, opened, set_time};
+use super::convert::{Answer, caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
 use super::waiting::{Movable, Waiting};
 
@@ -98,11 +98,33 @@ impl<C: PageCache> Adapter<C> {
     }
 }
 
-fn answer_open<C: PageCache>(_: &Namespace<C>, reply: ReplyOpen, opened: Result<(FileHandle, FopenFlags)>) {
+fn answer_open<C: PageCache>(_: &Namespace<C>, reply: ReplyOpen, opened: Result<Answer>) {
     match opened {
-        Ok((fh, flags)) => reply.opened(fh, flags),
+        Ok(Answer { fh, flags, backing: 0 }) => reply.opened(fh, flags),
+        Ok(Answer { fh, flags, backing }) => {
+            // SAFETY: registered on this connection, and given back after the last handle of its inode, of which this is one. `into_raw`
+            // keeps this copy of the number from giving it back.
+            let id = unsafe { reply.wrap_backing(backing) };
+            reply.opened_passthrough(fh, flags, &id);
+            id.into_raw();
+        }
         Err(error) => reply.error(errno(&error)),
     }
+}
+
+fn answer_create<C: PageCache>(_: &Namespace<C>, reply: ReplyCreate, made: Result<(Entry, Answer)>) {
+    let (entry, Answer { fh, flags, backing }) = match made {
+        Ok(made) => made,
+        Err(error) => return reply.error(errno(&error)),
+    };
+    let attr = file_attr(&entry.attr);
+    if backing == 0 {
+        return reply.created(&entry.entry_ttl, &attr, GENERATION, fh, flags);
+    }
+    // SAFETY: as in `answer_open`.
+    let id = unsafe { reply.wrap_backing(backing) };
+    reply.created_passthrough(&entry.entry_ttl, &attr, GENERATION, fh, flags, &id);
+    id.into_raw();
 }
 
 fn answer_empty(reply: ReplyEmpty, result: Result<()>) {
@@ -140,6 +162,12 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         let refused = |nearest| io::Error::other(format!("FUSE limit refused, {nearest} would do"));
         config.set_max_write(IO_BYTES_MAX).map_err(refused)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| refused(nearest.into()))?;
+        if self.namespace.config().passthrough
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok()
+        {
+            self.namespace.note_passthrough();
+        }
         self.namespace.note_initialised();
         Ok(())
     }
@@ -285,15 +313,10 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     ) {
         let name = name.to_owned();
         let create = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
-            ns.create(op, parent.0, &name, mode, umask, flags as u32)
+            let (entry, file) = ns.create(op, parent.0, &name, mode, umask, flags as u32)?;
+            Ok((entry, opened(&file)))
         };
-        self.admit(req, reply, create, |_, reply: ReplyCreate, made| match made {
-            Ok((entry, file)) => {
-                let (fh, flags) = opened(&file);
-                reply.created(&entry.entry_ttl, &file_attr(&entry.attr), GENERATION, fh, flags);
-            }
-            Err(error) => reply.error(errno(&error)),
-        });
+        self.admit(req, reply, create, answer_create);
     }
 
     fn read(
@@ -368,7 +391,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
-            Ok((FileHandle(ns.opendir(op, ino.0)?), FopenFlags::empty()))
+            Ok(Answer { fh: FileHandle(ns.opendir(op, ino.0)?), flags: FopenFlags::empty(), backing: 0 })
         };
         self.admit(req, reply, open, answer_open);
     }

@@ -1,12 +1,15 @@
 //! The namespace's types and those of `fuser`.
 
 use std::ffi::OsStr;
+use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Attr, Caller, Error, Kernel, Kind, Opened, SetTime, Time};
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, Notifier, Request, TimeOrNow};
+use fuser::{
+    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, Notifier, Request, TimeOrNow,
+};
 
 pub(super) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), tid: req.pid(), unique: req.unique().0 }
@@ -94,12 +97,20 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-pub(super) fn opened(opened: &Opened) -> (FileHandle, FopenFlags) {
+/// An open file as the kernel is told of it.
+pub(super) struct Answer {
+    pub(super) fh: FileHandle,
+    pub(super) flags: FopenFlags,
+    /// Not 0: with FOPEN_PASSTHROUGH.
+    pub(super) backing: u32,
+}
+
+pub(super) fn opened(opened: &Opened) -> Answer {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
     flags.set(FopenFlags::FOPEN_NOFLUSH, opened.no_flush);
-    (FileHandle(opened.fh), flags)
+    Answer { fh: FileHandle(opened.fh), flags, backing: opened.backing }
 }
 
 /// The kernel's caches, reached by notifications.
@@ -116,6 +127,8 @@ impl KernelCaches {
 }
 
 const FUSE_NOTIFY_PRUNE: u32 = 9;
+/// `_IOW(229, 2, uint32_t)`
+const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502u32 as libc::Ioctl;
 
 /// A header, a count, padding, and the node ids.
 fn prune_message(nodeids: &[u64]) -> Vec<u8> {
@@ -141,6 +154,19 @@ impl Kernel for KernelCaches {
         let len = range.end - range.start;
         if let Err(err) = self.notifier.inval_inode(INodeNo(nodeid), range.start as i64, len as i64) {
             tracing::debug!("inode {nodeid}: content not invalidated: {err}");
+        }
+    }
+
+    fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32> {
+        BackingId::create_raw(&self.device, file)
+    }
+
+    fn close_backing(&self, backing: u32) {
+        // SAFETY: FUSE_DEV_IOC_BACKING_CLOSE reads one u32.
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const backing) }
+            != 0
+        {
+            tracing::debug!("backing file {backing} not given back: {}", io::Error::last_os_error());
         }
     }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"trcname3");
+const MAGIC: u64 = u64::from_le_bytes(*b"trcname4");
 const HEADER_BYTES: usize = 4096;
 
 /// How many of each record a region holds.
@@ -96,7 +96,9 @@ pub(crate) struct Header {
     pub(crate) foreign_next: AtomicU64,
     /// Has the kernel been given the answer to its INIT?
     pub(crate) initialised: AtomicU64,
-    _pad: [u64; 506],
+    /// Was passthrough agreed on then?
+    pub(crate) passthrough: AtomicU64,
+    _pad: [u64; 505],
 }
 
 /// One inode that the kernel knows. Slot 0 is the root.
@@ -117,7 +119,8 @@ pub(crate) struct InodeRecord {
     pub(crate) has_object: AtomicU32,
     /// The descriptor that writes the source, -1 for none: the mode may keep a later daemon from opening another.
     pub(crate) writer: AtomicI32,
-    pub(crate) _pad: u32,
+    /// The number of the file that the kernel itself reads and writes, 0 for none: it is the connection's, and outlives a daemon.
+    pub(crate) backing: AtomicU32,
     /// See `Inode::look`.
     pub(crate) seen: AtomicU64,
 }

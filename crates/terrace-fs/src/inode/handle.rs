@@ -257,9 +257,11 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
 
 /// Counts a handle out. The file is slow while it has writers whose mappings nobody announces; an announced mapping makes
 /// it so until its last writer of any kind is gone, for it may be any of them. (A mapping keeps its handle open.)
-pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
+///
+/// Files that the kernel reads itself stay slow until [`crate::Namespace::settle`].
+pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C::Object>) {
     let inode = &handle.inode;
-    let mut life = inode.life.lock();
+    let backed = inode.backing() != 0;
     life.handles -= 1;
     let What::File(file) = &handle.what else { return };
     if file.access == AccessPath::FuseDirect {
@@ -269,12 +271,14 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>) {
         life.writers -= 1;
         life.unseen_writers -= u32::from(file.may_map_unseen());
         inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
-        if life.unseen_writers == 0 {
+        if life.unseen_writers == 0 && !backed {
             file.object.set_slow(false);
         }
         if life.writers == 0 {
-            file.object.set_mapped(false);
-            inode.close_writer(&life);
+            if !backed {
+                file.object.set_mapped(false);
+            }
+            inode.close_writer(life);
         }
     }
     if life.handles == 0 {

@@ -5,7 +5,8 @@ pub(crate) mod handle;
 pub(crate) mod journal;
 mod path;
 pub(crate) mod stream;
-mod table;
+pub(crate) mod table;
+pub(crate) mod unsettled;
 
 pub use table::ROOT;
 pub(crate) use table::{Inode, InodeTable, Life, Look};

@@ -82,8 +82,19 @@ pub(crate) struct Life<O> {
     pub(crate) writers: u32,
     /// Of these, handles whose holder may map the file without our hearing of it.
     pub(crate) unseen_writers: u32,
+    /// What is known of writes that this daemon does not see.
+    pub(crate) outside: Outside,
     /// No longer in the table, where another inode may have the number by now.
     pub(crate) retired: bool,
+}
+
+/// Since a program opened the file that writes it past this daemon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outside {
+    /// Digest of the source before, if any later change gives another one.
+    pub(crate) before: Option<u64>,
+    /// One of them may have mapped it, and a mapping outlives its handle.
+    pub(crate) may_map: bool,
 }
 
 /// One inode.
@@ -151,6 +162,7 @@ impl<O> Inode<O> {
                 handles: 0,
                 writers: 0,
                 unseen_writers: 0,
+                outside: Outside::default(),
                 retired: false,
             }),
             announcing_writers: AtomicU32::new(0),
@@ -234,6 +246,16 @@ impl<O> Inode<O> {
     /// Before the descriptor that writes the source may be closed: no record ever names a closed one.
     pub(crate) fn forget_writer(&self) {
         self.record.writer.store(-1, Ordering::Release);
+    }
+
+    /// The number of the file that the kernel reads and writes itself, 0 if it asks this daemon.
+    pub(crate) fn backing(&self) -> u32 {
+        self.record.backing.load(Ordering::Acquire)
+    }
+
+    /// Notes that number in the durable table. The caller holds `life`.
+    pub(crate) fn note_backing(&self, backing: u32) {
+        self.record.backing.store(backing, Ordering::Release);
     }
 
     /// Says that this mount is about to change the inode.
@@ -471,6 +493,7 @@ impl<O> InodeTable<O> {
         record.mode.store(stat.st_mode, Ordering::Relaxed);
         record.has_object.store(0, Ordering::Relaxed);
         record.writer.store(-1, Ordering::Relaxed);
+        record.backing.store(0, Ordering::Relaxed);
         record.seen.store(UNSEEN, Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
         Inode::new(slot, record, fd)

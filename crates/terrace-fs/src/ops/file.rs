@@ -31,6 +31,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// There is nothing to be done when a descriptor is closed.
     pub no_flush: bool,
+    /// The number of the file with which the kernel does reads, writes and mappings itself; 0: it asks.
+    pub backing: u32,
 }
 
 /// A write that is done.
@@ -75,9 +77,8 @@ impl<C: PageCache> Namespace<C> {
         {
             return Ok(opened(&inode, fh, handle.file()?, false));
         }
-        let direct = flags & libc::O_DIRECT as u32 != 0 || self.cache.is_client(op.caller.tid);
-        let access = if direct { AccessPath::FuseDirect } else { AccessPath::Fuse };
-        self.with_room(|| self.open_at_once(op.unique(), &inode, flags, access, &mut made))
+        let client = self.cache.is_client(op.caller.tid);
+        self.with_room(|| self.open_at_once(op.unique(), &inode, flags, client, &mut made))
     }
 
     /// One try, under the inode's `life`, in which nobody waits for room: who asks for attributes or closes the file would wait as well.
@@ -86,7 +87,7 @@ impl<C: PageCache> Namespace<C> {
         unique: u64,
         inode: &Arc<Inode<C::Object>>,
         flags: u32,
-        access: AccessPath,
+        client: bool,
         made: &mut Option<OwnedFd>,
     ) -> Result<Opened> {
         // Before `made` is used: while this waits, another thread may close what nobody has open.
@@ -99,14 +100,20 @@ impl<C: PageCache> Namespace<C> {
         }
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
-        let Look { changed, stat, digest } = self.look_behind(inode, &object)?;
-        let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&stat));
+        let look = self.look_behind(inode, &object)?;
+        let backed = self.back(inode, &object, &life, &look.stat)? != 0;
+        let access = access_path(flags, client, backed);
+        let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
-        let mut answer = opened(inode, 0, &file, !changed);
-        answer.fh = self.handles.insert(inode, &mut life, What::File(file), unique)?;
-        if changed {
+        if backed {
+            self.note_before(&file, &look, &mut life);
+        }
+        let mut answer = opened(inode, 0, &file, !look.changed);
+        let inserted = self.handles.insert(inode, &mut life, What::File(file), unique);
+        answer.fh = inserted.inspect_err(|_| self.unback(inode, &life))?;
+        if look.changed {
             // If the request is sent again, its answer finds the handle, and tells the kernel to keep nothing either.
-            inode.trust(digest);
+            inode.trust(look.digest);
         }
         Ok(answer)
     }
@@ -153,6 +160,9 @@ impl<C: PageCache> Namespace<C> {
             if handle.inode.emptied.of_late(coherence::now()) {
                 self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
             }
+        }
+        if self.is_written_outside(&handle.inode, &file.object) {
+            return self.with_room(|| self.read_source(&file.object, offset, &mut *buf));
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.access))
     }
@@ -220,10 +230,20 @@ impl<C: PageCache> Namespace<C> {
     /// The last descriptor and mapping of a handle, of a file or a directory, are gone.
     pub fn release(&self, fh: u64) {
         if let Some(handle) = self.handles.remove(fh) {
-            count_release(&handle);
+            self.count_out(&handle);
             if handle.inode.nlookup() == 0 {
                 self.retire_if_unused(&handle.inode);
             }
+        }
+    }
+
+    fn count_out(&self, handle: &Handle<C>) {
+        let inode = &handle.inode;
+        let mut life = inode.life.lock();
+        count_release(handle, &mut life);
+        if inode.backing() != 0 {
+            self.settle_soon(inode, &mut life);
+            self.unback(inode, &life);
         }
     }
 
@@ -291,13 +311,25 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
+/// How a handle is to be read and written. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
+/// descriptor for writing can map it, and then changes the source without a word.
+fn access_path(flags: u32, client: bool, backed: bool) -> AccessPath {
+    let is = |flag: i32| flags & flag as u32 != 0;
+    let direct = match backed {
+        true => client && !is(libc::O_DIRECT) && !writes(flags),
+        false => client || is(libc::O_DIRECT),
+    };
+    if direct { AccessPath::FuseDirect } else { AccessPath::Fuse }
+}
+
 /// The answer to an open. Not `fresh`: the kernel drops what it has of the file.
 fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
     if !fresh {
         inode.emptied.note();
     }
-    let direct = file.access == AccessPath::FuseDirect;
-    Opened { fh, direct, keep_cache: fresh && !direct, no_flush: !file.writes() }
+    let (direct, backing) = (file.access == AccessPath::FuseDirect, inode.backing());
+    let (keep_cache, no_flush) = (fresh && !direct && backing == 0, !file.writes() || backing != 0);
+    Opened { fh, direct, keep_cache, no_flush, backing }
 }
 
 /// Would a read move the access time, by the kernel's usual rule (relatime)?

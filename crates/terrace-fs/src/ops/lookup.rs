@@ -120,8 +120,12 @@ impl<C: PageCache> Namespace<C> {
         if inode.kind == Kind::File
             && let Some(object) = &inode.life.lock().object
         {
-            object.fix_attr(&mut attr);
-            if object.dirty_pages() > 0 {
+            // Such a file changes without this daemon's knowing, and it has nothing newer.
+            let outside = self.passes_through() && object.is_slow();
+            if !outside {
+                object.fix_attr(&mut attr);
+            }
+            if outside || object.dirty_pages() > 0 {
                 ttl = Duration::ZERO;
             }
         }

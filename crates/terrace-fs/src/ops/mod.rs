@@ -6,5 +6,6 @@ pub(crate) mod dir;
 pub(crate) mod file;
 pub(crate) mod lookup;
 mod make;
+mod passthrough;
 mod remove;
 mod xattr;

@@ -64,7 +64,7 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
     world.namespace.forget(a, 1);
     // `Namespace::release`, up to where it looks whether the inode is needed any more.
     let handle = world.namespace.handles.remove(opened.fh).unwrap();
-    handle::count_release(&handle);
+    handle::count_release(&handle, &mut handle.inode.life.lock());
     while world.namespace.sweep(true) {}
     world.namespace.forget(b, 1);
     assert_eq!(world.namespace.inodes_known(), 1);

@@ -48,6 +48,14 @@ impl CachedFile for DirectFile {
 
     fn set_mapped(&self, _: bool) {}
 
+    fn is_slow(&self) -> bool {
+        false
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn metadata_changed(&self) {}
 
     fn set_mtime(&self, _: Time) {}

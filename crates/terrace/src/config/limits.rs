@@ -3,7 +3,7 @@
 use terrace_api::numa::NumaMode;
 
 use super::invalid::InvalidValue;
-use super::{Compressed, Config, MemoryLimit, Metrics, device};
+use super::{Compressed, Config, MemoryLimit, Metrics, Passthrough, device};
 use crate::error::{Failure, Result};
 use crate::http;
 use crate::size::{KIB, MIB, Size};
@@ -46,6 +46,15 @@ pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
         "show" => Ok(NumaMode::Show),
         "auto" => Ok(NumaMode::Auto),
         _ => Err(Failure::new(name, format!("{text} is no mode"), "write off, show or auto")),
+    }
+}
+
+/// Parses who reads and writes the files of programs that the preload path does not serve.
+pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
+    match text {
+        "auto" => Ok(Passthrough::Auto),
+        "off" => Ok(Passthrough::Off),
+        _ => Err(Failure::new(name, format!("{text} is no mode"), "write auto or off")),
     }
 }
 

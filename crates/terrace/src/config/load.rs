@@ -35,6 +35,11 @@ impl Config {
         if let Some((name, text)) = numa {
             config.numa = limits::parse_numa(name, &text)?;
         }
+        let passthrough = named(&tuning.passthrough, "--passthrough")
+            .or(named(&env("TERRACE_PASSTHROUGH"), "TERRACE_PASSTHROUGH"));
+        if let Some((name, text)) = passthrough {
+            config.fuse.passthrough = limits::parse_passthrough(name, &text)?;
+        }
         let tier =
             named(&tuning.tier, "--tier").or(named(&env("TERRACE_TIER").map(OsString::from), "TERRACE_TIER"));
         if let Some((name, text)) = tier {

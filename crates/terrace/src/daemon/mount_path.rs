@@ -89,7 +89,12 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         handles_max: config.limits.handles_max,
         ..DurableLayout::default()
     };
-    NamespaceConfig { layout, descriptors_spared: reserve::size(), ..NamespaceConfig::default() }
+    NamespaceConfig {
+        layout,
+        descriptors_spared: reserve::size(),
+        passthrough: config.wants_passthrough(),
+        ..NamespaceConfig::default()
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,41 @@
+//! Inodes that somebody may still write through a mapping whose handle is closed, for the thread that looks again.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Node ids, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    nodeids: HashSet<u64>,
+    ended: bool,
+}
+
+impl Unsettled {
+    /// Puts an inode in.
+    pub(crate) fn push(&self, nodeid: u64) {
+        self.waiting.lock().nodeids.insert(nodeid);
+        self.changed.notify_all();
+    }
+
+    /// Takes all out, `pause` after there was one; `None` at the end.
+    pub(crate) fn wait(&self, pause: Duration) -> Option<Vec<u64>> {
+        let mut waiting = self.waiting.lock();
+        self.changed.wait_while(&mut waiting, |waiting| waiting.nodeids.is_empty() && !waiting.ended);
+        self.changed.wait_while_for(&mut waiting, |waiting| !waiting.ended, pause);
+        if waiting.ended { None } else { Some(waiting.nodeids.drain().collect()) }
+    }
+
+    /// The thread that waits is to end.
+    pub(crate) fn end(&self) {
+        self.waiting.lock().ended = true;
+        self.changed.notify_all();
+    }
+}

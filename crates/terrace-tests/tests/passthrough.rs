@@ -1,0 +1,152 @@
+//! `--passthrough auto`: the kernel reads and writes files itself for programs that the preload path does not serve.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rng::seed;
+use terrace_tests::stress::Stress;
+use terrace_tests::{amount, is_root};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 256;
+
+/// A mount with passthrough; none, with a word, where the kernel or the user cannot have it.
+fn rig(test: &str, side: Side) -> Option<Rig> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 9) || !is_root() {
+        println!("skipped: passthrough needs root and Linux 6.9, this is {}", release.trim());
+        return None;
+    }
+    Some(Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
+}
+
+/// A program with the library reads one page after the other: the first byte of each.
+fn first_bytes(rig: &Rig) -> Vec<u8> {
+    let script = format!(
+        "import os; f = os.open('file', os.O_RDONLY); print(*[os.pread(f, {PAGE}, i * {PAGE})[0] for i in range({PAGES})])"
+    );
+    let mut command = rig.command("python3");
+    let said = terrace_tests::process::run(command.args(["-c", &script]), 60).expect_success();
+    said.split_whitespace().map(|word| word.parse().expect("a byte")).collect()
+}
+
+fn hits(rig: &Rig) -> u64 {
+    rig.stat().cache.preload.hits
+}
+
+/// Reads until the preload path serves the file from its frames.
+#[track_caller]
+fn until_served(rig: &Rig, expected: &[u8]) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let before = hits(rig);
+        assert_eq!(first_bytes(rig), expected);
+        if hits(rig) >= before + PAGES as u64 {
+            return;
+        }
+        assert!(Instant::now() < end, "the preload path does not serve the file again");
+    }
+}
+
+/// A mapping through the mount changes the source without a request, also after its descriptor is closed.
+#[test]
+fn mapping_that_outlives_its_descriptor_is_seen_by_preload_readers() {
+    let Some(rig) = rig("passthrough-map", Side::Fast) else { return };
+    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    let mut expected = vec![b'a'; PAGES];
+    until_served(&rig, &expected);
+    let file = File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
+    // SAFETY: a new mapping of the whole file, which stays as long as it is.
+    let map = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), PAGES * PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    drop(file);
+    for page in [3, 200, 3] {
+        expected[page] += 1;
+        // SAFETY: within the mapping.
+        unsafe { map.cast::<u8>().add(page * PAGE).write_volatile(expected[page]) };
+        assert_eq!(first_bytes(&rig), expected, "while it is mapped");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: mapped above, and no longer used.
+    assert_eq!(unsafe { libc::munmap(map, PAGES * PAGE) }, 0);
+    until_served(&rig, &expected);
+    rig.finish();
+}
+
+/// Frames of a file that was opened for writing and not written stay; those of one that was written go.
+#[test]
+fn frames_outlive_a_writer_that_wrote_nothing() {
+    let Some(rig) = rig("passthrough-frames", Side::Fast) else { return };
+    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    let mut expected = vec![b'a'; PAGES];
+    // A change that is younger might give the next one the same ctime.
+    std::thread::sleep(Duration::from_millis(3100));
+    until_served(&rig, &expected);
+    let misses = |rig: &Rig| rig.stat().cache.preload.misses;
+    let before = misses(&rig);
+    let open = || File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
+    drop(open());
+    until_served(&rig, &expected);
+    assert_eq!(misses(&rig), before, "its frames are still there");
+    open().write_all_at(b"b", 7 * PAGE as u64).unwrap();
+    expected[7] = b'b';
+    until_served(&rig, &expected);
+    assert!(misses(&rig) > before, "they were read again");
+    rig.finish();
+}
+
+/// Reads, writes and mappings of other programs do not come to terraced.
+#[test]
+fn other_programs_ask_terraced_for_no_content() {
+    let Some(rig) = rig("passthrough-none", Side::Mount) else { return };
+    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    rig.shell("cmp file ../src/file && cp file copy && cmp copy ../src/copy && echo more >> copy", 60);
+    assert!(std::fs::read(rig.src().join("copy")).unwrap().ends_with(b"amore\n"));
+    let mounted = rig.stat().cache.fuse;
+    assert_eq!((mounted.reads, mounted.writes), (0, 0));
+    rig.finish();
+}
+
+#[test]
+fn set_id_bits_go_with_the_first_write() {
+    let Some(rig) = rig("passthrough-setid", Side::Mount) else { return };
+    let script = "cp /bin/true file && chmod 6777 file && chmod 777 . &&
+        setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'echo more >> file' && stat -c %a file";
+    assert_eq!(rig.shell(script, 60).trim(), "777");
+    assert_eq!(rig.shell("stat -c %a ../src/file", 60).trim(), "777");
+    rig.finish();
+}
+
+#[test]
+fn fsx_with_passthrough() {
+    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, Some(Trouble::Kill))] {
+        let Some(rig) = rig("passthrough-fsx", side) else { return };
+        crate::programs::fsx_on(&rig, disturbed);
+        rig.finish();
+    }
+}
+
+/// Writers and mappings beside readers with the library, with kills of terraced.
+#[test]
+fn stress_with_passthrough_while_terraced_is_killed() {
+    let Some(rig) = rig("passthrough-stress", Side::Mount) else { return };
+    let seed = seed("passthrough-stress");
+    let mut stress = Stress::new(&rig, 6, 4096, 3, seed);
+    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
+    stress.start("write", 0, false, &["sync=1", "torn=ok"]);
+    stress.start("write", 1, true, &["sync=1", "torn=ok"]);
+    stress.start("mapwrite", 2, false, &["torn=ok"]);
+    stress.start("read", 0, true, &["torn=ok"]);
+    stress.start("read", 1, false, &["torn=ok"]);
+    stress.work(Duration::from_secs(amount("TERRACE_SECONDS", 6, 90)));
+    println!("disturbed {} times", chaos.stop());
+    stress.settle(&rig);
+}
