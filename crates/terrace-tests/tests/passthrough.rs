@@ -55,7 +55,7 @@ fn until_served(rig: &Rig, expected: &[u8]) {
 
 /// A mapping through the mount changes the source without a request, also after its descriptor is closed.
 #[test]
-fn mapping_that_outlives_its_descriptor_is_seen_by_preload_readers() {
+fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     let Some(rig) = rig("passthrough-map", Side::Fast) else { return };
     std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
