@@ -1,8 +1,10 @@
 //! `--passthrough auto`: the kernel reads and writes files itself for programs that the preload path does not serve.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
@@ -33,6 +35,43 @@ fn first_bytes(rig: &Rig) -> Vec<u8> {
     let mut command = rig.command("python3");
     let said = terrace_tests::process::run(command.args(["-c", &script]), 60).expect_success();
     said.split_whitespace().map(|word| word.parse().expect("a byte")).collect()
+}
+
+/// A program with the library that has the file open all the time.
+struct Reader {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Reader {
+    fn start(rig: &Rig) -> Reader {
+        let script = format!(
+            "import os, sys; f = os.open('file', os.O_RDONLY)\nfor page in sys.stdin: print(os.pread(f, {PAGE}, int(page) * {PAGE})[0], flush=True)"
+        );
+        let mut command = rig.command("python3");
+        let mut child = command
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 can be started");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        Reader { child, answers }
+    }
+
+    fn first_byte(&mut self, page: usize) -> u8 {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{page}").expect("the reader lives");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the reader lives");
+        line.trim().parse().expect("a byte")
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
 }
 
 fn hits(rig: &Rig) -> u64 {
@@ -75,6 +114,17 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
         assert_eq!(first_bytes(&rig), expected, "while it is mapped");
         std::thread::sleep(Duration::from_millis(50));
     }
+    // The kernel must not forget an inode whose source is mapped.
+    std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    let mut reader = Reader::start(&rig);
+    for page in [5, 200, 5] {
+        assert_eq!(reader.first_byte(page), expected[page]);
+        expected[page] += 1;
+        // SAFETY: within the mapping.
+        unsafe { map.cast::<u8>().add(page * PAGE).write_volatile(expected[page]) };
+        assert_eq!(reader.first_byte(page), expected[page], "read by a descriptor that stays open");
+    }
+    drop(reader);
     // SAFETY: mapped above, and no longer used.
     assert_eq!(unsafe { libc::munmap(map, PAGES * PAGE) }, 0);
     until_served(&rig, &expected);

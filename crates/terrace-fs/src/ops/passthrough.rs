@@ -6,7 +6,8 @@
 //!
 //! What this daemon does not see are writes. While there are any, the preload path's readers come to the
 //! mount path, which reads the source ([`Namespace::is_written_outside`]). When the last is closed, frames stay only if
-//! the source is the same as before. A writable mapping outlives its handle, and its stores show nowhere: a read lease tells whether there is one
+//! the source is the same as before. A writable mapping outlives its handle, and its stores show nowhere (it holds the file's name
+//! in the mount, so that the kernel does not forget the inode: fs/backing-file.c). A read lease tells whether there is one
 //! ([`terrace_engine::source::SourceFile::has_writers`]).
 
 use std::os::fd::AsFd;
