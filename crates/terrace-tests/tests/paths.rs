@@ -484,6 +484,35 @@ fn run_without_root() {
     assert_eq!(fs::read_to_string(on.join("file")).unwrap().lines().count(), 50_000);
 }
 
+/// The kernel keeps listings, and sees changes through the mount and behind it.
+#[test]
+fn listings_that_the_kernel_keeps_follow_changes() {
+    let rig = Rig::new("listings", Side::Mount, "16MiB");
+    let (behind, through) = (rig.src().join("d"), rig.at().join("d"));
+    fs::create_dir(&behind).unwrap();
+    let mut names: std::collections::BTreeSet<_> = (0..300).map(|i| format!("file-{i}")).collect();
+    names.iter().for_each(|name| fs::write(behind.join(name), "x").unwrap());
+    let list =
+        || fs::read_dir(&through).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    for round in 0..8 {
+        // Every other round the times are old enough for the listing to be kept.
+        if round % 2 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(3100));
+            assert_eq!(names, list());
+        }
+        assert_eq!(names, list());
+        let (new, dir) = (format!("new-{round}"), if round < 4 { &behind } else { &through });
+        fs::write(dir.join(&new), "x").unwrap();
+        names.insert(new);
+        assert_eq!(names, list(), "made, round {round}");
+        let old = names.first().unwrap().clone();
+        fs::remove_file(dir.join(&old)).unwrap();
+        names.remove(&old);
+        assert_eq!(names, list(), "removed, round {round}");
+    }
+    rig.finish();
+}
+
 /// The counters move: hits where hits must be, by path.
 #[test]
 fn stat_tells_what_happened() {

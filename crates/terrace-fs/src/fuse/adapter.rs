@@ -391,7 +391,9 @@ impl<C: PageCache> Filesystem for Adapter<C> {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
-            Ok(Answer { fh: FileHandle(ns.opendir(op, ino.0)?), flags: FopenFlags::empty(), backing: 0 })
+            let mut flags = FopenFlags::FOPEN_CACHE_DIR;
+            flags.set(FopenFlags::FOPEN_KEEP_CACHE, ns.keeps_listing(ino.0));
+            Ok(Answer { fh: FileHandle(ns.opendir(op, ino.0)?), flags, backing: 0 })
         };
         self.admit(req, reply, open, answer_open);
     }

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
@@ -55,11 +56,20 @@ const UNSEEN: u64 = 0;
 const LOOKING: u64 = 1;
 
 /// Size and times of the source's file, digested (multiply and rotate): another number than the two above.
-fn digest(stat: &Stat) -> u64 {
+pub(crate) fn digest(stat: &Stat) -> u64 {
     let Attr { size, mtime, ctime, .. } = Attr::from_stat(0, stat);
     let words = [mtime, ctime].map(|t| [t.sec.cast_unsigned(), u64::from(t.nsec)]);
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     words.as_flattened().iter().fold(mix(1, &size), mix).max(LOOKING + 1)
+}
+
+/// How old a change of the source must be, so that the next one gives another ctime on any file system.
+const CTIME_DIFFERS_AFTER: Duration = Duration::from_secs(2);
+
+/// Will every change from now on move the ctime?
+pub(crate) fn differs_from_now_on(stat: &Stat) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Attr::from_stat(0, stat).ctime.sec + (CTIME_DIFFERS_AFTER.as_secs() as i64) < now.tv_sec
 }
 
 /// Result of a look at the source.
@@ -286,6 +296,16 @@ impl<O> Inode<O> {
     /// whoever looks, another daemon perhaps, finds the change again.
     pub(crate) fn trust(&self, digest: u64) {
         let _ = self.record.seen.compare_exchange(LOOKING, digest, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Is this digest the one of the last look?
+    pub(crate) fn is_trusted(&self, digest: u64) -> bool {
+        self.record.seen.load(Ordering::Acquire) == digest
+    }
+
+    /// Notes the digest of a directory whose older listings are gone.
+    pub(crate) fn note_seen(&self, digest: u64) {
+        self.record.seen.store(digest, Ordering::Release);
     }
 
     /// The cache could not be brought to what was seen: the next look finds a change again.

@@ -16,6 +16,7 @@ use crate::attr::{Attr, Kind};
 use crate::error::Result;
 use crate::inode::handle::What;
 use crate::inode::stream::{OpenDir, Raw};
+use crate::inode::table::{differs_from_now_on, digest};
 use crate::inode::{Inode, ROOT};
 use crate::{Namespace, Op, PageCache};
 
@@ -62,6 +63,24 @@ impl<C: PageCache> Namespace<C> {
             self.pressure.opened(fd.as_raw_fd());
             self.handles.insert(&inode, &mut inode.life.lock(), What::Dir(OpenDir::new(fd)), op.unique())
         })
+    }
+
+    /// May the kernel keep the listing of a directory until the next time? It drops what it has of one that was changed behind the mount; of
+    /// changes through the mount it knows itself. False: the directory was changed a moment ago, and the next change might leave the same times.
+    pub fn keeps_listing(&self, nodeid: u64) -> bool {
+        let Ok(inode) = self.inode(nodeid) else { return false };
+        let Ok(stat) = inode.stat() else { return false };
+        if !differs_from_now_on(&stat) {
+            inode.touch();
+            return false;
+        }
+        let digest = digest(&stat);
+        if !inode.is_trusted(digest) {
+            // Before it is noted: whoever finds the note may keep what is there then.
+            self.invalidate_content(nodeid, 0..u64::MAX);
+            inode.note_seen(digest);
+        }
+        true
     }
 
     /// Lists from `offset` on, until `emit` says that it has no room for the entry.

@@ -17,15 +17,12 @@ use std::time::Duration;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use crate::attr::Attr;
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes};
-use crate::inode::table::Outside;
+use crate::inode::table::{Outside, differs_from_now_on};
 use crate::inode::{Inode, Life, Look};
 use crate::{CachedFile, Namespace, PageCache};
 
-/// How old a change of the source must be, so that the next one gives another ctime on any file system.
-const CTIME_DIFFERS_AFTER: Duration = Duration::from_secs(2);
 /// Between two looks for writable mappings whose handle is closed, at first and at most.
 const RECHECK_MIN: Duration = Duration::from_millis(5);
 const RECHECK_MAX: Duration = Duration::from_secs(1);
@@ -213,10 +210,4 @@ fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> bool {
 /// Does a shared writable mapping need no more than these open flags?
 fn may_map(flags: u32) -> bool {
     writes(flags) && flags & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
-}
-
-/// Will every change from now on move the ctime?
-fn differs_from_now_on(stat: &Stat) -> bool {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    Attr::from_stat(0, stat).ctime.sec + (CTIME_DIFFERS_AFTER.as_secs() as i64) < now.tv_sec
 }
