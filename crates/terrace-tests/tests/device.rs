@@ -217,6 +217,8 @@ fn second_mount_reads_from_the_device() {
     world.rig.mount();
     let serves = || device(&world.rig.stat()).state == SERVING;
     assert!(process::wait_until(60, serves), "{:?}", world.rig.stat());
+    // Pages here and there first: of a sequential read the source answers short gaps, too, and the kernel keeps what it read.
+    world.compare_by_program(3);
     world.compare("second mount");
     let row = device(&world.rig.stat());
     assert!(row.hits > 1000, "{row:?}");
