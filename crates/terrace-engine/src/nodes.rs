@@ -64,14 +64,19 @@ impl Nodes {
         self.threads.lock().clear();
     }
 
-    /// Binds the memory of a chunk of frames to a node; what is there already stays, or with `moves` goes there, too.
-    pub(crate) fn bind(
-        &self,
-        handles: &SegmentHandles,
-        first: u32,
-        node: usize,
-        moves: bool,
-    ) -> io::Result<()> {
+    /// Binds the memory of a chunk of frames that is not there yet to a node. Where that fails it lies where the kernel puts it.
+    pub(crate) fn place(&self, handles: &SegmentHandles, first: u32, node: usize) {
+        if let Err(err) = self.bind(handles, first, node, false) {
+            tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
+        }
+    }
+
+    /// Binds the memory of a chunk of frames to a node, and moves what is there already.
+    pub(crate) fn relocate(&self, handles: &SegmentHandles, first: u32, node: usize) -> io::Result<()> {
+        self.bind(handles, first, node, true)
+    }
+
+    fn bind(&self, handles: &SegmentHandles, first: u32, node: usize, moves: bool) -> io::Result<()> {
         if self.count() < 2 {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use terrace_api::capture::{AccessPath, Options, Reader, Summary, SummaryReport, page_key};
 use terrace_api::lru::LruReport;
 use terrace_api::stats::StatReport;
+use terrace_testkit::process::processor_time;
 use terrace_tests::process::{self, wait_until};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
@@ -131,19 +132,6 @@ fn a_trace_under_load_tells_what_it_lost() {
     rig.finish();
 }
 
-/// Processor time of a thread of terraced, seconds.
-fn processor_time(rig: &Rig, thread: &str) -> f64 {
-    let tasks = fs::read_dir(format!("/proc/{}/task", rig.terraced())).unwrap();
-    let paths = tasks.map(|task| task.unwrap().path());
-    let mine =
-        paths.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == thread));
-    let run = |path: std::path::PathBuf| {
-        let text = fs::read_to_string(path.join("schedstat")).unwrap();
-        text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
-    };
-    mine.map(run).sum()
-}
-
 /// Hits of the preload path are in the estimate, which meets what was measured, and takes less than 1 % of a processor.
 #[test]
 fn the_sample_is_cheap_and_right() {
@@ -152,9 +140,10 @@ fn the_sample_is_cheap_and_right() {
     // Twelve thousand pages, the lower ones more often.
     let script = "import os,random,time\nf=os.open('data',os.O_RDONLY)\nr=random.Random(5)\nend=time.time()+4\n\
                   while time.time()<end:\n  for i in range(100): os.pread(f,4096,int(12000*r.random()**3)*4096)";
-    let (begin, before) = (Instant::now(), processor_time(&rig, "sample"));
+    let (begin, before) = (Instant::now(), processor_time(rig.terraced(), "sample"));
     process::run(rig.command("python3").args(["-c", script]), 60).expect_success();
-    let share = (processor_time(&rig, "sample") - before) / begin.elapsed().as_secs_f64();
+    let ran = processor_time(rig.terraced(), "sample") - before;
+    let share = ran.as_secs_f64() / begin.elapsed().as_secs_f64();
     let text = rig.terrace("stat", &["--mrc", "--json"]).expect_success();
     let mrc = serde_json::from_str::<StatReport>(&text).unwrap().mrc.unwrap();
     println!("{:.2} % of a processor; {mrc:?}", share * 100.0);

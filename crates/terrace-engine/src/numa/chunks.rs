@@ -42,7 +42,7 @@ pub(super) fn note_homes(cx: &Context, chunks: &[u8]) {
 /// Moves the memory of a chunk to a node. What is read meanwhile waits for a moment: the kernel moves pages, and their content stays.
 pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
     let first = chunk * CHUNK_FRAMES as u32;
-    cx.nodes.bind(&cx.handles, first, node, true)?;
+    cx.nodes.relocate(&cx.handles, first, node)?;
     cx.state.lock().frames.set_home(first, node);
     Ok(())
 }

@@ -83,9 +83,7 @@ fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mu
     };
     let Some((grow, node)) = grow else { return evict::evict_batch(cx, compressor, waiting) > 0 };
     // Backing a chunk with memory takes a while: not under the lock.
-    if let Err(err) = cx.nodes.bind(&cx.handles, grow, node, false) {
-        tracing::debug!("memory of frames {grow}.. not bound to a node: {err}");
-    }
+    cx.nodes.place(&cx.handles, grow, node);
     let backed = resize::back_with_memory(cx, grow);
     let mut state = cx.state.lock();
     if state.frames.populated() == grow && state.frames.can_grow() {

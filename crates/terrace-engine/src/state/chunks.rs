@@ -29,13 +29,6 @@ impl State {
         self.nodes = nodes;
     }
 
-    /// Binds the memory of a chunk to a node.
-    pub(crate) fn bind(&self, first: u32, node: usize, moves: bool) {
-        if let Err(err) = self.nodes.bind(&self.handles, first, node, moves) {
-            tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
-        }
-    }
-
     /// Brings the next chunk into use, on this node: its first frame.
     pub(crate) fn grow_pool(&mut self, node: usize) -> u32 {
         let first = self.frames.grow(node);

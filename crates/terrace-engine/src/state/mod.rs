@@ -244,7 +244,7 @@ impl State {
     fn make_room(&mut self, near: Option<usize>) -> bool {
         if self.frames.can_grow() {
             let node = near.unwrap_or_else(|| self.frames.node_of_next());
-            self.bind(self.frames.populated(), node, false);
+            self.nodes.place(&self.handles, self.frames.populated(), node);
             let chunk = self.grow_pool(node);
             self.hasty_chunks.push(chunk);
             return true;

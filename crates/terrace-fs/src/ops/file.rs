@@ -140,11 +140,17 @@ impl<C: PageCache> Namespace<C> {
         }
         let look = inode.look(object)?;
         if look.changed {
-            self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
-            inode.unprivileged.store(false, Ordering::Release);
+            self.drop_changed(inode, object)?;
             self.invalidate_attributes(inode.nodeid);
         }
         Ok(look)
+    }
+
+    /// Drops what is cached of a file that was changed past this daemon.
+    pub(crate) fn drop_changed(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<()> {
+        self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
+        inode.unprivileged.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache, by the request of this number.

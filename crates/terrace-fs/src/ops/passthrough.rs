@@ -17,6 +17,7 @@ use std::time::Duration;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::change::is_privileged;
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes};
 use crate::inode::table::{Outside, differs_from_now_on};
@@ -37,6 +38,7 @@ impl<C: PageCache> Namespace<C> {
         life: &Life<C::Object>,
         stat: &Stat,
     ) -> Result<u32> {
+        // Before a write the kernel leaves it to us to take privileges away, and does not tell us of one in passthrough.
         if inode.backing() != 0 || life.handles > 0 || !self.passes_through() || is_privileged(inode, stat) {
             return Ok(inode.backing());
         }
@@ -162,8 +164,7 @@ impl<C: PageCache> Namespace<C> {
     fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, outside: Outside) -> Result<()> {
         let look = inode.look(object)?;
         if look.changed || outside.before != Some(look.digest) {
-            self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
-            inode.unprivileged.store(false, std::sync::atomic::Ordering::Release);
+            self.drop_changed(inode, object)?;
             inode.trust(look.digest);
         }
         Ok(())
@@ -198,13 +199,6 @@ impl<C: PageCache> Namespace<C> {
     pub(crate) fn end_settling(&self) {
         self.unsettled.end();
     }
-}
-
-/// Has the file set-id bits or capabilities? The kernel leaves it to us to take them away before a write, and does not tell us of one in passthrough.
-fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> bool {
-    stat.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
-        || rustix::fs::getxattr(inode.path().as_c_str(), "security.capability", &mut [0u8; 0])
-            .is_ok_and(|bytes| bytes > 0)
 }
 
 /// Does a shared writable mapping need no more than these open flags?

@@ -3,10 +3,10 @@
 //! A sync appends its mark after the sync before it has returned. Two marks behind the place where no record can be read therefore prove that the
 //! record there was durable once: something else has changed the file, and to go on without all that follows would lose it silently.
 
+use super::records::read_full;
 use crate::record::{self, Header, MARK_BYTES, Record};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// Bytes that are looked at at once.
 const CHUNK: usize = 1 << 20;
@@ -41,18 +41,4 @@ fn is_mark(bytes: &[u8], header: &Header) -> bool {
     (upto + 1..last).any(|number| {
         matches!(record::decode(bytes, header.generation, number), Some((Record::Mark { .. }, _)))
     })
-}
-
-/// Reads up to the end of the file or of the buffer; how much.
-fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(&mut buffer[done..], at + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
 }

@@ -57,14 +57,23 @@ impl<'a> Records<'a> {
         let have = self.buffer.len();
         let rest = self.file.metadata()?.len().saturating_sub(self.position.at + have as u64);
         self.buffer.resize(have + rest.min(CHUNK) as usize, 0);
-        let n = loop {
-            match self.file.read_at(&mut self.buffer[have..], self.position.at + have as u64) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                read => break read?,
-            }
-        };
+        let n = read_full(self.file, &mut self.buffer[have..], self.position.at + have as u64)?;
         self.buffer.truncate(have + n);
         self.is_end = n == 0;
         Ok(())
     }
+}
+
+/// Reads up to the end of the file or of the buffer; how much.
+pub(super) fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
 }

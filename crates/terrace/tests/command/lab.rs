@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use terrace_api::capture::{AccessPath, Lost, Options, Reader, Summary, SummaryReport};
 use terrace_api::lru::{Evicted, LruReport};
 use terrace_api::numa::NumaReport;
+use terrace_testkit::process::processor_time;
 
 use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
 
@@ -175,24 +176,33 @@ fn a_policy_without_generations_says_so() {
     stage.nothing_is_left();
 }
 
+const ONLINE: &str = "devices/system/node/online";
+
+/// A description of a machine of two memory nodes with these processors, both online, in the place of /sys.
+fn feigned_nodes(cpus: [&str; 2]) -> tempfile::TempDir {
+    let sys = tempfile::tempdir().unwrap();
+    for (n, cpus) in cpus.iter().enumerate() {
+        let node = sys.path().join(format!("devices/system/node/node{n}"));
+        fs::create_dir_all(&node).unwrap();
+        fs::write(node.join("cpulist"), cpus).unwrap();
+    }
+    fs::write(sys.path().join(ONLINE), "0-1").unwrap();
+    sys
+}
+
 /// On one node nothing is watched; on two, which a description of the machine feigns, threads are found with what they read.
 #[test]
 fn threads_are_shown_by_memory_node() {
     if !possible() {
         return;
     }
-    let sys = tempfile::tempdir().unwrap();
-    let node = sys.path().join("devices/system/node");
-    for (n, cpus) in ["0-1023", ""].iter().enumerate() {
-        fs::create_dir_all(node.join(format!("node{n}"))).unwrap();
-        fs::write(node.join(format!("node{n}/cpulist")), cpus).unwrap();
-    }
+    let sys = feigned_nodes(["0-1023", ""]);
     let stage = Stage::new();
     fs::write(stage.src.join("data"), vec![7; 4 << 20]).unwrap();
     let reads =
         "for n in 1 2 3 4 5 6; do dd if=data of=/dev/null bs=64k iflag=direct status=none; sleep 0.1; done";
     for (online, mode) in [("0", "auto"), ("0-1", "off"), ("0-1", "auto")] {
-        fs::write(node.join("online"), online).unwrap();
+        fs::write(sys.path().join(ONLINE), online).unwrap();
         let mut mount = terrace(["mount"]);
         mount.args([&stage.src, &stage.mnt]).args(["--memory", "32MiB", "--numa", mode]);
         mount.env("TERRACE_TEST_SYS", sys.path());
@@ -209,15 +219,6 @@ fn threads_are_shown_by_memory_node() {
     stage.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
 }
 
-/// Nanoseconds that a thread of a process has run, by its name.
-fn ran_ns(pid: i32, name: &str) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().map(|entry| entry.path());
-    let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name);
-    let task = tasks.into_iter().find(is_it).unwrap_or_else(|| panic!("no thread is called {name}"));
-    let text = fs::read_to_string(task.join("schedstat")).unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
-}
-
 /// 64 threads read without a pause; the figure is printed (`--nocapture`).
 #[test]
 fn observer_of_64_threads_costs_little() {
@@ -226,13 +227,7 @@ fn observer_of_64_threads_costs_little() {
     if !possible() {
         return;
     }
-    let sys = tempfile::tempdir().unwrap();
-    let node = sys.path().join("devices/system/node");
-    for (n, cpus) in ["0", "1-1023"].iter().enumerate() {
-        fs::create_dir_all(node.join(format!("node{n}"))).unwrap();
-        fs::write(node.join(format!("node{n}/cpulist")), cpus).unwrap();
-    }
-    fs::write(node.join("online"), "0-1").unwrap();
+    let sys = feigned_nodes(["0", "1-1023"]);
     let stage = Stage::new();
     fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
     let mut mount = terrace(["mount"]);
@@ -257,9 +252,9 @@ fn observer_of_64_threads_costs_little() {
         });
         std::thread::sleep(std::time::Duration::from_millis(500));
         let (pid, begun) = (stage.processes().1, std::time::Instant::now());
-        let before = ran_ns(pid, "numa");
+        let before = processor_time(pid, "numa");
         std::thread::sleep(std::time::Duration::from_secs(SECONDS));
-        let share = (ran_ns(pid, "numa") - before) as f64 / begun.elapsed().as_nanos() as f64;
+        let share = (processor_time(pid, "numa") - before).as_secs_f64() / begun.elapsed().as_secs_f64();
         let seen = json::<NumaReport>(stage.ask("numa", &["--json"])).numa.threads.len();
         assert!(seen as u64 >= THREADS / 2, "{seen} threads seen");
         share

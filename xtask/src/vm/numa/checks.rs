@@ -111,53 +111,51 @@ fn moved(stage: &Stage) -> io::Result<Load> {
     Err(wrong(format!("no thread was moved\n{}", told(MOUNT))))
 }
 
-fn is_restored(stage: &Stage, load: &Load) -> io::Result<()> {
+/// A thread that terrace has bound gets its processors back by what `end` does.
+fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
+    let load = moved(stage)?;
     let tid = load.tids[0];
+    // This kernel cannot send requests again that terraced had when it died: there shall be none.
+    rest()?;
+    end(tid)?;
     let restored = holds_within(Duration::from_secs(5), || mask(tid) == stage.all_cpus());
-    expect(restored, || format!("it may use {:?}", mask(tid)))
+    expect(restored, || format!("it may use {:?}", mask(tid)))?;
+    load.end()
 }
 
 /// The end of a mount gives a thread its processors back.
 pub fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
-    let load = moved(stage)?;
-    rest()?;
-    output(&mut terrace(&["umount", MOUNT]))?;
-    is_restored(stage, &load)?;
-    load.end()?;
+    is_restored_by(stage, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
     Ok("after umount".into())
 }
 
 /// terraced is killed, goes on as another process, and ends.
 pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
-    let load = moved(stage)?;
-    // This kernel cannot send requests again that terraced had when it died: there shall be none.
-    rest()?;
-    let daemon = pid_of_daemon()?;
-    kill(daemon)?;
-    let answers = holds_within(Duration::from_secs(20), || {
-        numa(MOUNT).is_ok() && pid_of_daemon().is_ok_and(|now| now != daemon)
-    });
-    expect(answers, || "terraced did not come back".into())?;
-    std::thread::sleep(Duration::from_secs(2));
-    expect(mask(load.tids[0]) == stage.far_cpus(), || "it lost its place".into())?;
-    output(&mut terrace(&["umount", MOUNT]))?;
-    is_restored(stage, &load)?;
-    load.end()?;
+    is_restored_by(stage, |tid| {
+        let daemon = pid_of_daemon()?;
+        kill(daemon)?;
+        let answers = holds_within(Duration::from_secs(20), || {
+            numa(MOUNT).is_ok() && pid_of_daemon().is_ok_and(|now| now != daemon)
+        });
+        expect(answers, || "terraced did not come back".into())?;
+        std::thread::sleep(Duration::from_secs(2));
+        expect(mask(tid) == stage.far_cpus(), || "it lost its place".into())?;
+        output(&mut terrace(&["umount", MOUNT])).map(drop)
+    })?;
     Ok("after kill -9 of terraced and umount".into())
 }
 
 /// All of terrace is killed at once; the next command cleans up.
 pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
-    let load = moved(stage)?;
-    rest()?;
-    stage::processes().into_iter().try_for_each(kill)?;
-    expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
-        "processes are left".into()
+    is_restored_by(stage, |_| {
+        stage::processes().into_iter().try_for_each(kill)?;
+        expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
+            "processes are left".into()
+        })?;
+        let _ = output(&mut terrace(&["stat"]));
+        let _ = output(&mut terrace(&["umount", MOUNT]));
+        Ok(())
     })?;
-    let _ = output(&mut terrace(&["stat"]));
-    let _ = output(&mut terrace(&["umount", MOUNT]));
-    is_restored(stage, &load)?;
-    load.end()?;
     Ok("after kill -9 of all, by the next command".into())
 }
 

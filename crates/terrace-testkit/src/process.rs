@@ -1,0 +1,21 @@
+//! Threads of another process, by /proc.
+
+use std::fs;
+use std::time::Duration;
+
+/// Processor time of the threads of a process that have this name.
+///
+/// # Panics
+/// There is none.
+#[track_caller]
+pub fn processor_time(pid: i32, thread: &str) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let paths = tasks.map(|task| task.expect("a thread").path());
+    let named =
+        paths.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == thread));
+    let times = named.map(|path| {
+        let text = fs::read_to_string(path.join("schedstat")).expect("the thread is there");
+        Duration::from_nanos(text.split(' ').next().and_then(|ran| ran.parse().ok()).expect("a number"))
+    });
+    times.reduce(|sum, time| sum + time).unwrap_or_else(|| panic!("no thread of {pid} is called {thread}"))
+}
