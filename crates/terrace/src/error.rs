@@ -40,6 +40,11 @@ impl Failure {
         self
     }
 
+    /// The line without the program's name.
+    pub fn line(&self) -> &str {
+        &self.text
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)

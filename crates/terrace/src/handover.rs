@@ -8,12 +8,12 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use rustix::process::Pid;
-use terrace_engine::device::target::Target;
 
 use crate::config::Config;
 use crate::engine::Memory;
 use crate::instance::{Instance, Kind};
 use crate::mountpoint::Place;
+use crate::tier::Tier;
 
 use channel::Channel;
 pub use shortage::{Kills, Shortage};
@@ -34,8 +34,8 @@ pub struct Shared {
     pub kind: Kind,
     /// The memory files.
     pub memory: Memory,
-    /// The tier on a device, locked.
-    pub tier: Option<Target>,
+    /// The tier on a device.
+    pub tier: Tier,
     /// /dev/fuse.
     pub fuse: OwnedFd,
     /// The mount's device, major and minor, if the kernel's table had it.

@@ -61,7 +61,7 @@ pub fn start(mut task: Task) -> Result<Started> {
         }
         Side::Parent(pid) => {
             drop((supervisors, task));
-            line.wait_ready()?;
+            line.wait_ready(|warning| eprintln!("{warning}"))?;
             Ok(Started { pid, line })
         }
     }
@@ -70,12 +70,12 @@ pub fn start(mut task: Task) -> Result<Started> {
 /// Does the task; returns when the instance is over. The calling process becomes the supervisor.
 pub fn keep(mut task: Task) -> Result<()> {
     sys::block(watch::SIGNALS);
-    let starter = task.starter.take();
+    let mut starter = task.starter.take();
     if let Some(starter) = &starter {
         // Our command's inherited descriptors are its caller's: a pipe that somebody reads to its end, for example.
         sys::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
     }
-    let (shared, lock, ends) = match setup::prepare(task, starter.is_some()) {
+    let (shared, lock, ends) = match setup::prepare(task, starter.as_mut()) {
         Ok(made) => made,
         Err(failure) => {
             if let Some(mut starter) = starter {

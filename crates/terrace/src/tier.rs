@@ -9,7 +9,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use terrace_api::tiers::{TargetState, TierReport};
+use terrace_api::tiers::{TargetState, TierKind, TierReport, TierRow};
 use terrace_engine::device::target::{self, Fault, Target, TargetError, TargetRequest};
 
 use crate::cli::{self, Tuning};
@@ -20,8 +20,45 @@ use crate::instance;
 
 use user::user_of;
 
+/// The tier of an instance.
+#[derive(Debug, Default)]
+pub struct Tier {
+    /// Locked as long as this is held.
+    target: Option<Target>,
+    /// Why there is none although one was asked for: a line with its cure, and the row of `terrace stat`.
+    pub warning: Option<String>,
+    row: Option<TierRow>,
+}
+
+impl Tier {
+    /// The target, if there is one that can be used.
+    pub fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
+    }
+
+    /// The row of a tier that cannot be used; of one that can the engine has it.
+    pub fn off(&self) -> Option<&TierRow> {
+        self.row.as_ref()
+    }
+}
+
 /// Opens the tier of an instance that is to serve `src`, if it is to have one. Nothing is mounted yet.
-pub fn open(config: &Config, src: &Path) -> Result<Option<Target>> {
+///
+/// A tier that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
+/// more than none.
+pub fn open(config: &mut Config, src: &Path) -> Tier {
+    let failure = match target(config, src) {
+        Ok(target) => return Tier { target, ..Tier::default() },
+        Err(failure) => failure,
+    };
+    let name = config.tier.device.drain(..).next().map(|device| device.name).unwrap_or_default();
+    tracing::warn!("serving without the tier: {}", failure.line());
+    let state = format!("off: {}", failure.line());
+    let row = TierRow { name, kind: TierKind::Device, state, ..TierRow::default() };
+    Tier { target: None, warning: Some(format!("{failure}; serving without it")), row: Some(row) }
+}
+
+fn target(config: &Config, src: &Path) -> Result<Option<Target>> {
     let Some(device) = config.tier.device.first() else { return Ok(None) };
     let request = TargetRequest {
         path: device.path.clone(),

@@ -107,11 +107,11 @@ pub(crate) fn read(
             }
             Outcome::Miss { done: n } => {
                 let miss = Miss { at: at + n as u64, access, calm: calm.is_some() };
-                let (n2, of_source) = fault(cx, o, miss, &mut rest[n..])?;
+                let (n2, on_device) = fault(cx, o, miss, &mut rest[n..])?;
                 if traced {
                     cx.note_access(o, miss.at, n2, Kind::MainMiss);
                 }
-                missed += if of_source { n2.div_ceil(PAGE_SIZE) } else { 0 };
+                missed += n2.div_ceil(PAGE_SIZE).saturating_sub(on_device);
                 done += n + n2;
                 vain = if n + n2 == 0 { vain + 1 } else { 0 };
             }
@@ -145,12 +145,12 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
 }
 
-/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and whether the source was read.
-fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, bool)> {
+/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and how many pages of them the device gave.
+fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
     let Miss { at, access, .. } = miss;
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
-        return Ok((0, true));
+        return Ok((0, 0));
     }
     let end = (at + buf.len() as u64).min(size);
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
@@ -161,16 +161,14 @@ fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(us
         pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
     }
     match plan(cx, o, first, pages, access) {
-        Plan::Again => Ok((0, true)),
+        Plan::Again => Ok((0, 0)),
         Plan::Fill(plan, known) => {
-            let of_source = plan[0].on_device.is_none();
-            let n = fill(cx, o, miss, end, buf, plan, known)?;
-            if !of_source {
-                cx.counters.device_hits.fetch_add(n.div_ceil(PAGE_SIZE) as u64, Ordering::Relaxed);
-            }
-            Ok((n, of_source))
+            let n = fill(cx, o, miss, end, buf, &plan, known)?;
+            let on_device = plan[..n.div_ceil(PAGE_SIZE)].iter().filter(|p| p.on_device.is_some()).count();
+            cx.counters.device_hits.fetch_add(on_device as u64, Ordering::Relaxed);
+            Ok((n, on_device))
         }
-        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan).map(|n| (n, true)),
+        Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan).map(|n| (n, 0)),
     }
 }
 
@@ -208,15 +206,17 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     if absent.is_empty() {
         return Plan::Again;
     }
-    let to_source = keep_one_place(&mut absent);
     let was_here = |(_, seen): &&Absent| seen.shadow != 0 || seen.on_device.is_some();
     let known = absent.iter().filter(was_here).count();
-    if to_source {
-        absent.iter_mut().for_each(|(_, seen)| seen.on_device = None);
-    }
-    let admit = !to_source || of_run != Some(false);
-    if !admit {
-        return Plan::PassOn(absent);
+    close_gaps(&mut absent);
+    if of_run == Some(false) {
+        // Only what the device has is kept.
+        let of_source = absent[0].1.on_device.is_none();
+        let other = absent.iter().position(|(_, seen)| seen.on_device.is_none() != of_source);
+        absent.truncate(other.unwrap_or(absent.len()));
+        if of_source {
+            return Plan::PassOn(absent);
+        }
     }
     let plan = claim_frames(&mut state, &absent, near);
     if plan.is_empty() {
@@ -228,21 +228,15 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     Plan::Fill(plan, known * 2 >= absent.len())
 }
 
-/// Cuts a run down to what is read in one place: the device, or (true) the source, which has the pages of short gaps as well.
-fn keep_one_place(run: &mut Vec<Absent>) -> bool {
-    let lacks = |(_, seen): &Absent| seen.on_device.is_none();
-    let to_device = run.iter().position(lacks).unwrap_or(run.len());
-    if to_device == run.len() || to_device > GAP_MAX {
-        run.truncate(to_device);
-        return false;
+/// Has the source read pages of the device that are a short gap between pages of its own, or beside some: one long request instead of three.
+fn close_gaps(run: &mut [Absent]) {
+    let pages = run.len();
+    let place = |seen: &NotInMemory| seen.on_device.is_some();
+    for gap in run.chunk_by_mut(|(_, a), (_, b)| place(a) == place(b)) {
+        if gap.len() <= GAP_MAX && gap.len() < pages {
+            gap.iter_mut().for_each(|(_, seen)| seen.on_device = None);
+        }
     }
-    let (mut to_source, mut at) = (0, 0);
-    while let Some(gap) = run[at..].iter().position(lacks).filter(|gap| *gap <= GAP_MAX) {
-        at += gap + 1;
-        to_source = at;
-    }
-    run.truncate(to_source);
-    true
 }
 
 fn fill(
@@ -251,21 +245,18 @@ fn fill(
     miss: Miss,
     end: u64,
     buf: &mut [u8],
-    plan: Vec<Planned>,
+    plan: &[Planned],
     known: bool,
 ) -> io::Result<usize> {
     let at = miss.at;
-    let began = cx.clock.now_ns();
-    let read = read_planned(cx, o, &plan);
-    let took = cx.clock.now_ns().saturating_sub(began);
-    let arrived = read.as_ref().map_or(&[][..], |arrived| &arrived[..]);
+    let Fetched { arrived, failure, device_ns, source_ns } = read_planned(cx, o, plan);
     let mut good = arrived.iter().take_while(|arrived| **arrived).count();
     // Only this thread uses the frames: copy before they are published and can be evicted.
     copy_out(cx, at, end, buf, &plan[..good]);
     let mut state = cx.state.lock();
     for (i, p) in plan.iter().enumerate() {
         state.in_flight.remove(&(o.slot_index(), p.page));
-        let arrived = arrived.get(i).is_some_and(|arrived| *arrived);
+        let arrived = arrived[i];
         let current = state.is_current(o, p.page, p.before);
         if !arrived && current && p.on_device.is_some() {
             // The source has it.
@@ -289,37 +280,79 @@ fn fill(
             good = good.min(i);
         }
     }
-    if read.is_ok() && known {
-        // Behind its page cache the kernel reads ahead: two such reads are under way at once.
-        let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
-        note_cost(&mut state, &plan, took / at_once);
+    // Behind its page cache the kernel reads ahead: two such reads are under way at once.
+    let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
+    if failure.is_none() {
+        note_cost(&mut state, plan, known, (device_ns / at_once, source_ns / at_once));
     }
     drop(state);
     cx.fault_done.notify_all();
-    read?;
+    // Pages further on are asked for again when a program wants them.
+    let first_failed = !arrived[0] && plan[0].on_device.is_none();
+    if let Some(failure) = failure.filter(|_| first_failed) {
+        return Err(failure);
+    }
     let until = (plan[0].page + good as u64) * PAGE;
     Ok(until.min(end).saturating_sub(at) as usize)
 }
 
-/// Reads the pages of a plan into their frames; which of them arrived.
-fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> io::Result<Vec<bool>> {
-    let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
-    if !slots.is_empty() {
-        debug_assert_eq!(slots.len(), plan.len(), "a plan is for the source or the device");
-        return Ok(fetch::read_slots(cx, &slots));
-    }
-    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
-    fetch::read_frames(cx, o, plan[0].page, &frames).map(|()| vec![true; plan.len()])
+/// Content of a plan's pages in their frames.
+struct Fetched {
+    /// Which of them arrived.
+    arrived: Vec<bool>,
+    /// Why the first of the source's that did not failed.
+    failure: Option<io::Error>,
+    /// Time for those of the device and those of the source.
+    device_ns: u64,
+    source_ns: u64,
 }
 
-/// Notes what it cost to read pages that had been in memory before.
-fn note_cost(state: &mut State, plan: &[Planned], ns: u64) {
-    let of_device = plan[0].on_device.is_some();
-    if let Some(device) = &mut state.device {
-        device.note_read(of_device, plan.len() as u64, ns);
+/// Reads the pages of a plan into their frames, first those of the device.
+fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetched {
+    let began = cx.clock.now_ns();
+    let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
+    let mut of_device = if slots.is_empty() { Vec::new() } else { fetch::read_slots(cx, &slots) }.into_iter();
+    let between = cx.clock.now_ns();
+    let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
+    let runs = plan.chunk_by(|a, b| a.on_device.is_none() == b.on_device.is_none());
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    for run in runs.clone() {
+        let frames = &frames[at..at + run.len()];
+        at += run.len();
+        if run[0].on_device.is_none() {
+            pieces.push(fetch::Piece { object: o, first: run[0].page, frames });
+        }
     }
-    if let Some(compressed) = &mut state.compressed {
-        compressed.note_source_read(plan.len(), ns);
+    let mut of_source = fetch::read_pieces(cx, &pieces).into_iter();
+    let (mut arrived, mut failure) = (Vec::with_capacity(plan.len()), None);
+    for run in runs {
+        if run[0].on_device.is_some() {
+            arrived.extend(of_device.by_ref().take(run.len()));
+            continue;
+        }
+        let end = of_source.next().expect("each piece has ended");
+        arrived.extend(run.iter().map(|_| end.is_ok()));
+        failure = failure.or(end.err());
+    }
+    let ended = cx.clock.now_ns();
+    let (device_ns, source_ns) = (between.saturating_sub(began), ended.saturating_sub(between));
+    Fetched { arrived, failure, device_ns, source_ns }
+}
+
+/// Notes what it cost to read pages from the device and from the source, ns; `known`: most of them had been in memory before.
+fn note_cost(state: &mut State, plan: &[Planned], known: bool, (device_ns, source_ns): (u64, u64)) {
+    let on_device = plan.iter().filter(|p| p.on_device.is_some()).count();
+    let of_source = plan.len() - on_device;
+    if let Some(device) = &mut state.device {
+        if on_device > 0 {
+            device.note_device_read(on_device as u64, device_ns);
+        }
+        if of_source > 0 {
+            device.note_source_read(of_source as u64, source_ns, known);
+        }
+    }
+    if let Some(compressed) = state.compressed.as_mut().filter(|_| known) {
+        compressed.note_source_read(plan.len(), device_ns + source_ns);
     }
 }
 

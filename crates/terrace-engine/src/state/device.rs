@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::Shadow;
 use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
+use terrace_policy::device::cost::{ReadCost, SOURCE_NS, device_ns, saved_a_hit};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
@@ -33,9 +34,6 @@ use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
 
 /// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
-/// Cost of a read of the device or of the source, ns, until they are measured.
-const READ_NS: u64 = 90_000;
-const SOURCE_NS: u64 = 500_000;
 
 /// Bytes of the index for 16 pages of a file that is held whole: a leaf and its word.
 const INDEX_BYTES_16: u64 = 136;
@@ -136,8 +134,8 @@ pub(crate) struct Device {
     budget: Budget,
     benefit: Benefit,
     budget_at: Option<u64>,
-    source_ns: u64,
-    device_ns: u64,
+    source_cost: ReadCost,
+    device_cost: ReadCost,
 }
 
 /// A slot as a place of the log.
@@ -174,8 +172,8 @@ impl Device {
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
             benefit: Benefit::new(log.capacity()),
             budget_at: None,
-            source_ns: SOURCE_NS,
-            device_ns: config.read_ns.unwrap_or(READ_NS),
+            source_cost: ReadCost::default(),
+            device_cost: config.read_ns.map_or_else(ReadCost::default, ReadCost::measured),
             log,
             table,
             config,
@@ -226,7 +224,7 @@ impl Device {
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> bool {
         let before = self.budget_at.replace(now_ns).unwrap_or(now_ns);
         self.budget.pass(now_ns.saturating_sub(before));
-        let saved = self.source_ns as i64 - self.device_ns as i64;
+        let saved = saved_a_hit(&self.source_cost, &self.device_cost);
         self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
             && self.benefit.pays(saved, WRITE_NS)
@@ -236,13 +234,15 @@ impl Device {
     pub(crate) fn admits_again(&mut self) -> bool {
         self.is_serving() && self.budget.spend(1)
     }
-    /// The source or the device was read: `pages` pages in `ns`.
-    pub(crate) fn note_read(&mut self, of_device: bool, pages: u64, ns: u64) {
-        self.note_cost(of_device, ns / pages.max(1));
-        if of_device {
-            self.events.reads += pages;
-            self.events.read_ns += ns;
-        }
+    /// The device was read: `pages` pages in `ns`.
+    pub(crate) fn note_device_read(&mut self, pages: u64, ns: u64) {
+        self.device_cost.note(pages, ns, true);
+        self.events.reads += pages;
+        self.events.read_ns += ns;
+    }
+    /// The source was; `known`: most of the pages had been in memory before.
+    pub(crate) fn note_source_read(&mut self, pages: u64, ns: u64, known: bool) {
+        self.source_cost.note(pages, ns, known);
     }
 
     /// Sums of the reads of clients: what is new counts for the costs.
@@ -251,18 +251,14 @@ impl Device {
         let new = |now: u64, before: u64| now.saturating_sub(before);
         let hits = new(totals.device_hits, before.device_hits);
         let misses = new(totals.misses, before.misses);
-        for (of_device, pages, ns) in [
-            (true, hits, new(totals.device_read_ns, before.device_read_ns)),
-            (false, misses, new(totals.read_ns, before.read_ns)),
+        for (cost, pages, ns) in [
+            (&mut self.device_cost, hits, new(totals.device_read_ns, before.device_read_ns)),
+            (&mut self.source_cost, misses, new(totals.read_ns, before.read_ns)),
         ] {
             // A mean of some reads at a time; clients count, and may count nonsense.
             let each = ns.checked_div(pages).unwrap_or(0);
-            (0..pages.min(64)).for_each(|_| self.note_cost(of_device, each));
+            (0..pages.min(64)).for_each(|_| cost.note(1, each, true));
         }
-    }
-    fn note_cost(&mut self, of_device: bool, each: u64) {
-        let known = if of_device { &mut self.device_ns } else { &mut self.source_ns };
-        *known = *known - *known / 64 + each.clamp(1_000, 1_000_000_000) / 64;
     }
 
     // ---- slots ---------------------------------------------------------------------------------------------------
@@ -276,7 +272,9 @@ impl Device {
         self.benefit.hit();
         let Some(i) = self.table.index(slot) else { return false };
         self.hits[i] = self.hits[i].saturating_add(1);
-        self.hits[i] > 1 && second_hit_is_refault(self.device_ns, self.source_ns)
+        let (device, source) = (&self.device_cost, &self.source_cost);
+        self.hits[i] > 1
+            && second_hit_is_refault(device_ns(source, device), source.page_ns().unwrap_or(SOURCE_NS))
     }
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {

@@ -9,6 +9,7 @@ use terrace_api::control::{
     PidReply, Reply, Request, StatReply,
 };
 use terrace_api::stats::Stats;
+use terrace_api::tiers::TierRow;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
 
@@ -27,17 +28,21 @@ pub struct Answers {
     supervisor: Pid,
     mnt: PathBuf,
     sizing: Shown,
+    /// The row of a tier that cannot be used.
+    tier_off: Option<TierRow>,
 }
 
 impl Answers {
     /// For this instance.
     pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, sizing: Shown, shared: &Shared) -> Answers {
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt: shared.place.mnt.clone(), sizing }
+        let (mnt, tier_off) = (shared.place.mnt.clone(), shared.tier.off().cloned());
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tier_off }
     }
 
     fn stats(&self) -> Stats {
         let mut stats = self.engine.stats();
         stats.memory.sizing = Some(self.sizing.lock().clone());
+        stats.tiers.extend(self.tier_off.clone());
         stats
     }
 

@@ -1,8 +1,8 @@
 //! Messages of the supervisor to the command that started it, line by line over a socket; and of `run` to its
 //! supervisor.
 //!
-//! Supervisor to command: `ready`, `failed LINE` (nothing is mounted), `gone LINE` (the instance ended against
-//! its will), `done` (it ended in order). Command to supervisor: `pid N`, the wrapped command. The end of the
+//! Supervisor to command: `warning LINE` (something that was asked for is missing, before `ready`), `ready`, `failed LINE` (nothing is
+//! mounted), `gone LINE` (the instance ended against its will), `done` (it ended in order). Command to supervisor: `pid N`, the wrapped command. The end of the
 //! socket also has a meaning: the other side died.
 
 use std::io::{self, Read, Write};
@@ -14,6 +14,8 @@ use crate::error::{Failure, Result};
 /// One line from the supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
+    /// It will be served without something that was asked for, and this is why.
+    Warning(String),
     /// The mount is served.
     Ready,
     /// It never was, and this is why.
@@ -118,12 +120,18 @@ impl Channel {
         Some(String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// The command's view: waits until the mount is served or never will be.
-    pub fn wait_ready(&mut self) -> Result<()> {
-        match self.wait().as_deref().map(parse) {
-            Some(Some(Event::Ready)) => Ok(()),
-            Some(Some(Event::Failed(line) | Event::Gone(line))) => Err(Failure::from_line(&line)),
-            _ => Err(Failure::new("supervisor", "it ended without a word", "try again with --foreground")),
+    /// The command's view: waits until the mount is served or never will be. Warnings go to `warn`.
+    pub fn wait_ready(&mut self, mut warn: impl FnMut(&str)) -> Result<()> {
+        loop {
+            match self.wait().as_deref().map(parse) {
+                Some(Some(Event::Warning(line))) => warn(&line),
+                Some(Some(Event::Ready)) => return Ok(()),
+                Some(Some(Event::Failed(line) | Event::Gone(line))) => return Err(Failure::from_line(&line)),
+                _ => {
+                    let cure = "try again with --foreground";
+                    return Err(Failure::new("supervisor", "it ended without a word", cure));
+                }
+            }
         }
     }
 }
@@ -137,6 +145,7 @@ impl AsFd for Channel {
 /// Parses a line of the supervisor.
 pub fn parse(line: &str) -> Option<Event> {
     match line.split_once(' ').unwrap_or((line, "")) {
+        ("warning", line) => Some(Event::Warning(line.to_owned())),
         ("ready", _) => Some(Event::Ready),
         ("failed", why) => Some(Event::Failed(why.to_owned())),
         ("gone", why) => Some(Event::Gone(why.to_owned())),
@@ -160,9 +169,12 @@ mod tests {
     #[test]
     fn lines_arrive_whole_and_in_order() {
         let (mut supervisor, mut command) = pair().unwrap();
+        supervisor.say("warning terrace: no tier");
         supervisor.say("ready");
         supervisor.say("gone terrace: it\ndied; look");
-        command.wait_ready().unwrap();
+        let mut warnings = Vec::new();
+        command.wait_ready(|line| warnings.push(line.to_owned())).unwrap();
+        assert_eq!(warnings, ["terrace: no tier"]);
         assert_eq!(parse(&command.wait().unwrap()), Some(Event::Gone("terrace: it died; look".to_owned())));
         drop(supervisor);
         assert_eq!(command.poll(), Poll::End);
@@ -181,6 +193,6 @@ mod tests {
     fn a_supervisor_that_dies_is_an_error() {
         let (supervisor, mut command) = pair().unwrap();
         drop(supervisor);
-        assert!(command.wait_ready().is_err());
+        assert!(command.wait_ready(|line| panic!("{line}")).is_err());
     }
 }

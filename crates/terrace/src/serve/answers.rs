@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::Pid;
 use terrace_api::control::{CommandError, Done, ErrorCode, PidReply, Reply, Request, StatReply, StopReply};
 use terrace_api::stats::KeyValue;
+use terrace_api::tiers::TierRow;
 use terrace_kv::Server;
 use terrace_store::Store;
 
 use crate::control::{Answer, Record};
 use crate::daemon::of_engine;
+use crate::serve::setup::Kept;
 
 /// Answers from the store and the server.
 #[derive(Debug)]
@@ -20,12 +22,14 @@ pub struct Answers {
     server: Arc<Server>,
     keeper: Option<Pid>,
     dir: PathBuf,
+    /// The row of a tier that cannot be used.
+    tier_off: Option<TierRow>,
 }
 
 impl Answers {
     /// For this server.
-    pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, dir: PathBuf) -> Answers {
-        Answers { store, server, keeper, dir }
+    pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
+        Answers { store, server, keeper, dir: kept.dir.clone(), tier_off: kept.tier.off().cloned() }
     }
 
     fn key_value(&self) -> KeyValue {
@@ -51,7 +55,8 @@ impl Answer for Answers {
     fn answer(&self, request: Request) -> Result<Reply, CommandError> {
         Ok(match request {
             Request::Stat(_) => {
-                let (stat, kv) = (Box::new(self.store.stats()), Some(self.key_value()));
+                let (mut stat, kv) = (Box::new(self.store.stats()), Some(self.key_value()));
+                stat.tiers.extend(self.tier_off.clone());
                 let supervisor_lives = rustix::process::getppid() == self.keeper;
                 Reply::Stat(StatReply { stat, supervisor_lives, kv })
             }

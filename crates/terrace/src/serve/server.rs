@@ -71,7 +71,7 @@ fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
     let listeners = kept.listeners.iter().map(Listener::try_clone).collect::<std::io::Result<Vec<_>>>();
     let listeners = listeners.map_err(|err| cannot("sockets", err))?;
     let control = kept.control.try_clone().map_err(|err| cannot("control socket", err))?;
-    let answers = Arc::new(Answers::new(store.clone(), server.clone(), keeper, kept.dir.clone()));
+    let answers = Arc::new(Answers::new(store.clone(), server.clone(), keeper, kept));
     let commands = Arc::new(control::Server::default());
     metrics::start(kept.metrics.as_ref(), &answers, &kept.instance).map_err(|err| cannot("threads", err))?;
     crate::daemon::thread("control", move || commands.serve(&control, answers))

@@ -22,7 +22,7 @@ use crate::http;
 use crate::instance::{Instance, Lock};
 use crate::size::{GIB, Size};
 use crate::supervisor;
-use crate::tier;
+use crate::tier::{self, Tier};
 
 /// Memory unless told, and with `auto`: a store cannot give memory back while it is open.
 const MEMORY_DEFAULT: Size = Size(GIB);
@@ -44,9 +44,8 @@ pub struct Kept {
     pub dir: PathBuf,
     /// Its memory.
     pub segment: Segment,
-    /// The tier on a device, locked as long as this is held.
-    #[allow(dead_code)]
-    pub tier: Option<Target>,
+    /// The tier on a device.
+    pub tier: Tier,
     /// Where clients come in.
     pub listeners: Vec<Listener>,
     /// For people.
@@ -87,9 +86,15 @@ pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     }
 }
 
-fn assemble(args: &ServeKv, config: Config, kv: KvConfig, dir: PathBuf, instance: &Instance) -> Result<Kept> {
-    let tier = tier::open(&config, &dir)?;
-    let store = store_options(&config, kv.durability, tier.as_ref());
+fn assemble(
+    args: &ServeKv,
+    mut config: Config,
+    kv: KvConfig,
+    dir: PathBuf,
+    instance: &Instance,
+) -> Result<Kept> {
+    let tier = tier::open(&mut config, &dir);
+    let store = store_options(&config, kv.durability, tier.target());
     let segment = Segment::create(&store)
         .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
     let control = supervisor::bind(&instance.control_socket())?;

@@ -22,7 +22,7 @@ use crate::instance::{Instance, Kind, Lock};
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
 use crate::sys;
-use crate::tier;
+use crate::tier::{self, Tier};
 
 /// By how much (thousandths of all memory) the supervisor counts less than terraced when the kernel chooses whom to kill.
 const OUTLIVES_BY: i32 = 500;
@@ -54,8 +54,9 @@ pub struct SupervisorEnds {
     pub aborter: Option<Channel>,
 }
 
-/// Everything, or nothing.
-pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, SupervisorEnds)> {
+/// Everything but a tier that cannot be used, or nothing. `starter`: the command that waits, of a supervisor in the background.
+pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared, Lock, SupervisorEnds)> {
+    let detached = starter.is_some();
     // The kernel has applied the caller's mask before a mode gets here.
     rustix::process::umask(rustix::fs::Mode::empty());
     // Each file the kernel knows costs terraced a descriptor.
@@ -66,7 +67,11 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, SupervisorEn
         if let Some(line) = cgroup::too_small_for(task.config.memory.fixed()) {
             tracing::warn!("{line}");
         }
-        assemble(task, &instance, detached)
+        let tier = tier::open(&mut task.config, &task.place.src);
+        if let Some((line, starter)) = tier.warning.as_ref().zip(starter) {
+            starter.say(&format!("warning {line}"));
+        }
+        assemble(task, tier, &instance, detached)
     });
     match made {
         Ok((shared, ends)) => Ok((shared, lock, ends)),
@@ -78,15 +83,14 @@ pub fn prepare(task: Task, detached: bool) -> Result<(Shared, Lock, SupervisorEn
 }
 
 /// The mount comes last: nothing after it fails.
-fn assemble(task: Task, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
+fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
     let Task { place, config, kind, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
         }
     };
-    let tier = tier::open(&config, &place.src)?;
-    let memory = Memory::create(&config, tier.as_ref()).map_err(short("memory for the cache"))?;
+    let memory = Memory::create(&config, tier.target()).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;

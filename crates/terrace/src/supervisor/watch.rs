@@ -372,7 +372,7 @@ impl Watch {
             Some(Event::Thread(id)) => self.watch_thread(child, id),
             Some(Event::Failed(line) | Event::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
             Some(Event::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
-            Some(Event::Done | Event::ThreadOf(..)) | None => {}
+            Some(Event::Done | Event::Warning(_) | Event::ThreadOf(..)) | None => {}
         }
     }
 

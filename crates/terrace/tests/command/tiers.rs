@@ -1,5 +1,5 @@
-//! The tier on a device from outside: what is refused leaves nothing behind and disturbs nobody, and a target belongs to one instance, also
-//! over crashes of its terraced.
+//! The tier on a device from outside: one that cannot be used is left alone and missed by nothing else, and a target belongs to one instance,
+//! also over crashes of its terraced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,12 +32,43 @@ fn target(stage: &Stage) -> String {
     text(&stage.file("t.tier")).to_owned()
 }
 
+/// A command that serves, and tells in one line with each of `parts` why without the tier.
+#[track_caller]
+fn warned(told: Told, parts: &[&str]) {
+    assert_eq!((told.code, told.err.lines().count()), (Some(0), 1), "{}", told.err);
+    assert!(
+        told.err.starts_with("terrace: ") && told.err.ends_with("; serving without it\n"),
+        "{}",
+        told.err
+    );
+    assert!(parts.iter().all(|part| told.err.contains(part)), "{parts:?} are not all in: {}", told.err);
+}
+
+/// A mount that serves without its tier: it says so at the start and in `stat`.
+#[track_caller]
+fn serves_without(stage: &Stage, tier: &str, parts: &[&str]) {
+    warned(stage.mount(&["--tier", tier]), parts);
+    assert_eq!(fs::read(stage.mnt.join("f")).unwrap(), b"content");
+    assert_eq!(stage.info().tier, None);
+    let row = stage.stat().cache.tiers.pop().unwrap();
+    assert_eq!((row.kind, row.pages), (TierKind::Device, 0));
+    assert!(
+        row.state.starts_with("off: ") && parts.iter().all(|part| row.state.contains(part)),
+        "{}",
+        row.state
+    );
+    let page = stage.ask("stat", &[]).fine().out;
+    assert!(page.contains(parts[0]), "{page}");
+    stage.ask("umount", &[]).fine();
+}
+
 #[test]
-fn tier_that_cannot_be_used_leaves_nothing_mounted() {
+fn serving_goes_on_without_a_tier_that_cannot_be_used() {
     if !possible() {
         return;
     }
     let stage = Stage::new();
+    fs::write(stage.src.join("f"), "content").unwrap();
     let inside = text(&stage.src.join("in")).to_owned();
     let letter = text(&stage.file("letter")).to_owned();
     fs::write(&letter, "a letter").unwrap();
@@ -53,16 +84,16 @@ fn tier_that_cannot_be_used_leaves_nothing_mounted() {
         (sized(&inside, "16MiB"), vec!["/in: the tier lies in the served directory", text(&stage.src)]),
         (sized(&letter, "16MiB"), vec!["/letter: it holds something that is not terrace's", "--format-tier"]),
         ("/dev/null".to_owned(), vec!["/dev/null: the tier is no file and no block device"]),
-        (":16MiB".to_owned(), vec!["--tier: `:16MiB` names no file"]),
     ];
     for (tier, parts) in cases {
-        stage.mount(&["--tier", &tier]).refused(&parts);
-        stage.mount(&["--foreground", "--tier", &tier]).refused(&parts);
-        run(&stage, &tier, &[], "true").refused(&parts);
+        serves_without(&stage, &tier, &parts);
+        warned(run(&stage, &tier, &[], &format!("grep -q content '{}'", text(&stage.src.join("f")))), &parts);
         stage.nothing_is_left();
     }
     assert_eq!(fs::read(&letter).unwrap(), b"a letter");
     assert!(!stage.file("t.tier").exists());
+    let parts = [":16MiB", "--tier: `:16MiB` names no file"];
+    stage.mount(&["--tier", parts[0]]).refused(&parts);
     stage.mount(&["--format-tier"]).refused(&["--format-tier: there is no tier to format"]);
     stage.nothing_is_left();
 }
@@ -93,19 +124,20 @@ fn tier_belongs_to_one_instance_also_over_a_crash() {
     stage.mount(&["--tier", &sized(&path, "16MiB")]).fine();
     let (supervisor, terraced) = stage.processes();
     let used = ["the tier is in use by the mount of", text(&stage.mnt), &format!("(process {supervisor})")];
-    other.mount(&["--tier", &path]).refused(&used);
-    run(&other, &path, &["--format-tier"], "true").refused(&used);
+    fs::write(other.src.join("f"), "content").unwrap();
+    serves_without(&other, &path, &used);
+    warned(run(&other, &path, &["--format-tier"], "true"), &used);
     crash(terraced, Signal::KILL);
     wait_until("another serves", || stage.info().terraced != terraced && runs(stage.info().terraced));
     assert_eq!(fs::read(stage.mnt.join("f")).unwrap(), b"content");
-    other.mount(&["--tier", &path]).refused(&used);
+    serves_without(&other, &path, &used);
     let report = shown(&path);
     assert_eq!((report.in_use, report.pid, report.mnt), (true, Some(supervisor), Some(stage.mnt.clone())));
     tier(&["drop", &path]).refused(&used);
     stage.ask("umount", &[]).fine();
     // After the unmount it can be used at once.
     run(&stage, &path, &[], "true").fine();
-    other.mount(&["--tier", &path]).refused(&["the tier belongs to", text(&stage.src), "--format-tier"]);
+    serves_without(&other, &path, &["the tier belongs to", text(&stage.src), "--format-tier"]);
     other.mount(&["--tier", &path, "--format-tier"]).fine();
     other.ask("umount", &[]).fine();
     other.nothing_is_left();

@@ -1,0 +1,117 @@
+//! What a page costs to read, of a source or a device: measured, and guessed until then.
+
+/// Mean cost of a page, of the reads of late.
+///
+/// Reads of pages that were in memory before are what a tier can save. Until there is one, all reads count: a first pass over the data tells how fast
+/// the source is before the first page leaves memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadCost {
+    page_ns: f64,
+    /// Pages of a read.
+    pages: f64,
+    samples: u32,
+    /// Only reads of pages that were in memory before are in it.
+    of_known: bool,
+}
+
+impl ReadCost {
+    /// Reads of which the mean is one.
+    const SAMPLES: u32 = 64;
+    /// Shortest and longest time that is believed, ns a page.
+    const NS: (u64, u64) = (100, 1_000_000_000);
+
+    /// A cost that was measured before, ns a page.
+    pub fn measured(page_ns: u64) -> ReadCost {
+        ReadCost { page_ns: page_ns as f64, pages: 1.0, samples: ReadCost::SAMPLES, of_known: true }
+    }
+
+    /// A read of `pages` pages took `ns`; `known`: most of them had been in memory before.
+    pub fn note(&mut self, pages: u64, ns: u64, known: bool) {
+        if self.of_known && !known {
+            return;
+        }
+        if known && !self.of_known {
+            *self = ReadCost { of_known: true, ..ReadCost::default() };
+        }
+        let pages = pages.max(1);
+        let page_ns = (ns / pages).clamp(ReadCost::NS.0, ReadCost::NS.1);
+        self.samples = (self.samples + 1).min(ReadCost::SAMPLES);
+        let weight = 1.0 / f64::from(self.samples);
+        self.page_ns += (page_ns as f64 - self.page_ns) * weight;
+        self.pages += (pages as f64 - self.pages) * weight;
+    }
+
+    /// Nanoseconds a page; None: nothing was read.
+    pub fn page_ns(&self) -> Option<u64> {
+        (self.samples > 0).then_some(self.page_ns as u64)
+    }
+
+    /// Pages that a read had, 1 if nothing was read: a long read costs less a page.
+    pub fn pages(&self) -> f64 {
+        self.pages.max(1.0)
+    }
+}
+
+/// What a hit of the device saves, ns a page, less than nothing if the device is slower: by the measured costs, and as long as nothing was read there,
+/// by that of a usual device in reads as long as those of the source.
+pub fn saved_a_hit(source: &ReadCost, device: &ReadCost) -> i64 {
+    let source_ns = source.page_ns().unwrap_or(SOURCE_NS);
+    source_ns as i64 - device_ns(source, device) as i64
+}
+
+/// Cost of a page of the device, likewise.
+pub fn device_ns(source: &ReadCost, device: &ReadCost) -> u64 {
+    device.page_ns().unwrap_or((DEVICE_NS / source.pages() + DEVICE_PAGE_NS) as u64)
+}
+
+/// A read of the source, of which nothing is known.
+pub const SOURCE_NS: u64 = 500_000;
+/// A read of an SSD, and each page of it (2 GB/s).
+const DEVICE_NS: f64 = 90_000.0;
+const DEVICE_PAGE_NS: f64 = 2_000.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(reads: &[(u64, u64, bool)]) -> ReadCost {
+        let mut cost = ReadCost::default();
+        reads.iter().for_each(|(pages, ns, known)| cost.note(*pages, *ns, *known));
+        cost
+    }
+
+    #[test]
+    fn first_read_counts_at_once_and_later_ones_by_and_by() {
+        assert_eq!(ReadCost::default().page_ns(), None);
+        assert_eq!(read(&[(1, 8_000_000, false)]).page_ns(), Some(8_000_000));
+        assert_eq!(read(&[(1, 10_000, false), (1, 30_000, false)]).page_ns(), Some(20_000));
+        let mut cost = ReadCost::measured(90_000);
+        cost.note(1, 90_000 + 64_000, true);
+        assert_eq!(cost.page_ns(), Some(91_000));
+        (0..1000).for_each(|_| cost.note(1, 10_000, true));
+        assert!((10_000..10_100).contains(&cost.page_ns().unwrap()));
+    }
+
+    #[test]
+    fn what_comes_again_is_what_counts() {
+        let cost = read(&[(64, 64 * 5_000, false), (1, 500_000, true), (64, 64 * 5_000, false)]);
+        assert_eq!((cost.page_ns(), cost.pages()), (Some(500_000), 1.0));
+    }
+
+    #[test]
+    fn absurd_times_are_not_believed() {
+        assert_eq!(read(&[(1, u64::MAX, true)]).page_ns(), Some(1_000_000_000));
+        assert_eq!(read(&[(0, 0, true)]).page_ns(), Some(100));
+    }
+
+    #[test]
+    fn device_that_was_not_read_is_guessed_for_reads_as_long() {
+        let guess = ReadCost::default();
+        assert_eq!(saved_a_hit(&guess, &guess), 408_000);
+        // Random reads of 500 us; a file read at 100 MB/s; one as fast as an SSD can be.
+        assert_eq!(saved_a_hit(&read(&[(1, 500_000, false)]), &guess), 408_000);
+        assert_eq!(saved_a_hit(&read(&[(128, 128 * 40_000, false)]), &guess), 40_000 - 2_703);
+        assert!(saved_a_hit(&read(&[(128, 128 * 3_000, false)]), &guess) < 1_000);
+        assert_eq!(saved_a_hit(&read(&[(128, 128 * 3_000, false)]), &ReadCost::measured(1_000)), 2_000);
+    }
+}
