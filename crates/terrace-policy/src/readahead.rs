@@ -1,12 +1,16 @@
 //! How far sequential readers of a file are read ahead.
 //!
-//! Pages that were read ahead are hits, so the next miss of a sequential reader comes exactly where its window ended; the window then doubles, as in
-//! the kernel's mm/readahead.c. A file has several readers: each is a *stream* of its own, or they would end each other's windows.
+//! Pages that were read ahead are hits, so the next miss of a sequential reader comes where its window ended; the window then doubles, as in
+//! the kernel's mm/readahead.c. It comes earlier where the window was cut, because a page in it was in memory or lies elsewhere, and later where the window
+//! is followed by pages in memory. A file has several readers: each is a *stream* of its own, or they would end each other's windows.
 
 /// Streams of a file. One more takes the place of a stream that has no window, the least recently used first.
 const STREAMS_MAX: usize = 8;
 /// Pages of the first window.
 const FIRST: u32 = 16;
+
+/// Windows are followed by pages in memory for this part of their length at the most.
+const BEHIND: u64 = 4;
 
 /// One reader: where its next miss is expected, and what was read ahead at the last.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +18,13 @@ struct Stream {
     next: u64,
     window: u32,
     used: u32,
+}
+
+impl Stream {
+    fn goes_on_at(&self, first: u64) -> bool {
+        let window = u64::from(self.window);
+        (self.next - window..=self.next + window / BEHIND).contains(&first)
+    }
 }
 
 /// The streams of a file. Memory is taken as they appear.
@@ -27,13 +38,16 @@ impl Readahead {
     /// Pages to read beyond a miss of `[first, first + pages)`, `window_max` at the most.
     pub fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
         self.misses = self.misses.wrapping_add(1);
-        let continued = self.streams.iter().position(|stream| first > 0 && stream.next == first);
-        let window = match continued.map(|at| self.streams[at].window) {
+        let continued = self.streams.iter().position(|stream| first > 0 && stream.goes_on_at(first));
+        let stream = continued.map(|at| self.streams[at]);
+        let window = match stream.map(|stream| stream.window) {
             // The first page: most files are read from their beginning to their end.
             None if first == 0 => FIRST,
             None => 0,
             Some(0) => FIRST,
-            Some(window) => window.saturating_mul(2),
+            Some(window) if stream.is_some_and(|stream| stream.next == first) => window.saturating_mul(2),
+            // Random misses in a small file may come near, too: theirs must not grow.
+            Some(window) => window,
         };
         let window = window.min(u32::try_from(window_max).unwrap_or(u32::MAX));
         let stream = Stream { next: first + pages + u64::from(window), window, used: self.misses };
@@ -74,6 +88,23 @@ mod tests {
         let windows: Vec<u64> = (0..6).map(|_| read(&mut readahead, &mut at)).collect();
         assert_eq!(windows, [16, 32, 64, 128, 128, 128]);
         assert_eq!(Readahead::default().beyond(0, 1, 4), 4);
+    }
+
+    #[test]
+    fn windows_that_are_cut_or_followed_by_pages_in_memory_go_on() {
+        let (mut readahead, mut at) = (Readahead::default(), 0);
+        let mut windows = Vec::new();
+        for arrived in [16, 1, 32, 20, 64, 2, 128, 128] {
+            // So many pages of the window were read.
+            windows.push(readahead.beyond(at, 1, MAX));
+            at += 1 + arrived;
+        }
+        assert_eq!(windows, [16, 32, 32, 64, 64, 128, 128, 128]);
+        assert_eq!(readahead.streams.len(), 1, "one reader, one stream");
+        at = readahead.streams[0].next + 30;
+        assert_eq!(read(&mut readahead, &mut at), MAX, "30 pages were in memory");
+        at = readahead.streams[0].next + 33;
+        assert_eq!(read(&mut readahead, &mut at), 0, "as far away as another reader's");
     }
 
     #[test]
