@@ -91,6 +91,8 @@ impl Benefit {
     const PROBE: u32 = 64;
     /// The same where a hit saves less than a write costs: what has to change are the times of reads, which are measured without writes.
     const PROBE_OF_SLOW: u32 = 1024;
+    /// So many pages in a row, which are one write: single ones would wait for each other, and lie here and there among the pages of a scan.
+    const PROBES_AT_ONCE: u32 = 128;
 
     /// Of a tier with room for `pages` pages.
     pub fn new(pages: u64) -> Benefit {
@@ -108,10 +110,12 @@ impl Benefit {
         let earned = self.hits * saved_a_hit as f64;
         let is_fast = saved_a_hit > write as i64;
         let pays = saved_a_hit > 0 && (is_fast && self.to_fill > 0.0 || earned > self.writes * write as f64);
-        if !pays {
-            self.refused = self.refused.wrapping_add(1);
+        if pays {
+            return true;
         }
-        pays || self.refused.is_multiple_of(if is_fast { Benefit::PROBE } else { Benefit::PROBE_OF_SLOW })
+        let every = Benefit::PROBES_AT_ONCE * if is_fast { Benefit::PROBE } else { Benefit::PROBE_OF_SLOW };
+        self.refused = self.refused.wrapping_add(1);
+        self.refused % every >= every - Benefit::PROBES_AT_ONCE
     }
 
     /// A page was written, for the first time or again.
@@ -180,8 +184,10 @@ mod tests {
     #[test]
     fn device_as_fast_as_the_source_is_only_probed() {
         for saved in [-50, 0, 9] {
-            let written = written(&mut Benefit::new(1000), 64_000, (saved, 10));
-            assert_eq!(written, 62, "a hit saves {saved}");
+            let mut benefit = Benefit::new(1000);
+            assert_eq!(written(&mut benefit, 130_943, (saved, 10)), 0, "a hit saves {saved}");
+            assert_eq!(written(&mut benefit, 128, (saved, 10)), 128, "all at once");
+            assert_eq!(written(&mut benefit, 3 * 131_072, (saved, 10)), 3 * 128);
         }
     }
 
