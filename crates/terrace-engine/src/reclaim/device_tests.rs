@@ -343,6 +343,44 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
     engine.shutdown().unwrap();
 }
 
+/// What the device has of a long run is read there, and the rest from the source, for one miss.
+#[test]
+fn long_run_is_read_from_both_places_at_once() {
+    let w = World::new(without_compression());
+    let (engine, objects) = w.start();
+    w.read_all(&engine, &objects);
+    const RUN: usize = 48;
+    let o = &objects[0];
+    let mut state = engine.cx.state.lock();
+    let places: Vec<_> = (0..PAGES).map(|page| state.pages.index.find(o.slot_index(), page)).collect();
+    let slot =
+        |state: &State, page: usize| match places[page].and_then(|at| state.pages.index.get(at).below()) {
+            Some(Below::Device(slot)) => Some(slot),
+            _ => None,
+        };
+    let all_there = |at: &usize| (*at..at + RUN).all(|page| slot(&state, page).is_some());
+    let first = (1..PAGES as usize - RUN).find(all_there).expect("a long run is on the device");
+    // The first third and the last: more than a short gap lies between them.
+    for page in (first..first + 12).chain(first + RUN - 12..first + RUN) {
+        let slot = slot(&state, page).unwrap();
+        state.pages.make_absent(places[page].unwrap(), 0);
+        let device = state.device.as_mut().unwrap();
+        device.kill(slot);
+        device.bury(o.id(), page as u64, page as u64);
+    }
+    drop(state);
+    let hits = || engine.stats().tiers.pop().unwrap().hits;
+    let before = hits();
+    let mut buf = vec![0; RUN * PAGE];
+    engine.read(o, (first * PAGE) as u64, &mut buf, AccessPath::Preload).unwrap();
+    for (i, is) in buf.chunks(PAGE).enumerate() {
+        assert!(is == content(0, (first + i) as u64, 0), "page {i}");
+    }
+    assert_eq!(hits() - before, RUN as u64 - 24, "pages that the device gave");
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
 /// Calls to one file that fail, end after half a page, take long, or do not end until the trouble is over.
 #[derive(Debug)]
 struct Troubled {
