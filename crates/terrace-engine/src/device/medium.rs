@@ -1,7 +1,7 @@
 //! One device of the tier: the only way to its bytes. Positions and lengths are multiples of 4096; a page of memory must begin
 //! at such an address too, as direct I/O wants it ([`crate::io::AlignedBuf`]).
 
-use crate::io::{Io, IoVec, ReadOp};
+use crate::io::{AlignedBuf, Io, IoVec, ReadOp};
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::RawFd;
@@ -70,6 +70,38 @@ pub trait Medium: Send + Sync + Debug {
 
     /// Its size in bytes.
     fn bytes(&self) -> u64;
+}
+
+/// Bytes that are looked at or erased at a time: less than what a supervisor would keep a huge page for.
+const STEP: usize = 128 << 10;
+
+/// Whether there are only zeros in `[from, to)`.
+///
+/// # Errors
+/// As [`Medium::read`].
+pub fn is_zero(medium: &dyn Medium, from: u64, to: u64) -> io::Result<bool> {
+    for at in (from..to).step_by(STEP) {
+        let len = STEP.min((to - at) as usize);
+        let zero = AlignedBuf::default()
+            .with(len, |buf| medium.read(at, buf).map(|()| buf.iter().all(|byte| *byte == 0)))?;
+        if !zero {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Writes zeros to `[from, to)`.
+///
+/// # Errors
+/// As [`Medium::write`].
+pub fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
+    AlignedBuf::default().with(STEP, |zeros| {
+        zeros.fill(0);
+        (from..to)
+            .step_by(STEP)
+            .try_for_each(|at| medium.write(at, &zeros[..STEP.min((to - at) as usize)]))
+    })
 }
 
 /// A file or a block device.

@@ -12,7 +12,7 @@
 //! the next run used the same lap again, that later batch would count as its own.
 
 use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
-use super::medium::Medium;
+use super::medium::{Medium, is_zero};
 use crate::io::AlignedBuf;
 use std::io;
 use terrace_shm::PAGE_SIZE;
@@ -199,11 +199,8 @@ pub fn find(medium: &dyn Medium) -> io::Result<Found> {
     if found != Found::Empty {
         return Ok(found);
     }
-    let start = medium.bytes().min(DATA_AT) as usize / PAGE_SIZE * PAGE_SIZE;
-    AlignedBuf::default().with(start, |start| {
-        medium.read(0, start)?;
-        Ok(if start.iter().all(|byte| *byte == 0) { Found::Empty } else { Found::Foreign })
-    })
+    let start = medium.bytes().min(DATA_AT) / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+    Ok(if is_zero(medium, 0, start)? { Found::Empty } else { Found::Foreign })
 }
 
 /// A run begins, at `now` seconds since 1970: from here on the target is not clean. Before the first batch, and before or after the scan.

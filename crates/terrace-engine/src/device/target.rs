@@ -11,7 +11,7 @@ mod error;
 mod lock;
 
 use super::format::{DATA_AT, Geometry};
-use super::medium::{FileMedium, Medium};
+use super::medium::{FileMedium, erase, is_zero};
 use super::scan::{Scanned, scan};
 use super::superblock::{self, Found, Source, Superblock};
 use crate::io::{AlignedBuf, BlockingIo};
@@ -337,10 +337,7 @@ impl File {
     /// Whether a block device has nothing where others leave marks at the end. A file has none there.
     fn has_zero_end(&self) -> io::Result<bool> {
         let (from, to) = self.end();
-        AlignedBuf::default().with((to - from) as usize, |buf| {
-            medium(&self.fd, self.bytes).read(from, buf)?;
-            Ok(buf.iter().all(|byte| *byte == 0))
-        })
+        is_zero(&medium(&self.fd, self.bytes), from, to)
     }
 
     /// Makes it an empty tier.
@@ -365,13 +362,9 @@ impl File {
     /// Zeros where others leave their marks, so that no other program takes the target for what it was before.
     fn erase_marks(&self) -> io::Result<()> {
         let (from, to) = self.end();
-        AlignedBuf::default().with(MARKS_WITHIN as usize, |buf| {
-            buf.fill(0);
-            let start = 2 * PAGE_SIZE as u64;
-            let medium = medium(&self.fd, self.bytes.max(MARKS_WITHIN));
-            medium.write(start, &buf[..(MARKS_WITHIN - start) as usize])?;
-            medium.write(from, &buf[..(to - from) as usize])
-        })
+        let medium = medium(&self.fd, self.bytes.max(MARKS_WITHIN));
+        erase(&medium, 2 * PAGE_SIZE as u64, MARKS_WITHIN)?;
+        erase(&medium, from, to)
     }
 
     /// From where to where marks may stand at the end, bytes; nothing for a file.
