@@ -14,9 +14,8 @@ use std::collections::VecDeque;
 pub const FREE_AHEAD: usize = 2;
 /// Fewest regions of a log: the open one, those free, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
-/// Of a reclaimed region, most pages that are appended again, in percent: four pages from memory for one from the log, so that the write
-/// amplification stays below 1.25.
-const REINSERTED_PERCENT_MAX: u32 = 19;
+/// Of a reclaimed region, most pages that are appended again, in percent: for each at least one page from memory.
+const REINSERTED_PERCENT_MAX: u32 = 50;
 
 /// Where a page lies: region, and page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
