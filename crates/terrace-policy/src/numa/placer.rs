@@ -17,7 +17,7 @@ use super::gain::{self, REMOTE_READ, Uses, What};
 use super::sharing::{self, Unit};
 use super::view::View;
 use super::what_if::WhatIf;
-use super::{contention, cpu, remote};
+use super::{contention, cpu, gather, remote};
 
 /// Which rules are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Placer {
             }
         }
         for unit in others {
-            if sharing::gather(what_if, unit, self.config.threshold_share) {
+            if gather::gather(what_if, unit, self.config.threshold_share) {
                 unit.members.iter().for_each(|&t| why[t] = MoveReason::Sharing);
             }
         }

@@ -2,12 +2,9 @@
 //! what one writes the others read on their own node.
 //!
 //! Ours: only from so many bytes a second on, and each of two threads. Otherwise one log or one configuration file, which every thread of a
-//! program touches, would tie all of them to one node. A group that keeps more processors busy than any node has is none, and one that would
-//! overload the node where it is brought together stays as it is.
+//! program touches, would tie all of them to one node. A group that keeps more processors busy than any node has is none.
 
-use super::cpu::BUSY;
 use super::view::View;
-use super::what_if::WhatIf;
 
 /// Threads that move together: one, or several that share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,25 +81,6 @@ pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     units
 }
 
-/// Brings the threads of a unit that run apart to where most of them are; says whether it did.
-///
-/// Not where that node would then carry more than the threshold, or its processors be busy: threads that write so much to one file stay apart, for
-/// other rules would only part them again, or send all of them to and fro.
-pub fn gather(what_if: &mut WhatIf<'_>, unit: &Unit, threshold_share: f64) -> bool {
-    let view = what_if.view();
-    let before: Vec<usize> = unit.members.iter().map(|&t| what_if.target(t)).collect();
-    let is_split = before.iter().any(|&node| node != unit.node);
-    if !is_split || !view.has_processors(unit.node) || !unit.may_run_on(view, unit.node) {
-        return false;
-    }
-    unit.members.iter().for_each(|&t| what_if.place(t, unit.node));
-    let fits = !what_if.is_above(unit.node, threshold_share) && what_if.use_of(unit.node) <= BUSY;
-    if !fits {
-        unit.members.iter().zip(before).for_each(|(&t, node)| what_if.place(t, node));
-    }
-    fits
-}
-
 /// The first of a thread's group; halves the path on the way.
 fn find(leader: &mut [usize], mut thread: usize) -> usize {
     while leader[thread] != thread {
@@ -147,25 +125,6 @@ mod tests {
         assert_eq!(members(&view(vec![chunk.clone()])).len(), 3);
         chunk.is_shared = false;
         assert_eq!(members(&view(vec![chunk])).len(), 4);
-    }
-
-    #[test]
-    fn threads_that_run_apart_are_gathered_where_they_fit() {
-        let mut split = view(vec![region(0, &[(0, 0.2), (1, 0.2)])]);
-        split.threads.truncate(2);
-        split.threads.iter_mut().for_each(|t| t.writes = 0.1);
-        let gathers = |view: &View| {
-            let mut what_if = WhatIf::new(view);
-            let did = gather(&mut what_if, &units(view, 0.1)[0], 0.5);
-            (did, [0, 1].map(|t| what_if.target(t)))
-        };
-        assert_eq!(gathers(&split), (true, [0, 0]));
-        let capacity = split.nodes[0].write_capacity;
-        split.threads.iter_mut().for_each(|t| t.writes = capacity * 0.3);
-        assert_eq!(gathers(&split), (false, [0, 1]), "each writes what one node just bears");
-        split.threads.iter_mut().for_each(|t| t.writes = 0.0);
-        split.nodes[0].busy = 0.95 * f64::from(split.nodes[0].processors);
-        assert_eq!(gathers(&split), (false, [0, 1]), "its processors are busy");
     }
 
     #[test]

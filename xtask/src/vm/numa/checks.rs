@@ -51,7 +51,8 @@ pub fn thread_follows_its_data(stage: &Stage) -> Seen {
         "there after {:.1} s; in the ten periods after {more} moves, and there {there} times of {looks}",
         after.as_secs_f64()
     );
-    expect(more <= 1 && there >= looks - 2, || format!("{seen}\n{}", told(&stage.far_dir())))?;
+    // A thread that the kernel itself brought there is not bound: it may take it away once more, for three periods at the most.
+    expect(more <= 1 && there >= looks - 6, || format!("{seen}\n{}", told(&stage.far_dir())))?;
     load.end()?;
     Ok(seen)
 }
