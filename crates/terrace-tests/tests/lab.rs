@@ -248,11 +248,11 @@ fn one_memory_node_costs_nothing() {
             rig
         };
         // Each of them is first in turn.
-        let modes = if n % 2 == 0 { ["auto", "off"] } else { ["off", "auto"] };
+        let modes = if n.is_multiple_of(2) { ["auto", "off"] } else { ["off", "auto"] };
         let rigs = modes.map(mount);
         let ratio = ratio_in_turns(&program, &rigs[0], &rigs[1], slices).ln();
         rigs.into_iter().for_each(Rig::finish);
-        if n % 2 == 0 { ratio } else { -ratio }
+        if n.is_multiple_of(2) { ratio } else { -ratio }
     };
     let logs: Vec<f64> = (0..mounts).map(pair).collect();
     let mean = logs.iter().sum::<f64>() / mounts as f64;
