@@ -109,7 +109,7 @@ pub struct NumaMove {
     pub from: u32,
     /// To this node.
     pub to: u32,
-    /// `remote`: it reads most from there; `memory`, `cpu`: its node had too much of that.
+    /// `remote`: it reads most from there; `sharing`: threads that it shares a file with are there; `memory`, `cpu`: its node had too much of that.
     pub why: String,
     /// It was moved.
     pub done: bool,

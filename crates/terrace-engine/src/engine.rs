@@ -199,6 +199,7 @@ impl Engine {
         self.cx.writeback_wakeup.signal();
         self.cx.device_wakeup.signal();
         self.sampling.wakeup.signal();
+        self.numa.wakeup.signal();
         for t in self.threads.lock().drain(..) {
             let _ = t.join();
         }

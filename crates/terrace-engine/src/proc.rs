@@ -1,6 +1,10 @@
 //! Readings of /proc about a thread and the processors.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// More than a line of /proc/TID/stat has: 52 numbers and a name.
+const LINE_MAX: usize = 1280;
 
 /// A thread's line in /proc/TID/stat.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,18 +23,39 @@ pub fn stat(tid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
 }
 
+/// The same of its file, which stays open; none: the thread is gone.
+pub fn stat_in(file: &File) -> Option<Stat> {
+    parse_stat(read_in(file, &mut [0; LINE_MAX])?)
+}
+
+/// The text of a small file of /proc from its beginning.
+fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<&'a str> {
+    let n = file.read_at(line, 0).ok()?;
+    str::from_utf8(&line[..n]).ok()
+}
+
 /// The name may hold blanks and brackets: fields are counted from the last bracket.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (open, close) = (line.find('(')?, line.rfind(')')?);
-    let fields: Vec<&str> = line.get(close + 1..)?.split_whitespace().collect();
+    let mut fields = line.get(close + 1..)?.split_ascii_whitespace();
     // Field 3, the state, is the first behind the name.
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some(Stat { began: field(22)?, cpu: field(39)? as usize, name: line.get(open + 1..close)?.to_owned() })
+    let began = fields.nth(22 - 3)?.parse().ok()?;
+    let cpu = fields.nth(39 - 22 - 1)?.parse().ok()?;
+    Some(Stat { began, cpu, name: line.get(open + 1..close)?.to_owned() })
 }
 
 /// Nanoseconds that a thread has run, of /proc/TID/schedstat; none: it is gone, or the kernel does not count.
 pub fn run_ns(tid: u32) -> Option<u64> {
-    fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
+    parse_run_ns(&fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?)
+}
+
+/// The same of its file, which stays open.
+pub fn run_ns_in(file: &File) -> Option<u64> {
+    parse_run_ns(read_in(file, &mut [0; LINE_MAX])?)
+}
+
+fn parse_run_ns(line: &str) -> Option<u64> {
+    line.split(' ').next()?.parse().ok()
 }
 
 /// Of each processor, ticks that it was busy and all ticks, by its number.

@@ -189,7 +189,15 @@ fn threads_that_share_are_brought_together() {
     view.threads = (0..2).map(|t| thread(t, t as usize, &[300e6, 0.0], 0.0)).collect();
     assert_eq!(moves(&decide(&view, Rules::Threads)), [(1, 0)], "one of them is there already");
     view.threads.iter_mut().for_each(|t| t.reads = vec![20e6, 20e6]);
-    assert_eq!(moves(&decide(&view, Rules::Threads)), [], "no node stands out");
+    let gathered = decide(&view, Rules::Threads);
+    assert_eq!(moves(&gathered), [(1, 0)], "no node stands out: the first");
+    assert_eq!(gathered.threads[0].why, MoveReason::Sharing);
+    assert_eq!(moves(&decide(&view, Rules::Remote)), [], "that is a rule of its own");
+    // Writers: together up to half of what a node can take.
+    view.threads.iter_mut().for_each(|t| (t.reads, t.writes) = (Vec::new(), 400e6));
+    assert_eq!(moves(&decide(&view, Rules::ThreadsAndFrames)), [(1, 0)]);
+    view.threads.iter_mut().for_each(|t| t.writes = 700e6);
+    assert_eq!(moves(&decide(&view, Rules::ThreadsAndFrames)), [], "one node could not bear both");
 }
 
 /// Threads, nodes and files at random.

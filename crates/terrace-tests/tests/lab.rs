@@ -1,16 +1,20 @@
 //! The policy laboratory on a live mount: traces, and what other sizes of memory would do.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use terrace_api::capture::{AccessPath, Options, Reader, Summary, SummaryReport, page_key};
 use terrace_api::lru::LruReport;
+use terrace_api::numa::NumaReport;
 use terrace_api::stats::StatReport;
 use terrace_testkit::process::processor_time;
 use terrace_tests::process::{self, wait_until};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, fill, seed};
+use terrace_tests::{amount, tools};
 
 const PAGES: u64 = 2048;
 
@@ -156,6 +160,110 @@ fn the_sample_is_cheap_and_right() {
     let text = rig.terrace("stat", &["--mrc"]).expect_success();
     assert!(text.contains("with memory  x0.5") && text.contains("one more GiB would save"), "{text}");
     rig.finish();
+}
+
+/// 64 threads that hit as fast as they can; the figure is printed (`--nocapture`). Two nodes are feigned, and threads of one belong to the other.
+#[test]
+fn the_observer_of_64_fast_readers_is_cheap() {
+    let rig = Rig::with("lab-numa", Side::Run, &["--memory", "64MiB", "--numa", "show"]);
+    fs::write(rig.src().join("data"), vec![7; 16 << 20]).unwrap();
+    let nodes = rig.aside().join("sys/devices/system/node");
+    for (node, cpus) in [("node0", "0"), ("node1", "1-1023")] {
+        fs::create_dir_all(nodes.join(node)).unwrap();
+        fs::write(nodes.join(node).join("cpulist"), cpus).unwrap();
+    }
+    fs::write(nodes.join("online"), "0-1").unwrap();
+    let mut fio = rig.command("fio");
+    fio.args(["--name=r", "--filename=data", "--size=16m", "--rw=randread", "--bs=4k", "--ioengine=psync"]);
+    fio.args(["--invalidate=0", "--thread", "--numjobs=64", "--time_based", "--runtime=9", "--minimal"]);
+    let fio = fio.env("TERRACE_TEST_SYS", rig.aside().join("sys"));
+    let mut fio = fio.stdout(Stdio::null()).spawn().unwrap();
+    let hits = || {
+        let told = rig.terrace("stat", &["--json"]);
+        serde_json::from_str::<StatReport>(&told.stdout).map_or(0, |stat| stat.cache.preload.hits)
+    };
+    assert!(wait_until(20, || hits() > 1_000_000), "no hits");
+    let (begin, before) = (Instant::now(), processor_time(rig.terraced(), "numa"));
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let share =
+        (processor_time(rig.terraced(), "numa") - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let told = rig.terrace("numa", &["--json"]).expect_success();
+    let seen = serde_json::from_str::<NumaReport>(&told).unwrap().numa.threads.len();
+    assert!(fio.wait().unwrap().success());
+    println!("{:.2} % of a processor for {seen} threads", share * 100.0);
+    assert!(seen >= 32, "{told}");
+    let is_slow = product("terrace").parent().is_some_and(|dir| dir.ends_with("debug"));
+    // Alone on a machine it takes 0.3 %; beside other tests its caches are cold.
+    assert!(share < if is_slow { 0.1 } else { 0.01 }, "{:.2} % of a processor", share * 100.0);
+    rig.finish();
+}
+
+/// Pages a second of a program that reads through `one` divided by those of one that reads through `other`, in slices of 5 ms in turn on one
+/// processor: neighbours of a virtual machine change its speed by a fifth from one second to the next.
+fn ratio_in_turns(program: &Path, one: &Rig, other: &Rig, slices: usize) -> f64 {
+    let (first, mut begin) = std::io::pipe().unwrap();
+    let (second, passed_on) = std::io::pipe().unwrap();
+    let told = |rig: &Rig| rig.aside().join("told");
+    let start = |rig: &Rig, turn: std::io::PipeReader, next: std::io::PipeWriter| {
+        let mut command = rig.command(program);
+        command.args(["data", &slices.to_string(), "5000"]).stdin(turn).stdout(next);
+        command.stderr(fs::File::create(told(rig)).unwrap()).spawn().unwrap()
+    };
+    let children = [start(one, first, passed_on), start(other, second, begin.try_clone().unwrap())];
+    begin.write_all(&[0]).unwrap();
+    drop(begin);
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let rates = [one, other].map(|rig| {
+        let text = fs::read_to_string(told(rig)).unwrap();
+        let rates: Vec<f64> = text.lines().map(|line| line.parse().unwrap()).collect();
+        assert_eq!(rates.len(), slices);
+        rates.iter().sum::<f64>()
+    });
+    for rig in [one, other] {
+        let cache = rig.stat().cache.preload;
+        assert!(cache.hits as f64 > 0.95 * (cache.hits + cache.misses + cache.fallbacks) as f64, "{cache:?}");
+    }
+    rates[0] / rates[1]
+}
+
+/// `--numa auto` on a machine of one node, against a mount without it. The figure is printed (`--nocapture`); with TERRACE_SOAK it is one of many
+/// mounts, for no two are equally fast.
+#[test]
+fn one_memory_node_costs_nothing() {
+    let nodes = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
+    if nodes.contains([',', '-']) {
+        println!("skipped: this machine has several memory nodes");
+        return;
+    }
+    let aside = TestDir::new("lab-turns");
+    let program = aside.path().join("turns");
+    tools::compile("turns", &program, &[]);
+    let (mounts, slices) = (amount("TERRACE_MOUNTS", 2, 60) as usize, 100);
+    let pair = |n: usize| {
+        let mount = |mode: &str| {
+            let rig =
+                Rig::with(&format!("lab-one-{mode}"), Side::Fast, &["--memory", "32MiB", "--numa", mode]);
+            fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
+            rig
+        };
+        // Each of them is first in turn.
+        let modes = if n.is_multiple_of(2) { ["auto", "off"] } else { ["off", "auto"] };
+        let rigs = modes.map(mount);
+        let ratio = ratio_in_turns(&program, &rigs[0], &rigs[1], slices).ln();
+        rigs.into_iter().for_each(Rig::finish);
+        if n.is_multiple_of(2) { ratio } else { -ratio }
+    };
+    let logs: Vec<f64> = (0..mounts).map(pair).collect();
+    let mean = logs.iter().sum::<f64>() / mounts as f64;
+    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (mounts - 1) as f64;
+    let half = 1.96 * (variance / mounts as f64).sqrt();
+    let (ratio, low, high) = (mean.exp(), (mean - half).exp(), (mean + half).exp());
+    println!("auto : off {ratio:.4} ({low:.4} to {high:.4}), {mounts} pairs of mounts: {logs:.3?}");
+    // Few mounts beside other tests tell of large differences only.
+    let allowed = if mounts < 30 { 0.25 } else { 0.01 };
+    assert!((ratio - 1.0).abs() <= allowed, "{ratio:.4} ({low:.4} to {high:.4})");
 }
 
 /// The simulator's result for a recording equals the mount's own counters.

@@ -39,8 +39,8 @@ fn told(numa: &Numa) -> String {
         let _ = writeln!(out, "{}", moved(m, numa));
     }
     if numa.frame_bytes_to_move > 0 {
-        let _ =
-            writeln!(out, "{} MiB of frames to the nodes of their readers", numa.frame_bytes_to_move >> 20);
+        let mib = numa.frame_bytes_to_move >> 20;
+        let _ = writeln!(out, "{mib} MiB of frames to the nodes of their readers: moved, not copied");
     }
     let state = match numa.mode {
         NumaMode::Off => "nothing is moved: begin with `--numa auto` for that",
@@ -105,6 +105,7 @@ fn row(thread: &NumaThread, out: &mut String) {
 fn moved(m: &NumaMove, numa: &Numa) -> String {
     let why = match m.why.as_str() {
         "remote" => format!("it reads most from node {}", m.to),
+        "sharing" => format!("it shares a file with threads of node {}", m.to),
         "memory" => format!("the memory of node {} carries too much", m.from),
         _ => format!("the processors of node {} are busy", m.from),
     };

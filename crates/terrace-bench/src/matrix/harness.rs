@@ -281,28 +281,21 @@ impl<'a> Harness<'a> {
         } else {
             drop(self.sides.insert(name, side))
         }
+        if matches!(planned.system.kind, SystemKind::Terrace) {
+            numbers::other_path(&planned.load, &outcome, &run.metrics).map_or(Ok(()), Err)?;
+        }
         Ok(())
     }
 
-    /// Brings a side up and warms it. It has a directory of its own, with links to the one data file, which nobody writes.
+    /// Brings a side up and warms it.
     fn side(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> Result<Side, String> {
         let (system, load) = (planned.system, &planned.load);
         if self.sides.is_empty() {
             self.device.renew().map_err(|e| e.to_string())?;
         }
         let mut setup = self.systems.set_up(system, load, cleanup)?;
-        let file = load.file().ok_or("a turn wants a data set")?;
-        let dir = setup.places.data.with_added_extension(&system.name);
-        let told = |e: io::Error| format!("{}: {e}", dir.display());
-        for made in [Setup::Path(dir.clone()), Setup::Fuse(dir.clone())] {
-            cleanup.note(made).map_err(told)?;
-        }
-        fs::create_dir_all(&dir).map_err(told)?;
-        match fs::hard_link(setup.places.data.join(&file), dir.join(&file)) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(told(e)),
-            _ => {}
-        }
-        setup.places.data = dir;
+        self.link(load, &setup.places.data, cleanup)?;
+        setup.places.data.add_extension(&system.name);
         setup.places.suffix = format!("-{}", system.name);
         cleanup.note(Setup::Group(system::group_name() + &setup.places.suffix)).map_err(|e| e.to_string())?;
         let setting = self.systems.setting(&setup, planned.seed);
@@ -310,6 +303,25 @@ impl<'a> Harness<'a> {
         let mut running = RunningSystem::bring_up(&setup.places, &setup.system, setup.limit)?;
         warm.iter().try_for_each(|step| running.step(step).map(drop))?;
         Ok(Side { setup, running, verify, turns: 0 })
+    }
+
+    /// Each side has a directory of its own, with a link to the one data file, which nobody writes. All links are made before the first side
+    /// is warmed: a new link changes the file's time of change, by which a cache knows its pages to be old.
+    fn link(&self, load: &Load<'_>, data: &Path, cleanup: &mut Cleanup) -> Result<(), String> {
+        let file = load.file().ok_or("a turn wants a data set")?;
+        for system in &self.spec.system {
+            let dir = data.with_added_extension(&system.name);
+            let told = |e: io::Error| format!("{}: {e}", dir.display());
+            for made in [Setup::Path(dir.clone()), Setup::Fuse(dir.clone())] {
+                cleanup.note(made).map_err(told)?;
+            }
+            fs::create_dir_all(&dir).map_err(told)?;
+            match fs::hard_link(data.join(&file), dir.join(&file)) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(told(e)),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn end_sides(&mut self) -> Result<(), String> {

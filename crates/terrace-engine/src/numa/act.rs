@@ -10,21 +10,18 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 
-/// Processors as a set, by number; a mask of the kernel.
-pub type Cpus = Vec<usize>;
-
 /// Operations of the kernel.
 pub trait Affinity: Send + std::fmt::Debug {
     /// Processors that a thread may use.
     ///
     /// # Errors
     /// ESRCH: it is gone.
-    fn get(&self, tid: u32) -> Result<Cpus, Errno>;
+    fn get(&self, tid: u32) -> Result<CpuSet, Errno>;
     /// Lets it use these only.
     ///
     /// # Errors
     /// ESRCH: it is gone; EPERM: another user's; EINVAL: none of them is in its control group.
-    fn set(&self, tid: u32, cpus: &Cpus) -> Result<(), Errno>;
+    fn set(&self, tid: u32, cpus: &CpuSet) -> Result<(), Errno>;
     /// When it began, in ticks since the machine did: a number used again has another. None: it is gone.
     fn began(&self, tid: u32) -> Option<u64>;
 }
@@ -34,14 +31,11 @@ pub trait Affinity: Send + std::fmt::Debug {
 pub struct Kernel;
 
 impl Affinity for Kernel {
-    fn get(&self, tid: u32) -> Result<Cpus, Errno> {
-        let set = sched_getaffinity(Some(pid(tid)?))?;
-        Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+    fn get(&self, tid: u32) -> Result<CpuSet, Errno> {
+        sched_getaffinity(Some(pid(tid)?))
     }
-    fn set(&self, tid: u32, cpus: &Cpus) -> Result<(), Errno> {
-        let mut set = CpuSet::new();
-        cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
-        sched_setaffinity(Some(pid(tid)?), &set)
+    fn set(&self, tid: u32, cpus: &CpuSet) -> Result<(), Errno> {
+        sched_setaffinity(Some(pid(tid)?), cpus)
     }
     fn began(&self, tid: u32) -> Option<u64> {
         crate::proc::stat(tid).map(|stat| stat.began)
@@ -52,15 +46,36 @@ fn pid(tid: u32) -> Result<Pid, Errno> {
     i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
-/// A thread that was moved.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The set of these processors.
+pub fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.into_iter().filter(|&cpu| cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    set
+}
+
+/// The processors of a set, ascending.
+pub fn list_of(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// A thread that is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// When it began.
     pub began: u64,
     /// Its own mask.
-    pub own: Cpus,
-    /// The one that it was given.
-    pub given: Cpus,
+    pub own: CpuSet,
+    /// The one that it was given, or gets.
+    pub given: CpuSet,
+    /// The one that it has as long as it does not have `given` yet.
+    pub before: CpuSet,
+}
+
+impl Moved {
+    /// Whether this mask is by us.
+    fn is_ours(&self, mask: &CpuSet) -> bool {
+        self.given == *mask || self.before == *mask
+    }
 }
 
 /// Processes whose threads are moved, and how they are put back.
@@ -68,8 +83,13 @@ pub struct Moved {
 pub struct Actor {
     affinity: Box<dyn Affinity>,
     /// All processors: a mask with fewer is a program's own.
-    all: Cpus,
+    all: CpuSet,
+    all_list: Vec<usize>,
     moved: BTreeMap<u32, Moved>,
+    /// The thread from which on it is looked next for threads that are gone.
+    next: u32,
+    /// `moved` is not what it was when it was last asked about.
+    changed: bool,
 }
 
 /// Why a thread is not moved.
@@ -83,61 +103,104 @@ pub enum Kept {
     Refused(Errno),
 }
 
+/// Threads of which it is asked at once whether they are gone.
+const ASKED_MAX: usize = 32;
+
 impl Actor {
     /// Of threads that may use `all` processors if nobody has bound them; `moved`: what a predecessor that died has moved.
-    pub fn new(affinity: Box<dyn Affinity>, all: Cpus, moved: BTreeMap<u32, Moved>) -> Actor {
-        Actor { affinity, all, moved }
+    pub fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> Actor {
+        Actor { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
     /// Whether a thread may be moved: its mask is that of all processors, or the one that it was given.
     ///
     /// # Errors
     /// Why not.
-    pub fn may_move(&self, tid: u32) -> Result<(), Kept> {
-        let mask = self.affinity.get(tid).map_err(kept)?;
-        let ours = self.moved.get(&tid).is_some_and(|moved| moved.given == mask);
-        if ours || self.all.iter().all(|cpu| mask.contains(cpu)) { Ok(()) } else { Err(Kept::Bound) }
+    pub fn may_move(&self, tid: u32, began: u64) -> Result<(), Kept> {
+        self.known(tid, began).map(|_| ())
     }
 
-    /// Lets a thread run on `cpus` only.
+    /// Its mask, and what is known of it.
+    fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), Kept> {
+        let mask = self.affinity.get(tid).map_err(kept)?;
+        let moved = self.moved.get(&tid).filter(|moved| moved.began == began);
+        let is_free = || mask == self.all || self.all_list.iter().all(|&cpu| mask.is_set(cpu));
+        if moved.is_some_and(|moved| moved.is_ours(&mask)) || is_free() {
+            Ok((mask, moved))
+        } else {
+            Err(Kept::Bound)
+        }
+    }
+
+    /// Notes that a thread will be let run on `cpus` only; [`Actor::finish`] does it. What is noted is to be saved in between: then it is known
+    /// after a crash whose masks are not their own.
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub fn move_to(&mut self, tid: u32, cpus: &Cpus) -> Result<(), Kept> {
-        let began = self.affinity.began(tid).ok_or(Kept::Gone)?;
-        self.moved.retain(|&known, moved| known != tid || moved.began == began);
-        self.may_move(tid)?;
-        let own = match self.moved.get(&tid) {
-            Some(moved) => moved.own.clone(),
-            None => self.affinity.get(tid).map_err(kept)?,
-        };
-        let given: Cpus = cpus.iter().copied().filter(|cpu| own.contains(cpu)).collect();
-        if given.is_empty() {
+    pub fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), Kept> {
+        let (mask, moved) = self.known(tid, began)?;
+        let own = moved.map_or(mask, |moved| moved.own);
+        let given = set_of(cpus.iter().copied().filter(|&cpu| own.is_set(cpu)));
+        if given.count() == 0 {
             return Err(Kept::Bound);
         }
-        self.affinity.set(tid, &given).map_err(kept)?;
-        // The mask that the kernel accepted: processors outside its control group are missing.
-        let given = self.affinity.get(tid).map_err(kept)?;
-        self.moved.insert(tid, Moved { began, own, given });
+        self.moved.insert(tid, Moved { began, own, given, before: mask });
+        self.changed = true;
         Ok(())
     }
 
-    /// Threads that have another mask than their own by us.
+    /// Lets a thread that is prepared run where it should.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub fn finish(&mut self, tid: u32) -> Result<(), Kept> {
+        let Some(moved) = self.moved.get_mut(&tid) else { return Err(Kept::Gone) };
+        self.changed = true;
+        // The mask that the kernel accepted: processors outside its control group are missing.
+        let set = self.affinity.set(tid, &moved.given).and_then(|()| self.affinity.get(tid));
+        let failed = match set {
+            Ok(given) => {
+                (moved.given, moved.before) = (given, given);
+                return Ok(());
+            }
+            Err(err) => kept(err),
+        };
+        moved.given = moved.before;
+        if failed == Kept::Gone || moved.before == moved.own {
+            self.moved.remove(&tid);
+        }
+        Err(failed)
+    }
+
+    /// Threads that have another mask than their own by us, or get one.
     pub fn moved(&self) -> &BTreeMap<u32, Moved> {
         &self.moved
     }
 
-    /// Forgets threads that are gone.
+    /// Whether they are others than at the last call.
+    pub fn has_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Forgets threads that are gone; of many some at each call.
     pub fn forget_gone(&mut self) {
-        let affinity = &self.affinity;
-        self.moved.retain(|&tid, moved| affinity.began(tid) == Some(moved.began));
+        let asked: Vec<(u32, u64)> =
+            self.moved.range(self.next..).take(ASKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
+        self.next = asked.last().filter(|_| asked.len() == ASKED_MAX).map_or(0, |&(tid, _)| tid + 1);
+        for (tid, began) in asked {
+            if self.affinity.began(tid) != Some(began) {
+                self.moved.remove(&tid);
+                self.changed = true;
+            }
+        }
     }
 
     /// Gives all threads their own masks back, but those that have got another one since.
     pub fn restore(&mut self) {
+        self.changed |= !self.moved.is_empty();
         for (tid, moved) in std::mem::take(&mut self.moved) {
             let is_it = self.affinity.began(tid) == Some(moved.began);
-            if is_it && self.affinity.get(tid).as_ref() == Ok(&moved.given) {
+            if is_it && self.affinity.get(tid).is_ok_and(|mask| moved.is_ours(&mask)) {
                 let _ = self.affinity.set(tid, &moved.own);
             }
         }
@@ -159,69 +222,119 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Threads: when they began, and their masks.
+    type Cpus = Vec<usize>;
+
+    /// Threads: when they began, and their masks. It refuses to move the thread 13.
     #[derive(Debug, Clone, Default)]
     struct Double(Arc<Mutex<BTreeMap<u32, (u64, Cpus)>>>);
 
     impl Affinity for Double {
-        fn get(&self, tid: u32) -> Result<Cpus, Errno> {
-            self.0.lock().unwrap().get(&tid).map(|thread| thread.1.clone()).ok_or(Errno::SRCH)
+        fn get(&self, tid: u32) -> Result<CpuSet, Errno> {
+            self.mask(tid).map(set_of).ok_or(Errno::SRCH)
         }
-        fn set(&self, tid: u32, cpus: &Cpus) -> Result<(), Errno> {
+        fn set(&self, tid: u32, cpus: &CpuSet) -> Result<(), Errno> {
+            if tid == 13 {
+                return Err(Errno::PERM);
+            }
             let mut threads = self.0.lock().unwrap();
-            threads.get_mut(&tid).map(|thread| thread.1 = cpus.clone()).ok_or(Errno::SRCH)
+            threads.get_mut(&tid).map(|thread| thread.1 = list_of(cpus)).ok_or(Errno::SRCH)
         }
         fn began(&self, tid: u32) -> Option<u64> {
             self.0.lock().unwrap().get(&tid).map(|thread| thread.0)
         }
     }
 
+    impl Double {
+        fn mask(&self, tid: u32) -> Option<Cpus> {
+            self.0.lock().unwrap().get(&tid).map(|thread| thread.1.clone())
+        }
+        fn put(&self, tid: u32, began: u64, mask: &[usize]) {
+            self.0.lock().unwrap().insert(tid, (began, mask.to_vec()));
+        }
+    }
+
     fn stage(masks: &[(u32, &[usize])]) -> (Double, Actor) {
         let double = Double::default();
-        double.0.lock().unwrap().extend(masks.iter().map(|(tid, mask)| (*tid, (7, mask.to_vec()))));
-        let actor = Actor::new(Box::new(double.clone()), vec![0, 1, 2, 3], BTreeMap::new());
+        masks.iter().for_each(|(tid, mask)| double.put(*tid, 7, mask));
+        let actor = Actor::new(Box::new(double.clone()), set_of(0..4), BTreeMap::new());
         (double, actor)
+    }
+
+    /// A move of a thread that began at 7.
+    fn moves(actor: &mut Actor, tid: u32, cpus: &[usize]) -> Result<(), Kept> {
+        actor.prepare(tid, 7, cpus)?;
+        actor.finish(tid)
     }
 
     #[test]
     fn thread_gets_its_own_mask_back() {
         let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
-        assert_eq!(actor.move_to(5, &vec![2, 3]), Ok(()));
-        assert_eq!(double.get(5), Ok(vec![2, 3]));
-        assert_eq!(actor.move_to(5, &vec![0, 1]), Ok(()), "it can be moved again");
+        assert_eq!(moves(&mut actor, 5, &[2, 3]), Ok(()));
+        assert_eq!(double.mask(5).unwrap(), [2, 3]);
+        assert_eq!(moves(&mut actor, 5, &[0, 1]), Ok(()), "it can be moved again");
         drop(actor);
-        assert_eq!(double.get(5), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(double.mask(5).unwrap(), [0, 1, 2, 3]);
     }
 
     #[test]
     fn affinity_of_the_program_wins() {
         let (double, mut actor) = stage(&[(5, &[0]), (6, &[0, 1, 2, 3])]);
-        assert_eq!(actor.move_to(5, &vec![0, 1]), Err(Kept::Bound));
-        actor.move_to(6, &vec![0, 1]).unwrap();
-        double.set(6, &vec![3]).unwrap();
-        assert_eq!(actor.move_to(6, &vec![2, 3]), Err(Kept::Bound), "the program has bound it meanwhile");
+        assert_eq!(moves(&mut actor, 5, &[0, 1]), Err(Kept::Bound));
+        moves(&mut actor, 6, &[0, 1]).unwrap();
+        double.put(6, 7, &[3]);
+        assert_eq!(moves(&mut actor, 6, &[2, 3]), Err(Kept::Bound), "the program has bound it meanwhile");
         actor.restore();
-        assert_eq!((double.get(5), double.get(6)), (Ok(vec![0]), Ok(vec![3])));
+        assert_eq!((double.mask(5).unwrap(), double.mask(6).unwrap()), (vec![0], vec![3]));
     }
 
     #[test]
     fn number_used_again_is_another_thread() {
         let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
-        actor.move_to(5, &vec![2, 3]).unwrap();
-        double.0.lock().unwrap().insert(5, (8, vec![2, 3]));
+        moves(&mut actor, 5, &[2, 3]).unwrap();
+        double.put(5, 8, &[2, 3]);
+        assert_eq!(actor.may_move(5, 8), Err(Kept::Bound), "its mask is its own");
         actor.restore();
-        assert_eq!(double.get(5), Ok(vec![2, 3]), "it was born with this mask");
-        assert_eq!(actor.move_to(9, &vec![0]), Err(Kept::Gone));
+        assert_eq!(double.mask(5).unwrap(), [2, 3], "it was born with this mask");
+        assert_eq!(moves(&mut actor, 9, &[0]), Err(Kept::Gone));
     }
 
     #[test]
     fn successor_restores_what_a_dead_daemon_moved() {
-        let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
-        actor.move_to(5, &vec![2, 3]).unwrap();
+        let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3]), (6, &[0, 1, 2, 3])]);
+        moves(&mut actor, 5, &[2, 3]).unwrap();
+        moves(&mut actor, 6, &[2, 3]).unwrap();
+        actor.prepare(5, 7, &[0, 1]).unwrap();
+        actor.prepare(6, 7, &[0, 1]).unwrap();
         let left = actor.moved().clone();
+        // It dies between the two.
+        actor.finish(6).unwrap();
         std::mem::forget(actor);
-        drop(Actor::new(Box::new(double.clone()), vec![0, 1, 2, 3], left));
-        assert_eq!(double.get(5), Ok(vec![0, 1, 2, 3]));
+        drop(Actor::new(Box::new(double.clone()), set_of(0..4), left));
+        assert_eq!([5, 6].map(|tid| double.mask(tid).unwrap()), [[0, 1, 2, 3]; 2]);
+    }
+
+    #[test]
+    fn thread_that_cannot_be_moved_is_not_noted() {
+        let (double, mut actor) = stage(&[(13, &[0, 1, 2, 3]), (5, &[0, 1, 2, 3])]);
+        assert_eq!(moves(&mut actor, 13, &[2, 3]), Err(Kept::Refused(Errno::PERM)));
+        actor.prepare(5, 7, &[2, 3]).unwrap();
+        double.0.lock().unwrap().remove(&5);
+        assert_eq!(actor.finish(5), Err(Kept::Gone));
+        assert!(actor.moved().is_empty());
+    }
+
+    #[test]
+    fn threads_that_are_gone_are_forgotten_in_parts() {
+        let all: Vec<(u32, &[usize])> = (0..100).map(|tid| (tid + 20, &[0, 1, 2, 3][..])).collect();
+        let (double, mut actor) = stage(&all);
+        (20..120).for_each(|tid| moves(&mut actor, tid, &[2, 3]).unwrap());
+        assert!(actor.has_changed() && !actor.has_changed());
+        actor.forget_gone();
+        assert!(!actor.has_changed());
+        double.0.lock().unwrap().retain(|tid, _| *tid == 60);
+        (0..4).for_each(|_| actor.forget_gone());
+        assert!(actor.has_changed());
+        assert_eq!(actor.moved().keys().copied().collect::<Vec<_>>(), [60]);
     }
 
     /// A thread that waits, its number, and what ends it.
@@ -238,10 +351,14 @@ mod tests {
     #[test]
     fn kernel_moves_a_thread_and_back() {
         let own = Kernel.get(std::process::id()).unwrap();
+        let first = list_of(&own)[0];
         let (waits, thread, end) = waiting();
-        let mut actor = Actor::new(Box::new(Kernel), own.clone(), BTreeMap::new());
-        actor.move_to(thread, &vec![own[0]]).unwrap();
-        assert_eq!(Kernel.get(thread).unwrap(), [own[0]]);
+        let began = Kernel.began(thread).unwrap();
+        let mut actor = Actor::new(Box::new(Kernel), own, BTreeMap::new());
+        actor.prepare(thread, began, &[first]).unwrap();
+        assert_eq!(Kernel.get(thread).unwrap(), own, "not yet");
+        actor.finish(thread).unwrap();
+        assert_eq!(list_of(&Kernel.get(thread).unwrap()), [first]);
         drop(actor);
         assert_eq!(Kernel.get(thread).unwrap(), own);
         drop(end);
@@ -253,22 +370,28 @@ mod tests {
     #[test]
     fn move_costs_microseconds() {
         let own = Kernel.get(std::process::id()).unwrap();
+        let cpus = list_of(&own);
         let (waits, thread, end) = waiting();
-        let mut actor = Actor::new(Box::new(Kernel), own.clone(), BTreeMap::new());
-        let masks = [vec![own[0]], vec![own[own.len() - 1]]];
-        let median = |of: &mut dyn FnMut(&Cpus)| {
+        let began = Kernel.began(thread).unwrap();
+        let mut actor = Actor::new(Box::new(Kernel), own, BTreeMap::new());
+        let ends = [vec![cpus[0]], vec![cpus[cpus.len() - 1]]];
+        let sets = [0, 1].map(|n| set_of(ends[n].iter().copied()));
+        let median = |of: &mut dyn FnMut(usize)| {
             let time = |n: usize| {
                 let begun = std::time::Instant::now();
-                of(&masks[n % 2]);
+                of(n % 2);
                 begun.elapsed()
             };
             let mut times: Vec<_> = (0..1001).map(time).collect();
             times.sort();
             times[500]
         };
-        let call = median(&mut |mask| Kernel.set(thread, mask).unwrap());
+        let call = median(&mut |n| Kernel.set(thread, &sets[n]).unwrap());
         Kernel.set(thread, &own).unwrap();
-        let moved = median(&mut |mask| actor.move_to(thread, mask).unwrap());
+        let moved = median(&mut |n| {
+            actor.prepare(thread, began, &ends[n]).unwrap();
+            actor.finish(thread).unwrap();
+        });
         println!("sched_setaffinity takes {call:?}, a move {moved:?}");
         assert!(moved.as_micros() < 1000, "{moved:?}");
         drop((actor, end));

@@ -7,36 +7,75 @@ use terrace_shm::layout::CHUNK_FRAMES;
 
 /// The kernel does not say.
 const UNKNOWN: u8 = u8::MAX;
-/// Chunks that the kernel is asked about at once.
+/// Chunks that the kernel is asked about at once, and of those that nobody reads in a period: with a large cache, all of them were too many.
 const ASKED_MAX: usize = 1024;
 
-/// The places of the nodes of all chunks that have memory.
-pub(super) fn nodes(cx: &Context, topology: &Topology) -> Vec<u8> {
-    let populated = cx.state.lock().frames.populated() as usize;
-    let starts: Vec<usize> = (0..populated).step_by(CHUNK_FRAMES).collect();
-    let mut nodes = Vec::with_capacity(starts.len());
-    for part in starts.chunks(ASKED_MAX) {
-        let pages: Vec<*mut u8> = part.iter().map(|&first| cx.handles.segment.frame(first as u32)).collect();
+/// The places of the nodes of all chunks that have memory, as far as they are known.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    nodes: Vec<u8>,
+    /// From where on the kernel is asked next.
+    next: usize,
+}
+
+impl Chunks {
+    /// Asks about the chunks that are `used`, new ones, and some others. The frames' homes are the nodes that their memory is on, if
+    /// `notes`: a full node gives a chunk away, and a dead daemon's are not known.
+    pub(super) fn look(&mut self, cx: &Context, topology: &Topology, used: &[u32], notes: bool) {
+        let count = (cx.state.lock().frames.populated() as usize).div_ceil(CHUNK_FRAMES);
+        let known = self.nodes.len().min(count);
+        self.nodes.resize(count, UNKNOWN);
+        let used = used.iter().map(|&chunk| chunk as usize);
+        let next = self.next.min(known)..known.min(self.next + ASKED_MAX);
+        self.next = if next.end == known { 0 } else { next.end };
+        let mut asked: Vec<usize> =
+            used.filter(|&chunk| chunk < known).chain(next).chain(known..count).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        for part in asked.chunks(ASKED_MAX) {
+            self.ask(cx, topology, part, notes);
+        }
+    }
+
+    fn ask(&mut self, cx: &Context, topology: &Topology, chunks: &[usize], notes: bool) {
+        let first = |chunk: usize| (chunk * CHUNK_FRAMES) as u32;
+        let pages: Vec<*mut u8> =
+            chunks.iter().map(|&chunk| cx.handles.segment.frame(first(chunk))).collect();
         let place = |status: i32| {
             let number = u32::try_from(status).ok()?;
             topology.place_of(number).and_then(|place| u8::try_from(place).ok())
         };
-        nodes.extend(ask(&pages).into_iter().map(|status| place(status).unwrap_or(UNKNOWN)));
+        for (&chunk, status) in chunks.iter().zip(ask(&pages)) {
+            self.nodes[chunk] = place(status).unwrap_or(UNKNOWN);
+        }
+        let known = chunks.iter().filter(|&&chunk| notes && self.nodes[chunk] != UNKNOWN);
+        let mut state = cx.state.lock();
+        known.for_each(|&chunk| state.frames.set_home(first(chunk), self.nodes[chunk].into()));
     }
-    nodes
+
+    /// The place of the node of a chunk.
+    pub(super) fn node_of(&self, chunk: u32) -> Option<usize> {
+        let node = self.nodes.get(chunk as usize).copied()?;
+        (node != UNKNOWN).then_some(node.into())
+    }
+
+    /// For tests: a chunk is on this node.
+    #[cfg(test)]
+    pub(super) fn set(&mut self, chunk: usize, node: u8) {
+        self.nodes.resize(self.nodes.len().max(chunk + 1), UNKNOWN);
+        self.nodes[chunk] = node;
+    }
+
+    /// Bytes of frames on each node.
+    pub(super) fn bytes(&self, nodes: usize) -> Vec<u64> {
+        let on = |node: usize| self.nodes.iter().filter(|&&chunk| usize::from(chunk) == node).count();
+        (0..nodes).map(|node| (on(node) * terrace_shm::layout::HUGE) as u64).collect()
+    }
 }
 
 /// The chunk of a frame.
 pub(super) fn chunk_of(frame: u32) -> u32 {
     frame / CHUNK_FRAMES as u32
-}
-
-/// The frames' homes are the nodes that their memory is on: a full node gives a chunk away, and a dead daemon's are not known.
-pub(super) fn note_homes(cx: &Context, chunks: &[u8]) {
-    let mut state = cx.state.lock();
-    for (chunk, &node) in chunks.iter().enumerate().filter(|(_, node)| **node != UNKNOWN) {
-        state.frames.set_home((chunk * CHUNK_FRAMES) as u32, node.into());
-    }
 }
 
 /// Moves the memory of a chunk to a node. What is read meanwhile waits for a moment: the kernel moves pages, and their content stays.
@@ -45,18 +84,6 @@ pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
     cx.nodes.relocate(&cx.handles, first, node)?;
     cx.state.lock().frames.set_home(first, node);
     Ok(())
-}
-
-/// The place of the node of a frame, by its chunk.
-pub(super) fn node_of(chunks: &[u8], frame: u32) -> Option<usize> {
-    let node = chunks.get(frame as usize / CHUNK_FRAMES).copied()?;
-    (node != UNKNOWN).then_some(node.into())
-}
-
-/// Bytes of frames on each node.
-pub(super) fn bytes(chunks: &[u8], nodes: usize) -> Vec<u64> {
-    let on = |node: usize| chunks.iter().filter(|&&chunk| usize::from(chunk) == node).count();
-    (0..nodes).map(|node| (on(node) * terrace_shm::layout::HUGE) as u64).collect()
 }
 
 /// The kernel's number of the node of each page; below zero: none.
@@ -88,9 +115,9 @@ mod tests {
 
     #[test]
     fn frames_are_on_the_node_of_their_chunk() {
-        let chunks = [0, 1, UNKNOWN];
-        let at = |chunk: usize| node_of(&chunks, (chunk * CHUNK_FRAMES + 5) as u32);
+        let chunks = Chunks { nodes: vec![0, 1, UNKNOWN], next: 0 };
+        let at = |chunk: usize| chunks.node_of(chunk_of((chunk * CHUNK_FRAMES + 5) as u32));
         assert_eq!([at(0), at(1), at(2), at(3)], [Some(0), Some(1), None, None]);
-        assert_eq!(bytes(&chunks, 2), [2 << 20, 2 << 20]);
+        assert_eq!(chunks.bytes(2), [2 << 20, 2 << 20]);
     }
 }

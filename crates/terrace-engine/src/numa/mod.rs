@@ -6,6 +6,7 @@ mod chunks;
 mod observe;
 mod saved;
 mod service;
+mod threads;
 pub mod topology;
 
 pub use saved::restore;

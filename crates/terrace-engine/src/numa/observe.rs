@@ -10,15 +10,15 @@ use crate::access_log::{Kind, Noted};
 use crate::config::NumaConfig;
 use crate::context::Context;
 use crate::file::object::ObjectId;
+use crate::numa::chunks::{Chunks, chunk_of};
+use crate::numa::threads::{Look, Threads};
 use crate::numa::topology::Topology;
 use crate::proc;
 use std::collections::HashMap;
 use terrace_policy::numa::{ANYWHERE, Node, Region, Thread, User, View};
 use terrace_shm::PAGE_SIZE;
-use terrace_shm::layout::{CHUNK_FRAMES, HUGE};
+use terrace_shm::layout::HUGE;
 
-/// Spans of a window of which the node is looked up; of more, every second, third, ... one.
-const LOOKED_UP_MAX: usize = 4096;
 /// Spans that are looked up under one lock.
 const LOCKED_MAX: usize = 128;
 /// From here on, numbers of regions are those of chunks of frames.
@@ -52,6 +52,7 @@ impl Bytes {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSeen {
     pub tid: u32,
+    pub began: u64,
     pub name: String,
     pub elsewhere: f64,
     pub bound: bool,
@@ -63,72 +64,77 @@ pub(super) struct Period {
     pub view: View,
     /// Facts about the view's threads that the view itself does not hold, in the order of its threads.
     pub seen: Vec<ThreadSeen>,
+    /// Threads that are gone.
+    pub gone: Vec<u32>,
     /// Bytes of frames on each node.
     pub frame_bytes: Vec<u64>,
 }
 
 /// Where a span was read from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Spot {
-    pub node: Option<usize>,
-    /// The chunk of its frame; none: from the source.
-    pub chunk: Option<u32>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spot {
+    /// A frame of this chunk.
+    Chunk(u32),
+    /// The source's device.
+    Source,
+    /// Not known.
+    Nowhere,
 }
 
-/// Sums spans by thread. `spots`: where they were read from, in their order; `factor`: by which bytes of the window become bytes a
-/// second.
-pub(super) fn sum(spans: &[Noted], spots: &[Spot], count: usize, factor: f64) -> HashMap<u32, Bytes> {
+/// Sums samples by thread: spans, each with how many it stands for. `spots`: where they were read from, in their order; `node_of`: the node of
+/// a spot; `factor`: by which bytes of the window become bytes a second.
+pub(super) fn sum(
+    samples: &[(Noted, f64)],
+    spots: &[Spot],
+    node_of: impl Fn(Spot) -> Option<usize>,
+    count: usize,
+    factor: f64,
+) -> HashMap<u32, Bytes> {
     let mut threads: HashMap<u32, Bytes> = HashMap::new();
-    for (span, spot) in spans.iter().zip(spots).filter(|(span, _)| span.tid != 0) {
-        let bytes = (span.pages * PAGE_SIZE as u64) as f64 * factor;
+    for ((span, weight), &spot) in samples.iter().zip(spots).filter(|((span, _), _)| span.tid != 0) {
+        let bytes = (span.pages * PAGE_SIZE as u64) as f64 * weight * factor;
         let thread = threads.entry(span.tid).or_default();
         thread.reads.resize(count, 0.0);
         let file = thread.files.entry(span.object).or_default();
-        if let (Some(chunk), true) = (spot.chunk, span.kind != Kind::Write) {
+        if let (Spot::Chunk(chunk), true) = (spot, span.kind != Kind::Write) {
             *thread.chunks.entry(chunk).or_default() += bytes;
         }
-        match (span.kind, &spot.node) {
+        match (span.kind, node_of(spot)) {
             (Kind::Write, _) => (thread.writes, file.1) = (thread.writes + bytes, file.1 + bytes),
-            (_, Some(node)) => (thread.reads[*node], file.0) = (thread.reads[*node] + bytes, file.0 + bytes),
+            (_, Some(node)) => (thread.reads[node], file.0) = (thread.reads[node] + bytes, file.0 + bytes),
             (_, None) => (thread.elsewhere, file.0) = (thread.elsewhere + bytes, file.0 + bytes),
         }
     }
     threads
 }
 
-/// Where each span was read from: by `chunks`, the nodes of chunks of frames; a miss, from `source`.
-pub(super) fn locate(cx: &Context, spans: &[Noted], chunks: &[u8], source: Option<usize>) -> Vec<Spot> {
-    let mut spots = Vec::with_capacity(spans.len());
-    for part in spans.chunks(LOCKED_MAX) {
+/// Where each span was read from. Of what clients claim only pages of files that exist are left.
+pub(super) fn locate(cx: &Context, samples: &mut [(Noted, f64)]) -> Vec<Spot> {
+    let mut spots = Vec::with_capacity(samples.len());
+    for part in samples.chunks_mut(LOCKED_MAX) {
         let state = cx.state.lock();
-        spots.extend(part.iter().map(|span| {
-            if matches!(span.kind, Kind::MainMiss | Kind::FastMiss) {
-                return Spot { node: source, chunk: None };
+        spots.extend(part.iter_mut().map(|(span, _)| {
+            let Some(object) = state.objects.get(&span.object) else {
+                span.pages = 0;
+                return Spot::Nowhere;
+            };
+            if matches!(span.kind, Kind::FastHit | Kind::FastMiss) {
+                let end = object.size().div_ceil(PAGE_SIZE as u64);
+                span.pages = end.saturating_sub(span.page).min(span.pages);
             }
-            let object = state.objects.get(&span.object);
-            let frame = object.and_then(|object| state.pages.frame_of(object, span.page));
-            frame.map_or_else(Spot::default, |frame| Spot {
-                node: super::chunks::node_of(chunks, frame),
-                chunk: Some(super::chunks::chunk_of(frame)),
-            })
+            if matches!(span.kind, Kind::MainMiss | Kind::FastMiss) {
+                return Spot::Source;
+            }
+            let frame = state.pages.frame_of(object, span.page);
+            frame.map_or(Spot::Nowhere, |frame| Spot::Chunk(chunk_of(frame)))
         }));
     }
     spots
 }
 
-/// Fewer spans, evenly chosen, and how many each stands for.
-pub(super) fn thinned(spans: Vec<Noted>) -> (Vec<Noted>, f64) {
-    let every = spans.len().div_ceil(LOOKED_UP_MAX).max(1);
-    let all = spans.len().max(1) as f64;
-    let kept: Vec<Noted> = spans.into_iter().step_by(every).collect();
-    let each = all / kept.len().max(1) as f64;
-    (kept, each)
-}
-
-/// Of a thread before: nanoseconds that it had run.
+/// Ticks of processors at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    ran_ns: HashMap<u32, u64>,
     ticks: Vec<(usize, u64, u64)>,
 }
 
@@ -149,17 +155,6 @@ impl Clocks {
         self.ticks = now;
         busy
     }
-
-    /// Processors that a thread kept busy in the `period_ns` since the last call.
-    fn cpu(&mut self, tid: u32, period_ns: u64) -> f64 {
-        let Some(now) = proc::run_ns(tid) else { return 0.0 };
-        let before = self.ran_ns.insert(tid, now).unwrap_or(now);
-        (now.saturating_sub(before) as f64 / period_ns.max(1) as f64).min(1.0)
-    }
-
-    fn forget_but(&mut self, threads: &HashMap<u32, Bytes>) {
-        self.ran_ns.retain(|tid, _| threads.contains_key(tid));
-    }
 }
 
 /// Bytes of threads over the last windows, of which each counts half as much as the next: a window is short, and a thread that reads little has
@@ -171,7 +166,6 @@ impl Average {
     /// Takes in a window.
     pub(super) fn with(&mut self, window: HashMap<u32, Bytes>) -> HashMap<u32, Bytes> {
         let mut before = std::mem::take(&mut self.0);
-        before.retain(|tid, _| window.contains_key(tid) || proc::run_ns(*tid).is_some());
         for (tid, now) in window {
             match before.remove(&tid) {
                 Some(old) => self.0.insert(tid, mean(old, &now)),
@@ -184,8 +178,13 @@ impl Average {
         self.0.clone()
     }
 
+    /// These threads are gone: their numbers may soon be those of others.
+    pub(super) fn forget(&mut self, gone: &[u32]) {
+        gone.iter().for_each(|tid| drop(self.0.remove(tid)));
+    }
+
     /// The next window is the first.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
         self.0.clear();
     }
 }
@@ -212,21 +211,21 @@ fn mean(old: Bytes, now: &Bytes) -> Bytes {
     }
 }
 
-/// Puts a period together. `is_bound`: whether a program has bound a thread itself.
+/// Puts a period of `period_ns` together. `is_bound`: whether a program has bound a thread itself, by its number and when it began.
 pub(super) fn period(
     topology: &Topology,
     config: &NumaConfig,
     threads: HashMap<u32, Bytes>,
-    chunks: &[u8],
-    clocks: &mut Clocks,
+    chunks: &Chunks,
+    (clocks, watched): (&mut Clocks, &mut Threads),
     period_ns: u64,
-    is_bound: &dyn Fn(u32) -> bool,
+    is_bound: &dyn Fn(u32, u64) -> bool,
 ) -> Period {
     let busy = clocks.busy(topology);
-    clocks.forget_but(&threads);
     let mut all: Vec<(u32, Bytes)> = threads.into_iter().collect();
     all.sort_by(|a, b| b.1.all().total_cmp(&a.1.all()).then(a.0.cmp(&b.0)));
     all.truncate(THREADS_MAX);
+    watched.forget_but(&all.iter().map(|(tid, _)| *tid).collect());
     let mut period = Period::default();
     period.view.nodes = topology
         .nodes
@@ -242,9 +241,12 @@ pub(super) fn period(
     let mut files: HashMap<ObjectId, Vec<User>> = HashMap::new();
     let mut read_chunks: HashMap<u32, Vec<User>> = HashMap::new();
     for (tid, bytes) in all {
-        let Some(stat) = proc::stat(tid) else { continue };
+        let Some(Look { stat, cpu }) = watched.look(tid, period_ns) else {
+            period.gone.push(tid);
+            continue;
+        };
         let Some(node) = topology.node_of_cpu(stat.cpu) else { continue };
-        let bound = is_bound(tid);
+        let bound = is_bound(tid, stat.began);
         let thread = period.view.threads.len();
         for (object, (reads, writes)) in bytes.files {
             files.entry(object).or_default().push(User { thread, reads, writes });
@@ -257,20 +259,22 @@ pub(super) fn period(
             node,
             reads: bytes.reads,
             writes: bytes.writes,
-            cpu: clocks.cpu(tid, period_ns),
+            cpu,
             allowed: if bound { 0 } else { ANYWHERE },
         });
-        period.seen.push(ThreadSeen { tid, name: stat.name, elsewhere: bytes.elsewhere, bound });
+        let (began, elsewhere) = (stat.began, bytes.elsewhere);
+        period.seen.push(ThreadSeen { tid, began, name: stat.name, elsewhere, bound });
     }
     period.view.regions = shared(files);
     period.view.regions.extend(chunk_regions(read_chunks, chunks));
     period
 }
 
-/// Chunks of frames, which can be moved as a whole. Their numbers do not meet those of files.
-fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &[u8]) -> Vec<Region> {
+/// Chunks of frames, which can be moved as a whole. Their numbers do not meet those of files. `read_only` is never set, so that no copy is decided
+/// upon: the entry of a page names one frame, and a copy on another node would have none.
+fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &Chunks) -> Vec<Region> {
     let region = |(chunk, users): (u32, Vec<User>)| {
-        let node = super::chunks::node_of(chunks, chunk * CHUNK_FRAMES as u32)?;
+        let node = chunks.node_of(chunk)?;
         Some(Region {
             id: CHUNK_IDS + u64::from(chunk),
             node,
@@ -329,9 +333,10 @@ mod tests {
             span(0, 7, 9, Kind::Write),
             span(1, 7, 1, Kind::FastHit),
         ];
-        let at = |node: Option<usize>| Spot { node, chunk: node.map(|node| node as u32) };
-        let spots = [Some(1), None, Some(0), None, Some(0)].map(at);
-        let threads = sum(&spans, &spots, 2, 10.0);
+        let samples = spans.map(|span| (span, 2.0));
+        let spots = [Spot::Chunk(1), Spot::Source, Spot::Chunk(0), Spot::Nowhere, Spot::Chunk(0)];
+        let node_of = |spot| if let Spot::Chunk(chunk) = spot { Some(chunk as usize) } else { None };
+        let threads = sum(&samples, &spots, node_of, 2, 5.0);
         assert_eq!(threads.len(), 2, "writeback carries no thread");
         let (one, two) = (&threads[&1], &threads[&2]);
         assert_eq!((one.reads.clone(), one.elsewhere, one.writes), (vec![40960.0, 81920.0], 40960.0, 0.0));
@@ -352,18 +357,38 @@ mod tests {
         assert_eq!(average.with(window(0.0))[&own].reads, [4e6, 0.0]);
         let faded = average.with(HashMap::new());
         assert_eq!((faded[&own].reads[0], faded[&own].files[&7].0), (2e6, 2e6));
-        average.forget();
+        average.begin_anew();
         assert!(average.with(HashMap::new()).is_empty());
-        average.with(HashMap::from([(u32::MAX - 1, Bytes { writes: 1e9, ..Bytes::default() })]));
+        average.with(HashMap::from([(7, Bytes { writes: 1e9, ..Bytes::default() })]));
+        average.forget(&[7]);
         assert!(average.with(HashMap::new()).is_empty(), "the thread is gone");
     }
 
     #[test]
-    fn many_spans_are_thinned_to_a_bound() {
-        let spans = |n: u64| (0..n).map(|_| span(1, 7, 1, Kind::FastHit)).collect::<Vec<_>>();
-        assert_eq!((thinned(spans(10)).0.len(), thinned(spans(10)).1), (10, 1.0));
-        let (kept, each) = thinned(spans(100_000));
-        assert!(kept.len() <= LOOKED_UP_MAX && (kept.len() as f64 * each - 100_000.0).abs() < 1.0);
+    fn chunks_move_and_are_never_copied() {
+        use terrace_policy::numa::{Config, Placer, Rules, What};
+        let mut chunks = Chunks::default();
+        chunks.set(0, 0);
+        let node = Node { read_capacity: 4e9, write_capacity: 4e9, processors: 2, busy: 0.0 };
+        let thread = |id, on: usize, reads| Thread {
+            id,
+            node: on,
+            reads: vec![reads, 0.0],
+            writes: 0.0,
+            cpu: 0.1,
+            allowed: 1 << on,
+        };
+        let user = |thread, reads| User { thread, reads, writes: 0.0 };
+        for (near, far, moves) in
+            [(0.0, 3e9, vec![What::MoveFrames]), (2e9, 2.5e9, vec![What::MoveFrames]), (3e9, 0.0, vec![])]
+        {
+            let users = HashMap::from([(0, vec![user(0, near), user(1, far)])]);
+            let regions = chunk_regions(users, &chunks);
+            let threads = vec![thread(1, 0, near), thread(2, 1, far)];
+            let view = View { nodes: vec![node; 2], threads, regions };
+            let decision = Placer::new(Config::new(Rules::ThreadsAndFrames)).decide(&view);
+            assert_eq!(decision.frames.iter().map(|m| m.what).collect::<Vec<_>>(), moves, "{near} {far}");
+        }
     }
 
     #[test]
@@ -374,9 +399,12 @@ mod tests {
         let bytes = |reads| Bytes { reads: vec![reads; count], ..Bytes::default() };
         let threads = HashMap::from([(own, bytes(5.0)), (u32::MAX - 1, bytes(9.0))]);
         let config = NumaConfig::default();
+        let (mut clocks, mut watched) = (Clocks::default(), Threads::default());
+        let looks = (&mut clocks, &mut watched);
         let period =
-            period(&topology, &config, threads, &[], &mut Clocks::default(), 1_000_000_000, &|_| true);
+            period(&topology, &config, threads, &Chunks::default(), looks, 1_000_000_000, &|_, _| true);
         assert_eq!(period.seen.iter().map(|seen| seen.tid).collect::<Vec<_>>(), [own]);
+        assert_eq!(period.gone, [u32::MAX - 1]);
         assert_eq!((period.view.threads[0].allowed, period.view.nodes.len()), (0, count));
     }
 }

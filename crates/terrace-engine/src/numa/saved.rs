@@ -1,10 +1,11 @@
 //! The masks of moved threads in a file, so that they are put back after a crash of the daemon: by the next one, or by the command that
 //! finds it dead.
 //!
-//! A line a thread: `tid began own given`, with processors as the kernel lists them.
+//! A line a thread: `tid began own given before`, with processors as the kernel lists them.
 
-use super::act::{Actor, Cpus, Kernel, Moved};
+use super::act::{Actor, Kernel, Moved, list_of, set_of};
 use super::topology::parse_list;
+use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
@@ -19,8 +20,8 @@ pub(super) fn write(path: &Path, moved: &BTreeMap<u32, Moved>) -> io::Result<()>
         };
     }
     let mut text = String::new();
-    for (tid, Moved { began, own, given }) in moved {
-        let _ = writeln!(text, "{tid} {began} {} {}", list(own), list(given));
+    for (tid, Moved { began, own, given, before }) in moved {
+        let _ = writeln!(text, "{tid} {began} {} {} {}", list(own), list(given), list(before));
     }
     let new = path.with_added_extension("new");
     std::fs::write(&new, text)?;
@@ -32,8 +33,8 @@ pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
     let line = |line: &str| {
         let mut words = line.split(' ');
         let (tid, began) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (own, given) = (parse_list(words.next()?), parse_list(words.next()?));
-        Some((tid, Moved { began, own, given }))
+        let mut set = || words.next().map(|list| set_of(parse_list(list)));
+        Some((tid, Moved { began, own: set()?, given: set()?, before: set()? }))
     };
     std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(line).collect()
 }
@@ -42,13 +43,13 @@ pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
 pub fn restore(path: &Path) {
     let moved = read(path);
     if !moved.is_empty() {
-        drop(Actor::new(Box::new(Kernel), Cpus::new(), moved));
+        drop(Actor::new(Box::new(Kernel), CpuSet::new(), moved));
         let _ = std::fs::remove_file(path);
     }
 }
 
-fn list(cpus: &Cpus) -> String {
-    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+fn list(cpus: &CpuSet) -> String {
+    list_of(cpus).iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -59,7 +60,10 @@ mod tests {
     fn masks_survive_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("affinity");
-        let moved = |tid, own: &[usize]| (tid, Moved { began: 9, own: own.to_vec(), given: vec![1, 2] });
+        let moved = |tid, own: &[usize]| {
+            let own = set_of(own.iter().copied());
+            (tid, Moved { began: 9, own, given: set_of([1, 2]), before: own })
+        };
         let all = BTreeMap::from([moved(5, &[0, 1, 2]), moved(70, &[3])]);
         write(&path, &all).unwrap();
         assert_eq!(read(&path), all);

@@ -1,28 +1,35 @@
 //! The daemon's part: a period a second, what should move, and moves.
 
-use super::act::{Actor, Kept, Kernel};
-use super::observe::{self, Average, Clocks, Period};
+use super::act::{Actor, Affinity, Kept, Kernel};
+use super::chunks::{self, Chunks};
+use super::observe::{self, Average, Clocks, Period, Spot};
+use super::saved;
+use super::threads::Threads;
 use super::topology::Topology;
-use super::{chunks, saved};
 use crate::access_log::{Kind, Noted};
 use crate::config::NumaConfig;
-use crate::context::Context;
-use crate::observe::trace::{LOOK_EVERY, Recorder, Recording};
+use crate::context::{Context, Wakeup};
+use crate::observe::trace::{Recorder, Recording};
 use crate::preload_server::Clients;
 use crate::rings::Rings;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_api::numa::{Numa, NumaMode, NumaMove, NumaNode, NumaThread};
-use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, What};
+use terrace_policy::numa::{Config, Decision, MoveReason, Placer, Rules, ThreadMove, What};
 use terrace_shm::layout::HUGE;
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Of which accesses are recorded so long.
 const WINDOW: Duration = Duration::from_millis(40);
+/// How often a window is looked at. Lanes of fast readers are full by then: what they had no room for is counted.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Spans of a window that are looked up, more or less; of more, every second, third, ... one.
+const SAMPLES_MAX: u64 = 4096;
 /// How long a window is that somebody waits for who asks once.
 const WINDOW_ASKED: Duration = Duration::from_millis(500);
 /// Two threads share a file from this part of a node's bandwidth on, each: 16 MB/s of 40 GB/s.
@@ -43,6 +50,8 @@ pub(crate) struct Service {
     topology: Topology,
     /// A window is under way: it will soon be over.
     observing: AtomicBool,
+    /// The engine ends.
+    pub(crate) wakeup: Wakeup,
     inner: Mutex<Inner>,
 }
 
@@ -51,6 +60,8 @@ struct Inner {
     placer: Placer,
     actor: Actor,
     clocks: Clocks,
+    watched: Threads,
+    chunks: Chunks,
     average: Average,
     last: Option<Instant>,
     report: Numa,
@@ -67,7 +78,7 @@ impl Service {
         let topology = Topology::read(&config.sys);
         let left = config.saved.as_deref().map(saved::read).unwrap_or_default();
         // Threads that nobody has bound have the processors that this program was given.
-        let own = super::act::Affinity::get(&Kernel, std::process::id()).unwrap_or_default();
+        let own = Kernel.get(std::process::id()).unwrap_or_default();
         let mut actor = Actor::new(Box::new(Kernel), own, left);
         if config.mode != NumaMode::Auto {
             actor.restore();
@@ -79,12 +90,15 @@ impl Service {
             placer,
             actor,
             clocks: Clocks::default(),
+            watched: Threads::default(),
+            chunks: Chunks::default(),
             average: Average::default(),
             last: None,
             report,
         };
         let (observing, inner) = (AtomicBool::new(false), Mutex::new(inner));
-        Service { cx, rings, recording, clients, config, topology, observing, inner }
+        let wakeup = Wakeup::default();
+        Service { cx, rings, recording, clients, config, topology, observing, wakeup, inner }
     }
 
     /// Whether there is anything to place.
@@ -99,16 +113,10 @@ impl Service {
 
     /// Until the engine stops.
     pub(crate) fn serve(&self) {
-        let mut next = Instant::now();
         while !self.cx.is_stopping() {
-            // In small steps: the engine's end does not wait for a period.
-            if next > Instant::now() {
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
-            }
-            // Not always at the same moment of a second, at which a program may always do the same.
-            next = Instant::now() + PERIOD + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50);
             self.look(WINDOW, self.config.mode == NumaMode::Auto);
+            // Not always at the same moment of a second, at which a program may always do the same.
+            self.wakeup.wait(PERIOD - WINDOW + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50));
         }
         self.end();
     }
@@ -117,7 +125,7 @@ impl Service {
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
         inner.actor.restore();
-        self.save(&inner.actor);
+        self.save(&mut inner.actor);
     }
 
     /// The last period; if none is looked at each second, one now.
@@ -130,37 +138,26 @@ impl Service {
 
     fn look(&self, window: Duration, moves: bool) {
         let mut inner = self.inner.lock();
-        let Some((spans, seconds)) = self.record(window) else {
+        let Some((mut samples, seconds)) = self.record(window) else {
             inner.report.stale = true;
             return;
         };
-        let (spans, each) = observe::thinned(spans);
-        let chunks = chunks::nodes(&self.cx, &self.topology);
         self.cx.nodes.forget_threads();
-        if moves {
-            chunks::note_homes(&self.cx, &chunks);
-        }
-        let located = observe::locate(&self.cx, &spans, &chunks, self.source_node());
-        let threads = observe::sum(&spans, &located, self.topology.nodes.len(), each / seconds);
         let inner = &mut *inner;
+        let threads = self.threads(&mut samples, seconds, moves, inner);
         let passed = inner.last.replace(Instant::now()).map_or(0, |last| last.elapsed().as_nanos() as u64);
         if passed > AVERAGED_MAX.as_nanos() as u64 {
-            inner.average.forget();
+            inner.average.begin_anew();
         }
         let threads = inner.average.with(threads);
-        let is_bound = |tid| inner.actor.may_move(tid).is_err();
-        let mut period = observe::period(
-            &self.topology,
-            &self.config,
-            threads,
-            &chunks,
-            &mut inner.clocks,
-            passed,
-            &is_bound,
-        );
-        period.frame_bytes = chunks::bytes(&chunks, self.topology.nodes.len());
+        let is_bound = |tid, began| inner.actor.may_move(tid, began).is_err();
+        let looks = (&mut inner.clocks, &mut inner.watched);
+        let (topology, config) = (&self.topology, &self.config);
+        let mut period = observe::period(topology, config, threads, &inner.chunks, looks, passed, &is_bound);
+        inner.average.forget(&period.gone);
+        period.frame_bytes = inner.chunks.bytes(self.topology.nodes.len());
         let decision = inner.placer.decide(&period.view);
-        let shown = decision.threads.iter().map(|m| self.act(m, moves, inner)).collect::<Vec<_>>();
+        let shown = self.act(&decision, &period, moves, inner);
         let done = shown.iter().filter(|m| m.done).count() as u64;
         let moved = inner.report.moved + done;
         let frames_moved = inner.report.frame_bytes_moved + self.move_frames(&decision, moves);
@@ -168,32 +165,54 @@ impl Service {
         inner.report.frame_bytes_moved = frames_moved;
         if moves {
             inner.actor.forget_gone();
-            self.save(&inner.actor);
+            self.save(&mut inner.actor);
         }
     }
 
-    /// Accesses during a window, and its length in seconds; none: somebody else records.
-    fn record(&self, window: Duration) -> Option<(Vec<Noted>, f64)> {
+    /// Bytes a second of each thread, after samples of so many seconds.
+    fn threads(
+        &self,
+        samples: &mut [(Noted, f64)],
+        seconds: f64,
+        moves: bool,
+        inner: &mut Inner,
+    ) -> HashMap<u32, observe::Bytes> {
+        let spots = observe::locate(&self.cx, samples);
+        let chunk = |spot: &Spot| if let Spot::Chunk(chunk) = spot { Some(*chunk) } else { None };
+        let used: Vec<u32> = spots.iter().filter_map(chunk).collect();
+        inner.chunks.look(&self.cx, &self.topology, &used, moves);
+        let source = self.source_node();
+        let node_of = |spot| match spot {
+            Spot::Chunk(chunk) => inner.chunks.node_of(chunk),
+            Spot::Source => source,
+            Spot::Nowhere => None,
+        };
+        observe::sum(samples, &spots, node_of, self.topology.nodes.len(), 1.0 / seconds)
+    }
+
+    /// Samples of the accesses during a window, and its length in seconds; none: somebody else records.
+    fn record(&self, window: Duration) -> Option<(Vec<(Noted, f64)>, f64)> {
         self.observing.store(true, Ordering::Release);
         let begun = Instant::now();
         let recorder = Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone());
-        let spans = recorder.map(|mut recorder| {
-            let mut spans = Vec::new();
+        let each = (SAMPLES_MAX * LOOK_EVERY.as_micros() as u64 / window.as_micros() as u64).max(16);
+        let samples = recorder.map(|mut recorder| {
+            let mut samples = Vec::new();
             while begun.elapsed() < window && !self.cx.is_stopping() {
                 std::thread::sleep(LOOK_EVERY);
-                recorder.take_spans(&mut spans);
+                recorder.sample(each, &mut samples);
             }
-            spans
+            samples
         });
         self.observing.store(false, Ordering::Release);
-        let mut spans = spans?;
+        let mut samples = samples?;
         // A thread's number in a ring is a claim of a client.
-        let mut known = std::collections::HashMap::new();
-        spans.retain(|span| {
+        let mut known = HashMap::new();
+        samples.retain(|(span, _)| {
             let is_claim = matches!(span.kind, Kind::FastHit | Kind::FastMiss);
             !is_claim || *known.entry(span.tid).or_insert_with(|| self.clients.is_client(span.tid))
         });
-        Some((spans, begun.elapsed().as_secs_f64()))
+        Some((samples, begun.elapsed().as_secs_f64()))
     }
 
     /// The node of the device below the source, if it has one.
@@ -203,26 +222,44 @@ impl Service {
         self.topology.node_of_device(&self.config.sys, major, minor)
     }
 
-    fn act(&self, m: &terrace_policy::numa::ThreadMove, moves: bool, inner: &mut Inner) -> NumaMove {
+    /// Moves threads if `moves`, and tells of all that should move.
+    fn act(&self, decision: &Decision, period: &Period, moves: bool, inner: &mut Inner) -> Vec<NumaMove> {
+        let began: HashMap<u32, u64> = period.seen.iter().map(|seen| (seen.tid, seen.began)).collect();
+        let prepared = decision.threads.iter().map(|m| {
+            let tid = m.id as u32;
+            let began = began.get(&tid).copied().filter(|_| moves);
+            (m, began.map(|began| inner.actor.prepare(tid, began, &self.topology.nodes[m.to].cpus)))
+        });
+        let prepared: Vec<_> = prepared.collect();
+        if prepared.iter().any(|(_, noted)| noted.is_some_and(|noted| noted.is_ok())) {
+            self.save(&mut inner.actor);
+        }
+        let shown = prepared.into_iter().map(|(m, noted)| {
+            let moved = noted.map(|noted| noted.and_then(|()| inner.actor.finish(m.id as u32)));
+            if let Some(Err(_)) = moved {
+                inner.placer.forget(m.id);
+            }
+            self.shown(m, moved)
+        });
+        shown.collect()
+    }
+
+    fn shown(&self, m: &ThreadMove, moved: Option<Result<(), Kept>>) -> NumaMove {
         let number = |place: usize| self.topology.nodes[place].number;
         let why = match m.why {
             MoveReason::Remote => "remote",
+            MoveReason::Sharing => "sharing",
             MoveReason::Memory => "memory",
             MoveReason::Cpu => "cpu",
         };
-        let tid = m.id as u32;
-        let mut shown =
-            NumaMove { tid, from: number(m.from), to: number(m.to), why: why.into(), ..NumaMove::default() };
-        if moves {
-            match inner.actor.move_to(tid, &self.topology.nodes[m.to].cpus) {
-                Ok(()) => shown.done = true,
-                Err(kept) => {
-                    inner.placer.forget(m.id);
-                    shown.refused = Some(told_kept(kept));
-                }
-            }
+        NumaMove {
+            tid: m.id as u32,
+            from: number(m.from),
+            to: number(m.to),
+            why: why.into(),
+            done: moved == Some(Ok(())),
+            refused: moved.and_then(Result::err).map(told_kept),
         }
-        shown
     }
 
     /// Moves chunks of frames if `moves`; bytes moved.
@@ -239,8 +276,8 @@ impl Service {
         moved.count() as u64 * HUGE as u64
     }
 
-    fn save(&self, actor: &Actor) {
-        let Some(path) = &self.config.saved else { return };
+    fn save(&self, actor: &mut Actor) {
+        let Some(path) = self.config.saved.as_ref().filter(|_| actor.has_changed()) else { return };
         if let Err(err) = saved::write(path, actor.moved()) {
             tracing::warn!(
                 "{}: {err}; after a crash threads keep the processors they were moved to",

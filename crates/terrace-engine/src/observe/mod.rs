@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub mod earning;
+mod lanes;
 pub mod lru;
 pub mod mrc;
 pub(crate) mod stat;

@@ -13,25 +13,24 @@ pub use crate::access_log::Kind;
 use crate::access_log::{NOTED_MAX, Noted};
 use crate::context::Context;
 use crate::file::object::ObjectId;
+use crate::observe::lanes::Cursors;
 use crate::rings::Rings;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_api::capture::Lost;
 use terrace_shm::PAGE_SIZE;
-use terrace_shm::protocol::queue;
 use terrace_shm::ring::Ring;
-use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
+use terrace_shm::trace::Span;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Spans held back for the sake of order.
 const PENDING_MAX: usize = 32_768;
 /// How long a span is held back, since threads and processes report theirs at different times.
 const HOLD_NS: u64 = 5_000_000;
-/// A reserved place of a lane that is still empty after this was left behind by a thread that died.
-const ABANDONED_NS: u64 = 50_000_000;
 
 /// How often a recorder should look: lanes are made for the fastest reader at this pace.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -62,72 +61,6 @@ impl Recording {
     /// Memory that the recording takes just now.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// How far the lanes of one client have been read. The daemon's own: the client could write to the shared one.
-#[derive(Debug, Default)]
-pub(crate) struct Cursors([Cursor; LANES]);
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Cursor {
-    next: u64,
-    /// The lane's count of lost pages when it was last looked at.
-    lost: u64,
-    /// Since when the next place has been reserved and empty; 0: it is not.
-    stuck_ns: u64,
-    used: bool,
-}
-
-impl Cursors {
-    /// Skips earlier records in the lanes.
-    fn begin(ring: &Ring) -> Cursors {
-        let mut cursors = Cursors::default();
-        for (i, c) in cursors.0.iter_mut().enumerate() {
-            let ends = ring.lane(i).ends;
-            let (next, lost) = (ends.head.load(Ordering::Acquire), ends.lost.load(Ordering::Relaxed));
-            *c = Cursor { next, lost, ..Cursor::default() };
-            queue::release(&ends.tail, next);
-        }
-        cursors
-    }
-
-    /// Takes the records in the lanes, at most [`LANE_RECORDS`] of each.
-    fn drain(&mut self, ring: &Ring, now_ns: u64, lost: &mut Lost, take: &mut impl FnMut(Span)) {
-        for (i, c) in self.0.iter_mut().enumerate() {
-            let lane = ring.lane(i);
-            let lost_by_now = lane.ends.lost.load(Ordering::Relaxed);
-            lost.preload = lost.preload.saturating_add(lost_by_now.wrapping_sub(c.lost));
-            c.lost = lost_by_now;
-            let head = lane.ends.head.load(Ordering::Acquire);
-            if head == c.next {
-                continue;
-            }
-            c.used = true;
-            if head.wrapping_sub(c.next) > LANE_RECORDS as u64 {
-                // No client of ours writes that.
-                lost.unclear += LANE_RECORDS as u64;
-                c.next = head;
-            }
-            while c.next != head {
-                match lane.get(c.next) {
-                    Some(span) => take(span),
-                    None if c.stuck_ns == 0 => {
-                        c.stuck_ns = now_ns;
-                        break;
-                    }
-                    None if now_ns.saturating_sub(c.stuck_ns) < ABANDONED_NS => break,
-                    None => lost.unclear += 1,
-                }
-                c.stuck_ns = 0;
-                c.next = c.next.wrapping_add(1);
-            }
-            queue::release(&lane.ends.tail, c.next);
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.iter().filter(|c| c.used).count() as u64 * LANE_BYTES as u64
     }
 }
 
@@ -185,10 +118,28 @@ impl Recorder {
         Ok(self.lost)
     }
 
-    /// Takes all spans that are there, in no order.
-    pub(crate) fn take_spans(&mut self, spans: &mut Vec<Noted>) {
-        self.gather(self.cx.clock.now_ns());
-        spans.append(&mut self.pending);
+    /// Takes some `max` of the spans that are there, evenly chosen, in no order and as clients claim them; and how many each stands for.
+    pub(crate) fn sample(&mut self, max: u64, samples: &mut Vec<(Noted, f64)>) {
+        let now = self.cx.clock.now_ns();
+        let (main, lost) = self.cx.access_log.take();
+        let live = self.follow_clients();
+        let in_lanes: u64 = self.lanes.iter().map(|(ring, cursors)| cursors.ready(ring)).sum();
+        let every = (main.len() as u64 + in_lanes).div_ceil(max).max(1);
+        // By chance: who always comes first in a millisecond shall not always be chosen.
+        let first = RandomState::new().hash_one(now) % every;
+        let pages: u64 = main.iter().map(|noted| noted.pages).sum();
+        let weight = every as f64 * (1.0 + lost as f64 / pages.max(1) as f64);
+        samples.extend(
+            main.into_iter().skip(first as usize).step_by(every as usize).map(|noted| (noted, weight)),
+        );
+        let mut bytes = 0;
+        for (ring, cursors) in &mut self.lanes {
+            cursors.sample(ring, first, every, &mut |span, weight| samples.push((noted(span, now), weight)));
+            bytes += cursors.bytes();
+        }
+        self.forget_ended(&live);
+        let held = samples.capacity() * size_of::<(Noted, f64)>() + NOTED_MAX * size_of::<Noted>();
+        self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
     }
 
     /// Accesses missing so far.
@@ -220,6 +171,19 @@ impl Recorder {
 
     /// Takes the records of clients, also of clients that have ended. Returns the memory of their lanes.
     fn gather_lanes(&mut self, now_ns: u64) -> u64 {
+        let live = self.follow_clients();
+        let mut bytes = 0;
+        for (ring, cursors) in &mut self.lanes {
+            let take = &mut |span| self.gathered.push(noted(span, now_ns));
+            cursors.drain(ring, now_ns, &mut self.lost, take);
+            bytes += cursors.bytes();
+        }
+        self.forget_ended(&live);
+        bytes
+    }
+
+    /// Looks at the lanes of clients that came, too, and of those that have ended since; returns those that live.
+    fn follow_clients(&mut self) -> Vec<Arc<Ring>> {
         let live = self.rings.all();
         let leaving = self.rings.take_leaving();
         // By address: a thousand clients are looked at every millisecond. Whose address is known is held, so that nobody else gets it.
@@ -227,25 +191,12 @@ impl Recorder {
         // A client that leaves between the two listings is in both.
         let new = live.iter().chain(&leaving).filter(|ring| known.insert(Arc::as_ptr(ring)));
         self.lanes.extend(new.map(|ring| (ring.clone(), Cursors::default())));
-        let mut bytes = 0;
-        for (ring, cursors) in &mut self.lanes {
-            cursors.drain(ring, now_ns, &mut self.lost, &mut |s| {
-                let s = s.since(now_ns.saturating_add(HOLD_NS));
-                let kind = if s.miss { Kind::FastMiss } else { Kind::FastHit };
-                self.gathered.push(Noted {
-                    object: s.object,
-                    page: s.page,
-                    pages: s.pages.into(),
-                    at_ns: s.at_ns,
-                    kind,
-                    tid: s.thread,
-                });
-            });
-            bytes += cursors.bytes();
-        }
+        live
+    }
+
+    fn forget_ended(&mut self, live: &[Arc<Ring>]) {
         let live: HashSet<*const Ring> = live.iter().map(Arc::as_ptr).collect();
         self.lanes.retain(|(ring, _)| live.contains(&Arc::as_ptr(ring)));
-        bytes
     }
 
     /// Keeps only possible records of clients: pages of files that exist, times within the recording.
@@ -282,6 +233,20 @@ impl Recorder {
             }
         }
         Ok(())
+    }
+}
+
+/// A client's record as the daemon keeps it.
+fn noted(span: Span, now_ns: u64) -> Noted {
+    let span = span.since(now_ns.saturating_add(HOLD_NS));
+    let kind = if span.miss { Kind::FastMiss } else { Kind::FastHit };
+    Noted {
+        object: span.object,
+        page: span.page,
+        pages: span.pages.into(),
+        at_ns: span.at_ns,
+        kind,
+        tid: span.thread,
     }
 }
 

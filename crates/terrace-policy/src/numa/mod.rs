@@ -4,12 +4,13 @@
 //! rule comes from. Moving data between nodes of persistent memory is slow and wears it, so the thread moves: to the node that holds what
 //! it reads, and away from a node that is saturated. Additions to the slides are marked as ours.
 //!
-//! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gain`]; [`placer`] puts them in order. State in,
+//! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gather`], [`gain`]; [`placer`] puts them in order. State in,
 //! moves out: the simulator and the daemon run the same objects.
 
 pub mod contention;
 pub mod cpu;
 pub mod gain;
+pub mod gather;
 pub mod placer;
 pub mod remote;
 pub mod sharing;

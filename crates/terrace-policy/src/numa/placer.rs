@@ -1,7 +1,7 @@
 //! All rules, in order (slides 47-57): information of a period, initial targets, final targets, one migration a thread.
 //!
 //! ```text
-//!  1 remote access     initial target of each unit of threads (5 sharing makes the units)
+//!  1 remote access     initial target of each unit of threads (5 sharing makes the units, and gathers those without a target)
 //!  2 what-if           node loads as if all were there
 //!  3 memory            a node that carries too much gives writers away
 //!  4 CPU               only if there was no 3: a node whose processors are busy gives threads away
@@ -17,7 +17,7 @@ use super::gain::{self, REMOTE_READ, Uses, What};
 use super::sharing::{self, Unit};
 use super::view::View;
 use super::what_if::WhatIf;
-use super::{contention, cpu, remote};
+use super::{contention, cpu, gather, remote};
 
 /// Which rules are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ impl Config {
 pub enum MoveReason {
     /// It reads most from there.
     Remote,
+    /// Threads that it shares data with are there.
+    Sharing,
     /// Its node's memory carried too much.
     Memory,
     /// Its node's processors were busy.
@@ -146,7 +148,7 @@ impl Placer {
         let mut what_if = WhatIf::new(view);
         let mut decision = Decision { loads: what_if.loads().to_vec(), ..Decision::default() };
         let mut why = vec![MoveReason::Remote; view.threads.len()];
-        self.initial_targets(&mut what_if, &free);
+        self.initial_targets(&mut what_if, &free, &mut why);
         if self.config.rules != Rules::Remote {
             self.keep_away(&mut what_if, &free);
             decision.contended = self.final_targets(&mut what_if, &free, &mut why);
@@ -172,7 +174,7 @@ impl Placer {
         for m in &decision.threads {
             self.moved.insert(m.id, period);
             match m.why {
-                MoveReason::Remote => self.given_away.remove(&m.id),
+                MoveReason::Remote | MoveReason::Sharing => self.given_away.remove(&m.id),
                 MoveReason::Memory | MoveReason::Cpu => self.given_away.insert(m.id, m.from),
             };
         }
@@ -183,11 +185,19 @@ impl Placer {
         self.moved.remove(&id);
     }
 
-    fn initial_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
+    /// Threads that share may be apart: their data bring them together, or else most of them the others.
+    fn initial_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit], why: &mut [MoveReason]) {
+        let mut others = Vec::new();
         for unit in free {
-            // Threads that share may be apart: this brings them together, also where most of them are.
-            if let Some(to) = remote::target(what_if.view(), unit, self.config.margin_share) {
-                unit.members.iter().for_each(|&t| what_if.place(t, to));
+            match remote::target(what_if.view(), unit, self.config.margin_share) {
+                Some(to) => unit.members.iter().for_each(|&t| what_if.place(t, to)),
+                None if self.config.rules != Rules::Remote => others.push(unit),
+                None => {}
+            }
+        }
+        for unit in others {
+            if gather::gather(what_if, unit, self.config.threshold_share) {
+                unit.members.iter().for_each(|&t| why[t] = MoveReason::Sharing);
             }
         }
     }

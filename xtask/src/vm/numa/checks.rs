@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use terrace_api::numa::Numa;
 use terrace_testkit::wait::holds_within;
 
 /// What a check saw, or why it failed.
@@ -50,7 +51,8 @@ pub fn thread_follows_its_data(stage: &Stage) -> Seen {
         "there after {:.1} s; in the ten periods after {more} moves, and there {there} times of {looks}",
         after.as_secs_f64()
     );
-    expect(more <= 1 && there >= looks - 2, || format!("{seen}\n{}", told(&stage.far_dir())))?;
+    // A thread that the kernel itself brought there is not bound: it may take it away once more, for three periods at the most.
+    expect(more <= 1 && there >= looks - 6, || format!("{seen}\n{}", told(&stage.far_dir())))?;
     load.end()?;
     Ok(seen)
 }
@@ -174,24 +176,38 @@ pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
     Ok(format!("no move, {} refused in the last period", report.moves.len()))
 }
 
-/// The far node's processors leave while threads are bound to them.
-pub fn processors_that_go_offline_do_no_harm(stage: &Stage) -> Seen {
-    let load = stage.run(&stage.load("run", 4, &[&format!("{}/large", stage.far_dir())]), None)?;
+/// The far node's processors leave while threads are bound to them, and then its memory, with the frames that lie there.
+pub fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
+    let dir = stage.far_dir();
+    let load = stage.run(&stage.load("run", 4, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_3);
     let bound = load.tids.iter().filter(|&&tid| mask(tid) == stage.far_cpus()).count();
-    expect(bound > 0, || format!("no thread was moved\n{}", told(&stage.far_dir())))?;
+    expect(bound > 0, || format!("no thread was moved\n{}", told(&dir)))?;
+    let frames = |report: &Numa| report.nodes[stage.far()].frame_bytes >> 20;
+    let before = numa(&dir)?;
+    expect(frames(&before) > 0, || format!("no frames on the node\n{}", told(&dir)))?;
     let switch = |on: &str| {
         let write = |cpu: &usize| fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), on);
         stage.far_cpus().iter().try_for_each(write)
     };
     switch("0")?;
-    let before = numa(&stage.far_dir())?.moved;
+    let (off, kept) = stage.take_far_memory()?;
     std::thread::sleep(PERIODS_10);
-    let more = numa(&stage.far_dir())?.moved - before;
+    let after = numa(&dir)?;
+    stage.give_far_memory(&off)?;
     switch("1")?;
-    expect(more <= 4, || format!("{more} moves in ten periods"))?;
+    let (more, block) = (after.moved - before.moved, stage.block_mib()?);
+    let seen = format!(
+        "{bound} threads were bound to its processors, and {} MiB of frames on it; {} MiB of its memory went, {} MiB that the \
+         kernel itself uses did not; {more} moves in ten periods without them, {} MiB of frames left there",
+        frames(&before),
+        off.len() as u64 * block,
+        kept as u64 * block,
+        frames(&after)
+    );
+    expect(more <= 4 && !off.is_empty(), || format!("{seen}\n{}", told(&dir)))?;
     load.end()?;
-    Ok(format!("{bound} threads were bound to them; {more} moves in ten periods without them"))
+    Ok(seen)
 }
 
 /// Frames are taken on the node of the thread that reads, and go along when another one reads them from elsewhere.

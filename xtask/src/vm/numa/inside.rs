@@ -17,7 +17,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("affinity restored after a crash", c::affinity_is_restored_after_a_crash),
     ("affinity restored after a kill", c::affinity_is_restored_after_a_kill),
     ("cpuset of one node", c::cpuset_of_one_node_is_kept),
-    ("processors offline", c::processors_that_go_offline_do_no_harm),
+    ("node offline", c::node_that_goes_offline_does_no_harm),
     ("frames on the reader's node", c::frames_lie_on_the_readers_node),
     ("1,000 threads", c::thousand_threads_make_no_storm),
 ];

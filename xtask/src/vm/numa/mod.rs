@@ -95,10 +95,13 @@ fn hardware(nodes: u32) -> Vec<String> {
     options.iter().flat_map(|option| option.split(' ')).map(str::to_owned).collect()
 }
 
+/// So much memory, a part of each node's, is for pages that can be moved: the kernel itself uses none of it, and it can go offline.
+const MOVABLE_MIB: u32 = 1024;
+
 /// Memory of QEMU's machine begins at address 0, node after node, and has no hole below 2 GiB.
 fn parameters(kind: Kind) -> String {
     let each = MEMORY_MIB / kind.nodes;
-    let mut parameters = String::new();
+    let mut parameters = format!("movablecore={MOVABLE_MIB}M ");
     for node in 0..kind.nodes {
         let at = u64::from(each * (node + 1) - BEHIND_MIB - PMEM_MIB) << 20;
         parameters += &format!("memmap={PMEM_MIB}M!{at:#x} ");

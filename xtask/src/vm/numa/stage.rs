@@ -4,7 +4,7 @@ use super::super::command::{output, wrong};
 use super::words::{PAGE, REST, STOP, TIDS, list};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use terrace_api::numa::{Numa, NumaReport};
@@ -79,6 +79,34 @@ impl Stage {
     /// Its processors.
     pub fn far_cpus(&self) -> &[usize] {
         &self.nodes[self.far()]
+    }
+
+    /// Takes the far node's memory away block by block, as far as the kernel lets it go; the blocks that went, and how many did not.
+    pub fn take_far_memory(&self) -> io::Result<(Vec<PathBuf>, usize)> {
+        let (mut off, mut kept) = (Vec::new(), 0);
+        for entry in fs::read_dir(format!("/sys/devices/system/node/node{}", self.far()))? {
+            let state = entry?.path().join("state");
+            if !fs::read_to_string(&state).is_ok_and(|now| now.trim() == "online") {
+                continue;
+            }
+            // Pages of the kernel cannot leave.
+            match fs::write(&state, "offline") {
+                Ok(()) => off.push(state),
+                Err(_) => kept += 1,
+            }
+        }
+        Ok((off, kept))
+    }
+
+    /// Gives it back.
+    pub fn give_far_memory(&self, off: &[PathBuf]) -> io::Result<()> {
+        off.iter().try_for_each(|state| fs::write(state, "online_movable"))
+    }
+
+    /// Size of a block of memory.
+    pub fn block_mib(&self) -> io::Result<u64> {
+        let text = fs::read_to_string("/sys/devices/system/memory/block_size_bytes")?;
+        u64::from_str_radix(text.trim(), 16).map(|bytes| bytes >> 20).map_err(|_| wrong("no size of a block"))
     }
 
     /// All processors.
