@@ -98,9 +98,7 @@ pub fn is_zero(medium: &dyn Medium, from: u64, to: u64) -> io::Result<bool> {
 pub fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
     AlignedBuf::default().with(STEP, |zeros| {
         zeros.fill(0);
-        (from..to)
-            .step_by(STEP)
-            .try_for_each(|at| medium.write(at, &zeros[..STEP.min((to - at) as usize)]))
+        (from..to).step_by(STEP).try_for_each(|at| medium.write(at, &zeros[..STEP.min((to - at) as usize)]))
     })
 }
 
