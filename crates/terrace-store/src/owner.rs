@@ -77,5 +77,6 @@ impl Drop for Owner {
         if let Err(e) = self.close() {
             tracing::error!("{e}; what was not durable may be lost");
         }
+        self.state.heap.unlock();
     }
 }

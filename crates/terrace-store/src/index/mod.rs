@@ -42,6 +42,13 @@ impl Expect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version(pub(crate) u64);
 
+impl Version {
+    /// As a number, for languages that have no type for it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The metadata of a blob.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stat {
