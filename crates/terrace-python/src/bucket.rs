@@ -7,6 +7,7 @@ use crate::store::Store;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrace_store::{Expect, Stat};
 
@@ -219,6 +220,16 @@ impl Bucket {
 
     fn make_scratch(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, |bucket| bucket.make_scratch())
+    }
+
+    fn persist(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.run(py, |bucket| bucket.persist(path))
+    }
+
+    /// The directory of its files, if it persists.
+    #[getter]
+    fn persist_path(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        self.run(py, |bucket| Ok(bucket.persist_dir().map(Path::to_owned)))
     }
 
     #[getter]

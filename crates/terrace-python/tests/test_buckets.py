@@ -91,6 +91,17 @@ def test_blobs_survive_the_end_of_a_store(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_persistent_bucket_is_a_directory_of_files(tmp_path, store):
+    bucket = store.bucket("p", persist=tmp_path / "out")
+    bucket["k"] = b"v"
+    bucket["a/b"] = b"w"
+    store.sync()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {"k": b"v", "a%2Fb": b"w"}
+    assert bucket.persist_path == tmp_path / "out" and store.bucket("b").persist_path is None
+    with pytest.raises(ValueError, match="never persisted"):
+        store.bucket("s", scratch=True, persist=tmp_path / "other")
+
+
 def test_a_store_left_open_is_closed_with_the_program(tmp_path):
     import subprocess
     import sys

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
 use crate::ops::{buckets, get, part, put, remove, rename, tag};
 use crate::owner::Owner;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A bucket of an open store. Clones are the same bucket. After the bucket was removed, reads find nothing and changes are errors.
@@ -42,6 +43,19 @@ impl Bucket {
     /// It has blobs, or was removed; the store is full.
     pub fn make_scratch(&self) -> Result<()> {
         buckets::make_scratch(&self.owner.state, &self.state)
+    }
+    /// Has each blob written to a file of `dir`, too, from now on: the directory holds the blobs as they were at the last sync, one file each. It is made if
+    /// there is none, must be empty, and is the bucket's: files of removed blobs go. `/`, `%` and others that a name cannot have become `%` and two digits.
+    /// It stays as it is when the bucket is removed.
+    ///
+    /// # Errors
+    /// A directory that has files or cannot be made; a scratch bucket, or one that persists elsewhere; a key too long for a file's name; as [`Bucket::put`].
+    pub fn persist(&self, dir: impl AsRef<Path>) -> Result<()> {
+        buckets::make_persistent(&self.owner.state, &self.state, dir.as_ref())
+    }
+    /// The directory of its files, if it persists.
+    pub fn persist_dir(&self) -> Option<&Path> {
+        self.state.persist().map(|persist| persist.dir())
     }
     /// Whether it is scratch.
     pub fn is_scratch(&self) -> bool {

@@ -65,11 +65,17 @@ class Store(_native.Store, Mapping):
         _open_stores.add(self)
         return self
 
-    def bucket(self, name, *, scratch=False):
-        """The bucket of this name, made if there is none. With `scratch` its blobs are gone when the store is opened again."""
+    def bucket(self, name, *, scratch=False, persist=None):
+        """The bucket of this name, made if there is none.
+
+        scratch  its blobs are gone when the store is opened again
+        persist  a directory of its own, empty at first, that holds each blob as a file, as it was at the last sync
+        """
         bucket = Bucket(self, name, True)
         if scratch and not bucket.is_scratch:
             bucket.make_scratch()
+        if persist is not None:
+            bucket.persist(persist)
         return bucket
 
     def __getitem__(self, name):

@@ -15,6 +15,7 @@ use crate::record::{self, Header, Record};
 use crate::state::StoreState;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -97,6 +98,10 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     if bucket.is_scratch() {
         return writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_SCRATCH, text: &[] });
     }
+    if let Some(persist) = bucket.persist() {
+        let text = persist.dir().as_os_str().as_bytes();
+        writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_PERSIST, text })?;
+    }
     let mut result = Ok(());
     bucket.for_each_table(|table| {
         for entry in table {
@@ -105,7 +110,16 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
             }
         }
     });
-    result
+    result?;
+    // Blobs that changed after the start of the log that is copied behind are there again.
+    let is_current = bucket.persist().is_some_and(|persist| {
+        let _tables = bucket.write_all();
+        persist.is_current()
+    });
+    match is_current {
+        true => writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_PERSISTED, text: &[] }),
+        false => Ok(()),
+    }
 }
 
 /// Adds all tags as they are now.

@@ -3,11 +3,13 @@
 mod bucket;
 mod memory;
 mod names;
+mod persist;
 mod tags;
 
 pub(crate) use bucket::{BucketState, Entry, Table, ask_entry, find, find_mut, insert, take, take_all};
 pub(crate) use memory::IndexMemory;
 pub(crate) use names::{Names, find as find_name};
+pub(crate) use persist::{Behind, Persist};
 pub(crate) use tags::{Tags, bytes_of as tag_bytes};
 
 use foldhash::quality::FixedState;
