@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests redis-suite bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests redis-suite bench bench-kv bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -49,6 +49,7 @@ PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-sourc
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
+PACKAGES_kv := $(PACKAGES_build) redis-server redis-tools
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
@@ -120,6 +121,10 @@ bench-real: packages-real build
 ## bench-everyday: what users try first, against the plain directory; 75 minutes; wants a quiet machine
 bench-everyday: packages-everyday build
 	target/release/terrace-bench matrix bench/everyday.toml --out bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-everyday
+
+## bench-kv: redis-benchmark against `terrace serve kv` and redis-server in turn, 8 minutes; settings in bench/kv.sh; wants a quiet machine
+bench-kv: packages-kv build
+	bash bench/kv.sh
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

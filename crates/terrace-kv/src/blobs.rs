@@ -89,6 +89,9 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn sync(&self) -> Result<()>;
     /// Memory in use and its limit, bytes.
     fn memory(&self) -> (u64, u64);
+    /// What this thread has read is counted by now, or gone: memory that reads of large values have counted ahead, for themselves and for their replies, is
+    /// given back.
+    fn release(&self) {}
     /// Whether `bytes` more of the server's memory fit into the limit. What the server has counted by then has made the cache smaller.
     fn has_room(&self, bytes: usize) -> bool;
 }
