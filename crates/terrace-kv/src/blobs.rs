@@ -65,6 +65,10 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
     /// Replaces the whole blob, or makes it.
     fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()>;
+    /// As `put`, of a blob that is expected to grow to twice its size.
+    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        self.put(db, key, word, content)
+    }
     /// Writes into a blob that is there; behind its end it grows, with zeros between.
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
     /// Adds to the end of a blob that is there.

@@ -102,6 +102,10 @@ impl Blobs for StoreBlobs {
     fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
         of_present(self.database(db).put_if(key, &[content], word, Expect::Any))
     }
+    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        let room = 2 * content.len() as u64;
+        self.database(db).put_with_room(key, content, word, room).map_err(failed)
+    }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()> {
         self.database(db).put_at(key, offset, content).map_err(failed).map(drop)
     }

@@ -75,7 +75,15 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn put_if(&self, key: &[u8], parts: &[&[u8]], meta: u64, expect: Expect) -> Result<bool> {
-        put::put(&self.owner.state, &self.state, key, parts, meta, expect)
+        put::put(&self.owner.state, &self.state, key, parts, meta, expect, 0)
+    }
+
+    /// As [`Bucket::put_if`] in any case, for a blob that is to grow: up to `room` bytes appends do not copy it.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn put_with_room(&self, key: &[u8], value: &[u8], meta: u64, room: u64) -> Result<()> {
+        put::put(&self.owner.state, &self.state, key, &[value], meta, Expect::Any, room).map(drop)
     }
 
     /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.

@@ -111,7 +111,11 @@ impl<'a> Held<'a> {
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
         let old = self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         self.forget(db, key, old);
-        self.keyspace.blobs.put(db, key, word.pack(), content)?;
+        match word.form {
+            // Until it is written anew it doubles.
+            Form::Log => self.keyspace.blobs.put_growing(db, key, word.pack(), content)?,
+            _ => self.keyspace.blobs.put(db, key, word.pack(), content)?,
+        }
         self.note_expiry(db, key, old, Some(word));
         Ok(())
     }
