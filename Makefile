@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests redis-suite bench bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests redis-suite bench bench-kv bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -49,11 +49,13 @@ PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-sourc
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
+PACKAGES_kv := $(PACKAGES_build) redis-server redis-tools
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
+PACKAGES_python := $(PACKAGES_build) python3 python3-venv
 PACKAGES_vm := $(PACKAGES_build) apt dpkg binutils qemu-system-x86 busybox-static e2fsprogs bcache-tools dmsetup
-PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) procps e2fsprogs attr libjemalloc2 liburing-dev python3 python3-h5py postgresql
+PACKAGES_test := $(PACKAGES_demo) $(PACKAGES_lint) $(PACKAGES_python) procps e2fsprogs attr libjemalloc2 liburing-dev python3-h5py postgresql
 # Tests of pages in a browser are skipped where there is none.
 PACKAGES_soak := $(PACKAGES_test) $(PACKAGES_vm) chromium
 
@@ -66,6 +68,7 @@ test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
 	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(DEVICE_TESTS)
+	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
@@ -74,6 +77,7 @@ soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
 	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command caches $(CARGO) xtask vm caches; \
+	bash .ci/soak command python bash .ci/python test; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
 		bash .ci/soak part traces -p terrace-sim --test real_traces -- --ignored --nocapture; \
 	if [ -n "$${XFSTESTS:-}" ]; then bash .ci/soak command xfstests make xfstests; \
@@ -118,6 +122,10 @@ bench-real: packages-real build
 bench-everyday: packages-everyday build
 	target/release/terrace-bench matrix bench/everyday.toml --out bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-everyday
 
+## bench-kv: redis-benchmark against `terrace serve kv` and redis-server in turn, 8 minutes; settings in bench/kv.sh; wants a quiet machine
+bench-kv: packages-kv build
+	bash bench/kv.sh
+
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain
 	$(CARGO) build --release --locked -p terrace-sim
@@ -156,6 +164,14 @@ deb: packages-deb build $(TOOLS)/bin/cargo-deb
 ## header: crates/terrace-c/terrace.h, from the sources; the soak checks that it is up to date
 header: packages-build toolchain $(TOOLS)/bin/cbindgen
 	$(TOOLS)/bin/cbindgen --quiet --config crates/terrace-c/cbindgen.toml crates/terrace-c > crates/terrace-c/terrace.h
+
+## python: the wheel of the Python package terrace_cache, in target/wheels; PYTHON names another Python than python3
+python: packages-python toolchain
+	bash .ci/python wheel
+
+## python-test: its tests and examples, with what they need in target/python; a part of `make test`
+python-test: packages-python toolchain
+	bash .ci/python test
 
 ## demo: terrace against the page cache in four minutes, after installing and building what it needs
 demo: packages-demo build

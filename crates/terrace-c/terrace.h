@@ -58,7 +58,11 @@ extern "C" {
 #endif // __cplusplus
 
 // Puts a blob, in the place of the one before. -ENOSPC: the store is full; -ENOMEM: memory holds no further name. The blob before stands.
-int terrace_put(const terrace_bucket *bucket, const void *key, size_t key_len, const void *data, size_t len);
+int terrace_put(const terrace_bucket *bucket,
+                const void *key,
+                size_t key_len,
+                const void *data,
+                size_t len);
 
 // As terrace_put, with a word of the program's; with `only_new`, -EEXIST if there is such a blob.
 int terrace_put_meta(const terrace_bucket *bucket,
@@ -131,6 +135,11 @@ int terrace_bucket_clear(const terrace_bucket *bucket);
 
 // Makes an empty bucket scratch: its blobs are gone when the store is opened again.
 int terrace_bucket_make_scratch(const terrace_bucket *bucket);
+
+// Has each blob written to a file of the directory `dir`, too: it holds the blobs as they were at the last sync, and is the bucket's alone. It is made if there
+// is none, and must be empty.
+int terrace_bucket_persist(const terrace_bucket *bucket,
+                           const char *dir);
 
 // Calls `each` with the keys that begin with `prefix`, sorted; how many there were.
 int64_t terrace_list(const terrace_bucket *bucket,

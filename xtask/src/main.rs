@@ -20,6 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-engine", &["terrace-api", "terrace-policy", "terrace-shm", "terrace-sim", "terrace-testkit"]),
     ("terrace-store", &["terrace-api", "terrace-engine", "terrace-testkit"]),
     ("terrace-c", &["terrace-store", "terrace-testkit"]),
+    ("terrace-python", &["terrace-store"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
     ("terrace-kv", &["terrace-store", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),

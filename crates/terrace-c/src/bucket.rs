@@ -1,7 +1,7 @@
 //! Buckets.
 
-use crate::call::{Failed, bytes, call, call_int, give, handle};
-use std::ffi::{c_int, c_void};
+use crate::call::{Failed, bytes, call, call_int, give, handle, text};
+use std::ffi::{c_char, c_int, c_void};
 
 /// A bucket of an open store.
 #[derive(Debug)]
@@ -48,6 +48,14 @@ pub unsafe extern "C" fn terrace_bucket_clear(bucket: *const Bucket) -> c_int {
 pub unsafe extern "C" fn terrace_bucket_make_scratch(bucket: *const Bucket) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(bucket)?.0.make_scratch()?) })
+}
+
+/// Has each blob written to a file of the directory `dir`, too: it holds the blobs as they were at the last sync, and is the bucket's alone. It is made if there
+/// is none, and must be empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_bucket_persist(bucket: *const Bucket, dir: *const c_char) -> c_int {
+    // SAFETY: the head of terrace.h.
+    call_int(|| unsafe { Ok(handle(bucket)?.0.persist(text(dir)?)?) })
 }
 
 /// Calls `each` with the keys that begin with `prefix`, sorted; how many there were.

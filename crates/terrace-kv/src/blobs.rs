@@ -65,6 +65,10 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
     /// Replaces the whole blob, or makes it.
     fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()>;
+    /// As `put`, of a blob that is expected to grow to twice its size.
+    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        self.put(db, key, word, content)
+    }
     /// Writes into a blob that is there; behind its end it grows, with zeros between.
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
     /// Adds to the end of a blob that is there.
@@ -89,6 +93,9 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn sync(&self) -> Result<()>;
     /// Memory in use and its limit, bytes.
     fn memory(&self) -> (u64, u64);
+    /// What this thread has read is counted by now, or gone: memory that reads of large values have counted ahead, for themselves and for their replies, is
+    /// given back.
+    fn release(&self) {}
     /// Whether `bytes` more of the server's memory fit into the limit. What the server has counted by then has made the cache smaller.
     fn has_room(&self, bytes: usize) -> bool;
 }

@@ -1,5 +1,9 @@
 //! The store's buckets as databases: bucket `db0` is database 0, and so on. Programs that use the library see the same blobs.
 
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use terrace_store::{Bucket, Error, Expect, Store};
 
 use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat};
@@ -9,6 +13,13 @@ use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat};
 pub struct StoreBlobs {
     store: Store,
     databases: Vec<Bucket>,
+    /// Memory that was counted ahead, bytes.
+    claimed: Arc<AtomicU64>,
+}
+
+thread_local! {
+    /// The part of it that is this thread's.
+    static CLAIMED: Cell<u64> = const { Cell::new(0) };
 }
 
 impl StoreBlobs {
@@ -19,17 +30,29 @@ impl StoreBlobs {
     pub fn new(store: Store) -> terrace_store::Result<StoreBlobs> {
         let databases = (0..DATABASES).map(|db| store.bucket(&format!("db{db}")));
         let databases = databases.collect::<terrace_store::Result<Vec<_>>>()?;
-        Ok(StoreBlobs { store, databases })
+        let claimed = Arc::new(AtomicU64::new(0));
+        let counted = claimed.clone();
+        store.count_memory(move || counted.load(Ordering::Relaxed));
+        Ok(StoreBlobs { store, databases, claimed })
     }
 
+    /// Counts memory ahead for a large value and then its reply, until [`Blobs::release`]: of several threads that read at a time, each sees what the others have
+    /// been given.
+    ///
     /// # Errors
-    /// A large value, and then its reply, would not fit into memory.
-    fn check_room(&self, bytes: usize) -> Result<()> {
-        if bytes <= SMALL || self.store.has_room(2 * bytes as u64) {
-            Ok(())
-        } else {
-            Err(BlobError::NoMemory)
+    /// It does not fit.
+    fn claim(&self, bytes: usize) -> Result<()> {
+        if bytes <= SMALL {
+            return Ok(());
         }
+        let wanted = 2 * bytes as u64;
+        self.claimed.fetch_add(wanted, Ordering::Relaxed);
+        if self.store.has_room(0) {
+            CLAIMED.set(CLAIMED.get() + wanted);
+            return Ok(());
+        }
+        self.claimed.fetch_sub(wanted, Ordering::Relaxed);
+        Err(BlobError::NoMemory)
     }
 
     fn database(&self, db: Db) -> &Bucket {
@@ -61,12 +84,12 @@ fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
 impl Blobs for StoreBlobs {
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
         let size = self.database(db).size(key).unwrap_or(0);
-        self.check_room(size as usize)?;
+        self.claim(size as usize)?;
         let found = self.database(db).get_into(key, out).map_err(failed)?;
         Ok(found.map(|stat| stat.meta))
     }
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
-        self.check_room(len)?;
+        self.claim(len)?;
         out.clear();
         out.resize(len, 0);
         let read = self.database(db).get_at(key, offset, out).map_err(failed)?;
@@ -78,6 +101,10 @@ impl Blobs for StoreBlobs {
     }
     fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
         of_present(self.database(db).put_if(key, &[content], word, Expect::Any))
+    }
+    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+        let room = 2 * content.len() as u64;
+        self.database(db).put_with_room(key, content, word, room).map_err(failed)
     }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()> {
         self.database(db).put_at(key, offset, content).map_err(failed).map(drop)
@@ -111,7 +138,49 @@ impl Blobs for StoreBlobs {
         let memory = self.store.stats().memory;
         (memory.used_bytes, memory.limit_bytes)
     }
+    fn release(&self) {
+        let claimed = CLAIMED.take();
+        if claimed > 0 {
+            self.claimed.fetch_sub(claimed, Ordering::Relaxed);
+        }
+    }
     fn has_room(&self, bytes: usize) -> bool {
         self.store.has_room(bytes as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use terrace_store::StoreOptions;
+
+    #[test]
+    fn large_values_read_at_a_time_keep_the_limit_together() {
+        const VALUE: usize = 3 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { memory_bytes: 32 << 20, ..StoreOptions::default() };
+        let blobs = StoreBlobs::new(Store::open(dir.path(), &options).unwrap()).unwrap();
+        blobs.put(0, b"k", 0, &vec![7; VALUE]).unwrap();
+        let (all_have, all_seen) = (Barrier::new(8), Barrier::new(8));
+        let read = || {
+            let mut out = Vec::new();
+            let got = blobs.get(0, b"k", &mut out);
+            all_have.wait();
+            let memory = blobs.store.stats().memory;
+            assert!(memory.used_bytes <= memory.limit_bytes, "{memory:?}");
+            all_seen.wait();
+            let is_read = out.len() == VALUE && got.is_ok();
+            assert!(is_read || got == Err(BlobError::NoMemory), "{got:?}");
+            blobs.release();
+            is_read
+        };
+        let given = std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..8).map(|_| scope.spawn(read)).collect();
+            readers.into_iter().map(|reader| usize::from(reader.join().unwrap())).sum::<usize>()
+        });
+        assert!((1..=4).contains(&given), "{given} of 8 had room for a value and its reply");
+        assert_eq!(blobs.claimed.load(Ordering::Relaxed), 0);
+        assert!(blobs.get(0, b"k", &mut Vec::new()).is_ok());
     }
 }

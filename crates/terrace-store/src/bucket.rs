@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
 use crate::ops::{buckets, get, part, put, remove, rename, tag};
 use crate::owner::Owner;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A bucket of an open store. Clones are the same bucket. After the bucket was removed, reads find nothing and changes are errors.
@@ -43,6 +44,19 @@ impl Bucket {
     pub fn make_scratch(&self) -> Result<()> {
         buckets::make_scratch(&self.owner.state, &self.state)
     }
+    /// Has each blob written to a file of `dir`, too, from now on: the directory holds the blobs as they were at the last sync, one file each. It is made if
+    /// there is none, must be empty, and is the bucket's: files of removed blobs go. `/`, `%` and others that a name cannot have become `%` and two digits.
+    /// It stays as it is when the bucket is removed.
+    ///
+    /// # Errors
+    /// A directory that has files or cannot be made; a scratch bucket, or one that persists elsewhere; a key too long for a file's name; as [`Bucket::put`].
+    pub fn persist(&self, dir: impl AsRef<Path>) -> Result<()> {
+        buckets::make_persistent(&self.owner.state, &self.state, dir.as_ref())
+    }
+    /// The directory of its files, if it persists.
+    pub fn persist_dir(&self) -> Option<&Path> {
+        self.state.persist().map(|persist| persist.dir())
+    }
     /// Whether it is scratch.
     pub fn is_scratch(&self) -> bool {
         self.state.is_scratch()
@@ -61,7 +75,15 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn put_if(&self, key: &[u8], parts: &[&[u8]], meta: u64, expect: Expect) -> Result<bool> {
-        put::put(&self.owner.state, &self.state, key, parts, meta, expect)
+        put::put(&self.owner.state, &self.state, key, parts, meta, expect, 0)
+    }
+
+    /// As [`Bucket::put_if`] in any case, for a blob that is to grow: up to `room` bytes appends do not copy it.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`].
+    pub fn put_with_room(&self, key: &[u8], value: &[u8], meta: u64, room: u64) -> Result<()> {
+        put::put(&self.owner.state, &self.state, key, &[value], meta, Expect::Any, room).map(drop)
     }
 
     /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.

@@ -263,6 +263,11 @@ impl Heap {
         }
     }
 
+    /// Lets others open the store. A process that this one has forked may still hold the descriptor, and with it the lock.
+    pub(crate) fn unlock(&self) {
+        let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
+    }
+
     fn error(&self, action: &'static str, source: io::Error) -> Error {
         Error::io(&self.path, action, source)
     }

@@ -10,7 +10,7 @@
 //! | files | job |
 //! |---|---|
 //! | `store`, `bucket` | what programs call |
-//! | `ops/` | one operation a file: put, change in part, get, remove, move, scan |
+//! | `ops/` | one operation a file: put, change in part, get, remove, move; files of buckets that persist |
 //! | `open/` | a start: files, locks, replay of the log, which records are believed |
 //! | `durable/` | syncs (group commit), the log written anew, the thread that does both |
 //! | `state` | what all of them share |

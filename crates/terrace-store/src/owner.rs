@@ -2,6 +2,7 @@
 
 use crate::durable;
 use crate::error::{Error, Result};
+use crate::ops::persist;
 use crate::state::StoreState;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -23,8 +24,9 @@ impl Owner {
     pub(crate) fn new(state: StoreState) -> Result<Owner> {
         let state = Arc::new(state);
         let of_thread = state.clone();
-        let thread =
-            std::thread::Builder::new().name("store-sync".into()).spawn(move || durable::run(&of_thread));
+        let thread = std::thread::Builder::new()
+            .name("store-sync".into())
+            .spawn(move || durable::run(&of_thread, persist::sync));
         match thread {
             Ok(thread) => Ok(Owner { state, thread: Mutex::new(Some(thread)) }),
             Err(source) => {
@@ -55,7 +57,7 @@ impl Owner {
             return Ok(());
         }
         let state = &self.state;
-        let synced = durable::sync(state);
+        let synced = persist::sync(state);
         let ended = state.heap.engine().shutdown();
         synced?;
         ended.map_err(|e| Error::io(state.heap.path(), "write back", e))?;
@@ -77,5 +79,6 @@ impl Drop for Owner {
         if let Err(e) = self.close() {
             tracing::error!("{e}; what was not durable may be lost");
         }
+        self.state.heap.unlock();
     }
 }

@@ -97,6 +97,10 @@ pub const TAGGED: u64 = 1 << 62;
 
 /// The kind of [`Record::Trait`] of a bucket whose blobs are not logged.
 pub const TRAIT_SCRATCH: u8 = 1;
+/// The kind of one whose blobs are files of a directory, too; the text is its path.
+pub const TRAIT_PERSIST: u8 = 2;
+/// The kind that says that these files are as the blobs are.
+pub const TRAIT_PERSISTED: u8 = 3;
 
 impl Blob {
     /// Where its extent begins, in units of 64 bytes.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::heap::Heap;
-use crate::index::{Hashes, IndexMemory, Names, Tags};
+use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
 use crate::wake::Wake;
@@ -26,6 +26,8 @@ pub(crate) struct StoreState {
     pub heap: Heap,
     pub log: Log,
     pub names: Names,
+    /// Buckets whose blobs are files, too.
+    pub persisting: Mutex<Vec<Arc<BucketState>>>,
     pub tags: Tags,
     pub hashes: Hashes,
     pub store: u64,
@@ -74,6 +76,8 @@ impl StoreState {
         wake: Arc<Wake>,
         (memory, counts): (IndexMemory, Counts),
     ) -> StoreState {
+        let persisting = names.all().into_iter().map(|(_, bucket)| bucket);
+        let persisting = persisting.filter(|bucket| bucket.persist().is_some()).collect();
         StoreState {
             dir,
             names_path,
@@ -81,6 +85,7 @@ impl StoreState {
             heap,
             log,
             names,
+            persisting: Mutex::new(persisting),
             tags,
             hashes,
             store,

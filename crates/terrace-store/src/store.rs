@@ -4,7 +4,7 @@ use crate::bucket::Bucket;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::open;
-use crate::ops::buckets;
+use crate::ops::{buckets, persist};
 use crate::options::StoreOptions;
 use crate::owner::Owner;
 use crate::segment::Segment;
@@ -135,12 +135,12 @@ impl Store {
         members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.to_string(), key))).collect()
     }
 
-    /// Makes all changes durable that were done before the call.
+    /// Makes all changes durable that were done before the call, and writes the files of buckets that persist.
     ///
     /// # Errors
     /// A write or sync failed; what was to be written is still in memory.
     pub fn sync(&self) -> Result<()> {
-        durable::sync(&self.0.state)
+        persist::sync(&self.0.state)
     }
 
     /// Writes the record log anew, without its garbage, and makes everything durable. Happens by itself when most of the log is garbage.

@@ -4,6 +4,8 @@
 //! on the store and a table in memory: a change of one element of a million writes one record.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::record::Damaged;
 use super::word::{Form, Kind, Word};
@@ -43,6 +45,19 @@ pub struct Cached {
     pub memory_bytes: usize,
 }
 
+/// Memory of a decoded collection that a command works on. It stays counted meanwhile: the cache must not grow into it and give it back with each command.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub all: Arc<AtomicUsize>,
+    pub bytes: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A collection that a command works on.
 #[derive(Debug)]
 pub struct Open<C> {
@@ -54,6 +69,8 @@ pub struct Open<C> {
     pub(super) word: Option<Word>,
     /// Bytes of its blob.
     pub(super) stored: u64,
+    /// It was decoded already.
+    pub(super) counted: Option<Counted>,
 }
 
 /// How a changed collection is written.
@@ -70,7 +87,7 @@ pub enum Write {
 impl<C: Collection> Open<C> {
     /// A new, empty one.
     pub(super) fn new() -> Open<C> {
-        Open { content: C::default(), log: Vec::new(), word: None, stored: 0 }
+        Open { content: C::default(), log: Vec::new(), word: None, stored: 0, counted: None }
     }
 
     /// The write that is due; none: nothing has changed.

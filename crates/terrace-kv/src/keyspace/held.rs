@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::collection::{Cached, Collection, Open, Write};
+use super::collection::{Cached, Collection, Counted, Open, Write};
 use super::record::is_all_deletes;
 use super::space::Keyspace;
 use super::stripe::Stripe;
@@ -111,7 +111,11 @@ impl<'a> Held<'a> {
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
         let old = self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         self.forget(db, key, old);
-        self.keyspace.blobs.put(db, key, word.pack(), content)?;
+        match word.form {
+            // Until it is written anew it doubles.
+            Form::Log => self.keyspace.blobs.put_growing(db, key, word.pack(), content)?,
+            _ => self.keyspace.blobs.put(db, key, word.pack(), content)?,
+        }
         self.note_expiry(db, key, old, Some(word));
         Ok(())
     }
@@ -216,16 +220,16 @@ impl<'a> Held<'a> {
         count.hits.fetch_add(1, Ordering::Relaxed);
         let log = Vec::new();
         if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
-            self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            let counted = Some(Counted { all: self.keyspace.decoded_bytes.clone(), bytes });
             if let Ok(content) = cached.content.downcast::<C>() {
-                return Ok(Some(Open { content: *content, log, word: Some(word), stored }));
+                return Ok(Some(Open { content: *content, log, word: Some(word), stored, counted }));
             }
         }
         self.check_room(word, stored)?;
         let mut bytes = Vec::new();
         self.keyspace.blobs.get(db, key, &mut bytes)?;
         let content = C::decode(&bytes).map_err(|_| damaged(key))?;
-        Ok(Some(Open { content, log, word: Some(word), stored }))
+        Ok(Some(Open { content, log, word: Some(word), stored, counted: None }))
     }
 
     /// Makes room for a collection that is about to be decoded; others that are decoded go for it if need be.
@@ -255,7 +259,7 @@ impl<'a> Held<'a> {
     /// The store's; it needs more memory than decoded collections may have.
     pub fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
         let change = open.write();
-        let Open { content, log, word, .. } = open;
+        let Open { content, log, word, counted, .. } = open;
         let mut word = word.unwrap_or(Word::new(C::KIND));
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
@@ -276,17 +280,18 @@ impl<'a> Held<'a> {
             }
         }
         if word.form == Form::Log {
-            self.keep(db, key, content);
+            self.keep(db, key, content, counted);
         }
         Ok(())
     }
 
-    /// Keeps a collection decoded; others go for it if need be.
-    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], content: C) {
+    /// Keeps a collection decoded, of which a part may be counted; others go for it if need be.
+    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], content: C, counted: Option<Counted>) {
         let (keyspace, needs) = (self.keyspace, content.memory_bytes());
-        let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) + needs <= keyspace.decoded_max;
+        let before = counted.as_ref().map_or(0, |counted| counted.bytes);
+        let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
         self.forget_decoded(Some((db, key)), fits);
-        if !fits() || !keyspace.blobs.has_room(needs) {
+        if !fits() || !keyspace.blobs.has_room(needs.saturating_sub(before)) {
             return;
         }
         let bytes =

@@ -53,7 +53,7 @@ pub struct Keyspace {
     pub(super) walk: Mutex<Walk>,
     clock: Clock,
     /// Memory of decoded collections, bytes, and its limit.
-    pub(super) decoded_bytes: AtomicUsize,
+    pub(super) decoded_bytes: Arc<AtomicUsize>,
     pub(super) decoded_max: usize,
     /// Whether keys that nobody asks for expire.
     pub(super) expires_actively: AtomicBool,
@@ -76,7 +76,7 @@ impl Keyspace {
             deadlines: Deadlines::default(),
             walk: Mutex::default(),
             clock,
-            decoded_bytes: AtomicUsize::new(0),
+            decoded_bytes: Arc::default(),
             decoded_max,
             expires_actively: AtomicBool::new(true),
             counters: Counters::default(),

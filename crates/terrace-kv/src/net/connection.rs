@@ -77,7 +77,7 @@ impl Connection {
 
     /// Reads and carries out.
     pub fn turn(&mut self, server: &Server, scratch: &mut Vec<u8>) -> Turn {
-        let mut turn = Turn::default();
+        let (mut turn, counted) = (Turn::default(), self.counted);
         let mut read = 0;
         loop {
             turn.writes |= self.run_requests(server, scratch);
@@ -98,7 +98,7 @@ impl Connection {
             let client = &self.session.client;
             client.active_ms.store(client.since.elapsed().as_millis() as u64, Ordering::Relaxed);
         }
-        turn.is_broken |= !self.count_buffers(server);
+        turn.is_broken |= !self.may_grow(server, counted);
         turn
     }
 
@@ -151,6 +151,10 @@ impl Connection {
                     let args = self.parser.args(bytes);
                     if !args.is_empty() {
                         writes |= commands::run(server, &mut self.session, args, &mut self.output, scratch);
+                        if self.output.capacity() > KEPT {
+                            self.count(server);
+                        }
+                        server.keyspace.blobs().release();
                     }
                     self.parser.begin();
                     self.begin += length;
@@ -211,11 +215,9 @@ impl Connection {
         self.sent = 0;
     }
 
-    /// Counts its buffers; false: with them all clients together have too much, and this one is to go.
-    fn count_buffers(&mut self, server: &Server) -> bool {
-        let now = self.input.capacity() + self.output.capacity() + self.parser.bytes();
-        let before = std::mem::replace(&mut self.counted, now);
-        let all = server.clients.count_buffers(before, now);
+    /// Counts its buffers, which had `before` bytes; false: with them all clients together have too much, and this one is to go.
+    fn may_grow(&mut self, server: &Server, before: usize) -> bool {
+        let (now, all) = self.count(server);
         let max = server.config.buffers_bytes_max;
         let too_much = now > before && now > KEPT && (all > max || !server.keyspace.blobs().has_room(0));
         if too_much {
@@ -226,6 +228,13 @@ impl Connection {
             server.counters.closed.fetch_add(1, Ordering::Relaxed);
         }
         !too_much
+    }
+
+    /// Counts its buffers; what they have, and what those of all clients have.
+    fn count(&mut self, server: &Server) -> (usize, usize) {
+        let now = self.input.capacity() + self.output.capacity() + self.parser.bytes();
+        let before = std::mem::replace(&mut self.counted, now);
+        (now, server.clients.count_buffers(before, now))
     }
 
     /// The client is gone.

@@ -3,7 +3,8 @@
 //! 1. Where the log ends now is noted.
 //! 2. Each table is written as it is when its turn comes. A blob may change after that, or have changed before: the records since step 1 are copied
 //!    behind, and as each says how things are afterwards, the last one counts.
-//! 3. While few are left to copy, nobody appends: the rest is copied, the file made durable, and put in the place of the old one.
+//! 3. What stands in it is made durable, while others go on.
+//! 4. While few are left to copy, nobody appends: the rest is copied, the file made durable, and put in the place of the old one.
 //!
 //! Numbers of records grow: those of the new file begin far above.
 
@@ -15,6 +16,7 @@ use crate::record::{self, Header, Record};
 use crate::state::StoreState;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -62,40 +64,57 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
         add_blobs(&bucket, &mut writer)?;
     }
     add_tags(state, &mut writer)?;
-    loop {
-        let (end, ..) = state.log.position()?;
-        begin = copy(&old, generation, begin, end, &mut writer, &state.names_path)?;
-        if state.log.bytes() - begin.at <= LAST {
-            break;
-        }
-    }
-    // The heap's part of what is about to become durable; the rest of it below is little.
-    state.heap.sync()?;
-    // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change.
+    begin = copy_most(state, &old, generation, begin, &mut writer)?;
+    // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change. And what an earlier sync has
+    // covered the mark must cover, too, since room that was released may hold other blobs.
     let _turn = state.durable.turn.lock();
+    begin = copy_most(state, &old, generation, begin, &mut writer)?;
+    // What is copied below is in the new log, and left to the next sync: who appends does not wait for the heap.
+    let (covered, upto) = (begin.number - 1, writer.next_number() - 1);
+    state.heap.sync()?;
+    writer.sync()?;
+    begin = copy_most(state, &old, generation, begin, &mut writer)?;
     let frozen = state.log.freeze();
     let end = frozen.position()?;
     copy(&old, generation, begin, end, &mut writer, &state.names_path)?;
-    state.heap.sync()?;
-    let upto = writer.next_number() - 1;
     writer.add(&Record::Mark { upto })?;
     writer.sync()?;
     std::fs::rename(path, &state.names_path).map_err(error("rename"))?;
     let written = writer.end();
-    let last = written.end.number - 1;
     let synced = state.io.sync(state.dir.as_raw_fd(), false);
     frozen.switch(written);
     // The rename is done; whether it is durable is not known if this failed. Then nothing is released: either file may come back.
     synced.map_err(error("sync the directory of"))?;
-    note_durable(state, last);
+    note_durable(state, covered);
     state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// Copies the records of the old log until few are left; where it ended.
+fn copy_most(
+    state: &StoreState,
+    old: &File,
+    generation: u64,
+    mut begin: Position,
+    writer: &mut Writer<'_>,
+) -> Result<Position> {
+    loop {
+        let (end, ..) = state.log.position()?;
+        begin = copy(old, generation, begin, end, writer, &state.names_path)?;
+        if state.log.bytes() - begin.at <= LAST {
+            return Ok(begin);
+        }
+    }
 }
 
 /// Adds the blobs of a bucket as they are now.
 fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     if bucket.is_scratch() {
         return writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_SCRATCH, text: &[] });
+    }
+    if let Some(persist) = bucket.persist() {
+        let text = persist.dir().as_os_str().as_bytes();
+        writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_PERSIST, text })?;
     }
     let mut result = Ok(());
     bucket.for_each_table(|table| {
@@ -105,7 +124,16 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
             }
         }
     });
-    result
+    result?;
+    // Blobs that changed after the start of the log that is copied behind are there again.
+    let is_current = bucket.persist().is_some_and(|persist| {
+        let _tables = bucket.write_all();
+        persist.is_current()
+    });
+    match is_current {
+        true => writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_PERSISTED, text: &[] }),
+        false => Ok(()),
+    }
 }
 
 /// Adds all tags as they are now.
@@ -146,7 +174,7 @@ fn copy(
 /// Whether most of the log is garbage.
 pub(crate) fn is_due(state: &StoreState) -> bool {
     /// A log below this is not worth it, bytes.
-    const SMALL: u64 = 4 << 20;
+    const SMALL: u64 = 32 << 20;
     let live = state.counts.logged.load(Ordering::Relaxed);
     state.log.bytes() > 2 * live + SMALL
 }

@@ -1,6 +1,7 @@
 //! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
 
-use super::{anew, sync};
+use super::anew;
+use crate::error::Result;
 use crate::options::SyncPolicy;
 use crate::state::StoreState;
 use std::sync::atomic::Ordering;
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How often it looks without a wake-up, and how long it leaves alone what has failed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until the store is closed.
-pub(crate) fn run(state: &StoreState) {
+/// Runs until the store is closed. `sync` makes everything durable, and what follows from it.
+pub(crate) fn run(state: &StoreState, sync: impl Fn(&StoreState) -> Result<()>) {
     let every = match state.sync {
         SyncPolicy::Every(every) => Some(every),
         SyncPolicy::Always | SyncPolicy::Never => None,
@@ -25,7 +26,7 @@ pub(crate) fn run(state: &StoreState) {
         let mut result = if state.log.has_piece() { state.log.flush() } else { Ok(()) };
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
         if result.is_ok() && (is_time || state.heap.should_release()) {
-            result = sync::sync(state);
+            result = sync(state);
             synced = Instant::now();
         }
         if result.is_ok() && anew::is_due(state) {

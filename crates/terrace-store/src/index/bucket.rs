@@ -4,6 +4,7 @@
 //! order of the hash turned so that those bits come first: table by table, and within a table by the rest.
 
 use super::memory::{Ahead, IndexMemory, allocated};
+use super::persist::Persist;
 use super::{Hashes, Version};
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
@@ -54,6 +55,8 @@ pub(crate) struct BucketState {
     gone: AtomicBool,
     /// Its blobs are not logged.
     scratch: AtomicBool,
+    /// Its blobs are files, too.
+    persist: OnceLock<Box<Persist>>,
     small: RwLock<Table>,
     large: OnceLock<Box<[RwLock<Table>]>>,
     len: AtomicU64,
@@ -76,6 +79,7 @@ impl BucketState {
             name: RwLock::new(name),
             gone: AtomicBool::new(false),
             scratch: AtomicBool::new(false),
+            persist: OnceLock::new(),
             small: RwLock::default(),
             large: OnceLock::new(),
             len: AtomicU64::new(0),
@@ -99,6 +103,22 @@ impl BucketState {
     }
     pub(crate) fn set_scratch(&self) {
         self.scratch.store(true, Ordering::Relaxed);
+    }
+    /// Its files, if it has the trait `persist`.
+    pub(crate) fn persist(&self) -> Option<&Persist> {
+        self.persist.get().map(Box::as_ref)
+    }
+    /// Gives it the trait, for good.
+    pub(crate) fn set_persist(&self, persist: Persist) {
+        let _ = self.persist.set(Box::new(persist));
+    }
+    /// The blob is about to change; all of them, without a key.
+    pub(crate) fn note_change(&self, key: Option<&[u8]>, memory: &IndexMemory) {
+        match (self.persist(), key) {
+            (None, _) => {}
+            (Some(persist), Some(key)) => persist.note(key, memory),
+            (Some(persist), None) => persist.note_unknown(memory),
+        }
     }
     /// Blobs.
     pub(crate) fn len(&self) -> u64 {

@@ -3,11 +3,13 @@
 mod bucket;
 mod memory;
 mod names;
+mod persist;
 mod tags;
 
 pub(crate) use bucket::{BucketState, Entry, Table, ask_entry, find, find_mut, insert, take, take_all};
 pub(crate) use memory::IndexMemory;
 pub(crate) use names::{Names, find as find_name};
+pub(crate) use persist::{Behind, Persist};
 pub(crate) use tags::{Tags, bytes_of as tag_bytes};
 
 use foldhash::quality::FixedState;
@@ -41,6 +43,13 @@ impl Expect {
 /// Changes with each change of a blob. Of no meaning to another opening of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version(pub(crate) u64);
+
+impl Version {
+    /// As a number, for languages that have no type for it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// The metadata of a blob.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,14 +5,17 @@ use super::damage::is_damaged;
 use super::files::Files;
 use super::records::Records;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Tags};
+use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Persist, Tags};
 use crate::index::{ask_entry, find_mut, insert, take, take_all};
 use crate::log::Position;
-use crate::record::{Blob, Record, TAGGED, TRAIT_SCRATCH};
+use crate::record::{Blob, Record, TAGGED, TRAIT_PERSIST, TRAIT_PERSISTED, TRAIT_SCRATCH};
 use crate::space::Extent;
 use crate::state::Counts;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_engine::io::Io;
 
@@ -118,11 +121,7 @@ impl Replay<'_> {
                 self.remove(from_bucket, from);
                 self.put(bucket, number, blob, key)?;
             }
-            Record::Trait { bucket, kind, .. } => {
-                if let Some((bucket, _)) = self.buckets.get(&bucket).filter(|_| kind == TRAIT_SCRATCH) {
-                    bucket.set_scratch();
-                }
-            }
+            Record::Trait { bucket, kind, text } => self.set_trait(bucket, kind, text),
             Record::Tag { bucket, whole, on, tag, key } => self.tag(bucket, whole, on, tag, key),
             Record::Mark { .. } => {}
         }
@@ -144,8 +143,19 @@ impl Replay<'_> {
         }
     }
 
+    fn set_trait(&mut self, id: u64, kind: u8, text: &[u8]) {
+        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        match kind {
+            TRAIT_SCRATCH => bucket.set_scratch(),
+            TRAIT_PERSIST => bucket.set_persist(Persist::new(PathBuf::from(OsStr::from_bytes(text)))),
+            TRAIT_PERSISTED => drop(bucket.persist().map(|persist| persist.take(self.memory))),
+            _ => {}
+        }
+    }
+
     fn put(&mut self, id: u64, number: u64, blob: Blob, key: &[u8]) -> Result<()> {
         let Some((bucket, _)) = self.buckets.get(&id) else { return Ok(()) };
+        bucket.note_change(None, self.memory);
         let hash = self.hashes.of(key);
         {
             let mut table = bucket.write(hash);
@@ -173,6 +183,7 @@ impl Replay<'_> {
 
     fn remove(&mut self, id: u64, key: &[u8]) {
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        bucket.note_change(None, self.memory);
         let hash = self.hashes.of(key);
         if let Some(entry) = take(&mut bucket.write(hash), self.hashes, hash, key, self.memory) {
             if entry.blob.has(TAGGED) {
@@ -196,6 +207,7 @@ impl Replay<'_> {
     fn clear(&mut self, id: u64, gone: bool) {
         self.tags.clear(id, gone, self.memory);
         let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        bucket.note_change(None, self.memory);
         for table in &mut bucket.write_all() {
             take_all(table, self.memory).into_iter().for_each(|entry| self.forget(bucket, &entry));
         }

@@ -1,14 +1,16 @@
 //! Buckets come, go and get other names.
 
 use super::commit;
-use super::{check, remove};
+use super::{check, file_name, persist, remove};
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, find_name};
+use crate::index::{BucketState, Persist, find_name};
 use crate::log::Room;
 use crate::options::SyncPolicy;
-use crate::record::{KEY_MAX, Record, TRAIT_SCRATCH};
+use crate::record::{KEY_MAX, Record, TRAIT_PERSIST, TRAIT_SCRATCH};
 use crate::state::StoreState;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 fn check_name(name: &str) -> Result<()> {
@@ -49,9 +51,18 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
 /// Failing I/O of the log.
 pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     state.check_open()?;
+    let persistent = state.names.get(name).filter(|bucket| bucket.persist().is_some());
+    if let Some(bucket) = &persistent {
+        persist::write_out(state, bucket)?;
+    }
+    // Nobody writes files until the bucket is gone.
+    let _turn = persistent.as_ref().and_then(|bucket| bucket.persist()).map(Persist::turn);
     let (mut shard, hash) = state.names.lock(name);
     let Some(bucket) = find_name(&shard, hash, name).cloned() else { return Ok(false) };
     remove::clear(state, &bucket, true)?;
+    if bucket.persist().is_some() {
+        state.persisting.lock().retain(|other| other.id != bucket.id);
+    }
     state.names.remove(&mut shard, name, &state.memory);
     state.counts.bucket(-1, name.len());
     Ok(true)
@@ -85,6 +96,55 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
     commit::finish(state, &bucket, number).map(|()| true)
 }
 
+/// Has all blobs of a bucket written to files of a directory, which is made if there is none.
+///
+/// # Errors
+/// A directory that has files, is another bucket's, or cannot be made; a scratch bucket, or one that persists elsewhere; a key that is no file's name; a
+/// full or failing log.
+pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir: &Path) -> Result<()> {
+    state.check_open()?;
+    let invalid = |what: String| Err(Error::Invalid { what });
+    let dir = std::path::absolute(dir).map_err(|e| Error::io(dir, "find", e))?;
+    let mut persisting = state.persisting.lock();
+    match bucket.persist() {
+        Some(persist) if persist.dir() == dir => return Ok(()),
+        Some(persist) => {
+            return invalid(format!(
+                "bucket {:?}: persists in {} already",
+                bucket.name(),
+                persist.dir().display()
+            ));
+        }
+        None => {}
+    }
+    std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "make", e))?;
+    let mut listed = std::fs::read_dir(&dir).map_err(|e| Error::io(&dir, "list", e))?;
+    let is_taken = persisting.iter().any(|other| other.persist().is_some_and(|other| other.dir() == dir));
+    if is_taken || listed.next().is_some() {
+        return invalid(format!(
+            "{}: is not empty, or another bucket's; name a directory of its own",
+            dir.display()
+        ));
+    }
+    let number = {
+        let tables = bucket.write_all();
+        commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
+        if bucket.is_scratch() {
+            return invalid(format!("bucket {:?}: is scratch, and so never persisted", bucket.name()));
+        }
+        tables.iter().flat_map(|table| table.iter()).try_for_each(|entry| file_name::check(&entry.key))?;
+        let text = dir.as_os_str().as_bytes();
+        let record = Record::Trait { bucket: bucket.id, kind: TRAIT_PERSIST, text };
+        let number = state.log.append(&record, Room::Takes)?;
+        bucket.set_persist(Persist::new(dir));
+        number
+    };
+    persisting.push(bucket.clone());
+    drop(persisting);
+    finish(state, number)?;
+    if state.sync == SyncPolicy::Always { persist::write_out(state, bucket) } else { Ok(()) }
+}
+
 /// Makes an empty bucket one whose blobs are not kept beyond the life of the store.
 ///
 /// # Errors
@@ -94,6 +154,10 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
     let number = {
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
+        if bucket.persist().is_some() {
+            let what = format!("bucket {:?}: persists, and so is not scratch", bucket.name());
+            return Err(Error::Invalid { what });
+        }
         if tables.iter().any(|table| !table.is_empty()) {
             let what = format!("bucket {:?}: has blobs; clear it before it becomes scratch", bucket.name());
             return Err(Error::Invalid { what });

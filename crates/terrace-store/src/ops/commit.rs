@@ -1,5 +1,6 @@
 //! A blob gets another description: the one place where a table of blobs, the log and the counts change together.
 
+use super::{file_name, persist};
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
@@ -31,6 +32,9 @@ impl<'a> Place<'a> {
     pub(super) fn new(state: &StoreState, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
         state.check_open()?;
         super::check_key(key)?;
+        if bucket.persist().is_some() {
+            file_name::check(key)?;
+        }
         Ok(Place { bucket, key, hash: state.hashes.of(key) })
     }
 
@@ -95,6 +99,7 @@ fn new_blob() -> Blob {
 /// The log is full, or broken: nothing has changed.
 pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
     let Place { bucket, key, hash } = *place;
+    bucket.note_change(Some(key), &state.memory);
     let number = if bucket.is_scratch() {
         state.take_unlogged()
     } else {
@@ -134,7 +139,10 @@ pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, exte
 /// The change `number` is done: waits until it is durable, if the store is to.
 pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> Result<()> {
     match state.sync {
-        SyncPolicy::Always if !bucket.is_scratch() => durable::sync_upto(state, number),
+        SyncPolicy::Always if !bucket.is_scratch() => {
+            durable::sync_upto(state, number)?;
+            persist::write_out(state, bucket)
+        }
         SyncPolicy::Always | SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }

@@ -10,13 +10,12 @@ use crate::state::StoreState;
 const VAIN_MAX: u32 = 3;
 
 /// Calls `copy` with the blob until the blob was the same before and after; None: there is no blob.
-fn steady<T>(
+pub(super) fn steady<T>(
     state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
     mut copy: impl FnMut(&Blob) -> Result<T>,
 ) -> Result<Option<(T, Stat)>> {
-    state.check_open()?;
     let hash = state.hashes.of(key);
     for _ in 0..VAIN_MAX {
         let (blob, stat) = match find(&bucket.read(hash), hash, key) {
@@ -48,6 +47,7 @@ pub(crate) fn get(
     key: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Option<Stat>> {
+    state.check_open()?;
     let found = steady(state, bucket, key, |blob| {
         // Bytes that are there are not cleared first: they are overwritten.
         out.resize(blob.size as usize, 0);
@@ -70,6 +70,7 @@ pub(crate) fn get_at(
     offset: u64,
     buf: &mut [u8],
 ) -> Result<Option<(usize, Stat)>> {
+    state.check_open()?;
     steady(state, bucket, key, |blob| {
         let n = blob.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if n > 0 {

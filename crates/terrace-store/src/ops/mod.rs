@@ -2,8 +2,10 @@
 
 pub(crate) mod buckets;
 mod commit;
+mod file_name;
 pub(crate) mod get;
 pub(crate) mod part;
+pub(crate) mod persist;
 pub(crate) mod put;
 pub(crate) mod remove;
 pub(crate) mod rename;

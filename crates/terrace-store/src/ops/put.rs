@@ -8,7 +8,7 @@ use crate::log::Room;
 use crate::record::Record;
 use crate::state::StoreState;
 
-/// Puts a blob whose bytes come in parts, if `expect` holds.
+/// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes.
 ///
 /// # Errors
 /// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands.
@@ -19,6 +19,7 @@ pub(crate) fn put(
     parts: &[&[u8]],
     meta: u64,
     expect: Expect,
+    room: u64,
 ) -> Result<bool> {
     let place = Place::new(state, bucket, key)?;
     let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len() as u64));
@@ -29,7 +30,7 @@ pub(crate) fn put(
     }
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));
-    let extent = room::place(state, parts, size)?;
+    let extent = room::place(state, parts, size, room)?;
     let bytes = Bytes { extent, size, crc: hasher.finalize(), meta: Some(meta) };
     match commit::replace(state, &place, expect, bytes)? {
         Some(number) => commit::finish(state, bucket, number).map(|()| true),

@@ -21,6 +21,7 @@ pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expec
         if entry.is_none() || !expect.holds(entry) {
             return Ok(false);
         }
+        bucket.note_change(Some(key), &state.memory);
         let number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {
@@ -66,6 +67,10 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
         } else {
             Record::BucketClear { bucket: bucket_id }
         };
+        // The files of a bucket that goes stay.
+        if !gone {
+            bucket.note_change(None, &state.memory);
+        }
         let number = state.log.append(&record, Room::Gives)?;
         for table in &mut tables {
             for entry in take_all(table, &state.memory) {

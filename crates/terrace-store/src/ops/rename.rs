@@ -36,6 +36,8 @@ pub(crate) fn rename(
         }
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         let _ahead = ask_entry(gone, to, &state.memory)?;
+        bucket.note_change(Some(from), &state.memory);
+        to_bucket.note_change(Some(to), &state.memory);
         let number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {
@@ -62,7 +64,8 @@ pub(crate) fn rename(
         commit::retire(state, to_bucket, number, extent);
     }
     to_bucket.split_if_large(&state.hashes, &state.memory);
-    commit::finish(state, to_bucket, number).map(|()| true)
+    commit::finish(state, to_bucket, number)?;
+    commit::finish(state, bucket, number).map(|()| true)
 }
 
 /// The tables of both, in the order in which all take them; one if both are in the same.

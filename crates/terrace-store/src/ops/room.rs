@@ -19,12 +19,15 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     }
 }
 
-/// Writes the bytes of a blob into room of its own.
+/// Writes the bytes of a blob into room of its own: `room` bytes, where there are as many.
 ///
 /// # Errors
 /// The store is full; writeback fails.
-pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64) -> Result<Extent> {
-    let claim = claim(state, size)?;
+pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -> Result<Extent> {
+    let claim = match room > size {
+        true => state.heap.claim(room).or_else(|_| claim(state, size))?,
+        false => claim(state, size)?,
+    };
     state.heap.fill(&claim, parts, size)?;
     Ok(claim.extent)
 }

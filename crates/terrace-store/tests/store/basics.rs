@@ -97,6 +97,23 @@ fn parts_of_blobs_are_written_and_read() {
 }
 
 #[test]
+fn a_blob_with_room_grows_in_place() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    let retired = |key: &str, put: &dyn Fn(&[u8])| {
+        put(key.as_bytes());
+        let before = store.usage().heap_retired_bytes;
+        (0..9).for_each(|i| assert!(bucket.append(key.as_bytes(), &content(i, 10_000)).unwrap() > 100_000));
+        assert_eq!(get(&bucket, key).unwrap()[100_000..110_000], content(0, 10_000));
+        store.usage().heap_retired_bytes - before
+    };
+    let whole = content(100, 100_000);
+    assert!(retired("plain", &|key| bucket.put(key, &whole).unwrap()) >= 100_000, "it is copied");
+    assert_eq!(retired("room", &|key| bucket.put_with_room(key, &whole, 0, 200_000).unwrap()), 0);
+}
+
+#[test]
 fn many_small_appends_copy_little() {
     let dir = dir();
     let store = open(dir.path());

@@ -6,6 +6,7 @@ mod damage;
 mod faults;
 mod memory;
 mod model;
+mod persist;
 mod power;
 mod power_io;
 mod stage;

@@ -1,0 +1,294 @@
+"""A file system of blobs for fsspec: `terrace://BUCKET/KEY`.
+
+A bucket is a directory of the root; `/` in keys makes directories below, which are there as long as there are keys in them, as in object stores. What is
+written becomes a blob when its file is closed, in one step: readers see the blob before or the one after.
+"""
+
+import os
+import uuid
+import weakref
+from io import UnsupportedOperation
+
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+from . import _store
+
+# The bucket of files that are being written. What a process that was killed has left there is removed by the next.
+_UPLOADS = ".uploads"
+_CHUNK = 4 << 20
+
+# Stores whose uploads of earlier processes are removed.
+_swept: weakref.WeakSet[_store.Store] = weakref.WeakSet()
+
+
+def _split(path):
+    """Bucket and key of a path without protocol; either may be empty."""
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+class TerraceFileSystem(AbstractFileSystem):
+    """Blobs of a store as files.
+
+    store    an open terrace_cache.Store, or its directory: then a store of this process that is open there, or one that is opened with the options
+             `name`, `memory`, `capacity`, `sync`, and stays open until the process ends or `close` is called. Default: $TERRACE_STORE.
+    """
+
+    protocol = "terrace"
+    root_marker = ""
+
+    def __init__(
+        self,
+        store: "_store.Store | str | os.PathLike[str] | None" = None,
+        *,
+        name: str = "store",
+        memory: int | str = "1GiB",
+        capacity: int | str | None = None,
+        sync: str | float = "1s",
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        store = os.environ.get("TERRACE_STORE") if store is None else store
+        if store is None:
+            raise ValueError("terrace://: which store? storage_options={'store': DIR}, or TERRACE_STORE=DIR")
+        if not isinstance(store, _store.Store):
+            opened = _store.opened(store, name)
+            store = opened or _store.open(store, name=name, memory=memory, capacity=capacity, sync=sync)
+        self.store = store
+        if store not in _swept:
+            _swept.add(store)
+            store.remove_bucket(_UPLOADS)
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path).lstrip("/")
+
+    def close(self):
+        """Closes the store; everything is durable then."""
+        self.store.close()
+        self.clear_instance_cache()
+
+    def _bucket(self, path):
+        """Bucket and key of a blob's path."""
+        bucket, key = _split(self._strip_protocol(path))
+        if not key:
+            raise FileNotFoundError(path)
+        try:
+            return self.store[bucket], key
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def _entry(self, bucket, key, stat):
+        return {"name": f"{bucket}/{key}", "type": "file", "size": stat.size, "score": stat.score, "version": stat.version}
+
+    def _names(self):
+        return [name for name in self.store.buckets() if name != _UPLOADS]
+
+    def ls(self, path, detail=True, **kwargs):
+        path = self._strip_protocol(path).rstrip("/")
+        if not path:
+            found = [{"name": name, "type": "directory", "size": 0} for name in self._names()]
+        else:
+            found = self._ls_bucket(path)
+        return found if detail else [entry["name"] for entry in found]
+
+    def _ls_bucket(self, path):
+        name, key = _split(path)
+        bucket = self.store[name] if name in self._names() else None
+        if bucket is None:
+            raise FileNotFoundError(path)
+        prefix = f"{key}/" if key else ""
+        found = {}
+        for other in bucket.list(prefix):
+            head, is_below, _ = other[len(prefix):].partition("/")
+            entry = f"{name}/{prefix}{head}"
+            if is_below:
+                found.setdefault(entry, {"name": entry, "type": "directory", "size": 0})
+            elif (stat := bucket.stat_tuple(other)) is not None:
+                found[entry] = self._entry(name, other, _store.Stat(*stat))
+        stat = bucket.stat_tuple(key) if key and not found else None
+        if stat is not None:
+            return [self._entry(name, key, _store.Stat(*stat))]
+        if key and not found:
+            raise FileNotFoundError(path)
+        return list(found.values())
+
+    def info(self, path, **kwargs):
+        path = self._strip_protocol(path).rstrip("/")
+        name, key = _split(path)
+        directory = {"name": path, "type": "directory", "size": 0}
+        if not name:
+            return directory
+        if name not in self._names():
+            raise FileNotFoundError(path)
+        if not key:
+            return directory
+        bucket = self.store[name]
+        stat = bucket.stat_tuple(key)
+        if stat is not None:
+            return self._entry(name, key, _store.Stat(*stat))
+        if bucket.list(f"{key}/"):
+            return directory
+        raise FileNotFoundError(path)
+
+    def ukey(self, path):
+        """Changes when the blob changes."""
+        return f"{path}-{self.info(path)['version']}"
+
+    def mkdir(self, path, create_parents=True, **kwargs):
+        name, key = _split(self._strip_protocol(path).rstrip("/"))
+        if not name:
+            raise FileExistsError(path)
+        if not key and name in self.store:
+            raise FileExistsError(path)
+        if key and not create_parents and name not in self.store:
+            raise FileNotFoundError(path)
+        self.store.bucket(name)
+
+    def makedirs(self, path, exist_ok=False):
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+
+    def rmdir(self, path):
+        name, key = _split(self._strip_protocol(path).rstrip("/"))
+        if key:
+            if self.isdir(path):
+                raise OSError(f"{path}: a directory within a bucket goes with its last blob")
+            raise FileNotFoundError(path)
+        bucket = self.store[name] if name in self.store else None
+        if bucket is None:
+            raise FileNotFoundError(path)
+        if len(bucket):
+            raise OSError(f"{path}: the bucket has blobs")
+        self.store.remove_bucket(name)
+
+    def _rm(self, path):
+        if "/" not in self._strip_protocol(path).rstrip("/"):
+            return self.rmdir(path)
+        bucket, key = self._bucket(path)
+        if not bucket.remove(key):
+            raise FileNotFoundError(path)
+
+    def rm_file(self, path):
+        self._rm(path)
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
+            # A directory within a bucket has gone with its last blob.
+            if "/" not in one or self.isfile(one):
+                self._rm(one)
+
+    def cp_file(self, path1, path2, **kwargs):
+        if self.isdir(path1):
+            return self.makedirs(path2, exist_ok=True)
+        with self._open(path1, cache_type="none") as source, self._open(path2, "wb") as target:
+            while chunk := source.read(_CHUNK):
+                target.write(chunk)
+
+    def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
+        """Renames. One blob in one step; a directory blob by blob."""
+        path1, path2 = self._strip_protocol(path1).rstrip("/"), self._strip_protocol(path2).rstrip("/")
+        if not self.isfile(path1):
+            if not self.isdir(path1):
+                raise FileNotFoundError(path1)
+            for one in self.find(path1):
+                self.mv(one, path2 + one[len(path1):])
+            return
+        (source, old), (target, new) = self._bucket(path1), self._target(path2)
+        try:
+            source.rename(old, new, bucket=target)
+        except KeyError:
+            raise FileNotFoundError(path1) from None
+
+    mv_file = mv
+
+    def _target(self, path):
+        """Bucket and key of a blob that is to be written."""
+        name, key = _split(self._strip_protocol(path))
+        if not key or not name or name == _UPLOADS:
+            raise IsADirectoryError(path)
+        return self.store.bucket(name), key
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        bucket, key = self._bucket(path)
+        if start is None and end is None:
+            data = bucket.read_bytes(key)
+        else:
+            stat = bucket.stat_tuple(key)
+            size = stat[0] if stat else 0
+            first, last, _ = slice(start, end).indices(size)
+            data = bucket.read_at(key, first, max(0, last - first))
+        if data is None:
+            raise FileNotFoundError(path)
+        return data
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        bucket, key = self._target(path)
+        if not bucket.put(key, value, only_new=mode == "create"):
+            raise FileExistsError(path)
+
+    def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs):
+        if mode not in ("rb", "wb", "ab", "xb"):
+            raise UnsupportedOperation(f"mode {mode!r}: 'rb', 'wb', 'ab' or 'xb'")
+        kwargs.setdefault("cache_type", "readahead")
+        size = block_size or _CHUNK
+        return TerraceFile(self, path, mode, size, autocommit, cache_options=cache_options, **kwargs)
+
+
+class TerraceFile(AbstractBufferedFile):
+    """A blob that is read, or one that will be there when the file is closed. Parts that were written stand in a blob of their own until then."""
+
+    def __init__(self, fs, path, mode, block_size, autocommit, **kwargs):
+        self.bucket, self.key = fs._bucket(path) if mode == "rb" else fs._target(path)
+        self.part = None
+        super().__init__(fs, path, mode, block_size, autocommit, **kwargs)
+        if mode == "ab":
+            stat = self.bucket.stat_tuple(self.key)
+            self.loc = stat[0] if stat else 0
+
+    def _fetch_range(self, start, end):
+        data = self.bucket.read_at(self.key, start, end - start)
+        if data is None:
+            raise FileNotFoundError(self.path)
+        return data
+
+    def _initiate_upload(self):
+        self.part = None
+
+    def _upload_chunk(self, final=False):
+        chunk = self.buffer.getvalue()
+        if self.mode == "ab":
+            self.bucket.append(self.key, chunk)
+            return True
+        if final and self.part is None and self.autocommit:
+            self._put(chunk)
+            return True
+        if self.part is None:
+            self.part = uuid.uuid4().hex
+        self.fs.store.bucket(_UPLOADS).append(self.part, chunk)
+        if final and self.autocommit:
+            self.commit()
+        return True
+
+    def _put(self, chunk):
+        if not self.bucket.put(self.key, chunk, only_new=self.mode == "xb"):
+            raise FileExistsError(self.path)
+
+    def commit(self):
+        """The blob takes its place."""
+        if self.part is None:
+            return
+        if self.mode == "xb" and self.key in self.bucket:
+            self.discard()
+            raise FileExistsError(self.path)
+        self.fs.store.bucket(_UPLOADS).rename(self.part, self.key, bucket=self.bucket)
+        self.part = None
+
+    def discard(self):
+        """What was written is gone."""
+        if self.part is not None:
+            self.fs.store.bucket(_UPLOADS).remove(self.part)
+            self.part = None

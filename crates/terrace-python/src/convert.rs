@@ -1,0 +1,128 @@
+//! Keys and bytes of Python.
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyString};
+
+/// How keys that are not UTF-8 become `str` and come back, as names of files do in Python.
+const ERRORS: &str = "surrogateescape";
+
+/// A key: `bytes`, or `str` in UTF-8.
+#[derive(Debug)]
+pub(crate) struct Key(PyBackedBytes);
+
+impl Key {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Key(bytes.to_owned().into()));
+        }
+        if let Ok(text) = object.cast::<PyString>() {
+            let bytes = match text.encode_utf8() {
+                Ok(bytes) => bytes,
+                Err(_) => text.call_method1("encode", ("utf-8", ERRORS))?.cast_into::<PyBytes>()?,
+            };
+            return Ok(Key(bytes.into()));
+        }
+        Err(PyTypeError::new_err(format!("a key is str or bytes, not {}", object.get_type().name()?)))
+    }
+}
+
+/// A key as `str`.
+pub(crate) fn key_to_str<'py>(py: Python<'py>, key: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    match std::str::from_utf8(key) {
+        Ok(text) => Ok(PyString::new(py, text)),
+        Err(_) => {
+            let decoded = PyBytes::new(py, key).call_method1("decode", ("utf-8", ERRORS))?;
+            Ok(decoded.cast_into::<PyString>()?)
+        }
+    }
+}
+
+/// Bytes that Python gives: of an object that does not change them, or a copy.
+#[derive(Debug)]
+pub(crate) enum Data {
+    Bytes(PyBackedBytes),
+    Buffer(PyUntypedBuffer),
+    Copy(Vec<u8>),
+}
+
+impl Data {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes,
+            Data::Copy(bytes) => bytes,
+            Data::Buffer(buffer) if buffer.len_bytes() == 0 => &[],
+            // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, they are contiguous (see `extract`), and it says that
+            // they are read-only.
+            Data::Buffer(buffer) => unsafe {
+                std::slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes())
+            },
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Data {
+    type Error = PyErr;
+
+    /// Bytes that another thread could change during the call are copied: the store's checksum would not be that of what it has written.
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Data> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Data::Bytes(bytes.to_owned().into()));
+        }
+        let buffer = PyUntypedBuffer::get(&object)?;
+        if buffer.readonly() && buffer.is_c_contiguous() {
+            return Ok(Data::Buffer(buffer));
+        }
+        if buffer.is_c_contiguous() && buffer.len_bytes() > 0 {
+            // SAFETY: as above; the interpreter is ours until the copy is done, and other threads that change the bytes without it give a mix of old
+            // and new, as they would a write to a file.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
+            return Ok(Data::Copy(bytes.to_vec()));
+        }
+        let view = object.py().import("builtins")?.getattr("memoryview")?.call1((object,))?;
+        Ok(Data::Bytes(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into()))
+    }
+}
+
+/// Room of the caller's to be filled.
+#[derive(Debug)]
+pub(crate) struct Room(PyUntypedBuffer);
+
+impl Room {
+    /// The room.
+    ///
+    /// # Safety
+    /// Nobody has another result of this alive.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn bytes(&self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held; they are contiguous and writable (see `extract`). Threads
+        // that look at them during the call see a mix of old and new, as with `readinto` of a file.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Room {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Room> {
+        let buffer = PyUntypedBuffer::get(&object)?;
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the buffer to fill must be writable and contiguous"));
+        }
+        Ok(Room(buffer))
+    }
+}

@@ -1,0 +1,133 @@
+//! An open store as its Python objects share it.
+//!
+//! Calls hold the lock to read while the store works, closing holds it to write: it waits for calls under way, and then drops store and buckets, whatever
+//! Python objects are still alive. Its memory and its files are free for the next opening then.
+//!
+//! **Fork.** A process that was forked has the memory of the store, but none of its threads, and its locks as they were at that moment. It may not touch them:
+//! calls are refused, and the objects end without a trace.
+
+use crate::error::Failed;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::mem::ManuallyDrop;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_store::{Bucket, Error, Store};
+
+/// Forks between the first process and this one.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A store and the buckets that Python objects name by number.
+#[derive(Debug)]
+pub(crate) struct Open {
+    parts: ManuallyDrop<RwLock<Option<Parts>>>,
+    forks: u64,
+}
+
+#[derive(Debug)]
+struct Parts {
+    store: Store,
+    buckets: RwLock<HashMap<u64, Bucket>>,
+    next: AtomicU64,
+}
+
+impl Open {
+    pub(crate) fn new(store: Store) -> Open {
+        static ONCE: Once = Once::new();
+        // SAFETY: the function only counts.
+        ONCE.call_once(|| assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(note_fork)) }, 0));
+        let parts = Parts { store, buckets: RwLock::default(), next: AtomicU64::new(0) };
+        let forks = FORKS.load(Ordering::Relaxed);
+        Open { parts: ManuallyDrop::new(RwLock::new(Some(parts))), forks }
+    }
+
+    fn is_forked(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) != self.forks
+    }
+
+    fn with_parts<T>(&self, f: impl FnOnce(&Parts) -> Result<T, Failed>) -> Result<T, Failed> {
+        if self.is_forked() {
+            return Err(Failed::Forked);
+        }
+        let parts = self.parts.read();
+        f(parts.as_ref().ok_or(Failed::Store(Error::Closed))?)
+    }
+
+    /// Calls `f` with the store.
+    ///
+    /// # Errors
+    /// It was closed; a forked process; those of `f`.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Store) -> Result<T, Failed>) -> Result<T, Failed> {
+        self.with_parts(|parts| f(&parts.store))
+    }
+
+    /// Calls `f` with the bucket of this number.
+    ///
+    /// # Errors
+    /// As [`Open::with`].
+    pub(crate) fn with_bucket<T>(
+        &self,
+        number: u64,
+        f: impl FnOnce(&Bucket) -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        self.with_parts(|parts| {
+            let bucket = parts.buckets.read().get(&number).cloned();
+            f(&bucket.expect("an object's bucket is there as long as it"))
+        })
+    }
+
+    /// The number of the bucket that `find` gives, until it is forgotten.
+    ///
+    /// # Errors
+    /// As [`Open::with`].
+    pub(crate) fn take_bucket(
+        &self,
+        find: impl FnOnce(&Store) -> Result<Option<Bucket>, Failed>,
+    ) -> Result<Option<u64>, Failed> {
+        self.with_parts(|parts| {
+            let Some(bucket) = find(&parts.store)? else { return Ok(None) };
+            let number = parts.next.fetch_add(1, Ordering::Relaxed);
+            parts.buckets.write().insert(number, bucket);
+            Ok(Some(number))
+        })
+    }
+
+    /// An object of this bucket ends. Waits for no store that is being closed: its buckets go with it.
+    pub(crate) fn forget_bucket(&self, number: u64) {
+        if self.is_forked() {
+            return;
+        }
+        if let Some(parts) = self.parts.try_read().as_deref().and_then(Option::as_ref) {
+            parts.buckets.write().remove(&number);
+        }
+    }
+
+    /// Makes everything durable and ends the store; nothing, if that was done.
+    ///
+    /// # Errors
+    /// A write or sync failed; a forked process.
+    pub(crate) fn close(&self) -> Result<(), Failed> {
+        if self.is_forked() {
+            return Err(Failed::Forked);
+        }
+        let Some(parts) = self.parts.write().take() else { return Ok(()) };
+        Ok(parts.store.close()?)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_forked() && self.parts.read().is_some()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !self.is_forked() {
+            // SAFETY: dropped here only, once.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}

@@ -1,0 +1,153 @@
+"""The file system terrace://."""
+
+import random
+
+import fsspec
+import numpy
+import pandas
+import pyarrow
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+import terrace_cache
+import xarray
+import zarr
+from terrace_cache.fs import TerraceFileSystem
+
+
+@pytest.fixture
+def fs(store):
+    return fsspec.filesystem("terrace", store=store, skip_instance_cache=True)
+
+
+def test_the_protocol_is_known(tmp_path, monkeypatch):
+    assert fsspec.get_filesystem_class("terrace") is TerraceFileSystem
+    monkeypatch.setenv("TERRACE_STORE", str(tmp_path))
+    with fsspec.open("terrace://b/k", "wb", memory="32MiB") as file:
+        file.write(b"v")
+    fs, path = fsspec.url_to_fs("terrace://b/k", memory="32MiB")
+    assert fs.cat(path) == b"v" and terrace_cache.opened(tmp_path)["b"]["k"] == b"v"
+    fs.close()
+    monkeypatch.delenv("TERRACE_STORE")
+    with pytest.raises(ValueError, match="which store"):
+        fsspec.filesystem("terrace", skip_instance_cache=True)
+
+
+def test_files_are_written_read_listed_and_removed(fs):
+    fs.pipe({"b/one": b"1", "b/d/two": b"22", "b/d/e/three": b"333", "c/k": b""})
+    assert fs.ls("", detail=False) == ["b", "c"] and fs.ls("b", detail=False) == ["b/d", "b/one"]
+    assert fs.ls("b/d", detail=False) == ["b/d/e", "b/d/two"] and fs.ls("b/one", detail=False) == ["b/one"]
+    assert fs.find("b") == ["b/d/e/three", "b/d/two", "b/one"] and fs.glob("b/**/t*") == ["b/d/e/three", "b/d/two"]
+    assert fs.info("b/d")["type"] == "directory" and fs.info("b/d/two")["size"] == 2 and fs.du("b") == 6
+    assert fs.isdir("b") and fs.isfile("b/one") and not fs.exists("b/none") and not fs.exists("none/k")
+    assert fs.cat_file("b/d/e/three", start=1) == b"33" and fs.cat_file("b/d/e/three", end=-1) == b"33"
+    fs.rm("b/d", recursive=True)
+    assert fs.find("b") == ["b/one"] and not fs.exists("b/d")
+    for path in ("b/none", "none/k"):
+        for call in (fs.cat, fs.info, fs.rm_file, fs.open):
+            with pytest.raises(FileNotFoundError):
+                call(path)
+    fs.rm("b", recursive=True)
+    assert fs.ls("", detail=False) == ["c"]
+
+
+def test_buckets_are_made_and_removed(fs):
+    fs.mkdir("b")
+    fs.makedirs("b/any", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        fs.mkdir("b")
+    with fs.open("b/k", "wb") as file:
+        file.write(b"v")
+    with pytest.raises(OSError):
+        fs.rmdir("b")
+    fs.rm_file("b/k")
+    fs.rmdir("b")
+    assert fs.ls("") == []
+
+
+def test_files_move_and_are_copied(fs):
+    fs.pipe({"b/one": b"1", "b/d/two": b"22", "b/d/e/three": b"333"})
+    fs.mv("b/one", "c/uno")
+    assert fs.cat("c/uno") == b"1" and not fs.exists("b/one")
+    fs.mv("b/d", "c/d", recursive=True)
+    assert fs.find("c") == ["c/d/e/three", "c/d/two", "c/uno"] and fs.find("b") == []
+    fs.cp("c/uno", "c/dos")
+    assert fs.cat("c/dos") == fs.cat("c/uno") == b"1"
+    with pytest.raises(FileNotFoundError):
+        fs.mv("c/none", "c/x")
+
+
+def test_a_file_becomes_a_blob_when_it_is_closed(fs):
+    data = random.randbytes(10 << 20)
+    fs.pipe("b/k", b"old")
+    with fs.open("b/k", "wb", block_size=1 << 20) as file:
+        for at in range(0, len(data), 300_000):
+            file.write(data[at:at + 300_000])
+            assert fs.cat("b/k") == b"old"
+    assert fs.cat("b/k") == data and fs.ls("", detail=False) == ["b"]
+    with pytest.raises(RuntimeError):
+        with fs.transaction:
+            with fs.open("b/k", "wb") as file:
+                file.write(b"never")
+            raise RuntimeError
+    assert fs.cat("b/k") == data
+    with fs.open("b/k", "ab") as file:
+        file.write(b"end")
+    assert fs.cat_file("b/k", start=-5) == data[-2:] + b"end"
+    with pytest.raises(FileExistsError):
+        with fs.open("b/k", "xb") as file:
+            file.write(b"new")
+
+
+def test_what_a_killed_process_was_writing_is_removed(store):
+    store.bucket(".uploads")["part"] = b"half"
+    fs = TerraceFileSystem(store, skip_instance_cache=True)
+    assert "part" not in store.bucket(".uploads") and fs.ls("") == []
+
+
+def test_files_are_sought_and_read_in_lines(fs):
+    data = random.randbytes(3 << 20)
+    fs.pipe("b/k", data)
+    with fs.open("b/k", block_size=65536) as file:
+        for _ in range(100):
+            at, size = random.randrange(len(data)), random.randrange(200_000)
+            file.seek(at)
+            assert file.read(size) == data[at:at + size]
+    with fs.open("b/text", "w") as file:
+        file.write("one\ntwo\n")
+    with fs.open("b/text", "r") as file:
+        assert file.readlines() == ["one\n", "two\n"]
+
+
+def test_tables_of_pandas_come_back(tmp_path):
+    where = {"store": str(tmp_path), "memory": "32MiB"}
+    table = pandas.DataFrame({"a": range(10_000), "b": numpy.random.default_rng(1).random(10_000), "c": ["x", "y"] * 5000})
+    table.to_parquet("terrace://t/a.parquet", storage_options=where)
+    table.to_csv("terrace://t/a.csv", index=False, storage_options=where)
+    table.to_pickle("terrace://t/a.pickle", storage_options=where)
+    pandas.testing.assert_frame_equal(pandas.read_parquet("terrace://t/a.parquet", storage_options=where), table)
+    pandas.testing.assert_frame_equal(pandas.read_csv("terrace://t/a.csv", storage_options=where), table)
+    pandas.testing.assert_frame_equal(pandas.read_pickle("terrace://t/a.pickle", storage_options=where), table)
+    terrace_cache.opened(tmp_path).close()
+
+
+def test_tables_of_pyarrow_come_back(fs):
+    table = pyarrow.table({"part": [1, 2] * 500, "value": range(1000)})
+    pyarrow.parquet.write_table(table, "t/whole.parquet", filesystem=fs)
+    assert pyarrow.parquet.read_table("t/whole.parquet", filesystem=fs).equals(table)
+    pyarrow.dataset.write_dataset(table, "t/parts", filesystem=fs, format="parquet", partitioning=["part"])
+    parts = pyarrow.dataset.dataset("t/parts", filesystem=fs, format="parquet", partitioning=["part"])
+    assert parts.to_table(filter=pyarrow.dataset.field("part") == 2).num_rows == 500
+    assert pyarrow.py_buffer(fs.store["t"]["whole.parquet"]).size == fs.size("t/whole.parquet")
+
+
+def test_arrays_of_zarr_and_xarray_come_back(tmp_path):
+    where = {"store": str(tmp_path), "memory": "32MiB"}
+    values = numpy.random.default_rng(2).random((50, 60))
+    array = zarr.create_array("terrace://z/array", shape=(50, 60), chunks=(7, 60), dtype="f8", storage_options=where)
+    array[:] = values
+    assert (zarr.open_array("terrace://z/array", mode="r", storage_options=where)[:] == values).all()
+    data = xarray.Dataset({"v": (("x", "y"), values)}, {"x": numpy.arange(50)})
+    data.to_zarr("terrace://z/data", storage_options=where, mode="w", consolidated=False)
+    xarray.testing.assert_identical(xarray.open_zarr("terrace://z/data", storage_options=where, consolidated=False).load(), data)
+    terrace_cache.opened(tmp_path).close()
