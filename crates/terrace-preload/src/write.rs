@@ -33,25 +33,23 @@ pub fn opened(fd: c_int) {
     }
 }
 
-/// The source, if this process may write it, and the write lies inside the file.
+/// The source, if this process may write it, and the write lies inside the file. (The daemon does not know the size of such a file.)
 fn target(fd: c_int, class: Class, n: usize, offset: i64) -> Option<c_int> {
     let file = File::new(fd, class)?;
     if file.slot.flags.load(Ordering::Acquire) & FLAG_OUTSIDE == 0 {
         return None;
     }
     let end = u64::try_from(offset).ok()?.checked_add(n as u64)?;
-    if n == 0 || end > file.slot.size.load(Ordering::Acquire) {
+    if n == 0 {
         return None;
     }
-    match class.grant() {
-        Some(grant) => grants::get(grant, fd),
-        None => ask(fd, class),
-    }
+    let grant = class.grant().or_else(|| ask(fd, class))?;
+    grants::get(grant, fd, end)
 }
 
 /// Counts writes, and asks the daemon when it is time.
 #[cold]
-fn ask(fd: c_int, class: Class) -> Option<c_int> {
+fn ask(fd: c_int, class: Class) -> Option<usize> {
     let writes = WRITES.get(fd as u32 as usize)?;
     let before = writes.load(Ordering::Relaxed);
     if before < WRITES_MIN {
@@ -78,7 +76,7 @@ fn ask(fd: c_int, class: Class) -> Option<c_int> {
         grants::take(grant).inspect(|&source| helper::lower(source));
         return None;
     }
-    grants::get(grant, fd)
+    Some(grant)
 }
 
 /// pwrite.
@@ -103,7 +101,7 @@ pub fn sync(fd: c_int, class: Class, call: libc::c_long) -> Option<Ret> {
     if !grants::is_synced(grant) {
         return None;
     }
-    let source = grants::get(grant, fd)?;
+    let source = grants::get(grant, fd, 0)?;
     // SAFETY: touches no memory.
     done(unsafe { sys::raw(call, [source as usize, 0, 0, 0, 0, 0]) })
 }
@@ -118,7 +116,7 @@ pub fn synced(fd: c_int) {
 /// sync_file_range.
 pub fn sync_range(fd: c_int, class: Class, offset: i64, n: i64, flags: u32) -> Option<Ret> {
     File::new(fd, class)?;
-    let source = grants::get(class.grant()?, fd)?;
+    let source = grants::get(class.grant()?, fd, 0)?;
     let args = [source as usize, offset as usize, n as usize, flags as usize, 0, 0];
     // SAFETY: touches no memory.
     done(unsafe { sys::raw(libc::SYS_sync_file_range, args) })
