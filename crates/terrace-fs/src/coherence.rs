@@ -30,8 +30,8 @@ const LINGERS_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
 pub(crate) struct Emptied {
     /// Handles that are open past the page cache.
     bypassing: AtomicU32,
-    /// When it was emptied last, as [`now`].
-    at: AtomicU64,
+    /// When it was emptied last.
+    at: Moment,
 }
 
 impl Emptied {
@@ -48,12 +48,29 @@ impl Emptied {
 
     /// The kernel is about to drop what it has of the file.
     pub(crate) fn note(&self) {
-        self.at.fetch_max(now(), Ordering::Relaxed);
+        self.at.note();
     }
 
     /// Up to `now`, or a little before.
     pub(crate) fn of_late(&self, now: u64) -> bool {
-        self.bypassing.load(Ordering::Relaxed) > 0 || self.at.load(Ordering::Relaxed) + LINGERS_NS > now
+        self.bypassing.load(Ordering::Relaxed) > 0 || self.at.within(LINGERS_NS, now)
+    }
+}
+
+/// When something happened last.
+#[derive(Debug, Default)]
+pub(crate) struct Moment(AtomicU64);
+
+impl Moment {
+    /// It happens.
+    pub(crate) fn note(&self) {
+        self.0.fetch_max(now(), Ordering::Relaxed);
+    }
+
+    /// Was it so many nanoseconds before `now`, or later?
+    pub(crate) fn within(&self, time: u64, now: u64) -> bool {
+        let at = self.0.load(Ordering::Relaxed);
+        at > 0 && at + time > now
     }
 }
 

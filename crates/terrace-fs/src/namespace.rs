@@ -106,7 +106,10 @@ impl<C: PageCache> Namespace<C> {
                 if namespace.passes_through() {
                     // A mapping may be left of a handle that is gone.
                     life.outside.may_map |= object.is_slow();
-                    namespace.settle_soon(&inode, &mut life);
+                    // The cache does not have its pages yet, which may have to go.
+                    if life.unseen_writers == 0 && object.is_slow() {
+                        namespace.unsettled.push(inode.nodeid);
+                    }
                     namespace.unback(&inode, &life);
                     continue;
                 }

@@ -6,6 +6,7 @@ mod compressed;
 mod crash;
 mod device;
 mod fuzz;
+mod grants;
 mod harness;
 mod hostile;
 mod install;

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
@@ -16,7 +18,12 @@ const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
 /// A mount with passthrough; none, with a word, where the kernel or the user cannot have it.
-fn rig(test: &str, side: Side) -> Option<Rig> {
+pub fn rig(test: &str, side: Side) -> Option<Rig> {
+    rig_over(test, side, None)
+}
+
+/// Likewise over this directory.
+pub fn rig_over(test: &str, side: Side, src: Option<&Path>) -> Option<Rig> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -24,7 +31,7 @@ fn rig(test: &str, side: Side) -> Option<Rig> {
         println!("skipped: passthrough needs root and Linux 6.9, this is {}", release.trim());
         return None;
     }
-    Some(Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
+    Some(Rig::of(test, side, &["--memory", "16MiB", "--passthrough", "auto"], src, 0))
 }
 
 /// A program with the library reads one page after the other: the first byte of each.
@@ -165,6 +172,96 @@ fn other_programs_ask_terraced_for_no_content() {
     rig.finish();
 }
 
+/// Of a small file that is read, the page cache of the mount keeps the content: opens cost no registration, reads no request.
+#[test]
+fn small_files_are_read_from_the_page_cache_of_the_mount() {
+    let Some(rig) = rig("passthrough-small", Side::Mount) else { return };
+    std::fs::write(rig.src().join("file"), "before").unwrap();
+    let (at, requests) = (rig.at().join("file"), |rig: &Rig| rig.stat().cache.fuse);
+    (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before"));
+    assert_eq!(requests(&rig).reads, 1, "the first fills the page cache");
+    // Nobody has it open: the kernel writes it.
+    File::options().append(true).open(&at).unwrap().write_all(b" and after").unwrap();
+    assert_eq!(requests(&rig).writes, 0);
+    (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before and after"));
+    assert_eq!(requests(&rig).reads, 1, "what was written a moment ago is read in the source's page cache");
+    rig.finish();
+}
+
+/// While a small file is open for reading, writes come to terraced: readers see them at once, by both paths, with size and time.
+#[test]
+fn small_file_that_is_open_is_written_through_terraced() {
+    let Some(rig) = rig("passthrough-open", Side::Fast) else { return };
+    std::fs::write(rig.src().join("file"), vec![b'a'; 2 * PAGE]).unwrap();
+    let at = rig.at().join("file");
+    let reader = File::open(&at).unwrap();
+    let mut client = Reader::start(&rig);
+    let first_byte = |page: usize| {
+        let mut byte = [0];
+        reader.read_exact_at(&mut byte, (page * PAGE) as u64).unwrap();
+        byte[0]
+    };
+    assert_eq!((first_byte(1), client.first_byte(1)), (b'a', b'a'));
+    let writer = File::options().write(true).open(&at).unwrap();
+    for letter in b'b'..b'h' {
+        let before = std::time::SystemTime::now() - Duration::from_millis(20);
+        let size = u64::from(letter) * 100;
+        writer.write_all_at(&[letter; 100], size - 100).unwrap();
+        writer.write_all_at(&[letter], PAGE as u64).unwrap();
+        assert_eq!((first_byte(1), client.first_byte(1)), (letter, letter));
+        for metadata in [std::fs::metadata(&at).unwrap(), reader.metadata().unwrap()] {
+            assert_eq!(metadata.len(), size.max(2 * PAGE as u64));
+            assert!(metadata.modified().unwrap() >= before);
+        }
+    }
+    assert!(rig.stat().cache.fuse.writes > 0, "they came to terraced");
+    drop((reader, client, writer));
+    let modified = std::fs::metadata(&at).unwrap().modified().unwrap();
+    File::options().write(true).open(&at).unwrap().write_all_at(b"z", 0).unwrap();
+    assert_eq!(std::fs::read(&at).unwrap()[0], b'z');
+    assert!(std::fs::metadata(&at).unwrap().modified().unwrap() >= modified);
+    rig.finish();
+}
+
+/// Small files are opened for reading and for writing by turns, and the first open after a time without any decides who serves them. No read
+/// is older than a write that was done before its open, also across kills of terraced.
+#[test]
+fn small_files_change_hands_while_terraced_is_killed() {
+    let Some(rig) = rig("passthrough-hands", Side::Mount) else { return };
+    let seed = seed("passthrough-hands");
+    let paths: Vec<_> = (0..4).map(|n| rig.at().join(format!("f{n}"))).collect();
+    paths.iter().for_each(|path| std::fs::write(path, 0_u64.to_le_bytes()).unwrap());
+    let written: [AtomicU64; 4] = Default::default();
+    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 150);
+    let end = Instant::now() + Duration::from_secs(amount("TERRACE_SECONDS", 5, 60));
+    let read = || {
+        for n in (0..paths.len()).cycle().take_while(|_| Instant::now() < end) {
+            let before = written[n].load(Ordering::SeqCst);
+            let mut content = [0; 8];
+            File::open(&paths[n]).unwrap().read_exact_at(&mut content, 0).unwrap();
+            let content = u64::from_le_bytes(content);
+            assert!(content >= before, "{content} is older than {before}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(read);
+        scope.spawn(read);
+        for n in (0..paths.len()).cycle().take_while(|_| Instant::now() < end) {
+            let version = written[n].load(Ordering::SeqCst) + 1;
+            let file = File::options().write(true).open(&paths[n]).unwrap();
+            file.write_all_at(&version.to_le_bytes(), 0).unwrap();
+            written[n].store(version, Ordering::SeqCst);
+            drop(file);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    println!("disturbed {} times", chaos.stop());
+    for (path, written) in paths.iter().zip(written) {
+        assert_eq!(std::fs::read(path).unwrap(), written.into_inner().to_le_bytes());
+    }
+    rig.finish();
+}
+
 #[test]
 fn set_id_bits_go_with_the_first_write() {
     let Some(rig) = rig("passthrough-setid", Side::Mount) else { return };
@@ -187,9 +284,18 @@ fn fsx_with_passthrough() {
 /// Writers and mappings beside readers with the library, with kills of terraced.
 #[test]
 fn stress_with_passthrough_while_terraced_is_killed() {
-    let Some(rig) = rig("passthrough-stress", Side::Mount) else { return };
-    let seed = seed("passthrough-stress");
-    let mut stress = Stress::new(&rig, 6, 4096, 3, seed);
+    stress_files_of(4096, "passthrough-stress");
+}
+
+#[test]
+fn stress_of_small_files_with_passthrough_and_kills() {
+    stress_files_of(16, "passthrough-stress-small");
+}
+
+fn stress_files_of(pages: u64, test: &str) {
+    let Some(rig) = rig(test, Side::Mount) else { return };
+    let seed = seed(test);
+    let mut stress = Stress::new(&rig, 6, pages, 3, seed);
     let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
     stress.start("write", 0, false, &["sync=1", "torn=ok"]);
     stress.start("write", 1, true, &["sync=1", "torn=ok"]);

@@ -251,6 +251,8 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
             life.unseen_writers += 1;
             file.object.set_slow(true);
         }
+        // Not of a file that could not be backed again: its writes come here.
+        file.object.set_outside(file.may_map_unseen() && inode.backing() != 0);
         inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
     }
 }

@@ -34,7 +34,7 @@ use super::durable::{Durable, FREE, InodeRecord, Slot, USED};
 use super::path::ProcPath;
 use crate::CachedFile;
 use crate::attr::{Attr, Kind};
-use crate::coherence::Emptied;
+use crate::coherence::{Emptied, Moment};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 use terrace_engine::trim::trim;
@@ -122,6 +122,8 @@ pub(crate) struct Inode<O> {
     pub(crate) announcing_writers: AtomicU32,
     /// Whether the kernel may have dropped what it had of the file.
     pub(crate) emptied: Emptied,
+    /// When a descriptor was closed through which the kernel itself wrote the file.
+    pub(crate) written_outside: Moment,
     /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
     pub(crate) unprivileged: AtomicBool,
     /// Looked up or opened since the shrinker came by.
@@ -177,6 +179,7 @@ impl<O> Inode<O> {
             }),
             announcing_writers: AtomicU32::new(0),
             emptied: Emptied::default(),
+            written_outside: Moment::default(),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }

@@ -157,8 +157,20 @@ impl<C: PageCache> Namespace<C> {
 
 /// Has the inode, of which this is the status, set-id bits or file capabilities?
 pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> bool {
-    let has_capability = || rustix::fs::getxattr(inode.path().as_c_str(), CAPABILITY, &mut [0u8; 0]);
-    stat.st_mode & (S_ISUID | S_ISGID) != 0 || has_capability().is_ok_and(|bytes| bytes > 0)
+    if stat.st_mode & (S_ISUID | S_ISGID) != 0 {
+        return true;
+    }
+    if inode.unprivileged.load(Ordering::Acquire) {
+        return false;
+    }
+    // As in `strip_privileges`.
+    inode.unprivileged.store(true, Ordering::Release);
+    let capability = rustix::fs::getxattr(inode.path().as_c_str(), CAPABILITY, &mut [0u8; 0]);
+    let privileged = capability.is_ok_and(|bytes| bytes > 0);
+    if privileged {
+        inode.unprivileged.store(false, Ordering::Release);
+    }
+    privileged
 }
 
 /// Gives the inode another owner or group. The source takes set-id bits away by itself, but for one that it leaves to those who may

@@ -101,7 +101,7 @@ impl<C: PageCache> Namespace<C> {
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let look = self.look_behind(inode, &object)?;
-        let backed = self.back(inode, &object, &life, &look.stat)? != 0;
+        let backed = self.back(inode, &object, &life, &look.stat, flags)? != 0;
         let access = access_path(flags, client, backed);
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
@@ -248,6 +248,9 @@ impl<C: PageCache> Namespace<C> {
         let mut life = inode.life.lock();
         count_release(handle, &mut life);
         if inode.backing() != 0 {
+            if handle.file().is_ok_and(OpenFile::writes) {
+                inode.written_outside.note();
+            }
             self.settle_soon(inode, &mut life);
             self.unback(inode, &life);
         }

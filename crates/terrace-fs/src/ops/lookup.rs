@@ -118,10 +118,11 @@ impl<C: PageCache> Namespace<C> {
         let mut attr = Attr::from_stat(inode.nodeid, stat);
         let mut ttl = self.config.attr_ttl;
         if inode.kind == Kind::File
-            && let Some(object) = &inode.life.lock().object
+            && let life = inode.life.lock()
+            && let Some(object) = &life.object
         {
-            // Such a file changes without this daemon's knowing, and it has nothing newer.
-            let outside = self.passes_through() && object.is_slow();
+            // This daemon has nothing newer of it.
+            let outside = self.changes_outside(inode, object, &life);
             if !outside {
                 object.fix_attr(&mut attr);
             }

@@ -2,7 +2,8 @@
 //!
 //! The truth of such a file is the source's page cache: programs read, write and map it there, as if there were no mount. Only the descriptors that
 //! clients of the preload path open for reading come to this daemon, which then has nothing that the source lacks. While
-//! an inode is open, either all of its handles are so, or none.
+//! an inode is open, either all of its handles are so, or none; the first open decides. One that reads a small file leaves it to the page cache
+//! of the mount, for registering it costs more than the reads.
 //!
 //! What this daemon does not see are writes. While there are any, the preload path's readers come to the
 //! mount path, which reads the source ([`Namespace::is_written_outside`]). When the last is closed, frames stay only if
@@ -22,7 +23,12 @@ use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes};
 use crate::inode::table::{Outside, differs_from_now_on};
 use crate::inode::{Inode, Life, Look};
-use crate::{CachedFile, Namespace, PageCache};
+use crate::{CachedFile, Namespace, PageCache, coherence};
+
+/// Largest file that an open for reading leaves to the page cache of the mount: one request fills it.
+const SMALL_BYTES_MAX: i64 = 128 << 10;
+/// For so long the source's page cache may hold what programs wrote and its device has not; this daemon would have to wait for the writeback.
+const UNWRITTEN_FOR_NS: u64 = Duration::from_secs(60).as_nanos() as u64;
 
 /// Between two looks for writable mappings whose handle is closed, at first and at most.
 const RECHECK_MIN: Duration = Duration::from_millis(5);
@@ -37,10 +43,19 @@ impl<C: PageCache> Namespace<C> {
         object: &C::Object,
         life: &Life<C::Object>,
         stat: &Stat,
+        flags: u32,
     ) -> Result<u32> {
-        // Before a write the kernel leaves it to us to take privileges away, and does not tell us of one in passthrough.
-        if inode.backing() != 0 || life.handles > 0 || !self.passes_through() || is_privileged(inode, stat) {
+        if inode.backing() != 0 || life.handles > 0 || !self.passes_through() {
             return Ok(inode.backing());
+        }
+        // A mapping that is left of an earlier handle may change a file that is slow.
+        let small = stat.st_size <= SMALL_BYTES_MAX && !writes(flags) && !object.is_slow();
+        if small && !inode.written_outside.within(UNWRITTEN_FOR_NS, coherence::now()) {
+            return Ok(0);
+        }
+        // Before a write the kernel leaves it to us to take privileges away, and does not tell us of one in passthrough.
+        if is_privileged(inode, stat) {
+            return Ok(0);
         }
         if object.dirty_pages() > 0 {
             self.cache.flush(object, 0..u64::MAX)?;
@@ -90,6 +105,16 @@ impl<C: PageCache> Namespace<C> {
         life.outside.may_map |= may_map(file.flags);
     }
 
+    /// May the file change without this daemon's knowing? Of an open one that the kernel does not read and write itself, slow means less.
+    pub(crate) fn changes_outside(
+        &self,
+        inode: &Inode<C::Object>,
+        object: &C::Object,
+        life: &Life<C::Object>,
+    ) -> bool {
+        self.passes_through() && object.is_slow() && (life.handles == 0 || inode.backing() != 0)
+    }
+
     /// May the file of an open handle change without this daemon's knowing?
     pub(crate) fn is_written_outside(&self, inode: &Inode<C::Object>, object: &C::Object) -> bool {
         inode.backing() != 0 && object.is_slow()
@@ -131,6 +156,7 @@ impl<C: PageCache> Namespace<C> {
             // Times that stores to a mapping moved; those of writes the kernel forgot itself.
             self.invalidate_attributes(inode.nodeid);
         }
+        object.set_outside(false);
         object.set_slow(false);
         object.set_mapped(false);
         life.outside = Outside::default();
@@ -143,7 +169,8 @@ impl<C: PageCache> Namespace<C> {
         object: &C::Object,
         life: &mut Life<C::Object>,
     ) -> bool {
-        life.outside.may_map |= object.is_mapped();
+        // A client that writes the source itself is known by nothing else, either.
+        life.outside.may_map |= object.is_mapped() || object.is_granted();
         if !life.outside.may_map {
             return true;
         }
