@@ -14,8 +14,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use terrace_shm::layout::FLAG_OUTSIDE;
 
-/// So many writes inside the file come first by the mount: they make the kernel forget size and times that it took for lasting, and a file that
-/// only grows, or is written less, is not worth a descriptor.
+/// So many writes by the mount come first: they make the kernel forget size and times that it took for lasting, and a program that writes less
+/// is not worth a descriptor.
 const WRITES_MIN: u8 = 4;
 /// No descriptor is asked for after so many refusals.
 const REFUSALS_MAX: u32 = 8;
@@ -43,26 +43,20 @@ fn target(fd: c_int, class: Class, n: usize, offset: i64) -> Option<c_int> {
     if n == 0 {
         return None;
     }
-    let grant = class.grant().or_else(|| ask(fd, class, end))?;
+    let grant = class.grant().or_else(|| ask(fd, class))?;
     grants::get(grant, fd, end)
 }
 
-/// Counts writes inside the file, and asks the daemon when it is time.
+/// Counts writes, and asks the daemon when it is time.
 #[cold]
-fn ask(fd: c_int, class: Class, end: u64) -> Option<usize> {
+fn ask(fd: c_int, class: Class) -> Option<usize> {
     let writes = WRITES.get(fd as u32 as usize)?;
     let before = writes.load(Ordering::Relaxed);
-    // Of a description that others have, too, they could be told failures that we know of.
-    if before > WRITES_MIN || class.shared() || REFUSALS.load(Ordering::Relaxed) >= REFUSALS_MAX {
-        return None;
-    }
-    // SAFETY: a NUL-terminated path.
-    let (_, _, size) = unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok()?;
-    if end > size {
-        return None;
-    }
     if before < WRITES_MIN {
         writes.store(before + 1, Ordering::Relaxed);
+    }
+    // Of a description that others have, too, they could be told failures that we know of.
+    if before != WRITES_MIN || class.shared() || REFUSALS.load(Ordering::Relaxed) >= REFUSALS_MAX {
         return None;
     }
     let source = connection::grant(fd)?;
