@@ -40,12 +40,9 @@ impl Place {
         self.dev.store(what.dev, Ordering::Relaxed);
         self.ino.store(what.ino, Ordering::Relaxed);
     }
-    /// The size of the file behind `fd`, if it is this one.
-    fn size(&self, fd: c_int) -> Option<u64> {
+    fn is(&self, fd: c_int) -> bool {
         let what = Identity { dev: self.dev.load(Ordering::Relaxed), ino: self.ino.load(Ordering::Relaxed) };
-        // SAFETY: a NUL-terminated path.
-        let (now, _, size) = unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok()?;
-        (now == what).then_some(size)
+        sys::is_still(fd, what)
     }
 }
 
@@ -72,17 +69,12 @@ pub fn keep(fd: c_int, source: c_int) -> Option<usize> {
     Some(i)
 }
 
-/// The descriptor with which to write the file of the program's descriptor `fd` up to `end`, if both still are what they were and the file is
-/// that long.
-pub fn get(i: usize, fd: c_int, end: u64) -> Option<c_int> {
+/// The descriptor with which to write the file of the program's descriptor `fd`, if both still are what they were.
+pub fn get(i: usize, fd: c_int) -> Option<c_int> {
     let grant = GRANTS.get(i)?;
     let source = grant.fd1.load(Ordering::Acquire) - 1;
     let unchanged = || grant.fd1.load(Ordering::Acquire) == source + 1;
-    if source < 0 || grant.shown.size(fd).is_none() {
-        return None;
-    }
-    let size = grant.source.size(source)?;
-    (end <= size && unchanged()).then_some(source)
+    (source >= 0 && grant.shown.is(fd) && grant.source.is(source) && unchanged()).then_some(source)
 }
 
 /// Has [`note_synced`] been called?
@@ -103,7 +95,7 @@ pub fn take(i: usize) -> Option<c_int> {
     if source < 0 {
         return None;
     }
-    let ours = grant.source.size(source).is_some();
+    let ours = grant.source.is(source);
     grant.fd1.store(0, Ordering::Release);
     (ours && !is_locked(source)).then_some(source)
 }

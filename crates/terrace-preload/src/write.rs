@@ -33,23 +33,25 @@ pub fn opened(fd: c_int) {
     }
 }
 
-/// The source, if this process may write it, and the write lies inside the file. (The daemon does not know the size of such a file.)
+/// The source, if this process may write it, and the write lies inside the file.
 fn target(fd: c_int, class: Class, n: usize, offset: i64) -> Option<c_int> {
     let file = File::new(fd, class)?;
     if file.slot.flags.load(Ordering::Acquire) & FLAG_OUTSIDE == 0 {
         return None;
     }
     let end = u64::try_from(offset).ok()?.checked_add(n as u64)?;
-    if n == 0 {
+    if n == 0 || end > file.slot.size.load(Ordering::Acquire) {
         return None;
     }
-    let grant = class.grant().or_else(|| ask(fd, class))?;
-    grants::get(grant, fd, end)
+    match class.grant() {
+        Some(grant) => grants::get(grant, fd),
+        None => ask(fd, class),
+    }
 }
 
 /// Counts writes, and asks the daemon when it is time.
 #[cold]
-fn ask(fd: c_int, class: Class) -> Option<usize> {
+fn ask(fd: c_int, class: Class) -> Option<c_int> {
     let writes = WRITES.get(fd as u32 as usize)?;
     let before = writes.load(Ordering::Relaxed);
     if before < WRITES_MIN {
@@ -76,7 +78,7 @@ fn ask(fd: c_int, class: Class) -> Option<usize> {
         grants::take(grant).inspect(|&source| helper::lower(source));
         return None;
     }
-    Some(grant)
+    grants::get(grant, fd)
 }
 
 /// pwrite.
@@ -101,7 +103,7 @@ pub fn sync(fd: c_int, class: Class, call: libc::c_long) -> Option<Ret> {
     if !grants::is_synced(grant) {
         return None;
     }
-    let source = grants::get(grant, fd, 0)?;
+    let source = grants::get(grant, fd)?;
     // SAFETY: touches no memory.
     done(unsafe { sys::raw(call, [source as usize, 0, 0, 0, 0, 0]) })
 }
@@ -116,7 +118,7 @@ pub fn synced(fd: c_int) {
 /// sync_file_range.
 pub fn sync_range(fd: c_int, class: Class, offset: i64, n: i64, flags: u32) -> Option<Ret> {
     File::new(fd, class)?;
-    let source = grants::get(class.grant()?, fd, 0)?;
+    let source = grants::get(class.grant()?, fd)?;
     let args = [source as usize, offset as usize, n as usize, flags as usize, 0, 0];
     // SAFETY: touches no memory.
     done(unsafe { sys::raw(libc::SYS_sync_file_range, args) })

@@ -179,29 +179,6 @@ fn size_and_times_show_at_once() {
     rig.finish();
 }
 
-/// Of a file that grows under its writers, what lies inside it is written so, too, and what makes it longer is seen by all.
-#[test]
-fn growing_file_is_written_inside() {
-    let Some(rig) = rig("grants-growing", Side::Fast) else { return };
-    File::create(rig.src().join("file")).unwrap();
-    let mut program = Program::start(&rig);
-    (0..6).for_each(|page| program.expect(&format!("fill('a', {page})"), "4096"));
-    assert_eq!(program.writers_of(&rig.src().join("file")), 1);
-    program.expect("os.fsync(f)", "None");
-    let terraced = rig.terraced();
-    assert!(kill(terraced, libc::SIGSTOP));
-    program.expect("fill('b', 5), os.fsync(f)", "(4096, None)");
-    assert!(kill(terraced, libc::SIGCONT));
-    for page in 6..20 {
-        program.expect(&format!("fill('c', {page})"), "4096");
-        assert_eq!(std::fs::metadata(rig.at().join("file")).unwrap().len(), ((page + 1) * PAGE) as u64);
-        program.expect("os.lseek(f, 0, os.SEEK_END) == os.fstat(f).st_size", "True");
-    }
-    assert_eq!((first_byte(&rig.at().join("file"), 5), first_byte(&rig.at().join("file"), 19)), (b'b', b'c'));
-    drop(program);
-    rig.finish();
-}
-
 /// Duplicates, children, files that are appended to and numbers that mean another file write what they should.
 #[test]
 fn duplicates_forks_and_appends_keep_their_meaning() {
