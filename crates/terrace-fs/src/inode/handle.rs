@@ -250,9 +250,10 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
         if file.may_map_unseen() {
             life.unseen_writers += 1;
             file.object.set_slow(true);
+            if inode.backing() != 0 {
+                file.object.set_outside(true);
+            }
         }
-        // Not of a file that could not be backed again: its writes come here.
-        file.object.set_outside(file.may_map_unseen() && inode.backing() != 0);
         inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
     }
 }
