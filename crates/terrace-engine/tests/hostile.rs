@@ -5,7 +5,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -456,41 +455,6 @@ fn a_strange_descriptor_is_refused() {
     let file = OwnedFd::from(std::fs::File::open(served.victim()).unwrap());
     let (reply, _) = call(&served.connect(), request(proto::MAPPED).as_bytes(), Some(&file)).unwrap();
     assert_eq!(reply.errno, 0);
-    served.end();
-}
-
-/// A descriptor that writes the source is for those who show that they may write the file, and only while the kernel writes it there.
-#[test]
-fn only_a_writer_is_let_write_the_source() {
-    let served = Served::small();
-    let (socket, victim) = (served.connect(), served.victim());
-    let ask = |socket: &OwnedFd, options: &mut std::fs::OpenOptions| {
-        let file = OwnedFd::from(options.open(&victim).unwrap());
-        let (reply, fds) = call(socket, request(proto::GRANT).as_bytes(), Some(&file)).unwrap();
-        assert_eq!(fds.len(), usize::from(reply.errno == 0));
-        (reply.errno as i32, fds)
-    };
-    let writer = || std::fs::File::options().read(true).write(true).to_owned();
-    assert_eq!(ask(&socket, &mut writer()).0, libc::EACCES, "it has not said who it is");
-    call(&socket, request(proto::HELLO).as_bytes(), None).unwrap();
-    assert_eq!(ask(&socket, &mut writer()).0, libc::EOPNOTSUPP, "writes come to the engine");
-    let object = served.engine.lookup_object(served.id).unwrap();
-    object.set_outside(true);
-    assert_eq!(ask(&socket, std::fs::File::options().read(true)).0, libc::EACCES);
-    assert_eq!(ask(&socket, std::fs::File::options().write(true)).0, libc::EACCES);
-    assert_eq!(ask(&socket, writer().append(true)).0, libc::EOPNOTSUPP);
-    assert_eq!(ask(&socket, writer().custom_flags(libc::O_DIRECT)).0, libc::EOPNOTSUPP);
-    assert!(!object.is_granted());
-    let (errno, fds) = ask(&socket, writer().custom_flags(libc::O_DSYNC));
-    assert_eq!(errno, 0);
-    assert!(object.is_granted(), "whoever settles the file must look for writers");
-    let flags = rustix::fs::fcntl_getfl(&fds[0]).unwrap();
-    assert_ne!(flags.bits() & libc::O_DSYNC as u32, 0, "{flags:?}");
-    rustix::io::pwrite(&fds[0], b"written", 0).unwrap();
-    assert!(std::fs::read(&victim).unwrap().starts_with(b"written"));
-    object.set_outside(false);
-    assert!(!object.is_granted());
-    assert_eq!(ask(&socket, &mut writer()).0, libc::EOPNOTSUPP);
     served.end();
 }
 

@@ -45,12 +45,6 @@ impl CachedFile for ObjectRef {
     fn set_slow(&self, slow: bool) {
         Object::set_slow(self, slow);
     }
-    fn set_outside(&self, outside: bool) {
-        Object::set_outside(self, outside);
-    }
-    fn is_granted(&self) -> bool {
-        Object::is_granted(self)
-    }
     fn set_mapped(&self, mapped: bool) {
         Object::set_mapped(self, mapped);
     }

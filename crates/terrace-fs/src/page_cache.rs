@@ -89,10 +89,6 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// Likewise, because somebody may have mapped it through a descriptor that a client of the preload path opened for writing.
     /// Set by the preload path, when the client announces it, and here; taken back here.
     fn set_mapped(&self, mapped: bool);
-    /// Says that the kernel writes the file itself, and clients that are let may do the same; or that nobody does any more.
-    fn set_outside(&self, outside: bool);
-    /// May a client have been let?
-    fn is_granted(&self) -> bool;
     /// Are the preload path's readers sent to the mount path, for whichever reason?
     fn is_slow(&self) -> bool;
     /// Are they because of a mapping?

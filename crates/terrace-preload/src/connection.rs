@@ -294,15 +294,6 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     Some((reply, (fds[0] >= 0).then_some(fds[0])))
 }
 
-/// Asks for a descriptor with which to write the source of an open file; it is the caller's. `Some(None)`: no. None: not now.
-pub fn grant(fd: c_int) -> Option<Option<c_int>> {
-    let held = Held::try_take(volatile()?)?;
-    let mut fds = [-1; HELLO_FDS];
-    let reply = ask(&held, proto::GRANT, Some(fd), &mut fds, ANSWER_MS)?;
-    let [source, ..] = fds;
-    Some((reply.errno == 0 && source >= 0).then_some(source))
-}
-
 /// Asks for the tier on a device. None: not now. Its table and its target, if there is one, are the caller's.
 pub fn device() -> Option<Option<[c_int; 2]>> {
     let held = Held::try_take(volatile()?)?;

@@ -6,7 +6,6 @@
 //! | [`table`] | what is known of each descriptor |
 //! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
 //! | [`uring`] | reads by rings of liburing |
-//! | [`write`], [`grants`] | writes of files that the kernel writes in the source |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | the real functions, how they are found, raw system calls, thread-local state |
@@ -26,7 +25,6 @@ mod device;
 mod exchange;
 mod file;
 mod fill;
-mod grants;
 mod helper;
 mod hooks;
 mod local;
@@ -40,7 +38,6 @@ mod sys;
 mod table;
 mod unwind;
 mod uring;
-mod write;
 
 /// Before this has run, every hook is the kernel's call and nothing else.
 extern "C" fn start() {

@@ -141,12 +141,6 @@ next! {
     __pread64_chk(fd: c_int, b: *mut c_void, n: size_t, o: off_t, max: size_t) -> ssize_t
         = |fd, b, n: size_t, o, max| call!(SYS_pread64, fd, b, n.min(max), o);
 
-    pwrite(fd: c_int, b: *const c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pwrite64, fd, b, n, o);
-    pwrite64(fd: c_int, b: *const c_void, n: size_t, o: off_t) -> ssize_t = |fd, b, n, o| call!(SYS_pwrite64, fd, b, n, o);
-    fsync(fd: c_int) -> c_int = |fd| call!(SYS_fsync, fd) as c_int;
-    fdatasync(fd: c_int) -> c_int = |fd| call!(SYS_fdatasync, fd) as c_int;
-    sync_file_range(fd: c_int, o: off_t, n: off_t, f: c_uint) -> c_int = |fd, o, n, f| call!(SYS_sync_file_range, fd, o, n, f) as c_int;
-
     accept(s: c_int, a: *mut sockaddr, n: *mut socklen_t) -> c_int = |s, a, n| call!(SYS_accept, s, a, n) as c_int;
     accept4(s: c_int, a: *mut sockaddr, n: *mut socklen_t, f: c_int) -> c_int = |s, a, n, f| call!(SYS_accept4, s, a, n, f) as c_int;
     socket(d: c_int, t: c_int, p: c_int) -> c_int = |d, t, p| call!(SYS_socket, d, t, p) as c_int;

@@ -1,13 +1,12 @@
 //! The table of descriptors: for each one word and one position.
 //!
 //! ```text
-//!  63         62     61      60..58  57..48     47..32        31..0
-//! | classified|shared|helper |  -    | grant + 1 | source + 1  | object slot |
+//!  63         62     61      60..48  47..32        31..0
+//! | classified|shared|helper |  -    | source + 1  | object slot |
 //! ```
 //! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
 //! whoever races with that guesses numbers. It is forgotten before it is closed.
 
-use crate::{grants, sys};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -19,10 +18,6 @@ const SHARED: u64 = 1 << 62;
 const HELPER: u64 = 1 << 61;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
-
-const GRANT_SHIFT: u32 = 48;
-const GRANT_MASK: u64 = 0x3ff << GRANT_SHIFT;
-const _: () = assert!(grants::GRANTS_MAX < 0x3ff);
 
 /// Position of a descriptor that nobody knows.
 pub const UNKNOWN: u64 = u64::MAX;
@@ -58,11 +53,6 @@ impl Class {
     #[inline]
     pub fn source(self) -> Option<usize> {
         (((self.0 & SOURCE_MASK) >> SOURCE_SHIFT) as usize).checked_sub(1)
-    }
-    /// Number of its grant, if it has one.
-    #[inline]
-    pub fn grant(self) -> Option<usize> {
-        (((self.0 & GRANT_MASK) >> GRANT_SHIFT) as usize).checked_sub(1)
     }
 }
 
@@ -106,21 +96,7 @@ pub fn forget(fd: c_int) {
     if let Some(e) = entry(fd)
         && e.word.load(Ordering::Relaxed) != 0
     {
-        end_grant(Class(e.word.swap(0, Ordering::AcqRel)));
-    }
-}
-
-/// The descriptor goes by the mount from here on where it writes: somebody else may have it, too, and is told of failures.
-fn drop_grant(fd: c_int) {
-    if let Some(e) = entry(fd) {
-        end_grant(Class(e.word.fetch_and(!GRANT_MASK, Ordering::AcqRel)));
-    }
-}
-
-fn end_grant(class: Class) {
-    if let Some(source) = class.grant().and_then(grants::take) {
-        forget(source);
-        sys::close(source);
+        e.word.store(0, Ordering::Release);
     }
 }
 
@@ -130,7 +106,6 @@ pub fn duplicate(old: c_int, new: c_int) {
         return;
     }
     forget(new);
-    drop_grant(old);
     if get(old).is_some()
         && let Some(e) = entry(old)
     {
@@ -188,13 +163,6 @@ pub fn note_source(fd: c_int, class: Class, source: usize) {
         let word = (class.0 & !SOURCE_MASK) | ((source as u64 + 1) << SOURCE_SHIFT & SOURCE_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
     }
-}
-
-/// Notes the grant of a descriptor. False: the descriptor has changed meanwhile.
-pub fn note_grant(fd: c_int, class: Class, grant: usize) -> bool {
-    let word = (class.0 & !GRANT_MASK) | (grant as u64 + 1) << GRANT_SHIFT;
-    entry(fd)
-        .is_some_and(|e| e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// Where the description's position was when we last moved it.

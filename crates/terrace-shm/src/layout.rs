@@ -119,7 +119,7 @@ pub struct ObjectSlot {
     pub size: AtomicU64,
     /// Event clock of the last write, truncate or other change of content.
     pub write_clock: AtomicU64,
-    /// [`FLAG_SLOW`], [`FLAG_MAPPED`], [`FLAG_OUTSIDE`], [`FLAG_GRANTED`]: with any of them clients read by the mount path, because a kernel's page
+    /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them clients use the mount path, because a kernel's page
     /// cache may have newer content.
     pub flags: AtomicU32,
     /// For the daemon alone, from here on. [`TIMES_KNOWN`], [`TIMES_RESTORE`].
@@ -140,10 +140,6 @@ pub const TIMES_RESTORE: u32 = 2;
 pub const FLAG_SLOW: u32 = 1;
 /// A client has announced a shared writable mapping.
 pub const FLAG_MAPPED: u32 = 2;
-/// The kernel writes the file itself, in the source; clients may ask to do the same (`proto::GRANT`).
-pub const FLAG_OUTSIDE: u32 = 4;
-/// One was let.
-pub const FLAG_GRANTED: u32 = 8;
 
 /// Index entries of one run.
 #[repr(C, align(128))]

@@ -6,7 +6,6 @@
 //! | HELLO | - | [`Reply`]: slots of the ring, st_dev of the mount | segment (read-only), touch table, ring |
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
-//! | GRANT | one that is open for reading and writing | errno; EOPNOTSUPP: writes of this file go by the mount | source file, O_RDWR, with its O_SYNC and O_DSYNC |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //! | DEVICE | - | errno; ENODEV: there is no tier on a device | its table (read-only), its target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
@@ -28,9 +27,6 @@ pub const FLUSH: u32 = 4;
 
 /// Ask for the tier on a device; after HELLO.
 pub const DEVICE: u32 = 6;
-
-/// Ask for a descriptor with which this process writes the source itself; after HELLO.
-pub const GRANT: u32 = 7;
 
 /// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;

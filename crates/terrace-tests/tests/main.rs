@@ -6,7 +6,6 @@ mod compressed;
 mod crash;
 mod device;
 mod fuzz;
-mod grants;
 mod harness;
 mod hostile;
 mod install;

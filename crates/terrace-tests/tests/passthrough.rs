@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,12 +17,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
 /// A mount with passthrough; none, with a word, where the kernel or the user cannot have it.
-pub fn rig(test: &str, side: Side) -> Option<Rig> {
-    rig_over(test, side, None)
-}
-
-/// Likewise over this directory.
-pub fn rig_over(test: &str, side: Side, src: Option<&Path>) -> Option<Rig> {
+fn rig(test: &str, side: Side) -> Option<Rig> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -31,7 +25,7 @@ pub fn rig_over(test: &str, side: Side, src: Option<&Path>) -> Option<Rig> {
         println!("skipped: passthrough needs root and Linux 6.9, this is {}", release.trim());
         return None;
     }
-    Some(Rig::of(test, side, &["--memory", "16MiB", "--passthrough", "auto"], src, 0))
+    Some(Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
 }
 
 /// A program with the library reads one page after the other: the first byte of each.

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_policy::readahead::Readahead;
-use terrace_shm::layout::{FLAG_GRANTED, FLAG_MAPPED, FLAG_OUTSIDE, FLAG_SLOW};
+use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
 
 /// Number of an object: the inode number that programs see on the mount.
@@ -112,24 +112,6 @@ impl Object {
     /// client announces it; who counts the writers takes it back.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);
-    }
-    /// Says that the kernel writes the file itself, in the source, where clients may ask to do the same; or that nobody does any more.
-    pub fn set_outside(&self, outside: bool) {
-        if outside {
-            self.set_flag(FLAG_OUTSIDE, true);
-        } else {
-            self.set_flag(FLAG_OUTSIDE | FLAG_GRANTED, false);
-        }
-    }
-    pub(crate) fn is_outside(&self) -> bool {
-        self.slot().flags.load(Ordering::SeqCst) & FLAG_OUTSIDE != 0
-    }
-    pub(crate) fn note_granted(&self) {
-        self.set_flag(FLAG_GRANTED, true);
-    }
-    /// May a client have a descriptor with which it writes the source?
-    pub fn is_granted(&self) -> bool {
-        self.slot().flags.load(Ordering::SeqCst) & FLAG_GRANTED != 0
     }
     /// Are the preload path's readers of this file sent to the mount path?
     pub fn is_slow(&self) -> bool {

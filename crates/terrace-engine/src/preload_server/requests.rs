@@ -81,7 +81,6 @@ fn handle(
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
-        (proto::GRANT, Some(fd)) => grant(cx, c, &cred, fd),
         (proto::DEVICE, _) if c.client.is_some() => device(cx),
         (proto::MAPPED, Some(fd)) => {
             shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
@@ -140,33 +139,9 @@ fn device(cx: &Context) -> Answer {
     Ok((Reply::default(), vec![rustix::io::dup(table)?, target]))
 }
 
-/// The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
-fn sender<'a>(c: &'a Connection, cred: &UCred) -> Result<&'a Client, Errno> {
-    c.client.as_deref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)
-}
-
-/// A descriptor of the source for one who shows that he may read and write the file, while the kernel writes it there for everybody. The
-/// descriptor that is shown keeps it so: its handle cannot be released meanwhile.
-fn grant(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
-    sender(c, cred)?;
-    let o = shown(cx, fd)?;
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    if flags & OFlags::RWMODE != OFlags::RDWR || flags.contains(OFlags::PATH) {
-        return Err(Errno::ACCESS);
-    }
-    // Such writes have places or sizes of their own.
-    if flags.intersects(OFlags::APPEND | OFlags::DIRECT) || !o.is_outside() {
-        return Err(Errno::OPNOTSUPP);
-    }
-    // First: whoever settles the file from here on looks for writers of the source.
-    o.note_granted();
-    let kept = OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
-    let file = open(o.source().proc_path(), OFlags::RDWR | OFlags::CLOEXEC | flags & kept, Mode::empty())?;
-    Ok((Reply { object: o.id(), ..Reply::default() }, vec![file]))
-}
-
 fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
-    let client = sender(c, cred)?;
+    // The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
+    let client = c.client.as_ref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)?;
     let o = shown(cx, fd)?;
     let flags = rustix::fs::fcntl_getfl(fd)?;
     let access = flags & rustix::fs::OFlags::RWMODE;

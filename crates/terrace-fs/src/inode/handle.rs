@@ -250,9 +250,6 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
         if file.may_map_unseen() {
             life.unseen_writers += 1;
             file.object.set_slow(true);
-            if inode.backing() != 0 {
-                file.object.set_outside(true);
-            }
         }
         inode.announcing_writers.store(life.writers - life.unseen_writers, Ordering::Release);
     }

@@ -156,7 +156,6 @@ impl<C: PageCache> Namespace<C> {
             // Times that stores to a mapping moved; those of writes the kernel forgot itself.
             self.invalidate_attributes(inode.nodeid);
         }
-        object.set_outside(false);
         object.set_slow(false);
         object.set_mapped(false);
         life.outside = Outside::default();
@@ -169,8 +168,7 @@ impl<C: PageCache> Namespace<C> {
         object: &C::Object,
         life: &mut Life<C::Object>,
     ) -> bool {
-        // A client that writes the source itself is known by nothing else, either.
-        life.outside.may_map |= object.is_mapped() || object.is_granted();
+        life.outside.may_map |= object.is_mapped();
         if !life.outside.may_map {
             return true;
         }

@@ -48,12 +48,6 @@ impl CachedFile for DirectFile {
 
     fn set_mapped(&self, _: bool) {}
 
-    fn set_outside(&self, _: bool) {}
-
-    fn is_granted(&self) -> bool {
-        false
-    }
-
     fn is_slow(&self) -> bool {
         false
     }

@@ -99,8 +99,8 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 }
 
 fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
-    // A descriptor that turns to direct I/O, or writes at the end, has rules of its own.
-    if op == libc::F_SETFL && arg as c_int & (libc::O_DIRECT | libc::O_APPEND) != 0 {
+    // A descriptor that turns to direct I/O has rules of its own.
+    if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
         guard(|| mine().then(|| table::forget(fd)));
     }
 }

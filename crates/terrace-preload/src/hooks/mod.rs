@@ -10,7 +10,6 @@ mod open;
 mod process;
 mod read;
 mod uring;
-mod write;
 mod write_back;
 
 pub use process::watch_forks;

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, sys, table, write};
+use crate::{connection, next, sys, table};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,7 +100,6 @@ fn is_ours(flags: c_int) -> bool {
 
 fn classify(fd: c_int, ino: u64) {
     if let Some(slot) = connection::world().and_then(|w| w.segment.find_object(ino)) {
-        write::opened(fd);
         table::classify(fd, slot);
     }
 }

@@ -16,7 +16,7 @@ unsafe extern "C-unwind" {
 /// # Safety
 /// `serve` gets the program's arguments.
 #[inline]
-pub(super) unsafe fn fast(fd: c_int, serve: impl FnOnce(Class) -> Option<Ret>) -> Option<ssize_t> {
+unsafe fn fast(fd: c_int, serve: impl FnOnce(Class) -> Option<Ret>) -> Option<ssize_t> {
     let class = table::get(fd)?;
     // SAFETY: may unwind; no destructor in this frame or its callers.
     unsafe { pthread_testcancel() };
