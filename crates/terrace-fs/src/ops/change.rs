@@ -163,11 +163,13 @@ pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> boo
     if inode.unprivileged.load(Ordering::Acquire) {
         return false;
     }
-    // As in `strip_privileges`.
+    // As in `strip_privileges`: whoever gives the file a bit or a capability from here on takes the mark away.
     inode.unprivileged.store(true, Ordering::Release);
+    let has_bits = inode.stat().is_ok_and(|stat| stat.st_mode & (S_ISUID | S_ISGID) != 0);
     let capability = rustix::fs::getxattr(inode.path().as_c_str(), CAPABILITY, &mut [0u8; 0]);
-    let privileged = capability.is_ok_and(|bytes| bytes > 0);
-    if privileged {
+    let privileged = has_bits || capability.is_ok_and(|bytes| bytes > 0);
+    let unknown = capability.is_err_and(|errno| !matches!(errno, Errno::NODATA | Errno::OPNOTSUPP));
+    if privileged || unknown {
         inode.unprivileged.store(false, Ordering::Release);
     }
     privileged
