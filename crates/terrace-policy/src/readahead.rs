@@ -38,7 +38,10 @@ impl Readahead {
     /// Pages to read beyond a miss of `[first, first + pages)`, `window_max` at the most.
     pub fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
         self.misses = self.misses.wrapping_add(1);
-        let continued = self.streams.iter().position(|stream| first > 0 && stream.goes_on_at(first));
+        let exactly = |stream: &Stream| first > 0 && stream.next == first;
+        let continued = self.streams.iter().position(exactly);
+        let near = |stream: &Stream| first > 0 && stream.goes_on_at(first);
+        let continued = continued.or_else(|| self.streams.iter().position(near));
         let stream = continued.map(|at| self.streams[at]);
         let window = match stream.map(|stream| stream.window) {
             // The first page: most files are read from their beginning to their end.

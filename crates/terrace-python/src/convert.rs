@@ -52,7 +52,6 @@ pub(crate) fn key_to_str<'py>(py: Python<'py>, key: &[u8]) -> PyResult<Bound<'py
 #[derive(Debug)]
 pub(crate) enum Data {
     Bytes(PyBackedBytes),
-    Buffer(PyUntypedBuffer),
     Copy(Vec<u8>),
 }
 
@@ -61,12 +60,6 @@ impl Data {
         match self {
             Data::Bytes(bytes) => bytes,
             Data::Copy(bytes) => bytes,
-            Data::Buffer(buffer) if buffer.len_bytes() == 0 => &[],
-            // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, they are contiguous (see `extract`), and it says that
-            // they are read-only.
-            Data::Buffer(buffer) => unsafe {
-                std::slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes())
-            },
         }
     }
 }
@@ -74,17 +67,15 @@ impl Data {
 impl<'py> FromPyObject<'_, 'py> for Data {
     type Error = PyErr;
 
-    /// Bytes that another thread could change during the call are copied: the store's checksum would not be that of what it has written.
+    /// All but `bytes` are copied, also read-only buffers, whose base another thread can change during the call: the
+    /// store's checksum would not be that of what it has written.
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Data> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.to_owned().into()));
         }
         let buffer = PyUntypedBuffer::get(&object)?;
-        if buffer.readonly() && buffer.is_c_contiguous() {
-            return Ok(Data::Buffer(buffer));
-        }
         if buffer.is_c_contiguous() && buffer.len_bytes() > 0 {
-            // SAFETY: as above; the interpreter is ours until the copy is done, and other threads that change the bytes without it give a mix of old
+            // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, and they are contiguous; the interpreter is ours until the copy is done, and other threads that change the bytes without it give a mix of old
             // and new, as they would a write to a file.
             let bytes =
                 unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };

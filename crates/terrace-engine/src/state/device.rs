@@ -251,13 +251,16 @@ impl Device {
         let new = |now: u64, before: u64| now.saturating_sub(before);
         let hits = new(totals.device_hits, before.device_hits);
         let misses = new(totals.misses, before.misses);
-        for (cost, pages, ns) in [
-            (&mut self.device_cost, hits, new(totals.device_read_ns, before.device_read_ns)),
-            (&mut self.source_cost, misses, new(totals.read_ns, before.read_ns)),
+        let reads = new(totals.reads, before.reads);
+        for (cost, pages, reads, ns) in [
+            (&mut self.device_cost, hits, hits, new(totals.device_read_ns, before.device_read_ns)),
+            (&mut self.source_cost, misses, reads, new(totals.read_ns, before.read_ns)),
         ] {
-            // A mean of some reads at a time; clients count, and may count nonsense.
-            let each = ns.checked_div(pages).unwrap_or(0);
-            (0..pages.min(64)).for_each(|_| cost.note(1, each, true));
+            // A mean of some reads at a time; clients count, and may count nonsense. They do not tell whether the pages had been in memory before.
+            let reads = reads.clamp(1, pages.max(1));
+            let (pages, ns) = (pages / reads, ns / reads);
+            let samples = if pages > 0 { reads.min(64) } else { 0 };
+            (0..samples).for_each(|_| cost.note(pages, ns, true));
         }
     }
 

@@ -128,7 +128,7 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
     // Blobs that changed after the start of the log that is copied behind are there again.
     let is_current = bucket.persist().is_some_and(|persist| {
         let _tables = bucket.write_all();
-        persist.is_current()
+        persist.is_settled()
     });
     match is_current {
         true => writer.add(&Record::Trait { bucket: bucket.id, kind: record::TRAIT_PERSISTED, text: &[] }),

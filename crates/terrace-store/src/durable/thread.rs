@@ -24,15 +24,18 @@ pub(crate) fn run(state: &StoreState, sync: impl Fn(&StoreState) -> Result<()>) 
             continue;
         }
         let mut result = if state.log.has_piece() { state.log.flush() } else { Ok(()) };
+        let mut files = Ok(());
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
         if result.is_ok() && (is_time || state.heap.should_release()) {
-            result = sync(state);
+            result = super::sync(state);
+            // Files of buckets that cannot be written hold up nothing else.
+            files = if result.is_ok() { sync(state) } else { Ok(()) };
             synced = Instant::now();
         }
         if result.is_ok() && anew::is_due(state) {
             result = anew::write_anew(state);
         }
-        if let Err(e) = &result {
+        if let Err(e) = &result.and(files) {
             if failed.is_none() {
                 tracing::error!("{e}; tried again every second");
             }

@@ -79,7 +79,13 @@ impl Persist {
         old
     }
 
-    /// Whether all files are as their blobs are.
+    /// Whether all files are as their blobs are, and none is being written: those that are under way count as written.
+    pub(crate) fn is_settled(&self) -> bool {
+        let turn = self.turn.try_lock();
+        turn.is_some() && self.is_current()
+    }
+
+    /// Whether all files are as their blobs are, for the holder of the turn.
     pub(crate) fn is_current(&self) -> bool {
         matches!(&*self.behind.lock(), Behind::Keys(keys) if keys.is_empty())
     }

@@ -38,7 +38,8 @@ const KEYS: usize = 1000;
 pub(crate) fn sync(state: &StoreState) -> Result<()> {
     durable::sync(state)?;
     let buckets = state.persisting.lock().clone();
-    buckets.iter().try_for_each(|bucket| write_out(state, bucket))
+    // One whose directory fails does not hold up the others.
+    buckets.iter().map(|bucket| write_out(state, bucket)).fold(Ok(()), Result::and)
 }
 
 /// Brings the files of a bucket up to its blobs; nothing, if it has none.
