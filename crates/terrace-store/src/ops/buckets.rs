@@ -52,10 +52,10 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
 pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     state.check_open()?;
     let persistent = state.names.get(name).filter(|bucket| bucket.persist().is_some());
-    if let Some(bucket) = &persistent {
-        if let Err(e) = persist::write_out(state, bucket) {
-            tracing::warn!("{e}; the bucket is removed all the same, and its files stay as they are");
-        }
+    if let Some(bucket) = &persistent
+        && let Err(e) = persist::write_out(state, bucket)
+    {
+        tracing::warn!("{e}; the bucket is removed all the same, and its files stay as they are");
     }
     // Nobody writes files until the bucket is gone.
     let _turn = persistent.as_ref().and_then(|bucket| bucket.persist()).map(Persist::turn);
