@@ -14,7 +14,7 @@ const END_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Du
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock, and waits while no process is seen to have it; false, and who it is, if somebody else has it.
+/// Takes the lock, and waits while no process is seen to have it, or one that has been killed; false, and who it is, if somebody else has it.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -25,7 +25,7 @@ pub fn take_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
             return Ok((true, None));
         }
         let holder = holder(&file);
-        if holder.is_some() || Instant::now() >= until {
+        if holder.is_some_and(|pid| !is_ending(pid)) || Instant::now() >= until {
             return Ok((false, holder));
         }
         std::thread::sleep(PAUSE);
@@ -83,6 +83,22 @@ pub fn holder(file: impl AsFd) -> Option<i32> {
     holders.iter().find(|pid| !is_child(pid)).or(holders.first()).copied()
 }
 
+/// Whether the process is about to end or has ended: it holds its descriptors until its memory is given back.
+fn is_ending(pid: i32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    const PF_EXITING: u64 = 4;
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let pending = |name| field(name).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let has_ended = field("State:").is_none_or(|state| state.trim().starts_with(['Z', 'X']));
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold spaces: state, parent, group, session, terminal, its group, flags.
+    let flags = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(6)?.parse::<u64>().ok());
+    has_ended
+        || (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
+        || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
 /// Whether a descriptor of the process is the file, and locked.
 fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -96,4 +112,21 @@ fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn killed_process_is_ending_and_a_running_one_is_not() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!is_ending(pid) && !is_ending(std::process::id() as i32));
+        child.kill().unwrap();
+        assert!(is_ending(pid), "killed, or a zombie that nobody has waited for");
+        child.wait().unwrap();
+        assert!(is_ending(pid), "gone");
+    }
 }
