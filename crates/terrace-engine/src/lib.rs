@@ -36,7 +36,7 @@ pub mod numa;
 pub mod observe;
 pub mod path;
 mod preload_server;
-mod proc;
+pub mod proc;
 mod reclaim;
 mod rings;
 pub mod segment;

@@ -1,10 +1,37 @@
-//! Readings of /proc about a thread and the processors.
+//! Readings of /proc about threads, processes and the processors.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 /// More than a line of /proc/TID/stat has: 52 numbers and a name.
 const LINE_MAX: usize = 1280;
+
+/// Flags of a task, from include/linux/sched.h: it ends; it has left its last system call, for a core is written; it writes one.
+const PF_EXITING: u32 = 0x4;
+const PF_POSTCOREDUMP: u32 = 0x8;
+const PF_DUMPCORE: u32 = 0x200;
+
+/// The fields of `/proc/PID/stat` from the state on: `pid (name) state ppid pgrp session tty tpgid flags ...`, and the name may hold
+/// anything.
+pub fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_ascii_whitespace()
+}
+
+/// The flags of a task, by its `stat`.
+pub fn task_flags(stat: &str) -> u32 {
+    stat_fields(stat).nth(6).and_then(|flags| flags.parse().ok()).unwrap_or_default()
+}
+
+/// Whether a task makes no system call any more, by its `stat`: it is dead, or on its way, perhaps held up there for the sake of a core.
+pub fn is_ending(stat: &str) -> bool {
+    let dead = stat_fields(stat).next().is_some_and(|state| state.starts_with(['Z', 'X']));
+    dead || task_flags(stat) & (PF_EXITING | PF_POSTCOREDUMP | PF_DUMPCORE) != 0
+}
+
+/// Whether a task writes a core, or waits for its fellows to stop so that it can, by its `stat`.
+pub fn is_dumping(stat: &str) -> bool {
+    task_flags(stat) & PF_DUMPCORE != 0
+}
 
 /// A thread's line in /proc/TID/stat.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +61,9 @@ fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<&'a str> {
     str::from_utf8(&line[..n]).ok()
 }
 
-/// The name may hold blanks and brackets: fields are counted from the last bracket.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (open, close) = (line.find('(')?, line.rfind(')')?);
-    let mut fields = line.get(close + 1..)?.split_ascii_whitespace();
+    let mut fields = stat_fields(line);
     // Field 3, the state, is the first behind the name.
     let began = fields.nth(22 - 3)?.parse().ok()?;
     let cpu = fields.nth(39 - 22 - 1)?.parse().ok()?;
@@ -86,6 +112,15 @@ mod tests {
         let found = parse_stat(&format!("42 (a) b(c) {}\n", fields.join(" "))).unwrap();
         assert_eq!(found, Stat { began: 22, cpu: 39, name: "a) b(c".into() });
         assert_eq!(parse_stat("42 (a"), None);
+    }
+
+    #[test]
+    fn a_task_that_ends_is_told_by_its_flags() {
+        let stat = |state: char, flags: u32| format!("7 (a) b) {state} 1 7 7 0 -1 {flags} 28 0");
+        assert!(!is_ending(&stat('S', 0x40_0040)) && !is_ending(&stat('D', 0x40_0440)) && !is_ending(""));
+        assert!(is_ending(&stat('Z', 0)) && is_ending(&stat('X', 0)));
+        assert!([PF_EXITING, PF_POSTCOREDUMP, PF_DUMPCORE].iter().all(|flag| is_ending(&stat('D', *flag))));
+        assert!(is_dumping(&stat('D', PF_DUMPCORE)) && !is_dumping(&stat('I', PF_POSTCOREDUMP)));
     }
 
     #[test]

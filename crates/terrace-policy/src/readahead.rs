@@ -38,17 +38,16 @@ impl Readahead {
     /// Pages to read beyond a miss of `[first, first + pages)`, `window_max` at the most.
     pub fn beyond(&mut self, first: u64, pages: u64, window_max: u64) -> u64 {
         self.misses = self.misses.wrapping_add(1);
-        let exactly = |stream: &Stream| first > 0 && stream.next == first;
-        let continued = self.streams.iter().position(exactly);
-        let near = |stream: &Stream| first > 0 && stream.goes_on_at(first);
-        let continued = continued.or_else(|| self.streams.iter().position(near));
-        let stream = continued.map(|at| self.streams[at]);
-        let window = match stream.map(|stream| stream.window) {
+        let find =
+            |goes_on: &dyn Fn(&Stream) -> bool| self.streams.iter().position(goes_on).filter(|_| first > 0);
+        let exact = find(&|stream| stream.next == first);
+        let continued = exact.or_else(|| find(&|stream| stream.goes_on_at(first)));
+        let window = match continued.map(|at| self.streams[at].window) {
             // The first page: most files are read from their beginning to their end.
             None if first == 0 => FIRST,
             None => 0,
             Some(0) => FIRST,
-            Some(window) if stream.is_some_and(|stream| stream.next == first) => window.saturating_mul(2),
+            Some(window) if exact.is_some() => window.saturating_mul(2),
             // Random misses in a small file may come near, too: theirs must not grow.
             Some(window) => window,
         };

@@ -26,7 +26,7 @@ impl Owner {
         let of_thread = state.clone();
         let thread = std::thread::Builder::new()
             .name("store-sync".into())
-            .spawn(move || durable::run(&of_thread, persist::sync));
+            .spawn(move || durable::run(&of_thread, persist::write_all_out));
         match thread {
             Ok(thread) => Ok(Owner { state, thread: Mutex::new(Some(thread)) }),
             Err(source) => {

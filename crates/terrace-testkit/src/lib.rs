@@ -2,12 +2,14 @@
 //! device is in the engine, behind its feature `testing`: the engine's own tests need it too.)
 //!
 //! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.
-//! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them. [`process`]: threads of a process.
+//! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them. [`process`]: threads of a process. [`nodes`]: memory nodes
+//! that are not there.
 //! [`exposition`]: metrics as Prometheus reads them. [`scrape`]: the same over HTTP.
 #![forbid(unsafe_code)]
 
 pub mod command;
 pub mod exposition;
+pub mod nodes;
 pub mod pages;
 pub mod process;
 pub mod rng;

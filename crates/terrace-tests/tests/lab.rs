@@ -167,12 +167,7 @@ fn the_sample_is_cheap_and_right() {
 fn the_observer_of_64_fast_readers_is_cheap() {
     let rig = Rig::with("lab-numa", Side::Run, &["--memory", "64MiB", "--numa", "show"]);
     fs::write(rig.src().join("data"), vec![7; 16 << 20]).unwrap();
-    let nodes = rig.aside().join("sys/devices/system/node");
-    for (node, cpus) in [("node0", "0"), ("node1", "1-1023")] {
-        fs::create_dir_all(nodes.join(node)).unwrap();
-        fs::write(nodes.join(node).join("cpulist"), cpus).unwrap();
-    }
-    fs::write(nodes.join("online"), "0-1").unwrap();
+    terrace_testkit::nodes::feign(&rig.aside().join("sys"), &["0", "1-1023"]);
     let mut fio = rig.command("fio");
     fio.args(["--name=r", "--filename=data", "--size=16m", "--rw=randread", "--bs=4k", "--ioengine=psync"]);
     fio.args(["--invalidate=0", "--thread", "--numjobs=64", "--time_based", "--runtime=9", "--minimal"]);

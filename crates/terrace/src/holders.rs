@@ -4,8 +4,9 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use terrace_engine::proc;
+
 use crate::mounts;
-use crate::sys;
 
 /// A process with something below the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +123,7 @@ const FORKED_NOT_BEGUN: u32 = 0x40;
 
 fn is_starting(dir: &Path) -> bool {
     let stat = fs::read_to_string(dir.join("stat")).unwrap_or_default();
-    sys::task_flags(&stat) & FORKED_NOT_BEGUN != 0
+    proc::task_flags(&stat) & FORKED_NOT_BEGUN != 0
 }
 
 /// `7f00-7f10 r--p 00000000 00:2a 17    /path`

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use terrace_engine::proc;
 
 use crate::error::{Failure, Result, reason};
 use crate::mounts;
-use crate::sys;
 
 pub use terrace_api::instance::{Info, Kind, SCHEMA};
 
@@ -194,7 +194,7 @@ fn lock_for_life(lock: &File) -> io::Result<()> {
 
 /// Whether a process is there and not about to end: one whose threads hang on the way is dead all the same.
 fn runs(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !sys::is_ending(&stat))
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !proc::is_ending(&stat))
 }
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.

@@ -218,7 +218,7 @@ fn kept(err: Errno) -> Kept {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
@@ -338,7 +338,7 @@ mod tests {
     }
 
     /// A thread that waits, its number, and what ends it.
-    fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
+    pub(in crate::numa) fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
         let (tell, tid) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel();
         let waits = std::thread::spawn(move || {

@@ -341,12 +341,7 @@ mod tests {
 
     /// An engine on a machine with these processors on its nodes.
     fn engine(mode: NumaMode, sys: &Path, nodes: &[&str]) -> Arc<Engine> {
-        let at = sys.join("devices/system/node");
-        for (n, cpus) in nodes.iter().enumerate() {
-            std::fs::create_dir_all(at.join(format!("node{n}"))).unwrap();
-            std::fs::write(at.join(format!("node{n}/cpulist")), cpus).unwrap();
-        }
-        std::fs::write(at.join("online"), format!("0-{}", nodes.len() - 1)).unwrap();
+        terrace_testkit::nodes::feign(sys, nodes);
         let config = EngineConfig {
             memory_bytes: 32 << 20,
             memory_max_bytes: Some(32 << 20),

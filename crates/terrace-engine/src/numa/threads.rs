@@ -77,6 +77,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numa::act::tests::waiting;
 
     fn burn() {
         let begun = std::time::Instant::now();
@@ -103,13 +104,7 @@ mod tests {
 
     #[test]
     fn open_file_of_a_thread_that_ended_says_so() {
-        let (tell, tid) = std::sync::mpsc::channel();
-        let (end, ends) = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
-            let _ = ends.recv();
-        });
-        let (tid, mut threads) = (tid.recv().unwrap(), Threads::default());
+        let ((waits, tid, end), mut threads) = (waiting(), Threads::default());
         assert!(threads.look(tid, 1).is_some() && threads.open == 1);
         drop(end);
         waits.join().unwrap();

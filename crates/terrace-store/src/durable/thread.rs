@@ -1,6 +1,6 @@
 //! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
 
-use super::anew;
+use super::{anew, sync};
 use crate::error::Result;
 use crate::options::SyncPolicy;
 use crate::state::StoreState;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How often it looks without a wake-up, and how long it leaves alone what has failed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until the store is closed. `sync` makes everything durable, and what follows from it.
-pub(crate) fn run(state: &StoreState, sync: impl Fn(&StoreState) -> Result<()>) {
+/// Runs until the store is closed. `write_files`: what follows when everything is durable.
+pub(crate) fn run(state: &StoreState, write_files: impl Fn(&StoreState) -> Result<()>) {
     let every = match state.sync {
         SyncPolicy::Every(every) => Some(every),
         SyncPolicy::Always | SyncPolicy::Never => None,
@@ -27,9 +27,9 @@ pub(crate) fn run(state: &StoreState, sync: impl Fn(&StoreState) -> Result<()>) 
         let mut files = Ok(());
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
         if result.is_ok() && (is_time || state.heap.should_release()) {
-            result = super::sync(state);
+            result = sync::sync(state);
             // Files of buckets that cannot be written hold up nothing else.
-            files = if result.is_ok() { sync(state) } else { Ok(()) };
+            files = if result.is_ok() { write_files(state) } else { Ok(()) };
             synced = Instant::now();
         }
         if result.is_ok() && anew::is_due(state) {

@@ -37,6 +37,14 @@ const KEYS: usize = 1000;
 /// A write or sync of the store failed, or of such a file.
 pub(crate) fn sync(state: &StoreState) -> Result<()> {
     durable::sync(state)?;
+    write_all_out(state)
+}
+
+/// [`write_out`] of all buckets that have files.
+///
+/// # Errors
+/// The first.
+pub(crate) fn write_all_out(state: &StoreState) -> Result<()> {
     let buckets = state.persisting.lock().clone();
     // One whose directory fails does not hold up the others.
     buckets.iter().map(|bucket| write_out(state, bucket)).fold(Ok(()), Result::and)

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{Pid, PidfdFlags};
+use terrace_engine::proc;
 
 use crate::sys::{self, SignalNumber};
 
@@ -97,7 +98,7 @@ impl Thread {
         let mut stat = [0; 1024];
         match rustix::io::pread(&self.stat, &mut stat, 0) {
             _ if self.gone => true,
-            Ok(len) => sys::is_ending(&String::from_utf8_lossy(&stat[..len])),
+            Ok(len) => proc::is_ending(&String::from_utf8_lossy(&stat[..len])),
             Err(err) => err == Errno::SRCH,
         }
     }
@@ -139,8 +140,8 @@ fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     for task in tasks.flatten().map(|task| task.path()) {
         // A thread that has ended meanwhile cannot be read.
         let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
-        if sys::is_ending(&stat) {
-            waits |= sys::is_dumping(&stat);
+        if proc::is_ending(&stat) {
+            waits |= proc::is_dumping(&stat);
             continue;
         }
         match fs::read_to_string(task.join("syscall")) {
@@ -166,7 +167,7 @@ fn waits_for_fuse(task: &Path) -> bool {
 pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
     // `exit_code`, field 52 of proc_pid_stat(5).
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    let status: i32 = sys::stat_fields(&stat).nth(49)?.parse().ok()?;
+    let status: i32 = proc::stat_fields(&stat).nth(49)?.parse().ok()?;
     Some(status & 0x7f).filter(|signal| *signal != 0)
 }
 

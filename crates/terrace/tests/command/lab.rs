@@ -181,12 +181,7 @@ const ONLINE: &str = "devices/system/node/online";
 /// A description of a machine of two memory nodes with these processors, both online, in the place of /sys.
 fn feigned_nodes(cpus: [&str; 2]) -> tempfile::TempDir {
     let sys = tempfile::tempdir().unwrap();
-    for (n, cpus) in cpus.iter().enumerate() {
-        let node = sys.path().join(format!("devices/system/node/node{n}"));
-        fs::create_dir_all(&node).unwrap();
-        fs::write(node.join("cpulist"), cpus).unwrap();
-    }
-    fs::write(sys.path().join(ONLINE), "0-1").unwrap();
+    terrace_testkit::nodes::feign(sys.path(), &cpus);
     sys
 }
 

@@ -3,6 +3,7 @@
 //! The lock belongs to the open file and not to a process, so it outlives a crash of terraced: the supervisor has the same descriptor.
 //! It also outlives the end of them all for a moment: what io_uring has under way holds the open file until the kernel has cleaned up.
 
+use crate::proc;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -86,17 +87,11 @@ pub fn holder(file: impl AsFd) -> Option<i32> {
 /// Whether the process is about to end or has ended: it holds its descriptors until its memory is given back.
 fn is_ending(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    const PF_EXITING: u64 = 4;
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let text = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+    let (Ok(stat), Ok(status)) = (text("stat"), text("status")) else { return true };
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     let pending = |name| field(name).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let has_ended = field("State:").is_none_or(|state| state.trim().starts_with(['Z', 'X']));
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may hold spaces: state, parent, group, session, terminal, its group, flags.
-    let flags = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(6)?.parse::<u64>().ok());
-    has_ended
-        || (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
-        || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+    proc::is_ending(&stat) || (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
 }
 
 /// Whether a descriptor of the process is the file, and locked.
@@ -111,7 +106,7 @@ fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
 
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    proc::stat_fields(&stat).nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
