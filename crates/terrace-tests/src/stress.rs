@@ -3,6 +3,7 @@
 use crate::pages::VersionTable;
 use crate::process::{Background, helper};
 use crate::rig::Rig;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
@@ -52,6 +53,18 @@ impl<'a> Stress<'a> {
             seed,
             workers: Vec::new(),
             killed: None,
+        }
+    }
+
+    /// Gives all pages of the files their blocks. Else a program's own direct read of the source fails with EIO where it meets a page that
+    /// another has just touched in its mapping of a hole (fs/iomap/direct-io.c, IOMAP_DELALLOC), as on the plain directory.
+    pub fn allocate(&self) {
+        for n in 0..self.files {
+            let file = std::fs::File::options().write(true).open(self.rig.src().join(format!("f{n}")));
+            let file = file.expect("made above");
+            // SAFETY: a plain call on an open descriptor.
+            let errno = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, (self.pages * 4096) as i64) };
+            assert_eq!(errno, 0, "blocks for the files");
         }
     }
 

@@ -290,6 +290,7 @@ fn stress_files_of(pages: u64, test: &str) {
     let Some(rig) = rig(test, Side::Mount) else { return };
     let seed = seed(test);
     let mut stress = Stress::new(&rig, 6, pages, 3, seed);
+    stress.allocate();
     let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
     stress.start("write", 0, false, &["sync=1", "torn=ok"]);
     stress.start("write", 1, true, &["sync=1", "torn=ok"]);

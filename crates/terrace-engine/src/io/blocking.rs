@@ -3,10 +3,11 @@
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
 use super::{Io, IoVec, advance, total};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use terrace_shm::PAGE_SIZE;
 
 /// The plain twin.
@@ -24,6 +25,15 @@ const STALLS_MAX: u32 = 8;
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: callers pass descriptors of source files that their object keeps open.
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// A descriptor of the same file through the kernel's page cache, for a direct call that failed with EIO; None if there is none. A direct call
+/// fails so where a program has just touched a page in its mapping of a hole: the page waits for its block, sometimes for long, and nothing
+/// that was to be written before the call is dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
+fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
+    let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
+    let path = format!("/proc/self/fd/{fd}");
+    direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
 }
 
 fn check(n: isize) -> Result<usize, Errno> {
@@ -61,11 +71,12 @@ impl BlockingIo {
         mut done: usize,
     ) -> io::Result<usize> {
         let want = total(bufs);
-        let mut stalls = 0;
+        let (mut stalls, mut buffered) = (0, None::<OwnedFd>);
         while done < want {
             let left = advance(bufs, done);
             let part = self.part(&left);
             let at = offset + done as u64;
+            let fd = buffered.as_ref().map_or(fd, AsRawFd::as_raw_fd);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
                 libc::preadv64(fd, part.as_ptr().cast(), part.len().min(VECS_MAX) as i32, at as i64)
@@ -74,6 +85,9 @@ impl BlockingIo {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
+                Err(Errno::IO) if buffered.is_none() => {
+                    buffered = Some(through_page_cache(fd, OFlags::RDONLY).ok_or(Errno::IO)?);
+                }
                 // A direct read does not go on inside a block: the one before ended there, as a rule with the file.
                 Err(Errno::INVAL) if !done.is_multiple_of(PAGE_SIZE) => {
                     if rustix::fs::fstat(borrow(fd))?.st_size as u64 <= at {
@@ -100,10 +114,11 @@ impl Io for BlockingIo {
 
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
         let want = total(bufs);
-        let mut done = 0;
+        let (mut done, mut buffered) = (0, None::<OwnedFd>);
         while done < want {
             let left = advance(bufs, done);
             let part = self.part(&left);
+            let fd = buffered.as_ref().map_or(fd, AsRawFd::as_raw_fd);
             // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
             let n = check(unsafe {
                 libc::pwritev64(
@@ -117,10 +132,14 @@ impl Io for BlockingIo {
                 Ok(0) => return Err(Errno::NOSPC.into()),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
+                Err(Errno::IO) if buffered.is_none() => {
+                    buffered = Some(through_page_cache(fd, OFlags::WRONLY).ok_or(Errno::IO)?);
+                }
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(())
+        // The device has to tell now whether it can, as it does in a direct call.
+        Ok(buffered.map_or(Ok(()), rustix::fs::fdatasync)?)
     }
 
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
@@ -133,5 +152,61 @@ impl Io for BlockingIo {
 
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(borrow(fd), size)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::AlignedBuf;
+    use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    const BYTES: usize = 256 * PAGE_SIZE;
+
+    /// Touches each page of a mapping of the whole of a sparse file and makes holes of them again, until `over`.
+    fn touch_holes(file: BorrowedFd<'_>, over: &AtomicBool) {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), BYTES, protection, MapFlags::SHARED, file, 0) }.unwrap();
+        while !over.load(Ordering::Relaxed) {
+            for at in (0..BYTES).step_by(PAGE_SIZE) {
+                // SAFETY: inside the mapping.
+                unsafe { map.cast::<u8>().add(at).write_volatile(1) };
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, BYTES as u64).unwrap();
+        }
+        // SAFETY: mapped above, used by nobody else.
+        unsafe { munmap(map, BYTES) }.unwrap();
+    }
+
+    #[test]
+    fn mapping_of_a_sparse_file_fails_no_direct_call() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = open(dir.path().join("sparse"), flags, Mode::RWXU).unwrap();
+        ftruncate(&file, BYTES as u64).unwrap();
+        let direct = open(dir.path().join("sparse"), flags | OFlags::DIRECT, Mode::RWXU).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| touch_holes(file.as_fd(), &over));
+            let (io, mut buf) = (BlockingIo::default(), AlignedBuf::default());
+            let results: Vec<io::Result<()>> = buf.with(BYTES, |buf| {
+                let vec = [IoVec { ptr: buf.as_mut_ptr(), len: buf.len() }];
+                // SAFETY: the buffer outlives the calls.
+                let read = || unsafe { io.read(direct.as_raw_fd(), 0, &vec) }.map(|n| assert_eq!(n, BYTES));
+                // SAFETY: likewise.
+                let write = || unsafe { io.write(direct.as_raw_fd(), 0, &vec) };
+                (0..1000).map(|n| if n % 8 == 0 { write() } else { read() }).collect()
+            });
+            over.store(true, Ordering::Relaxed);
+            let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+            assert!(failed.is_empty(), "{} of {}: {:?}", failed.len(), results.len(), failed.first());
+        });
     }
 }

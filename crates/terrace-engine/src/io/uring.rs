@@ -141,7 +141,8 @@ fn bytes_done(res: Option<i32>) -> io::Result<usize> {
     match res {
         None => Ok(0),
         Some(n) if n >= 0 => Ok(n as usize),
-        Some(e) if e == -libc::EINTR || e == -libc::EAGAIN => Ok(0),
+        // EIO: plain calls tell whether it stays (`blocking`).
+        Some(e) if [libc::EINTR, libc::EAGAIN, libc::EIO].contains(&-e) => Ok(0),
         Some(e) => Err(io::Error::from_raw_os_error(-e)),
     }
 }
