@@ -110,18 +110,23 @@ impl Bucket {
         Ok(self.read_whole(py, &key)?.map(|(bytes, _)| bytes))
     }
 
-    /// At most `size` bytes of a blob from `offset` on; None: there is none.
+    /// At most `size` bytes of a blob from `offset` on, of this version of it if one is given; None: there is no blob.
+    #[pyo3(signature = (key, offset, size, version=None))]
     fn read_at<'py>(
         &self,
         py: Python<'py>,
         key: Key,
         offset: u64,
         size: u64,
+        version: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         // What is asked for may be far more than there is.
         let Some(stat) = self.run(py, |bucket| Ok(bucket.stat(key.bytes())))? else { return Ok(None) };
         let wanted = size.min(stat.size.saturating_sub(offset));
-        let Some((bytes, n, _)) = self.read(py, &key, offset, wanted)? else { return Ok(None) };
+        let Some((bytes, n, stat)) = self.read(py, &key, offset, wanted)? else { return Ok(None) };
+        if version.is_some_and(|version| version != stat.version.number()) {
+            return Err(Failed::Changed.into());
+        }
         match n as u64 == wanted {
             true => Ok(Some(bytes)),
             false => Ok(Some(PyBytes::new(py, &bytes.as_bytes()[..n]))),
@@ -172,10 +177,11 @@ impl Bucket {
         }
     }
 
-    /// False: there is no such blob.
-    fn move_into(&self, py: Python<'_>, old: Key, to: &Bucket, new: Key) -> PyResult<bool> {
+    /// False: there is no such blob, or one of the new key and `only_new`.
+    fn move_into(&self, py: Python<'_>, old: Key, to: &Bucket, new: Key, only_new: bool) -> PyResult<bool> {
         let target = to.run(py, |bucket| Ok(bucket.clone()))?;
-        self.run(py, |bucket| bucket.rename_into(old.bytes(), &target, new.bytes()))
+        let expect = if only_new { Expect::Absent } else { Expect::Any };
+        self.run(py, |bucket| bucket.rename_if(old.bytes(), &target, new.bytes(), expect))
     }
 
     fn keys_from<'py>(&self, py: Python<'py>, prefix: Key) -> PyResult<Vec<Bound<'py, PyString>>> {

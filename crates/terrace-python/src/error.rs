@@ -13,6 +13,8 @@ pub(crate) enum Failed {
     Store(Error),
     /// The process is a fork of the one that opened the store.
     Forked,
+    /// The blob has another version than the one that is to be read.
+    Changed,
 }
 
 impl From<Error> for Failed {
@@ -43,6 +45,10 @@ impl From<Failed> for PyErr {
                 let line = "the store was opened before this process was forked; open a store in one process only, \
                             or serve it with `terrace serve kv`";
                 return raised("ForkedError", libc::EBADF, line.into());
+            }
+            Failed::Changed => {
+                let line = "the blob was changed after its file had been opened; open it again";
+                return raised("BlobChangedError", libc::ESTALE, line.into());
             }
         };
         let (errno, line) = (error.errno(), error.to_string());

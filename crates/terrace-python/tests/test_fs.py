@@ -1,6 +1,9 @@
 """The file system terrace://."""
 
+import errno
 import random
+import sys
+import threading
 
 import fsspec
 import numpy
@@ -10,6 +13,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 import terrace_cache
+from terrace_cache import errors
 import xarray
 import zarr
 from terrace_cache.fs import TerraceFileSystem
@@ -100,9 +104,66 @@ def test_a_file_becomes_a_blob_when_it_is_closed(fs):
 
 
 def test_what_a_killed_process_was_writing_is_removed(store):
-    store.bucket(".uploads")["part"] = b"half"
+    for name in (".uploads", ".uploads.scratch"):
+        store.bucket(name)["part"] = b"half"
     fs = TerraceFileSystem(store, skip_instance_cache=True)
-    assert "part" not in store.bucket(".uploads") and fs.ls("") == []
+    assert list(store) == [] and fs.ls("") == []
+
+
+def test_an_open_file_never_mixes_two_blobs(fs):
+    old, new = random.randbytes(3 << 20), random.randbytes(3 << 20)
+    for change in (lambda: fs.pipe("b/k", new), lambda: fs.rm_file("b/k"), lambda: fs.store["b"].put_at("k", 2 << 20, b"x")):
+        fs.pipe("b/k", old)
+        with fs.open("b/k", block_size=1 << 20, cache_type="bytes") as file:
+            assert file.read(1000) == old[:1000]
+            change()
+            assert file.read(1000) == old[1000:2000], "it was read with the block before"
+            with pytest.raises(errors.BlobChangedError, match="open") as info:
+                file.read()
+            assert info.value.errno == errno.ESTALE
+    fs.pipe("b/k", new)
+    assert fs.cat("b/k") == new
+
+
+def test_large_files_go_into_scratch_buckets(fs):
+    fs.store.bucket("s", scratch=True)
+    data = random.randbytes(9 << 20)
+    with fs.open("s/k", "wb") as file:
+        file.write(data[:5 << 20])
+        assert not fs.exists("s/k") and fs.store[".uploads.scratch"].nbytes == 5 << 20
+        file.write(data[5 << 20:])
+    assert fs.cat("s/k") == data and fs.ls("", detail=False) == ["s"]
+    with pytest.raises(FileExistsError):
+        with fs.open("s/k", "xb") as file:
+            file.write(data)
+    fs.cp("s/k", "kept/k")
+    assert fs.cat("kept/k") == data and not fs.store["kept"].is_scratch
+    with pytest.raises(IsADirectoryError):
+        fs.open(".uploads.scratch/k", "wb")
+
+
+def test_one_of_many_exclusive_writers_wins(fs, request):
+    request.addfinalizer(lambda interval=sys.getswitchinterval(): sys.setswitchinterval(interval))
+    sys.setswitchinterval(1e-5)
+    fs.mkdir("b")
+    for turn in range(60):
+        path, start, won, lost = f"b/{turn}", threading.Barrier(8), [], []
+
+        def write(number):
+            file = fs.open(path, "xb", block_size=1 << 16)
+            file.write(bytes([number]) * 200_000)
+            start.wait()
+            try:
+                file.close()
+                won.append(number)
+            except FileExistsError:
+                lost.append(number)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(won) == 1 and len(lost) == 7 and fs.cat(path) == bytes(won) * 200_000
+    assert not len(fs.store[".uploads"])
 
 
 def test_files_are_sought_and_read_in_lines(fs):

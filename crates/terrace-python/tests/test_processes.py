@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 
+import numpy
 import pytest
 import terrace_cache
 from terrace_cache import errors
@@ -83,6 +84,35 @@ def test_others_run_while_the_store_works(tmp_path):
             ends.set()
             sys.setswitchinterval(interval)
             counter.join()
+
+
+@pytest.mark.parametrize("shown", (bytearray, memoryview, lambda base: memoryview(base).toreadonly(), lambda base: readonly_array(base)))
+def test_a_buffer_is_put_as_it_was_at_one_moment(bucket, shown):
+    """Another thread fills the memory in steps that the interpreter does not divide: the blob is of one fill, whoever may write to the buffer."""
+    base, ends = bytearray(2 << 20), threading.Event()
+    fills = [bytes([i]) * len(base) for i in range(4)]
+
+    def fill():
+        while not ends.is_set():
+            for one in fills:
+                base[:] = one
+
+    value = base if shown is bytearray else shown(base)
+    writer = threading.Thread(target=fill)
+    writer.start()
+    try:
+        for i in range(150):
+            bucket["k"] = value
+            assert bucket["k"] in fills, f"put {i} is a mix"
+    finally:
+        ends.set()
+        writer.join()
+
+
+def readonly_array(base):
+    array = numpy.frombuffer(base, "u1")
+    array.flags.writeable = False
+    return array
 
 
 def in_child(f):

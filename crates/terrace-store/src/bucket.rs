@@ -228,11 +228,19 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`]; a bucket of another store; one of the two is scratch.
     pub fn rename_into(&self, from: &[u8], bucket: &Bucket, to: &[u8]) -> Result<bool> {
+        self.rename_if(from, bucket, to, Expect::Any)
+    }
+
+    /// As [`Bucket::rename_into`], if `expect` holds of the new key; false: it does not, or there is no such blob.
+    ///
+    /// # Errors
+    /// As [`Bucket::rename_into`].
+    pub fn rename_if(&self, from: &[u8], bucket: &Bucket, to: &[u8], expect: Expect) -> Result<bool> {
         if !Arc::ptr_eq(&self.owner, &bucket.owner) {
             let what = "a blob cannot be renamed into another store; get it and put it".into();
             return Err(crate::error::Error::Invalid { what });
         }
-        rename::rename(&self.owner.state, (&self.state, from), (&bucket.state, to))
+        rename::rename(&self.owner.state, (&self.state, from), (&bucket.state, to), expect)
     }
 
     /// Removes all blobs.

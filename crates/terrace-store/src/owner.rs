@@ -1,4 +1,4 @@
-//! An open store and its thread; it ends when the last handle is dropped.
+//! An open store and its threads; they end when the last handle is dropped.
 
 use crate::durable;
 use crate::error::{Error, Result};
@@ -13,36 +13,43 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub state: Arc<StoreState>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Owner {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// No more threads.
     pub(crate) fn new(state: StoreState) -> Result<Owner> {
         let state = Arc::new(state);
-        let of_thread = state.clone();
-        let thread = std::thread::Builder::new()
-            .name("store-sync".into())
-            .spawn(move || durable::run(&of_thread, persist::write_all_out));
-        match thread {
-            Ok(thread) => Ok(Owner { state, thread: Mutex::new(Some(thread)) }),
-            Err(source) => {
-                state.heap.engine().halt();
-                Err(Error::Io { path: state.heap.path().to_owned(), action: "start a thread for", source })
-            }
+        let owner = Owner { state, threads: Mutex::default() };
+        let started =
+            owner.start("store-sync", durable::run).and_then(|()| owner.start("store-files", persist::run));
+        if let Err(source) = started {
+            owner.stop();
+            owner.state.heap.engine().halt();
+            let path = owner.state.heap.path().to_owned();
+            return Err(Error::Io { path, action: "start a thread for", source });
         }
+        Ok(owner)
     }
 
-    /// Ends the thread; false: the store was closed before.
+    fn start(&self, name: &str, run: fn(&StoreState)) -> std::io::Result<()> {
+        let state = self.state.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&state))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Ends the threads; false: the store was closed before.
     fn stop(&self) -> bool {
         if self.state.closed.swap(true, Ordering::AcqRel) {
             return false;
         }
         self.state.wake.signal();
-        if let Some(thread) = self.thread.lock().take() {
+        self.state.files_wake.signal();
+        for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
         true

@@ -34,6 +34,8 @@ pub(crate) struct StoreState {
     pub seed: u64,
     pub sync: SyncPolicy,
     pub wake: Arc<Wake>,
+    /// Wakes the thread that writes the files of such buckets.
+    pub files_wake: Wake,
     pub memory: IndexMemory,
     pub counts: Counts,
     pub durable: Durable,
@@ -92,6 +94,7 @@ impl StoreState {
             seed,
             sync: options.sync,
             wake,
+            files_wake: Wake::default(),
             memory,
             counts,
             durable: Durable::default(),

@@ -243,7 +243,7 @@ class Bucket(_native.Bucket, MutableMapping):
 
     def rename(self, old, new, *, bucket=None):
         """Renames a blob, in the place of the one that had the new key; into another bucket, if one is given."""
-        if not self.move_into(old, self if bucket is None else bucket, new):
+        if not self.move_into(old, self if bucket is None else bucket, new, False):
             raise KeyError(old)
 
     def list(self, prefix=""):

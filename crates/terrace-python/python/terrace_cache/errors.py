@@ -33,5 +33,9 @@ class BucketRemovedError(TerraceError):
     """The bucket was removed while an object of it was in use."""
 
 
+class BlobChangedError(TerraceError):
+    """The blob was changed or removed after its file had been opened; `errno` is ESTALE."""
+
+
 class ForkedError(TerraceError):
     """The process was forked after the store had been opened; the store is that of the process before."""

@@ -1,9 +1,11 @@
 """A file system of blobs for fsspec: `terrace://BUCKET/KEY`.
 
 A bucket is a directory of the root; `/` in keys makes directories below, which are there as long as there are keys in them, as in object stores. What is
-written becomes a blob when its file is closed, in one step: readers see the blob before or the one after.
+written becomes a blob when its file is closed, in one step: readers see the blob before or the one after. A file that is read gives the blob as it was when
+the file was opened; once that has changed, parts not read yet are an error, ESTALE.
 """
 
+import errno
 import os
 import uuid
 import weakref
@@ -12,9 +14,13 @@ from io import UnsupportedOperation
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from . import _store
+from .errors import BlobChangedError
 
-# The bucket of files that are being written. What a process that was killed has left there is removed by the next.
+# The buckets of files that are being written, for buckets that are kept and for scratch ones: a blob cannot move between the two. What a process that was
+# killed has left there is removed by the next.
 _UPLOADS = ".uploads"
+_SCRATCH_UPLOADS = ".uploads.scratch"
+_HIDDEN = (_UPLOADS, _SCRATCH_UPLOADS)
 _CHUNK = 4 << 20
 
 # Stores whose uploads of earlier processes are removed.
@@ -57,7 +63,8 @@ class TerraceFileSystem(AbstractFileSystem):
         self.store = store
         if store not in _swept:
             _swept.add(store)
-            store.remove_bucket(_UPLOADS)
+            for name in _HIDDEN:
+                store.remove_bucket(name)
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -82,7 +89,7 @@ class TerraceFileSystem(AbstractFileSystem):
         return {"name": f"{bucket}/{key}", "type": "file", "size": stat.size, "score": stat.score, "version": stat.version}
 
     def _names(self):
-        return [name for name in self.store.buckets() if name != _UPLOADS]
+        return [name for name in self.store.buckets() if name not in _HIDDEN]
 
     def ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path).rstrip("/")
@@ -208,7 +215,7 @@ class TerraceFileSystem(AbstractFileSystem):
     def _target(self, path):
         """Bucket and key of a blob that is to be written."""
         name, key = _split(self._strip_protocol(path))
-        if not key or not name or name == _UPLOADS:
+        if not key or not name or name in _HIDDEN:
             raise IsADirectoryError(path)
         return self.store.bucket(name), key
 
@@ -250,9 +257,10 @@ class TerraceFile(AbstractBufferedFile):
             self.loc = stat[0] if stat else 0
 
     def _fetch_range(self, start, end):
-        data = self.bucket.read_at(self.key, start, end - start)
+        # Size and version are those of one moment; blocks that the file has read stay those of this version.
+        data = self.bucket.read_at(self.key, start, end - start, self.details["version"])
         if data is None:
-            raise FileNotFoundError(self.path)
+            raise BlobChangedError(errno.ESTALE, f"{self.path}: the blob was removed after its file had been opened")
         return data
 
     def _initiate_upload(self):
@@ -268,10 +276,15 @@ class TerraceFile(AbstractBufferedFile):
             return True
         if self.part is None:
             self.part = uuid.uuid4().hex
-        self.fs.store.bucket(_UPLOADS).append(self.part, chunk)
+        self._uploads().append(self.part, chunk)
         if final and self.autocommit:
             self.commit()
         return True
+
+    def _uploads(self):
+        if self.bucket.is_scratch:
+            return self.fs.store.bucket(_SCRATCH_UPLOADS, scratch=True)
+        return self.fs.store.bucket(_UPLOADS)
 
     def _put(self, chunk):
         if not self.bucket.put(self.key, chunk, only_new=self.mode == "xb"):
@@ -281,14 +294,15 @@ class TerraceFile(AbstractBufferedFile):
         """The blob takes its place."""
         if self.part is None:
             return
-        if self.mode == "xb" and self.key in self.bucket:
+        uploads = self._uploads()
+        if not uploads.move_into(self.part, self.bucket, self.key, self.mode == "xb"):
+            error = FileExistsError if self.part in uploads else FileNotFoundError
             self.discard()
-            raise FileExistsError(self.path)
-        self.fs.store.bucket(_UPLOADS).rename(self.part, self.key, bucket=self.bucket)
+            raise error(self.path)
         self.part = None
 
     def discard(self):
         """What was written is gone."""
         if self.part is not None:
-            self.fs.store.bucket(_UPLOADS).remove(self.part)
+            self._uploads().remove(self.part)
             self.part = None

@@ -6,4 +6,4 @@ mod thread;
 
 pub(crate) use anew::{new_path, write_anew};
 pub(crate) use sync::{sync, sync_upto};
-pub(crate) use thread::run;
+pub(crate) use thread::{LOOK_EVERY, run};

@@ -1,17 +1,16 @@
 //! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
 
 use super::{anew, sync};
-use crate::error::Result;
 use crate::options::SyncPolicy;
 use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often it looks without a wake-up, and how long it leaves alone what has failed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until the store is closed. `write_files`: what follows when everything is durable.
-pub(crate) fn run(state: &StoreState, write_files: impl Fn(&StoreState) -> Result<()>) {
+/// Runs until the store is closed. What has become durable is for another thread to write to files of buckets, which may take long.
+pub(crate) fn run(state: &StoreState) {
     let every = match state.sync {
         SyncPolicy::Every(every) => Some(every),
         SyncPolicy::Always | SyncPolicy::Never => None,
@@ -24,18 +23,18 @@ pub(crate) fn run(state: &StoreState, write_files: impl Fn(&StoreState) -> Resul
             continue;
         }
         let mut result = if state.log.has_piece() { state.log.flush() } else { Ok(()) };
-        let mut files = Ok(());
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
         if result.is_ok() && (is_time || state.heap.should_release()) {
             result = sync::sync(state);
-            // Files of buckets that cannot be written hold up nothing else.
-            files = if result.is_ok() { write_files(state) } else { Ok(()) };
+            if result.is_ok() && !state.persisting.lock().is_empty() {
+                state.files_wake.signal();
+            }
             synced = Instant::now();
         }
         if result.is_ok() && anew::is_due(state) {
             result = anew::write_anew(state);
         }
-        if let Err(e) = &result.and(files) {
+        if let Err(e) = &result {
             if failed.is_none() {
                 tracing::error!("{e}; tried again every second");
             }

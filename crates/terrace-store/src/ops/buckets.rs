@@ -147,7 +147,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     if state.sync == SyncPolicy::Always { persist::write_out(state, bucket) } else { Ok(()) }
 }
 
-/// Makes an empty bucket one whose blobs are not kept beyond the life of the store.
+/// Makes an empty bucket one whose blobs are not kept beyond the life of the store; nothing, if it is one.
 ///
 /// # Errors
 /// The bucket has blobs, or was removed; a full or failing log.
@@ -156,6 +156,9 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
     let number = {
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
+        if bucket.is_scratch() {
+            return Ok(());
+        }
         if bucket.persist().is_some() {
             let what = format!("bucket {:?}: persists, and so is not scratch", bucket.name());
             return Err(Error::Invalid { what });

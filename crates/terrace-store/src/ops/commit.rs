@@ -32,19 +32,24 @@ impl<'a> Place<'a> {
     pub(super) fn new(state: &StoreState, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
         state.check_open()?;
         super::check_key(key)?;
-        if bucket.persist().is_some() {
-            file_name::check(key)?;
-        }
-        Ok(Place { bucket, key, hash: state.hashes.of(key) })
+        let place = Place { bucket, key, hash: state.hashes.of(key) };
+        // Writes nothing in vain; the same under the lock decides.
+        place.check_file_name().map(|()| place)
     }
 
+    /// Whether the bucket takes the key, as long as the caller holds its table.
+    ///
     /// # Errors
-    /// The bucket was removed.
+    /// The bucket was removed, or persists since and the key is too long for a file's name.
     pub(super) fn check_bucket(&self) -> Result<()> {
-        if !self.bucket.is_gone() {
-            return Ok(());
+        if self.bucket.is_gone() {
+            return Err(Error::NoBucket { name: self.bucket.name().to_string() });
         }
-        Err(Error::NoBucket { name: self.bucket.name().to_string() })
+        self.check_file_name()
+    }
+
+    fn check_file_name(&self) -> Result<()> {
+        if self.bucket.persist().is_some() { file_name::check(self.key) } else { Ok(()) }
     }
 }
 
@@ -144,5 +149,31 @@ pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> R
             persist::write_out(state, bucket)
         }
         SyncPolicy::Always | SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::buckets;
+    use crate::options::StoreOptions;
+    use crate::segment::Segment;
+
+    #[test]
+    fn a_key_too_long_for_a_file_stays_out_of_a_new_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { memory_bytes: 16 << 20, sync: SyncPolicy::Never, ..Default::default() };
+        let segment = Segment::create(&options).unwrap();
+        let io = terrace_engine::io::BlockingIo::default();
+        let (state, _) = crate::open::open(dir.path(), &options, &segment, std::sync::Arc::new(io)).unwrap();
+        let bucket = buckets::get_or_create(&state, "b").unwrap();
+        // The put has looked at the bucket before it persists, and comes to its table afterwards.
+        let place = Place::new(&state, &bucket, &[b'k'; 300]).unwrap();
+        buckets::make_persistent(&state, &bucket, &dir.path().join("files")).unwrap();
+        let bytes = Bytes { extent: Extent::NONE, size: 0, crc: 0, meta: None };
+        let replaced = replace(&state, &place, Expect::Any, bytes);
+        assert!(matches!(replaced, Err(Error::TooLarge { .. })), "{replaced:?}");
+        assert_eq!(bucket.len(), 0);
+        state.heap.engine().halt();
     }
 }

@@ -4,13 +4,13 @@ use super::commit::{self, Place};
 use super::part::extent_of;
 use super::remove::take_out;
 use crate::error::Result;
-use crate::index::{BucketState, Entry, Table, ask_entry, find, insert};
+use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, insert};
 use crate::log::Room;
 use crate::record::{Record, TAGGED};
 use crate::state::StoreState;
 use parking_lot::RwLockWriteGuard;
 
-/// Renames a blob; what had the new key is gone then. False: there is no such blob.
+/// Renames a blob, if `expect` holds of the new key; what had that is gone then. False: there is no such blob, or it does not hold.
 ///
 /// # Errors
 /// A removed bucket; a full or failing log.
@@ -18,6 +18,7 @@ pub(crate) fn rename(
     state: &StoreState,
     (bucket, from): (&BucketState, &[u8]),
     (to_bucket, to): (&BucketState, &[u8]),
+    expect: Expect,
 ) -> Result<bool> {
     let old = Place::new(state, bucket, from)?;
     let new = Place::new(state, to_bucket, to)?;
@@ -31,10 +32,13 @@ pub(crate) fn rename(
         old.check_bucket()?;
         new.check_bucket()?;
         let Some(blob) = find(&source, old.hash, from).map(|entry| entry.blob) else { return Ok(false) };
+        let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
+        if !expect.holds(find(gone, new.hash, to)) {
+            return Ok(false);
+        }
         if bucket.id == to_bucket.id && from == to {
             return Ok(true);
         }
-        let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         let _ahead = ask_entry(gone, to, &state.memory)?;
         bucket.note_change(Some(from), &state.memory);
         to_bucket.note_change(Some(to), &state.memory);

@@ -130,6 +130,21 @@ fn many_small_appends_copy_little() {
 }
 
 #[test]
+fn a_rename_may_expect_that_nothing_is_replaced() {
+    let dir = dir();
+    let store = open(dir.path());
+    let (a, b) = (store.bucket("a").unwrap(), store.bucket("b").unwrap());
+    a.put(b"1", b"one").unwrap();
+    b.put(b"taken", b"two").unwrap();
+    assert!(!a.rename_if(b"1", &b, b"taken", Expect::Absent).unwrap());
+    assert!(!a.rename_if(b"1", &a, b"1", Expect::Absent).unwrap());
+    assert_eq!((get(&a, "1").unwrap(), get(&b, "taken").unwrap()), (b"one".to_vec(), b"two".to_vec()));
+    assert!(a.rename_if(b"1", &b, b"free", Expect::Absent).unwrap());
+    assert_eq!((get(&a, "1"), get(&b, "free")), (None, Some(b"one".to_vec())));
+    assert!(!a.rename_if(b"1", &b, b"other", Expect::Absent).unwrap(), "there is none");
+}
+
+#[test]
 fn a_renamed_blob_replaces_the_one_of_its_new_name() {
     let dir = dir();
     let store = open(dir.path());

@@ -2,8 +2,10 @@
 
 use crate::stage::{content, dir, get, is_one_line, open, open_over, small};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_store::{Bucket, Error, Segment, Store, StoreOptions, SyncPolicy};
+use terrace_testkit::wait::wait_until;
 
 /// The files of a directory, without hidden ones.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -77,7 +79,7 @@ fn files_follow_by_themselves_and_at_the_end() {
     let bucket = store.bucket("b").unwrap();
     assert_eq!(bucket.persist_dir(), Some(out.path()));
     bucket.put(b"k", b"2").unwrap();
-    terrace_testkit::wait::wait_until("the file is written", || files(out.path()).contains_key("k"));
+    wait_until("the file is written", || files(out.path()).contains_key("k"));
     drop(bucket);
     store.close().unwrap();
     let store = open(dir.path());
@@ -191,4 +193,135 @@ fn files_are_those_of_some_moment_while_blobs_change() {
     });
     store.sync().unwrap();
     assert_eq!(files(out.path()), blobs(&bucket));
+}
+
+/// A named pipe in a bucket's directory, where a blob's file is expected: who compares the two waits in `open` until it is let through.
+struct Pipe(PathBuf);
+
+impl Pipe {
+    /// `link`: another name, outside of the directory.
+    fn new(file: &Path, link: PathBuf) -> Pipe {
+        rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        std::fs::hard_link(file, &link).unwrap();
+        Pipe(link)
+    }
+
+    /// Lets through who waits; false: nobody does.
+    fn is_let_through(&self) -> bool {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::open(&self.0, flags, rustix::fs::Mode::empty()).is_ok()
+    }
+}
+
+impl Drop for Pipe {
+    /// Nobody waits for it any more, also in a test that has failed.
+    fn drop(&mut self) {
+        let both = rustix::fs::open(&self.0, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
+        std::mem::forget(both);
+    }
+}
+
+/// A directory with a store, and one with the files of its bucket `b`; another opening compares the blobs `keys` with their files.
+fn persistent_after_a_crash(segment: &Segment, keys: &[&str]) -> (tempfile::TempDir, tempfile::TempDir) {
+    let (dir, out) = (dir(), dir());
+    let store = open_over(dir.path(), segment);
+    let bucket = store.bucket("b").unwrap();
+    bucket.persist(out.path().join("b")).unwrap();
+    keys.iter().for_each(|key| bucket.put(key.as_bytes(), key.as_bytes()).unwrap());
+    store.crash();
+    (dir, out)
+}
+
+#[test]
+fn files_that_take_long_delay_no_sync() {
+    let segment = Segment::create(&small()).unwrap();
+    let (dir, out) = persistent_after_a_crash(&segment, &["k"]);
+    let every = StoreOptions { sync: SyncPolicy::Every(std::time::Duration::from_millis(20)), ..small() };
+    let pipe = Pipe::new(&out.path().join("b/k"), out.path().join("link"));
+    let store = Store::open_over(dir.path(), &every, &segment).unwrap();
+    let (bucket, _waits) = (store.bucket("plain").unwrap(), pipe);
+    for i in 0..5 {
+        let before = store.usage().syncs;
+        bucket.put(b"k", &[i]).unwrap();
+        wait_until("the put is synced", || store.usage().syncs > before);
+    }
+    assert!(!out.path().join("b/k").is_file(), "the files are not done yet");
+}
+
+#[test]
+fn files_under_way_are_not_called_written() {
+    let segment = Segment::create(&small()).unwrap();
+    let (dir, out) = persistent_after_a_crash(&segment, &["k", "l"]);
+    let files_of = out.path().join("b");
+    let pipes = ["k", "l"].map(|key| Pipe::new(&files_of.join(key), out.path().join(key)));
+    let store = open_over(dir.path(), &segment);
+    std::thread::scope(|scope| {
+        let syncs = scope.spawn(|| store.sync());
+        // The first of the two files is done, and the second awaited.
+        let mut first = 0;
+        wait_until("a file is compared", || {
+            pipes.iter().position(Pipe::is_let_through).inspect(|i| first = *i).is_some()
+        });
+        store.checkpoint().unwrap();
+        // The second one fails.
+        std::fs::rename(&files_of, out.path().join("away")).unwrap();
+        wait_until("the other file is compared", || pipes[1 - first].is_let_through());
+        assert!(syncs.join().unwrap().is_err());
+    });
+    std::fs::rename(out.path().join("away"), &files_of).unwrap();
+    store.crash();
+    drop(pipes);
+    let store = open_over(dir.path(), &segment);
+    store.sync().unwrap();
+    assert_eq!(files(&files_of), blobs(&store.bucket("b").unwrap()));
+}
+
+#[test]
+fn a_broken_directory_does_not_hold_up_the_others() {
+    let (dir, out) = (dir(), dir());
+    let every = StoreOptions { sync: SyncPolicy::Every(std::time::Duration::from_millis(20)), ..small() };
+    let store = Store::open(dir.path(), &every).unwrap();
+    let names = ["first", "broken", "last"];
+    let buckets = names.map(|name| store.bucket(name).unwrap());
+    for (name, bucket) in names.iter().zip(&buckets) {
+        bucket.persist(out.path().join(name)).unwrap();
+    }
+    std::fs::remove_dir(out.path().join("broken")).unwrap();
+    for i in 0..2 {
+        buckets.iter().for_each(|bucket| bucket.put(b"k", &[i]).unwrap());
+        for name in ["first", "last"] {
+            wait_until("the file is written", || files(&out.path().join(name)).get("k") == Some(&vec![i]));
+        }
+        assert!(store.sync().unwrap_err().to_string().contains("broken"));
+    }
+    std::fs::create_dir(out.path().join("broken")).unwrap();
+    wait_until("it is tried again", || files(&out.path().join("broken")).contains_key("k"));
+}
+
+#[test]
+fn removed_blobs_cost_one_sync_for_all_their_files() {
+    let (dir, out) = (dir(), dir());
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    bucket.persist(out.path()).unwrap();
+    (0..200u64).for_each(|i| bucket.put(&i.to_le_bytes(), b"v").unwrap());
+    store.sync().unwrap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Another bucket changes all the time: each sync has something to do.
+        scope.spawn(|| {
+            let busy = store.bucket("busy").unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                busy.put(b"k", b"v").unwrap();
+            }
+        });
+        (0..200u64).for_each(|i| assert!(bucket.remove(&i.to_le_bytes()).unwrap()));
+        let before = store.usage().syncs;
+        let synced = store.sync();
+        ends.store(true, Ordering::Relaxed);
+        synced.unwrap();
+        let syncs = store.usage().syncs - before;
+        assert!(syncs <= 4, "{syncs} syncs for 200 files");
+    });
+    assert!(files(out.path()).is_empty());
 }
