@@ -1,12 +1,13 @@
 //! kill -9 under load: a process that uses a store is killed again and again; what it had acknowledged is there.
 //!
-//! The program forks, so it has a single thread and no test harness. First the parent holds the segment; then nobody does, and each put is synced.
+//! The program forks, so it has a single thread and no test harness. First the parent holds the segment; then nobody does, and each put is synced; then
+//! the blobs are files, too, which are as their blobs are once the store has been opened again and synced.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_store::{Segment, Store, StoreOptions, SyncPolicy};
+use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::rng::{Rng, seed};
 
 const KEYS: u64 = 150;
@@ -18,12 +19,27 @@ fn options(sync: SyncPolicy) -> StoreOptions {
     options
 }
 
-fn open(dir: &Path, options: &StoreOptions, segment: Option<&Segment>) -> Store {
+/// A store that is killed, and what is known of it.
+struct Place<'a> {
+    dir: &'a Path,
+    options: StoreOptions,
+    segment: Option<&'a Segment>,
+    /// The directory of the bucket's files.
+    files: Option<PathBuf>,
+}
+
+fn open(place: &Place<'_>) -> Store {
+    let Place { dir, options, segment, .. } = place;
     let opened = match segment {
         Some(segment) => Store::open_over(dir, options, segment),
         None => Store::open(dir, options),
     };
     opened.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Keys are names of files.
+fn key_of(number: u64) -> String {
+    (number % KEYS).to_string()
 }
 
 /// Bytes of the put with this number: it says which it is.
@@ -49,18 +65,16 @@ fn child(f: impl FnOnce(&mut std::fs::File)) -> (rustix::process::Pid, OwnedFd) 
 }
 
 /// Puts numbered values until it is killed, and says each number when the put has returned.
-fn work(
-    dir: &Path,
-    options: &StoreOptions,
-    segment: Option<&Segment>,
-    first: u64,
-) -> (rustix::process::Pid, OwnedFd) {
+fn work(place: &Place<'_>, first: u64) -> (rustix::process::Pid, OwnedFd) {
     child(|says| {
-        let store = open(dir, options, segment);
+        let store = open(place);
         let bucket = store.bucket("b").unwrap();
+        if let Some(files) = &place.files {
+            bucket.persist(files).unwrap();
+        }
         for number in first.. {
-            bucket.put(&(number % KEYS).to_le_bytes(), &value(number)).unwrap();
-            if number % 1000 == 999 && segment.is_some() {
+            bucket.put(key_of(number).as_bytes(), &value(number)).unwrap();
+            if number % 1000 == 999 && place.segment.is_some() {
                 store.checkpoint().unwrap();
             }
             says.write_all(&number.to_le_bytes()).unwrap();
@@ -69,17 +83,21 @@ fn work(
 }
 
 /// Looks at all keys: each has the last number up to `acknowledged`, or the one put that nobody answered for.
-fn check(dir: &Path, options: &StoreOptions, segment: Option<&Segment>, acknowledged: u64) {
+fn check(place: &Place<'_>, acknowledged: u64) {
     let (pid, _) = child(|_| {
-        let store = open(dir, options, segment);
+        let store = open(place);
         let bucket = store.bucket("b").unwrap();
         for key in 0..KEYS.min(acknowledged + 1) {
-            let found = bucket.get(&key.to_le_bytes()).unwrap();
+            let found = bucket.get(key_of(key).as_bytes()).unwrap();
             let found = found.unwrap_or_else(|| panic!("key {key} is gone; {acknowledged} was acknowledged"));
             let number = u64::from_le_bytes(found[..8].try_into().unwrap());
             let least = acknowledged - (acknowledged + KEYS - key) % KEYS;
             assert!(number >= least && number % KEYS == key, "key {key}: {number}, not {least}");
             assert_eq!(found, value(number), "key {key}");
+        }
+        if let Some(files) = &place.files {
+            store.sync().unwrap();
+            check_files(&bucket, files);
         }
         store.close().unwrap();
     });
@@ -88,13 +106,26 @@ fn check(dir: &Path, options: &StoreOptions, segment: Option<&Segment>, acknowle
     assert_eq!(status.exit_status(), Some(0), "the check failed");
 }
 
-fn rounds(name: &str, sync: SyncPolicy, segment: Option<&Segment>, rounds: u64, rng: &mut Rng) {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let options = options(sync);
+/// Each blob is a file, and each file a blob.
+fn check_files(bucket: &Bucket, files: &Path) {
+    let names =
+        std::fs::read_dir(files).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    assert_eq!(names.len() as u64, bucket.len());
+    for name in names {
+        assert_eq!(
+            Some(std::fs::read(files.join(&name)).unwrap()),
+            bucket.get(name.as_bytes()).unwrap(),
+            "{name}"
+        );
+    }
+}
+
+fn rounds(name: &str, place: &Place<'_>, rounds: u64, rng: &mut Rng) {
     let mut acknowledged = None;
     for round in 0..rounds {
         let first = acknowledged.map_or(0, |n| n + 1);
-        let (pid, reads) = work(dir.path(), &options, segment, first);
+        let (pid, reads) = work(place, first);
         let mut said = Vec::new();
         // It has begun when it has said something; a pipe holds 8,192 numbers, so it is read while the child lives.
         let until = std::time::Instant::now() + Duration::from_millis(20 + rng.below(120));
@@ -114,7 +145,7 @@ fn rounds(name: &str, sync: SyncPolicy, segment: Option<&Segment>, rounds: u64, 
         reads.read_to_end(&mut said).unwrap();
         let last = said.chunks_exact(8).last().map(|number| u64::from_le_bytes(number.try_into().unwrap()));
         acknowledged = last.or(acknowledged);
-        check(dir.path(), &options, segment, acknowledged.expect("it said something"));
+        check(place, acknowledged.expect("it said something"));
     }
     println!("{name}: {rounds} rounds, {} puts acknowledged, none lost", acknowledged.unwrap_or(0));
 }
@@ -129,7 +160,15 @@ fn main() {
     let set = std::env::var("TERRACE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok());
     let n = set.unwrap_or(if std::env::var_os("TERRACE_SOAK").is_some() { 500 } else { 12 });
     let mut rng = Rng::new(seed("store-kill"));
-    let segment = Segment::create(&options(SyncPolicy::Never)).unwrap();
-    rounds("the parent holds the segment", SyncPolicy::Never, Some(&segment), n, &mut rng);
-    rounds("nobody holds it, each put is synced", SyncPolicy::Always, None, n, &mut rng);
+    let segments = [(); 2].map(|()| Segment::create(&options(SyncPolicy::Never)).unwrap());
+    let dirs = [(); 4].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let [held, synced, persisting, files] = dirs.each_ref().map(|dir| dir.path());
+    let place = |dir, sync, segment| Place { dir, options: options(sync), segment, files: None };
+    let alone = place(synced, SyncPolicy::Always, None);
+    rounds("the parent holds the segment", &place(held, SyncPolicy::Never, Some(&segments[0])), n, &mut rng);
+    rounds("nobody holds it, each put is synced", &alone, n, &mut rng);
+    let often = SyncPolicy::Every(Duration::from_millis(5));
+    let persisting = place(persisting, often, Some(&segments[1]));
+    let persisting = Place { files: Some(files.join("b")), ..persisting };
+    rounds("blobs are files, too", &persisting, n, &mut rng);
 }
