@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests redis-suite bench bench-kv bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -50,6 +50,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 	liburing-dev uuid-dev libgdbm-dev libssl-dev libtool libtool-bin autoconf automake pkg-config bc gawk indent sed file dump quota psmisc \
 	uuid-runtime keyutils dbench perl
 PACKAGES_kv := $(PACKAGES_build) redis-server redis-tools
+PACKAGES_ycsb := $(PACKAGES_build) default-jdk-headless maven python3 redis-server memcached
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
@@ -125,6 +126,12 @@ bench-everyday: packages-everyday build
 ## bench-kv: redis-benchmark against `terrace serve kv` and redis-server in turn, 8 minutes; settings in bench/kv.sh; wants a quiet machine
 bench-kv: packages-kv build
 	bash bench/kv.sh
+
+## bench-ycsb: YCSB against terrace, Redis, memcached and RocksDB in turn; settings in bench/ycsb/run.py; wants a quiet machine, and root for the data of four times the memory
+bench-ycsb: packages-ycsb build
+	$(CARGO) build --release --locked -p terrace-c
+	bash .ci/ycsb
+	python3 bench/ycsb/run.py
 
 ## bench-policies: eviction policies on the traces in TERRACE_TRACES, and the gates they must pass
 bench-policies: packages-build toolchain

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""YCSB (core 0.17.0) against terrace and others in turn; see bench/README.md, YCSB. `make bench-ycsb` builds what it needs.
+
+Each round measures each cell with each system, in one order and in the next round in the reverse one; rounds are added to those that are there. Settings are
+variables of the environment, with these defaults:
+
+ROUNDS=3  CLASSES="server embedded"  SIZES="fits 4x"  WORKLOADS="a b c d e f"  DISTRIBUTIONS="zipfian uniform"  THREADS="1 4 16"
+RECORDS=20000      of 1 KB, that fit into memory
+OPERATIONS=20000   of a measurement; of workload e, each of whose scans reads 50 records, a fiftieth
+MEMORY_MIB=1024    of each system, where the records fit
+GROUP_MIB=128      of the control group (as root) for four times the memory: so many MiB times four records of 1 KB
+OUT=DIR            figures (ycsb.csv) and page (report.md); default target/ycsb/report
+DATA_DIR=/var/tmp  where the systems keep their data: a real disk, not tmpfs
+TERRACE_BIN=DIR    default target/release
+VERIFY=1           values that are read are compared with those that were written (YCSB's dataintegrity); figures are not those of a run without
+
+The usual size, a night: RECORDS=1000000 OPERATIONS=1000000 MEMORY_MIB=4096 GROUP_MIB=512 ROUNDS=5
+"""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from group import Group
+from report import write_report
+from systems import EMBEDDED, SERVERS, Failed
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "target/ycsb"
+COLUMNS = ("class", "size", "system", "workload", "distribution", "threads", "round", "ops_per_second", "latency_us_p99", "failed")
+# Parts of the operations: as in the files of these names that come with YCSB.
+MIXES = {
+    "load": {},
+    "load-index": {},
+    "a": {"read": 0.5, "update": 0.5},
+    "b": {"read": 0.95, "update": 0.05},
+    "c": {"read": 1},
+    "d": {"read": 0.95, "insert": 0.05},
+    "e": {"scan": 0.95, "insert": 0.05},
+    "f": {"read": 0.5, "readmodifywrite": 0.5},
+}
+# A program with a store in it gets so much more memory than a server, for Java.
+JAVA_MIB = 256
+
+
+def setting(name, default):
+    value = os.environ.get(name) or default
+    return int(value) if isinstance(default, int) else value
+
+
+class Bench:
+    def __init__(self, work):
+        self.work = work
+        self.rounds = setting("ROUNDS", 3)
+        self.classes = setting("CLASSES", "server embedded").split()
+        self.sizes = setting("SIZES", "fits 4x").split()
+        self.workloads = setting("WORKLOADS", "a b c d e f").split()
+        self.distributions = setting("DISTRIBUTIONS", "zipfian uniform").split()
+        self.threads = [int(n) for n in setting("THREADS", "1 4 16").split()]
+        self.records = setting("RECORDS", 20_000)
+        self.operations = setting("OPERATIONS", 20_000)
+        self.memory_mib = setting("MEMORY_MIB", 1024)
+        self.group_mib = setting("GROUP_MIB", 64)
+        self.out = Path(setting("OUT", str(BUILT / "report")))
+        self.bin = Path(setting("TERRACE_BIN", str(ROOT / "target/release")))
+        self.library = BUILT / "libterrace_ycsb.so"
+        self.classpath = f"{BUILT}/classes:{(BUILT / 'classpath').read_text().strip()}"
+        unknown = [name for name in self.workloads if name not in MIXES]
+        if unknown or not {"fits", "4x"}.issuperset(self.sizes) or not {"server", "embedded"}.issuperset(self.classes):
+            sys.exit(f"bench-ycsb: WORKLOADS of a b c d e f, SIZES of fits 4x, CLASSES of server embedded: {unknown}")
+
+    def csv(self):
+        return self.out / "ycsb.csv"
+
+    def add(self, row):
+        with self.csv().open("a", newline="") as file:
+            csv.DictWriter(file, COLUMNS).writerow(row)
+
+    def first_round(self):
+        """The number of the first new round; a page begins where there are none."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        if not self.csv().exists():
+            self.csv().write_text(",".join(COLUMNS) + "\n")
+            return 1
+        with self.csv().open(newline="") as file:
+            return 1 + max((int(row["round"]) for row in csv.DictReader(file)), default=0)
+
+    def run(self):
+        first = self.first_round()
+        for number in range(first, first + self.rounds):
+            for size in self.sizes:
+                for threads in self.threads:
+                    for name in self.classes:
+                        self.measure_class(name, size, threads, number)
+            print(f"round {number} of {first + self.rounds - 1}", file=sys.stderr, flush=True)
+        write_report(self.csv(), self.bin / "terrace-bench", self.out / "report.md")
+        print(f"{self.out / 'report.md'}", file=sys.stderr)
+
+    def measure_class(self, name, size, threads, number):
+        """Two turns on empty systems: workloads without scans, then the one with them, for which servers keep an index of their keys."""
+        turns = [("load", [one for one in self.workloads if one != "e"]), ("load-index", [one for one in self.workloads if one == "e"])]
+        for load, workloads in turns:
+            kinds = SERVERS if name == "server" else EMBEDDED
+            kinds = [kind for kind in kinds if load == "load" or kind.scans]
+            if not workloads or len(kinds) < 2:
+                continue
+            limit = self.group_mib if size == "4x" else None
+            systems = [kind(self, self.work / f"{name}-{kind.name}", limit) for kind in kinds]
+            try:
+                self.measure_turn(name, size, threads, number, systems if number % 2 else systems[::-1], load, workloads)
+            finally:
+                for system in systems:
+                    system.stop()
+
+    def measure_turn(self, name, size, threads, number, systems, load, workloads):
+        cells = [(load, "")] + [(workload, distribution) for workload in workloads for distribution in self.distributions]
+        for system in systems:
+            system.start()
+        # What has failed once is left out until the next turn: it has not all the records.
+        broken = set()
+        for workload, distribution in cells:
+            for system in systems:
+                if system in broken:
+                    continue
+                row = {"class": name, "size": size, "system": system.name, "workload": workload, "distribution": distribution}
+                figures = self.measure(system, size, workload, distribution, threads)
+                self.add(row | {"threads": threads, "round": number} | figures)
+                if figures["failed"]:
+                    broken.add(system)
+
+    def measure(self, system, size, workload, distribution, threads):
+        records = self.records if size == "fits" else 4 * 1024 * self.group_mib
+        asked = "latest" if (workload, distribution) == ("d", "zipfian") else distribution or "uniform"
+        operations = self.operations // 50 if workload == "e" else self.operations
+        settings = {
+            "workload": "site.ycsb.workloads.CoreWorkload",
+            "recordcount": records,
+            "operationcount": operations,
+            "requestdistribution": asked,
+            "index": str(workload in ("e", "load-index")).lower(),
+        }
+        if os.environ.get("VERIFY"):
+            settings["dataintegrity"] = "true"
+        for part in ("read", "update", "insert", "scan", "readmodifywrite"):
+            settings[f"{part}proportion"] = MIXES[workload].get(part, 0)
+        command = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-cp", self.classpath, "site.ycsb.Client", "-load" if "load" in workload else "-t"]
+        command += ["-db", f"terrace.ycsb.{system.binding}", "-threads", str(threads)]
+        for key, value in (settings | system.settings()).items():
+            command += ["-p", f"{key}={value}"]
+        with Group(system.client_limit_mib(JAVA_MIB)) as group:
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=group.join, check=False)
+        return self.figures(done, records if "load" in workload else operations)
+
+    def figures(self, done, wanted):
+        """What YCSB has printed. Operations that it did not come to have failed, too."""
+        rate, p99, good, bad = "", 0.0, 0, 0
+        for line in done.stdout.splitlines():
+            what, _, rest = line.partition(", ")
+            label, _, value = rest.partition(", ")
+            if what == "[OVERALL]" and label.startswith("Throughput"):
+                rate = f"{float(value):.1f}"
+            elif label.startswith("99thPercentile") and what not in ("[CLEANUP]", "[READ-MODIFY-WRITE]"):
+                p99 = max(p99, float(value))
+            elif label == "Return=OK" and what != "[VERIFY]":
+                good += int(value)
+            elif label.startswith("Return=") and label != "Return=OK":
+                bad += int(value)
+        if done.returncode or not rate:
+            print(done.stderr[-2000:], file=sys.stderr)
+        return {"ops_per_second": rate, "latency_us_p99": p99, "failed": bad + max(0, wanted - good - bad)}
+
+
+def main():
+    for program in ("java", "redis-server", "memcached"):
+        if not shutil.which(program):
+            sys.exit(f"bench-ycsb: no {program}: run `make bench-ycsb`, which installs it")
+    with tempfile.TemporaryDirectory(prefix="terrace-bench-ycsb.", dir=setting("DATA_DIR", "/var/tmp")) as work:
+        began = time.monotonic()
+        try:
+            Bench(Path(work)).run()
+        except Failed as e:
+            sys.exit(f"bench-ycsb: {e}")
+        print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

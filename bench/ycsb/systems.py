@@ -1,0 +1,132 @@
+"""The systems that are measured: servers, and stores inside the program."""
+
+import getpass
+import shutil
+import socket
+import subprocess
+import time
+
+from group import Group
+
+# Of a control group this part is the cache that a system is told to have; the rest is for what it needs besides.
+CACHE_PART = 7 / 8
+
+
+class Failed(Exception):
+    """A system does not do what it must for a measurement."""
+
+
+class System:
+    """One system without data. `bench`: settings of the run; `limit_mib`: of its control group, None where the data fit."""
+
+    scans = True
+
+    def __init__(self, bench, directory, limit_mib):
+        self.bench, self.dir, self.limit_mib = bench, directory, limit_mib
+        self.mib = bench.memory_mib if limit_mib is None else int(limit_mib * CACHE_PART)
+
+    def start(self):
+        self.dir.mkdir()
+
+    def stop(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Server(System):
+    """A process that listens on a port of this machine."""
+
+    process = None
+
+    def client_limit_mib(self, _java_mib):
+        return None
+
+    def settings(self):
+        return {"port": self.port}
+
+    def start(self):
+        super().start()
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        self.group = Group(self.limit_mib).make()
+        log = (self.dir.parent / f"{self.name}.log").open("w")
+        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, preexec_fn=self.group.join)
+        for _ in range(400):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.05)
+        raise Failed(f"{self.name} does not answer: {(self.dir.parent / f'{self.name}.log').read_text()[-500:]}")
+
+    def end(self):
+        self.process.terminate()
+
+    def stop(self):
+        if self.process is not None:
+            self.end()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.group.remove()
+        super().stop()
+
+
+class TerraceServer(Server):
+    name, binding = "terrace", "RespDb"
+
+    def command(self):
+        return [self.bench.bin / "terrace", "serve", "kv", "--dir", self.dir, "--memory", f"{self.mib}MiB", "--port", str(self.port), "--sync", "1s"]
+
+    def end(self):
+        subprocess.run([self.bench.bin / "terrace", "umount", self.dir], capture_output=True, check=False)
+
+
+class Redis(Server):
+    """With as much durability as terrace has by default."""
+
+    name, binding = "redis", "RespDb"
+
+    def command(self):
+        durable = ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+        return ["redis-server", "--port", str(self.port), "--dir", self.dir, "--maxmemory", f"{self.mib}mb", *durable]
+
+
+class Memcached(Server):
+    """Not durable at all. With more data than memory, its store on the disk takes what is older than nothing: by default it drops most of a load instead."""
+
+    name, binding, scans = "memcached", "MemcachedDb", False
+
+    def command(self):
+        mib, disk = self.mib, []
+        if self.limit_mib is not None:
+            # The rest of the group is for its buffers and for cached pages of the file.
+            mib = self.limit_mib * 3 // 4
+            disk = ["-o", f"ext_path={self.dir}/ext:{32 * self.limit_mib}M,ext_item_age=0,ext_threads=2,ext_wbuf_size=8"]
+        return ["memcached", "-u", getpass.getuser(), "-l", "127.0.0.1", "-p", str(self.port), "-m", str(mib), *disk]
+
+
+class Embedded(System):
+    """A store in the program of YCSB; that opens it anew for each measurement, before its clock starts."""
+
+    def client_limit_mib(self, java_mib):
+        return None if self.limit_mib is None else self.limit_mib + java_mib
+
+    def settings(self):
+        return {"dir": self.dir, "memory": self.mib << 20, "library": self.bench.library}
+
+
+class TerraceStore(Embedded):
+    name, binding, scans = "terrace", "StoreDb", False
+
+
+class RocksDb(Embedded):
+    name, binding = "rocksdb", "RocksDb"
+
+
+SERVERS = (TerraceServer, Redis, Memcached)
+EMBEDDED = (TerraceStore, RocksDb)
