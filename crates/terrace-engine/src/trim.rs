@@ -4,13 +4,13 @@
 //! count against the user's memory by their present content.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 
 /// Tables of less room are left alone.
 const ROOM_MIN: usize = 256;
 
 /// Shrinks a table that is nearly empty, to twice its content. Rare.
-pub fn trim<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+pub fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);
     }

@@ -18,6 +18,7 @@ use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
+use crate::state::Map;
 use crate::trim::trim;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -125,7 +126,7 @@ pub(crate) struct Device {
     /// Slot + 1 of the copy of each frame's page; 0: none.
     copies: Vec<u32>,
     /// Slots of the copies of compressed pages, by place.
-    copies_below: HashMap<u32, DeviceSlot>,
+    copies_below: Map<u32, DeviceSlot>,
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Tombstones that wait for the next write.
@@ -165,7 +166,7 @@ impl Device {
             unrecorded: HashSet::new(),
             clients_read: ReadTotals::default(),
             copies: vec![0; frames_max],
-            copies_below: HashMap::new(),
+            copies_below: Map::default(),
             hits: vec![0; table.slots()],
             dead: Vec::new(),
             admit: Admit::Reused,

@@ -33,7 +33,7 @@ use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
 use sampler::Sampler;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,6 +47,11 @@ use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A table that every page of a miss or an eviction is looked up in: the standard hasher would take longer than all else of it.
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+type Set<K> = HashSet<K, foldhash::fast::RandomState>;
+
 /// Objects of the compressed pool given up under one lock to make room.
 pub(crate) const SHRINK_BATCH: usize = 64;
 
@@ -106,7 +111,7 @@ pub(crate) struct State {
     /// The tier on a device, if there is one.
     pub device: Option<Device>,
     /// Pages that some thread is reading from the source: (object slot, page).
-    pub in_flight: HashSet<(u32, u64)>,
+    pub in_flight: Set<(u32, u64)>,
     /// Frames handed out that no entry names yet.
     pub claimed: u32,
     pub counts: Counts,
@@ -140,7 +145,7 @@ impl State {
             dirty: DirtyAccounting::default(),
             compressed,
             device,
-            in_flight: HashSet::new(),
+            in_flight: Set::default(),
             claimed: 0,
             counts: Counts::default(),
             hasty_chunks: Vec::new(),

@@ -1,8 +1,8 @@
 //! The published objects, by number and by slot.
 
 use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::state::Map;
 use crate::trim::trim;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_shm::Segment;
@@ -11,13 +11,13 @@ use terrace_shm::Segment;
 #[derive(Debug)]
 pub(crate) struct Objects {
     segment: Arc<Segment>,
-    by_id: HashMap<ObjectId, ObjectRef>,
-    by_slot: HashMap<u32, ObjectRef>,
+    by_id: Map<ObjectId, ObjectRef>,
+    by_slot: Map<u32, ObjectRef>,
 }
 
 impl Objects {
     pub(crate) fn new(segment: Arc<Segment>) -> Objects {
-        Objects { segment, by_id: HashMap::new(), by_slot: HashMap::new() }
+        Objects { segment, by_id: Map::default(), by_slot: Map::default() }
     }
     pub(crate) fn get(&self, id: &ObjectId) -> Option<&ObjectRef> {
         self.by_id.get(id)

@@ -3,8 +3,8 @@
 //! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
 //! new ones ([`Watch`]), so its decisions do not depend on the sample.
 
+use crate::state::Map;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_policy::mrc::Shards;
@@ -35,7 +35,7 @@ pub(crate) struct Watch {
 struct Watched {
     list: Vec<Page>,
     /// Position of each frame in the list.
-    at: HashMap<u32, usize>,
+    at: Map<u32, usize>,
 }
 
 /// A watched page.

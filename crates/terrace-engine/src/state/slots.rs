@@ -108,11 +108,13 @@ impl State {
 impl State {
     /// Whether a page that the policy gives up is to be written to the device before. It goes back to the policy until it is.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
-        let page = DemoteCandidate { shadow: v.shadow, ..self.without_copy(v.slot, place)? };
         let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
-        if !self.device.as_mut()?.admits(reused, now_ns) {
+        let device = self.device.as_mut()?;
+        // In this order: of a scan nearly all pages are refused, and looking one up costs more than refusing it.
+        if device.copy_of(v.slot).is_some() || !device.admits(reused, now_ns) {
             return None;
         }
+        let page = DemoteCandidate { shadow: v.shadow, ..self.without_copy(v.slot, place)? };
         self.lru.policy.restore(v.slot);
         self.pages.flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
         Some(page)
