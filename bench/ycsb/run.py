@@ -4,7 +4,7 @@
 Each round measures each cell with each system, in one order and in the next round in the reverse one; rounds are added to those that are there. Settings are
 variables of the environment, with these defaults:
 
-ROUNDS=3  CLASSES="server embedded"  SIZES="fits 4x"  WORKLOADS="a b c d e f"  DISTRIBUTIONS="zipfian uniform"  THREADS="1 4 16"
+ROUNDS=3  CLASSES="server values embedded"  SIZES="fits 4x"  WORKLOADS="a b c d e f"  DISTRIBUTIONS="zipfian uniform"  THREADS="1 4 16"
 RECORDS=20000      of 1 KB, that fit into memory
 OPERATIONS=20000   of a measurement; of workload e, each of whose scans reads 50 records, a fiftieth
 MEMORY_MIB=1024    of each system, where the records fit
@@ -19,7 +19,9 @@ The usual size, a night: RECORDS=1000000 OPERATIONS=1000000 MEMORY_MIB=4096 GROU
 
 import csv
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,7 @@ from pathlib import Path
 
 from group import Group
 from report import write_report
-from systems import EMBEDDED, SERVERS, Failed
+from systems import CLASSES, Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "target/ycsb"
@@ -57,7 +59,7 @@ class Bench:
     def __init__(self, work):
         self.work = work
         self.rounds = setting("ROUNDS", 3)
-        self.classes = setting("CLASSES", "server embedded").split()
+        self.classes = setting("CLASSES", "server values embedded").split()
         self.sizes = setting("SIZES", "fits 4x").split()
         self.workloads = setting("WORKLOADS", "a b c d e f").split()
         self.distributions = setting("DISTRIBUTIONS", "zipfian uniform").split()
@@ -71,8 +73,8 @@ class Bench:
         self.library = BUILT / "libterrace_ycsb.so"
         self.classpath = f"{BUILT}/classes:{(BUILT / 'classpath').read_text().strip()}"
         unknown = [name for name in self.workloads if name not in MIXES]
-        if unknown or not {"fits", "4x"}.issuperset(self.sizes) or not {"server", "embedded"}.issuperset(self.classes):
-            sys.exit(f"bench-ycsb: WORKLOADS of a b c d e f, SIZES of fits 4x, CLASSES of server embedded: {unknown}")
+        if unknown or not {"fits", "4x"}.issuperset(self.sizes) or not set(CLASSES).issuperset(self.classes):
+            sys.exit(f"bench-ycsb: WORKLOADS of a b c d e f, SIZES of fits 4x, CLASSES of {' '.join(CLASSES)}: {unknown}")
 
     def csv(self):
         return self.out / "ycsb.csv"
@@ -98,15 +100,21 @@ class Bench:
                     for name in self.classes:
                         self.measure_class(name, size, threads, number)
             print(f"round {number} of {first + self.rounds - 1}", file=sys.stderr, flush=True)
-        write_report(self.csv(), self.bin / "terrace-bench", self.out / "report.md")
+        write_report(self.csv(), self.bin / "terrace-bench", self.out / "report.md", self.about())
         print(f"{self.out / 'report.md'}", file=sys.stderr)
+
+    def about(self):
+        """What the last rounds were measured with."""
+        fits = f"{self.records:,} records in {self.memory_mib} MiB" if "fits" in self.sizes else ""
+        four = f"{4 * 1024 * self.group_mib:,} in a group of {self.group_mib} MiB" if "4x" in self.sizes else ""
+        sizes = "; ".join(size for size in (fits, four) if size)
+        return f"{sizes}; {self.operations:,} operations a measurement; Linux {platform.release()}, {os.cpu_count()} processors."
 
     def measure_class(self, name, size, threads, number):
         """Two turns on empty systems: workloads without scans, then the one with them, for which servers keep an index of their keys."""
         turns = [("load", [one for one in self.workloads if one != "e"]), ("load-index", [one for one in self.workloads if one == "e"])]
         for load, workloads in turns:
-            kinds = SERVERS if name == "server" else EMBEDDED
-            kinds = [kind for kind in kinds if load == "load" or kind.scans]
+            kinds = [kind for kind in CLASSES[name] if load == "load" or kind.scans]
             if not workloads or len(kinds) < 2:
                 continue
             limit = self.group_mib if size == "4x" else None
@@ -176,6 +184,8 @@ class Bench:
 
 
 def main():
+    # Servers and groups end with the run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for program in ("java", "redis-server", "memcached"):
         if not shutil.which(program):
             sys.exit(f"bench-ycsb: no {program}: run `make bench-ycsb`, which installs it")

@@ -86,6 +86,12 @@ class TerraceServer(Server):
         subprocess.run([self.bench.bin / "terrace", "umount", self.dir], capture_output=True, check=False)
 
 
+class TerraceValues(TerraceServer):
+    """Records are values, as those of memcached are."""
+
+    binding, scans = "RespValueDb", False
+
+
 class Redis(Server):
     """With as much durability as terrace has by default."""
 
@@ -128,5 +134,9 @@ class RocksDb(Embedded):
     name, binding = "rocksdb", "RocksDb"
 
 
-SERVERS = (TerraceServer, Redis, Memcached)
-EMBEDDED = (TerraceStore, RocksDb)
+# The first of each class is compared with the others.
+CLASSES = {
+    "server": (TerraceServer, Redis),
+    "values": (TerraceValues, Memcached),
+    "embedded": (TerraceStore, RocksDb),
+}
