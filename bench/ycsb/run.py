@@ -67,7 +67,7 @@ class Bench:
         self.records = setting("RECORDS", 20_000)
         self.operations = setting("OPERATIONS", 20_000)
         self.memory_mib = setting("MEMORY_MIB", 1024)
-        self.group_mib = setting("GROUP_MIB", 64)
+        self.group_mib = setting("GROUP_MIB", 128)
         self.out = Path(setting("OUT", str(BUILT / "report")))
         self.bin = Path(setting("TERRACE_BIN", str(ROOT / "target/release")))
         self.library = BUILT / "libterrace_ycsb.so"
