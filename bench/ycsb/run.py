@@ -4,17 +4,18 @@
 Each round measures each cell with each system, in one order and in the next round in the reverse one; rounds are added to those that are there. Settings are
 variables of the environment, with these defaults:
 
-ROUNDS=3  CLASSES="server values embedded"  SIZES="fits 4x"  WORKLOADS="a b c d e f"  DISTRIBUTIONS="zipfian uniform"  THREADS="1 4 16"
+ROUNDS=3  CLASSES="server values embedded"  SIZES=fits  WORKLOADS="a b c d e f"  DISTRIBUTIONS=zipfian  THREADS="1 4 16"
 RECORDS=20000      of 1 KB, that fit into memory
 OPERATIONS=20000   of a measurement; of workload e, each of whose scans reads 50 records, a fiftieth
 MEMORY_MIB=1024    of each system, where the records fit
-GROUP_MIB=128      of the control group (as root) for four times the memory: so many MiB times four records of 1 KB
+GROUP_MIB=128      of the control group (as root) for four times the memory, SIZES="fits 4x": so many MiB times four records of 1 KB
 OUT=DIR            figures (ycsb.csv) and page (report.md); default target/ycsb/report
 DATA_DIR=/var/tmp  where the systems keep their data: a real disk, not tmpfs
 TERRACE_BIN=DIR    default target/release
 VERIFY=1           values that are read are compared with those that were written (YCSB's dataintegrity); figures are not those of a run without
 
-The usual size, a night: RECORDS=1000000 OPERATIONS=1000000 MEMORY_MIB=4096 GROUP_MIB=512 ROUNDS=5
+All of it in the usual size, a day or more:
+SIZES="fits 4x" DISTRIBUTIONS="zipfian uniform" RECORDS=1000000 OPERATIONS=1000000 MEMORY_MIB=4096 GROUP_MIB=512
 """
 
 import csv
@@ -60,9 +61,9 @@ class Bench:
         self.work = work
         self.rounds = setting("ROUNDS", 3)
         self.classes = setting("CLASSES", "server values embedded").split()
-        self.sizes = setting("SIZES", "fits 4x").split()
+        self.sizes = setting("SIZES", "fits").split()
         self.workloads = setting("WORKLOADS", "a b c d e f").split()
-        self.distributions = setting("DISTRIBUTIONS", "zipfian uniform").split()
+        self.distributions = setting("DISTRIBUTIONS", "zipfian").split()
         self.threads = [int(n) for n in setting("THREADS", "1 4 16").split()]
         self.records = setting("RECORDS", 20_000)
         self.operations = setting("OPERATIONS", 20_000)
