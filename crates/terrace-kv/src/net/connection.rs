@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
@@ -38,7 +39,11 @@ pub struct Connection {
     /// The part that other connections see, and the state of commands.
     pub session: Session,
     /// There may be more to read.
-    pub is_readable: bool,
+    is_readable: bool,
+    /// The other end is closed: what is left is read up to its end.
+    is_closed: bool,
+    /// The stream has taken no more: an event tells when it does again.
+    awaits_room: bool,
     /// A request that is complete waits for room in the output.
     is_waiting: bool,
     /// The client has sent its last byte, or what is no request.
@@ -69,10 +74,18 @@ impl Connection {
             sent: 0,
             session,
             is_readable: true,
+            is_closed: false,
+            awaits_room: false,
             is_waiting: false,
             is_over: false,
             counted: 0,
         }
+    }
+
+    /// An event has told of something to read, and of the end of the stream.
+    pub fn wake(&mut self, is_readable: bool, is_closed: bool) {
+        self.is_readable |= is_readable || is_closed;
+        self.is_closed |= is_closed;
     }
 
     /// Reads and carries out.
@@ -121,12 +134,17 @@ impl Connection {
         // Doubling, but never more than what a request has shown to need.
         let step = self.input.len().clamp(READ_STEP, READ_MAX);
         self.input.reserve(step);
+        let room = self.input.capacity() - self.input.len();
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.stream, spare_capacity(&mut self.input))) {
             Ok(0) => {
                 self.is_over = true;
                 Ok(0)
             }
-            Ok(bytes) => Ok(bytes),
+            Ok(bytes) => {
+                // A short read has emptied the stream (epoll(7)): what comes next, the end too, is an event.
+                self.is_readable = bytes == room || self.is_closed;
+                Ok(bytes)
+            }
             Err(Errno::AGAIN) => {
                 self.is_readable = false;
                 Ok(0)
@@ -182,11 +200,11 @@ impl Connection {
         }
     }
 
-    /// Sends what it can.
+    /// Sends what it can; if the stream takes no more, an event is to tell when it does.
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn send(&mut self, server: &Server) -> io::Result<()> {
+    pub fn send(&mut self, server: &Server, (registry, token): (&Registry, Token)) -> io::Result<()> {
         let before = self.sent;
         while self.unsent() > 0 {
             let rest = &self.output[self.sent..];
@@ -199,7 +217,11 @@ impl Connection {
             }
         }
         server.counters.output_bytes.fetch_add((self.sent - before) as u64, Ordering::Relaxed);
-        if self.unsent() == 0 {
+        let is_stuck = self.unsent() > 0;
+        if is_stuck != std::mem::replace(&mut self.awaits_room, is_stuck) {
+            self.stream.watch_room(registry, token, is_stuck)?;
+        }
+        if !is_stuck {
             self.output.clear();
             self.sent = 0;
             if self.output.capacity() > KEPT {

@@ -102,12 +102,20 @@ impl Stream {
             Stream::Unix(stream) => stream,
         }
     }
-    /// Asks for its events: both kinds, once for each change.
+    /// Asks for its events, once for each change: that there is something to read.
     ///
     /// # Errors
     /// Those of epoll.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(self.source(), token, Interest::READABLE | Interest::WRITABLE)
+        registry.register(self.source(), token, Interest::READABLE)
+    }
+    /// Asks for the event of room to send, too, or no longer.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn watch_room(&mut self, registry: &Registry, token: Token, on: bool) -> io::Result<()> {
+        let interest = if on { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        registry.reregister(self.source(), token, interest)
     }
 }
 

@@ -112,7 +112,8 @@ impl Worker {
                     Token(at) if at < CLIENTS_FROM => accepts = true,
                     Token(at) => {
                         if let Some(connection) = self.connections.get_mut(&at) {
-                            connection.is_readable |= event.is_readable() || event.is_error();
+                            let is_closed = event.is_read_closed() || event.is_error();
+                            connection.wake(event.is_readable(), is_closed);
                             ready.push(at);
                         }
                     }
@@ -147,7 +148,7 @@ impl Worker {
         let mut again = Vec::new();
         for at in ready {
             let Some(connection) = self.connections.get_mut(at) else { continue };
-            let sent = connection.send(&self.server);
+            let sent = connection.send(&self.server, (self.poll.registry(), Token(*at)));
             if sent.is_err() || connection.is_done() {
                 self.close(*at);
             } else if connection.is_ready() {
