@@ -63,12 +63,8 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool>;
     /// Word and size.
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
-    /// Replaces the whole blob, or makes it.
-    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()>;
-    /// As `put`, of a blob that is expected to grow to twice its size.
-    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
-        self.put(db, key, word, content)
-    }
+    /// Replaces the whole blob, or makes it, by bytes that come in parts; the word that it had. Up to `room` bytes it is expected to grow.
+    fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>>;
     /// Writes into a blob that is there; behind its end it grows, with zeros between.
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
     /// Adds to the end of a blob that is there.

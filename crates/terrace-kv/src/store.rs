@@ -42,7 +42,7 @@ impl StoreBlobs {
     /// # Errors
     /// It does not fit.
     fn claim(&self, bytes: usize) -> Result<()> {
-        if bytes <= SMALL {
+        if bytes as u64 <= SMALL {
             return Ok(());
         }
         let wanted = 2 * bytes as u64;
@@ -61,7 +61,7 @@ impl StoreBlobs {
 }
 
 /// Values up to this size are read without a look at memory, bytes.
-const SMALL: usize = 64 << 10;
+const SMALL: u64 = 64 << 10;
 
 fn failed(err: Error) -> BlobError {
     if err.is_full() {
@@ -83,9 +83,11 @@ fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
 
 impl Blobs for StoreBlobs {
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
-        let size = self.database(db).size(key).unwrap_or(0);
-        self.claim(size as usize)?;
-        let found = self.database(db).get_into(key, out).map_err(failed)?;
+        let mut found = self.database(db).get_upto(key, SMALL, out).map_err(failed)?;
+        if let Some(large) = found.filter(|stat| stat.size > SMALL) {
+            self.claim(large.size as usize)?;
+            found = self.database(db).get_into(key, out).map_err(failed)?;
+        }
         Ok(found.map(|stat| stat.meta))
     }
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
@@ -99,12 +101,8 @@ impl Blobs for StoreBlobs {
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
         self.database(db).stat(key).map(|stat| Stat { word: stat.meta, size: stat.size })
     }
-    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
-        of_present(self.database(db).put_if(key, &[content], word, Expect::Any))
-    }
-    fn put_growing(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
-        let room = 2 * content.len() as u64;
-        self.database(db).put_with_room(key, content, word, room).map_err(failed)
+    fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>> {
+        self.database(db).put_with_room(key, parts, word, room).map_err(failed)
     }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()> {
         self.database(db).put_at(key, offset, content).map_err(failed).map(drop)
@@ -161,7 +159,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { memory_bytes: 32 << 20, ..StoreOptions::default() };
         let blobs = StoreBlobs::new(Store::open(dir.path(), &options).unwrap()).unwrap();
-        blobs.put(0, b"k", 0, &vec![7; VALUE]).unwrap();
+        blobs.put(0, b"k", 0, &[&vec![7; VALUE]], 0).unwrap();
         let (all_have, all_seen) = (Barrier::new(8), Barrier::new(8));
         let read = || {
             let mut out = Vec::new();

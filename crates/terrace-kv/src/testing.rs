@@ -60,12 +60,12 @@ impl Blobs for MemoryBlobs {
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
         self.read(db, key, |(word, content)| Stat { word: *word, size: content.len() as u64 })
     }
-    fn put(&self, db: Db, key: &[u8], word: u64, content: &[u8]) -> Result<()> {
+    fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], _room: u64) -> Result<Option<u64>> {
         if self.is_full.load(Ordering::Relaxed) {
             return Err(BlobError::Full);
         }
-        self.blobs.lock().entry(db).or_default().insert(key.to_vec(), (word, content.to_vec()));
-        Ok(())
+        let before = self.blobs.lock().entry(db).or_default().insert(key.to_vec(), (word, parts.concat()));
+        Ok(before.map(|(word, _)| word))
     }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, new: &[u8]) -> Result<()> {
         self.change(db, key, |(_, content)| {

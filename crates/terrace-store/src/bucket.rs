@@ -75,15 +75,17 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::put`].
     pub fn put_if(&self, key: &[u8], parts: &[&[u8]], meta: u64, expect: Expect) -> Result<bool> {
-        put::put(&self.owner.state, &self.state, key, parts, meta, expect, 0)
+        let put = put::put(&self.owner.state, &self.state, key, parts, meta, expect, 0);
+        Ok(put?.is_some())
     }
 
-    /// As [`Bucket::put_if`] in any case, for a blob that is to grow: up to `room` bytes appends do not copy it.
+    /// As [`Bucket::put_if`] in any case, for a blob that is to grow: up to `room` bytes appends do not copy it. The user's word of the blob before.
     ///
     /// # Errors
     /// As [`Bucket::put`].
-    pub fn put_with_room(&self, key: &[u8], value: &[u8], meta: u64, room: u64) -> Result<()> {
-        put::put(&self.owner.state, &self.state, key, &[value], meta, Expect::Any, room).map(drop)
+    pub fn put_with_room(&self, key: &[u8], parts: &[&[u8]], meta: u64, room: u64) -> Result<Option<u64>> {
+        let put = put::put(&self.owner.state, &self.state, key, parts, meta, Expect::Any, room);
+        Ok(put?.flatten())
     }
 
     /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.
@@ -124,7 +126,15 @@ impl Bucket {
     /// # Errors
     /// Failing I/O.
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
-        get::get(&self.owner.state, &self.state, key, out)
+        self.get_upto(key, u64::MAX, out)
+    }
+
+    /// As [`Bucket::get_into`], of a blob of at most `max` bytes; of a larger one, nothing but what is known of it.
+    ///
+    /// # Errors
+    /// Failing I/O.
+    pub fn get_upto(&self, key: &[u8], max: u64, out: &mut Vec<u8>) -> Result<Option<Stat>> {
+        get::get(&self.owner.state, &self.state, key, max, out)
     }
 
     /// Bytes of a blob from `offset` on; how many, fewer than `buf` has room for at its end only. None: there is no blob.

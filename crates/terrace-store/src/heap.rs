@@ -45,6 +45,10 @@ pub(crate) struct Heap {
     syncing: Mutex<()>,
 }
 
+fn is_release_due(space: &Space) -> bool {
+    space.retired_bytes() > RETIRED.max(space.bytes() / 8) || space.retired_len() > RETIRED_LEN
+}
+
 impl Heap {
     pub(crate) fn new(
         engine: Arc<Engine>,
@@ -87,8 +91,14 @@ impl Heap {
 
     /// Whether so much room is retired that a sync is worth its while.
     pub(crate) fn should_release(&self) -> bool {
-        let space = self.space.lock();
-        space.retired_bytes() > RETIRED.max(space.bytes() / 8) || space.retired_len() > RETIRED_LEN
+        is_release_due(&self.space.lock())
+    }
+
+    /// Retires an extent that the record with this number has replaced; whether a sync is worth its while now.
+    pub(crate) fn retire(&self, number: u64, extent: Extent) -> bool {
+        let mut space = self.space.lock();
+        space.retire(number, extent);
+        is_release_due(&space)
     }
 
     /// Room for a blob of so many bytes. It is the caller's to write, and to free if it is not used.

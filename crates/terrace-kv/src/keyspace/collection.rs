@@ -22,15 +22,15 @@ pub trait Collection: Default + Send + 'static {
     /// # Errors
     /// They are none.
     fn decode(bytes: &[u8]) -> Result<Self, Damaged>;
-    /// Its records, compact.
-    fn encode(&self, out: &mut Vec<u8>);
+    /// Hands its records out, compact, in parts: of a large collection no copy is made.
+    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T;
     /// Elements.
     fn len(&self) -> usize;
     /// Whether it has none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Bytes that `encode` writes.
+    /// Bytes of its records.
     fn encoded_bytes(&self) -> usize;
     /// Memory that it takes, about.
     fn memory_bytes(&self) -> usize;

@@ -10,6 +10,9 @@ use super::word::Kind;
 /// Memory of a field beside its bytes: two pointers with lengths, hash, place in the table, two allocations.
 const FIELD_BYTES: usize = 80;
 
+/// Values from this size on are not copied when the hash is written, bytes.
+const LARGE: usize = 256;
+
 /// The fields.
 #[derive(Debug, Default)]
 pub struct Hash {
@@ -49,7 +52,10 @@ impl Hash {
         self.encoded += FieldRecord::bytes(field.len(), value.len());
         if let Some(old) = self.fields.get_mut(field) {
             self.encoded -= FieldRecord::bytes(field.len(), old.len());
-            *old = value.into();
+            match old.len() == value.len() {
+                true => old.copy_from_slice(value),
+                false => *old = value.into(),
+            }
             return false;
         }
         self.fields.insert(field.into(), value.into());
@@ -75,8 +81,25 @@ impl Collection for Hash {
         }
         Ok(hash)
     }
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.iter().for_each(|(field, value)| FieldRecord::Set(field, value).write(out));
+    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
+        // Large values stay where they are, all else is copied; `ends`: where in it each large value belongs.
+        let (mut copied, mut ends) = (Vec::new(), Vec::new());
+        for (field, value) in self.iter() {
+            FieldRecord::write_head(field, value, &mut copied);
+            match value.len() < LARGE {
+                true => copied.extend_from_slice(value),
+                false => ends.push(copied.len()),
+            }
+        }
+        let large = self.iter().map(|(_, value)| value).filter(|value| value.len() >= LARGE);
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * ends.len() + 1);
+        let mut begin = 0;
+        for (value, end) in large.zip(ends) {
+            parts.extend([&copied[begin..end], value]);
+            begin = end;
+        }
+        parts.push(&copied[begin..]);
+        use_parts(&parts)
     }
     fn len(&self) -> usize {
         self.fields.len()
@@ -100,16 +123,15 @@ mod tests {
         let mut rng = Rng::new(seed("log_of_changes_decodes_to_the_hash"));
         let (mut hash, mut model, mut log) = (Hash::default(), BTreeMap::new(), Vec::new());
         for _ in 0..2000 {
-            let (field, value) =
-                (rng.index(50).to_string().into_bytes(), rng.next_u64().to_string().into_bytes());
+            let field = rng.index(50).to_string().into_bytes();
+            let value = rng.next_u64().to_string().repeat(rng.index(30)).into_bytes();
             if rng.chance(60) {
                 assert_eq!(hash.set(&field, &value, &mut log), model.insert(field, value).is_none());
             } else {
                 assert_eq!(hash.delete(&field, &mut log), model.remove(&field).is_some());
             }
         }
-        let mut compact = Vec::new();
-        hash.encode(&mut compact);
+        let compact = hash.with_parts(|parts| parts.concat());
         assert_eq!(compact.len(), hash.encoded_bytes());
         for bytes in [log, compact] {
             let hash = Hash::decode(&bytes).unwrap();

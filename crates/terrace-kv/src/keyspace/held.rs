@@ -1,5 +1,6 @@
 //! Keys that a command holds: no other command writes them meanwhile.
 
+use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
@@ -24,7 +25,8 @@ type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 pub struct Held<'a> {
     keyspace: &'a Keyspace,
     guards: Guards<'a>,
-    now: u64,
+    /// Most commands look at keys that do not expire, and need no time.
+    now: OnceCell<u64>,
 }
 
 impl Keyspace {
@@ -40,18 +42,18 @@ impl Keyspace {
         stripes.sort_unstable();
         stripes.dedup();
         let guards = stripes.into_iter().map(|at| (at, self.stripes[at].lock())).collect();
-        Held::new(self, guards, self.now())
+        Held { keyspace: self, guards, now: OnceCell::new() }
     }
 }
 
 impl<'a> Held<'a> {
-    fn new(keyspace: &'a Keyspace, guards: Guards<'a>, now: u64) -> Held<'a> {
-        Held { keyspace, guards, now }
-    }
-
     /// The time that this command goes by, milliseconds since 1970.
     pub fn now(&self) -> u64 {
-        self.now
+        *self.now.get_or_init(|| self.keyspace.now())
+    }
+
+    fn is_expired(&self, word: Word) -> bool {
+        word.expires.is_some() && word.is_expired(self.now())
     }
 
     fn stripe(&mut self, db: Db, key: &[u8]) -> &mut Stripe {
@@ -64,7 +66,7 @@ impl<'a> Held<'a> {
     pub fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
         let stat = self.keyspace.blobs.stat(db, key)?;
         let word = Word::unpack(stat.word);
-        if !word.is_expired(self.now) {
+        if !self.is_expired(word) {
             return Some((word, stat.size));
         }
         match self.remove_blob(db, key, word) {
@@ -92,16 +94,21 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The key has another type; the store's.
     pub fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
-        out.clear();
-        let found = self.stat_of(db, key, Kind::String)?;
+        let mut found = self.keyspace.blobs.get(db, key, out)?.map(Word::unpack);
+        if found.is_some_and(|word| self.is_expired(word)) {
+            found = self.stat(db, key).map(|(word, _)| word);
+        }
         let count = &self.keyspace.counters;
-        let Some((word, _)) = found else {
-            count.misses.fetch_add(1, Ordering::Relaxed);
-            return Ok(None);
+        match found {
+            Some(word) if word.kind == Kind::String => {
+                count.hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(Some(word));
+            }
+            Some(_) => return Err(Refusal::WrongType),
+            None => count.misses.fetch_add(1, Ordering::Relaxed),
         };
-        count.hits.fetch_add(1, Ordering::Relaxed);
-        self.keyspace.blobs.get(db, key, out)?;
-        Ok(Some(word))
+        out.clear();
+        Ok(None)
     }
 
     /// Replaces the value of a key, whatever it was.
@@ -109,13 +116,13 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
-        let old = self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
+        self.write_parts(db, key, word, &[content], 0)
+    }
+
+    /// Likewise, a value that comes in parts and is expected to grow up to `room` bytes.
+    fn write_parts(&mut self, db: Db, key: &[u8], word: Word, parts: &[&[u8]], room: u64) -> Outcome {
+        let old = self.keyspace.blobs.put(db, key, word.pack(), parts, room)?.map(Word::unpack);
         self.forget(db, key, old);
-        match word.form {
-            // Until it is written anew it doubles.
-            Form::Log => self.keyspace.blobs.put_growing(db, key, word.pack(), content)?,
-            _ => self.keyspace.blobs.put(db, key, word.pack(), content)?,
-        }
         self.note_expiry(db, key, old, Some(word));
         Ok(())
     }
@@ -274,9 +281,9 @@ impl<'a> Held<'a> {
             Some(Write::Append) => self.append(db, key, &log)?,
             Some(Write::Whole(form)) => {
                 word.form = form;
-                let mut bytes = Vec::with_capacity(content.encoded_bytes());
-                content.encode(&mut bytes);
-                self.write(db, key, word, &bytes)?;
+                // A log doubles until it is written anew.
+                let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
+                content.with_parts(|parts| self.write_parts(db, key, word, parts, room))?;
             }
         }
         if word.form == Form::Log {

@@ -71,14 +71,19 @@ impl FieldRecord<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
-                out.push(SET);
-                put_varint(out, field.len());
-                put_varint(out, value.len());
-                out.extend_from_slice(field);
+                FieldRecord::write_head(field, value, out);
                 out.extend_from_slice(value);
             }
             FieldRecord::Delete(field) => write_delete(out, field),
         }
+    }
+
+    /// Appends what stands before the value in the record that sets an element.
+    pub fn write_head(field: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        out.push(SET);
+        put_varint(out, field.len());
+        put_varint(out, value.len());
+        out.extend_from_slice(field);
     }
 
     /// Bytes of the record that sets an element.

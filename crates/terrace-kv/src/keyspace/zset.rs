@@ -169,8 +169,12 @@ impl Collection for Zset {
         }
         Ok(zset)
     }
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.order.iter().for_each(|ranked| MemberRecord::Set(&ranked.member, ranked.score).write(out));
+    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
+        let mut records = Vec::with_capacity(self.encoded);
+        self.order
+            .iter()
+            .for_each(|ranked| MemberRecord::Set(&ranked.member, ranked.score).write(&mut records));
+        use_parts(&[&records])
     }
     fn len(&self) -> usize {
         self.order.len()
@@ -204,8 +208,7 @@ mod tests {
         let mut order: Vec<(f64, Vec<u8>)> =
             model.iter().map(|(member, score)| (*score, member.clone())).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-        let mut compact = Vec::new();
-        zset.encode(&mut compact);
+        let compact = zset.with_parts(|parts| parts.concat());
         assert_eq!(compact.len(), zset.encoded_bytes());
         for bytes in [log, compact] {
             let zset = Zset::decode(&bytes).unwrap();

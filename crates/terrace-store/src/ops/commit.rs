@@ -53,13 +53,21 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Gives the blob bytes that stand in an extent of their own, if `expect` holds; the number of the change. Otherwise the extent is free again.
+/// A change that was made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replaced {
+    pub number: u64,
+    /// The user's word of the blob before; None: there was none.
+    pub meta: Option<u64>,
+}
+
+/// Gives the blob bytes that stand in an extent of their own, if `expect` holds. Otherwise the extent is free again.
 pub(super) fn replace(
     state: &StoreState,
     place: &Place<'_>,
     expect: Expect,
     bytes: Bytes,
-) -> Result<Option<u64>> {
+) -> Result<Option<Replaced>> {
     let Bytes { extent, size, crc, meta } = bytes;
     let mut old = Extent::NONE;
     let replaced = {
@@ -71,6 +79,7 @@ pub(super) fn replace(
             Ok(None)
         } else {
             let is_new = entry.is_none();
+            let old_meta = entry.map(|entry| entry.blob.meta);
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
             old = Extent { start: blob.start(), units: blob.units };
             blob.set_start(extent.start);
@@ -79,11 +88,12 @@ pub(super) fn replace(
             blob.meta = meta.unwrap_or(blob.meta);
             // Asked for once it is known that there is a new name: most puts need no memory.
             let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
-            ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob)).map(Some)
+            let number = ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob));
+            number.map(|number| Some(Replaced { number, meta: old_meta }))
         }
     };
     match replaced {
-        Ok(Some(number)) => {
+        Ok(Some(Replaced { number, .. })) => {
             retire(state, place.bucket, number, old);
             place.bucket.split_if_large(&state.hashes, &state.memory);
         }
@@ -135,8 +145,7 @@ pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, exte
     if bucket.is_scratch() {
         return state.heap.free(extent);
     }
-    state.heap.space().retire(number, extent);
-    if state.heap.should_release() {
+    if state.heap.retire(number, extent) {
         state.wake.signal();
     }
 }

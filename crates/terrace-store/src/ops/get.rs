@@ -37,7 +37,7 @@ pub(super) fn steady<T>(
     }
 }
 
-/// Reads a whole blob into `out`, whose former content is gone.
+/// Reads a whole blob of at most `max` bytes into `out`, whose former content is gone. Of a larger one nothing is read.
 ///
 /// # Errors
 /// Failing I/O.
@@ -45,10 +45,15 @@ pub(crate) fn get(
     state: &StoreState,
     bucket: &BucketState,
     key: &[u8],
+    max: u64,
     out: &mut Vec<u8>,
 ) -> Result<Option<Stat>> {
     state.check_open()?;
     let found = steady(state, bucket, key, |blob| {
+        if blob.size > max {
+            out.clear();
+            return Ok(());
+        }
         // Bytes that are there are not cleared first: they are overwritten.
         out.resize(blob.size as usize, 0);
         state.heap.read(blob.start() * UNIT, out)

@@ -68,8 +68,8 @@ pub(crate) fn write(
         }
         let size = blob.size.max(patch.end());
         let Some(bytes) = copy(state, &place, &blob, expect, &patch, size)? else { continue };
-        if let Some(number) = commit::replace(state, &place, expect, bytes)? {
-            return commit::finish(state, bucket, number).map(|()| size);
+        if let Some(done) = commit::replace(state, &place, expect, bytes)? {
+            return commit::finish(state, bucket, done.number).map(|()| size);
         }
     }
 }
@@ -208,8 +208,8 @@ pub(crate) fn truncate(state: &StoreState, bucket: &BucketState, key: &[u8], siz
         }
         let nothing = Patch { offset: size, data: &[] };
         let Some(bytes) = copy(state, &place, &blob, expect, &nothing, size)? else { continue };
-        if let Some(number) = commit::replace(state, &place, expect, bytes)? {
-            return commit::finish(state, bucket, number).map(|()| true);
+        if let Some(done) = commit::replace(state, &place, expect, bytes)? {
+            return commit::finish(state, bucket, done.number).map(|()| true);
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::log::Room;
 use crate::record::Record;
 use crate::state::StoreState;
 
-/// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes.
+/// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes. None: it does not hold; else the user's word of the blob before,
+/// if there was one.
 ///
 /// # Errors
 /// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands.
@@ -20,21 +21,21 @@ pub(crate) fn put(
     meta: u64,
     expect: Expect,
     room: u64,
-) -> Result<bool> {
+) -> Result<Option<Option<u64>>> {
     let place = Place::new(state, bucket, key)?;
     let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len() as u64));
     let size = check_size(sum)?;
     // Writes nothing in vain; the table decides below.
     if expect != Expect::Any && !expect.holds(find(&bucket.read(place.hash), place.hash, key)) {
-        return place.check_bucket().map(|()| false);
+        return place.check_bucket().map(|()| None);
     }
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));
     let extent = room::place(state, parts, size, room)?;
     let bytes = Bytes { extent, size, crc: hasher.finalize(), meta: Some(meta) };
     match commit::replace(state, &place, expect, bytes)? {
-        Some(number) => commit::finish(state, bucket, number).map(|()| true),
-        None => Ok(false),
+        Some(done) => commit::finish(state, bucket, done.number).map(|()| Some(done.meta)),
+        None => Ok(None),
     }
 }
 
