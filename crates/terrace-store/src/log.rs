@@ -42,8 +42,6 @@ pub(crate) struct Log {
     tail: Tail,
     end: Mutex<End>,
     file: Mutex<Arc<File>>,
-    /// Number of the last record.
-    last: AtomicU64,
     /// Offset up to which the file has blocks.
     reserved: AtomicU64,
     /// errno of the write or sync that failed; 0: none.
@@ -56,8 +54,27 @@ pub(crate) struct Log {
 pub(crate) struct End {
     generation: u64,
     next: u64,
+    /// A sync, or a log written anew, may cover the records up to this one: see [`Logged::sealed`].
+    sealed: u64,
     /// A record is encoded here.
     scratch: Vec<u8>,
+}
+
+impl End {
+    /// Seals all records; the number of the last.
+    fn seal(&mut self) -> u64 {
+        self.sealed = self.next - 1;
+        self.sealed
+    }
+}
+
+/// A record that was appended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logged {
+    pub number: u64,
+    /// Number of the last sealed record. What a later one named and this one replaces is free at once: either both of them survive a power cut by a
+    /// mark that covers both, or the earlier is believed only if its bytes are found.
+    pub sealed: u64,
 }
 
 /// A place in the log, and the number of the record that begins there.
@@ -95,9 +112,13 @@ impl Log {
             path,
             io,
             tail,
-            end: Mutex::new(End { generation: header.generation, next: end.number, scratch: Vec::new() }),
+            end: Mutex::new(End {
+                generation: header.generation,
+                next: end.number,
+                sealed: end.number - 1,
+                scratch: Vec::new(),
+            }),
             file: Mutex::new(Arc::new(file)),
-            last: AtomicU64::new(end.number - 1),
             reserved: AtomicU64::new(end.at),
             failed: AtomicI32::new(0),
             wake,
@@ -116,9 +137,9 @@ impl Log {
         self.tail.end();
     }
 
-    /// Number of the last record.
+    /// Number of the last record. All are sealed: a mark may cover them.
     pub(crate) fn last(&self) -> u64 {
-        self.last.load(Ordering::Acquire)
+        self.end.lock().seal()
     }
 
     /// Bytes of the log, with its tail.
@@ -131,11 +152,19 @@ impl Log {
     /// # Errors
     /// The disk is full; an earlier write of the log failed.
     pub(crate) fn append(&self, record: &Record<'_>, room: Room) -> Result<u64> {
+        self.append_over(record, room).map(|logged| logged.number)
+    }
+
+    /// As [`Log::append`], of a record that may replace another.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub(crate) fn append_over(&self, record: &Record<'_>, room: Room) -> Result<Logged> {
         let mut end = self.end.lock();
         self.append_locked(&mut end, record, room)
     }
 
-    fn append_locked(&self, end: &mut End, record: &Record<'_>, room: Room) -> Result<u64> {
+    fn append_locked(&self, end: &mut End, record: &Record<'_>, room: Room) -> Result<Logged> {
         self.check()?;
         let number = end.next;
         end.scratch.clear();
@@ -150,11 +179,10 @@ impl Log {
         }
         self.tail.append(&end.scratch);
         end.next = number + 1;
-        self.last.store(number, Ordering::Release);
         if at / PIECE != (at + bytes) / PIECE {
             self.wake.signal();
         }
-        Ok(number)
+        Ok(Logged { number, sealed: end.sealed })
     }
 
     /// Reserves well ahead if it can, or as much as is needed.
@@ -235,9 +263,10 @@ impl Log {
         self.tail.committed() - self.tail.flushed() >= PIECE
     }
 
-    /// Where the log ends now, and its file with all records up to there.
+    /// Where the log ends now, and its file with all records up to there, which are sealed.
     pub(crate) fn position(&self) -> Result<(Position, Arc<File>, u64)> {
-        let end = self.end.lock();
+        let mut end = self.end.lock();
+        end.seal();
         self.flush()?;
         let position = Position { at: self.tail.committed(), number: end.next };
         Ok((position, self.file.lock().clone(), end.generation))
@@ -272,7 +301,7 @@ impl Frozen<'_> {
         self.log.reserved.store(end.at, Ordering::Relaxed);
         self.end.generation = header.generation;
         self.end.next = end.number;
-        self.log.last.store(end.number - 1, Ordering::Release);
+        self.end.seal();
     }
 }
 

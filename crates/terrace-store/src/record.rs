@@ -94,6 +94,8 @@ const START_BITS: u32 = 48;
 pub const UNCHECKED: u64 = 1 << 63;
 /// The flag of a blob that has tags.
 pub const TAGGED: u64 = 1 << 62;
+/// The flag of a blob whose record is the first that names its extent. It counts for records of the opening that wrote them alone.
+pub const FIRST: u64 = 1 << 61;
 
 /// The kind of [`Record::Trait`] of a bucket whose blobs are not logged.
 pub const TRAIT_SCRATCH: u8 = 1;

@@ -2,7 +2,8 @@
 //!
 //! After a power cut, or the death of a process whose segment died with it, the log may be ahead of the heap: either is written when it suits the
 //! cache or the kernel. Records up to the last mark are believed as they are. Of each later one the bytes in the heap are looked at; the first whose
-//! bytes did not arrive ends the log. Room that later records retired was not used again, for that takes a mark: their older blobs still stand.
+//! bytes did not arrive ends the log. Room that later records retired was not used again, for that takes a mark: their older blobs still stand. Room of a blob
+//! that came and went since the last sync was: its record is then one whose bytes did not arrive.
 
 use crate::open::files::Files;
 use crate::record::{Blob, Record, UNCHECKED};

@@ -4,9 +4,9 @@ use super::{file_name, persist};
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
-use crate::log::Room;
+use crate::log::{Logged, Room};
 use crate::options::SyncPolicy;
-use crate::record::{Blob, Record};
+use crate::record::{Blob, FIRST, Record};
 use crate::space::Extent;
 use crate::state::StoreState;
 
@@ -69,7 +69,7 @@ pub(super) fn replace(
     bytes: Bytes,
 ) -> Result<Option<Replaced>> {
     let Bytes { extent, size, crc, meta } = bytes;
-    let mut old = Extent::NONE;
+    let (mut old, mut old_first) = (Extent::NONE, None);
     let replaced = {
         let mut table = place.bucket.write(place.hash);
         let entry = find(&table, place.hash, place.key);
@@ -82,24 +82,30 @@ pub(super) fn replace(
             let old_meta = entry.map(|entry| entry.blob.meta);
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
             old = Extent { start: blob.start(), units: blob.units };
+            old_first = entry.filter(|entry| entry.blob.has(FIRST)).map(|entry| entry.number);
             blob.set_start(extent.start);
+            blob.set(FIRST, true);
             blob.set(crate::record::UNCHECKED, false);
             (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
             blob.meta = meta.unwrap_or(blob.meta);
             // Asked for once it is known that there is a new name: most puts need no memory.
             let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
-            let number = ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob));
-            number.map(|number| Some(Replaced { number, meta: old_meta }))
+            let logged = ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob));
+            logged.map(|logged| Some((logged, old_meta)))
         }
     };
-    match replaced {
-        Ok(Some(Replaced { number, .. })) => {
-            retire(state, place.bucket, number, old);
+    match &replaced {
+        Ok(Some((Logged { sealed, .. }, _))) if old_first.is_some_and(|first| first > *sealed) => {
+            state.heap.free(old);
+            place.bucket.split_if_large(&state.hashes, &state.memory);
+        }
+        Ok(Some((Logged { number, .. }, _))) => {
+            retire(state, place.bucket, *number, old);
             place.bucket.split_if_large(&state.hashes, &state.memory);
         }
         Ok(None) | Err(_) => state.heap.free(extent),
     }
-    replaced
+    Ok(replaced?.map(|(logged, meta)| Replaced { number: logged.number, meta }))
 }
 
 fn new_blob() -> Blob {
@@ -112,14 +118,20 @@ fn new_blob() -> Blob {
 ///
 /// # Errors
 /// The log is full, or broken: nothing has changed.
-pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>, blob: Blob) -> Result<u64> {
+pub(super) fn set_blob(
+    state: &StoreState,
+    table: &mut Table,
+    place: &Place<'_>,
+    blob: Blob,
+) -> Result<Logged> {
     let Place { bucket, key, hash } = *place;
     bucket.note_change(Some(key), &state.memory);
-    let number = if bucket.is_scratch() {
-        state.take_unlogged()
+    let logged = if bucket.is_scratch() {
+        Logged { number: state.take_unlogged(), sealed: 0 }
     } else {
-        state.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+        state.log.append_over(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
     };
+    let number = logged.number;
     match find_mut(table, hash, key) {
         Some(entry) => {
             bucket.count(0, entry.blob.size, blob.size);
@@ -134,7 +146,7 @@ pub(super) fn set_blob(state: &StoreState, table: &mut Table, place: &Place<'_>,
             insert(table, &state.hashes, hash, entry, &state.memory);
         }
     }
-    Ok(number)
+    Ok(logged)
 }
 
 /// The record `number` has replaced what stands in the extent.

@@ -8,7 +8,7 @@ use super::commit::{self, Bytes, Place};
 use super::{check_size, room};
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Expect, find};
-use crate::record::{Blob, UNCHECKED};
+use crate::record::{Blob, FIRST, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
 use crate::state::StoreState;
 
@@ -115,8 +115,9 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
         blob.set(UNCHECKED, true);
     }
     blob.size = blob.size.max(patch.end());
-    let number = commit::set_blob(state, &mut table, place, blob)?;
-    Ok(Some((number, blob.size)))
+    blob.set(FIRST, false);
+    let logged = commit::set_blob(state, &mut table, place, blob)?;
+    Ok(Some((logged.number, blob.size)))
 }
 
 /// Writes the blob as it is to become elsewhere; None: it has changed meanwhile.

@@ -5,7 +5,7 @@ use super::{check_size, room};
 use crate::error::Result;
 use crate::index::{BucketState, Expect, find, find_mut};
 use crate::log::Room;
-use crate::record::Record;
+use crate::record::{FIRST, Record};
 use crate::state::StoreState;
 
 /// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes. None: it does not hold; else the user's word of the blob before,
@@ -60,6 +60,7 @@ pub(crate) fn describe(
         }
         let mut blob = entry.blob;
         change(&mut blob);
+        blob.set(FIRST, false);
         entry.number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {

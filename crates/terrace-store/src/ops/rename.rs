@@ -6,7 +6,7 @@ use super::remove::take_out;
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, insert};
 use crate::log::Room;
-use crate::record::{Record, TAGGED};
+use crate::record::{FIRST, Record, TAGGED};
 use crate::state::StoreState;
 use parking_lot::RwLockWriteGuard;
 
@@ -31,7 +31,8 @@ pub(crate) fn rename(
         let (mut source, mut target) = lock(&old, &new);
         old.check_bucket()?;
         new.check_bucket()?;
-        let Some(blob) = find(&source, old.hash, from).map(|entry| entry.blob) else { return Ok(false) };
+        let Some(mut blob) = find(&source, old.hash, from).map(|entry| entry.blob) else { return Ok(false) };
+        blob.set(FIRST, false);
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         if !expect.holds(find(gone, new.hash, to)) {
             return Ok(false);

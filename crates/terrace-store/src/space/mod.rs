@@ -2,7 +2,8 @@
 //!
 //! A blob up to 2 KiB stands in a slot of a page of its class (`slabs`), a larger one in a run of pages (`runs`). The room that an overwritten blob leaves
 //! becomes free in two steps: it is *retired* with the number of the record that replaced it, and *released* when that record is durable.
-//! Until then a power cut may bring the old blob back, so that nothing else may stand in its place.
+//! Until then a power cut may bring the old blob back, so that nothing else may stand in its place. That of a blob which no sync has covered is free at
+//! once ([`crate::log::Logged`]).
 
 mod extent;
 mod runs;

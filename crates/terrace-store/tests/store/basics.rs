@@ -103,6 +103,7 @@ fn a_blob_with_room_grows_in_place() {
     let bucket = store.bucket("b").unwrap();
     let retired = |key: &str, put: &dyn Fn(&[u8])| {
         put(key.as_bytes());
+        store.sync().unwrap();
         let before = store.usage().heap_retired_bytes;
         (0..9).for_each(|i| assert!(bucket.append(key.as_bytes(), &content(i, 10_000)).unwrap() > 100_000));
         assert_eq!(get(&bucket, key).unwrap()[100_000..110_000], content(0, 10_000));
@@ -114,6 +115,25 @@ fn a_blob_with_room_grows_in_place() {
         retired("room", &|key| assert_eq!(bucket.put_with_room(key, &[&whole], 7, 200_000).unwrap(), None)),
         0
     );
+}
+
+#[test]
+fn overwriting_what_no_sync_has_covered_takes_no_room() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    let put_often = |count: u64| (0..count).for_each(|i| bucket.put(b"k", &content(i, 10_000)).unwrap());
+    put_often(1000);
+    assert_eq!(store.usage().heap_retired_bytes, 0);
+    assert!(store.usage().heap_bytes < 4 << 20, "{:?}", store.usage());
+    store.sync().unwrap();
+    put_often(1000);
+    assert_eq!(store.usage().heap_retired_bytes, 12 << 10, "the one that was synced");
+    // A description is a record of its own, which does not make the bytes any newer.
+    bucket.set_score(b"k", 1.0).unwrap();
+    put_often(2);
+    assert_eq!(store.usage().heap_retired_bytes, 24 << 10);
+    assert_eq!(get(&bucket, "k").unwrap(), content(1, 10_000));
 }
 
 #[test]
