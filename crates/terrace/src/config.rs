@@ -115,6 +115,9 @@ pub struct Fuse {
     pub threads: u32,
     /// Whether the kernel reads and writes files itself for programs that the preload path does not serve.
     pub passthrough: Passthrough,
+    /// Whether programs open small files in the source itself: as `run` decides.
+    #[serde(skip)]
+    pub direct_opens: bool,
 }
 
 /// Who reads and writes the files of programs that the preload path does not serve.
@@ -288,7 +291,7 @@ impl Default for Preload {
 
 impl Default for Fuse {
     fn default() -> Fuse {
-        Fuse { threads: 8, passthrough: Passthrough::Off }
+        Fuse { threads: 8, passthrough: Passthrough::Off, direct_opens: false }
     }
 }
 

@@ -138,7 +138,10 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared));
     let (begun, serves) = std::sync::mpsc::channel();
-    let answers = Arc::new(answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared));
+    let passes_through = mount_path.passes_through();
+    let answers =
+        answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, passes_through);
+    let answers = Arc::new(answers);
     let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;

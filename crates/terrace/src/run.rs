@@ -7,6 +7,7 @@
 //! The supervisor holds a socket to us: if we are killed, it ends when the command does.
 
 mod command;
+mod direct;
 mod except;
 mod preload;
 mod supervised;
@@ -38,6 +39,7 @@ use crate::sys;
 pub use preload::find as find_library;
 
 use command::Outcome;
+use direct::Source;
 use except::Excepted;
 use supervised::Supervisor;
 
@@ -64,6 +66,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     userns::private_mounts()
         .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
     let excepted = Excepted::copy(excepted)?;
+    let source = library.as_ref().and_then(|_| Source::open(&mut config, &dir));
     let started = supervisor::start(Task {
         place,
         config,
@@ -74,8 +77,9 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let (instance, info) = served_by(started.pid, &dir)?;
     let mut supervisor = Supervisor { line: started.line, done: false };
 
-    let environment =
+    let mut environment =
         library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
+    environment.extend(direct::environment(source.as_ref(), &instance));
     let outcome = excepted
         .attach()
         .and_then(|()| stage_in(&dir, &staged))

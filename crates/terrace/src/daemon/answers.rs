@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::process::Pid;
 use terrace_api::control::{
     AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, NumaReply,
-    PidReply, Reply, Request, StatReply,
+    PassthroughReply, PidReply, Reply, Request, StatReply,
 };
 use terrace_api::stats::Stats;
 use terrace_api::tiers::TierRow;
@@ -21,7 +21,6 @@ use crate::error::reason;
 use crate::handover::Shared;
 
 /// Answers from the engine.
-#[derive(Debug)]
 pub struct Answers {
     engine: Arc<Engine>,
     stopper: Arc<Stopper>,
@@ -30,13 +29,21 @@ pub struct Answers {
     sizing: Shown,
     /// The row of a tier that cannot be used.
     tier_off: Option<TierRow>,
+    passes_through: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Answers {
     /// For this instance.
-    pub fn new(engine: Arc<Engine>, stopper: Arc<Stopper>, sizing: Shown, shared: &Shared) -> Answers {
+    pub fn new(
+        engine: Arc<Engine>,
+        stopper: Arc<Stopper>,
+        sizing: Shown,
+        shared: &Shared,
+        passes_through: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Answers {
         let (mnt, tier_off) = (shared.place.mnt.clone(), shared.tier.off().cloned());
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tier_off }
+        let passes_through = Box::new(passes_through);
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tier_off, passes_through }
     }
 
     fn stats(&self) -> Stats {
@@ -101,6 +108,9 @@ impl Answer for Answers {
                 Reply::Resize(Done {})
             }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
+            Request::Passthrough(_) => {
+                Reply::Passthrough(PassthroughReply { active: (self.passes_through)() })
+            }
             Request::Pid(_) => Reply::Pid(PidReply {
                 supervisor: self.supervisor.as_raw_pid(),
                 terraced: std::process::id(),

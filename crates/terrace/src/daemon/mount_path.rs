@@ -72,6 +72,12 @@ impl MountPath {
         fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }
 
+    /// Whether the kernel reads and writes files itself where it is told to; `close` does not wait for whoever holds this.
+    pub fn passes_through(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let namespace = Arc::downgrade(&self.namespace);
+        move || namespace.upgrade().is_some_and(|namespace| namespace.passes_through())
+    }
+
     /// In the end, when no terraced follows.
     pub fn close(self) {
         drop(ManuallyDrop::into_inner(self.namespace));
@@ -93,6 +99,7 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         layout,
         descriptors_spared: reserve::size(),
         passthrough: config.wants_passthrough(),
+        direct_opens: config.fuse.direct_opens,
         ..NamespaceConfig::default()
     }
 }
