@@ -128,7 +128,8 @@ pub fn configure() {
     DEV.store(dev, Ordering::Release);
 }
 
-fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
+/// A variable of the environment that the program began with.
+pub fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
     // SAFETY: getenv in a constructor; the environment's strings stay where they are until the program changes them.
     unsafe {
         let p = libc::getenv(name.as_ptr());
@@ -142,6 +143,13 @@ fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
 pub fn told_dev() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !SILENT.load(Ordering::Relaxed)).then_some(dev)
+}
+
+/// st_dev of the mount, whatever has become of the preload path.
+#[inline]
+pub fn any_dev() -> Option<u64> {
+    let dev = DEV.load(Ordering::Acquire);
+    (dev != 0).then_some(dev)
 }
 
 /// st_dev of the mount, if the preload path is to be used at all.
@@ -418,6 +426,7 @@ fn is_hung_up(socket: c_int) -> bool {
 /// In the child of a fork.
 pub fn forked() {
     local().holding.set(0);
+    table::end_all_leaving();
     if !SILENT.load(Ordering::Relaxed) {
         leave_parent();
     }

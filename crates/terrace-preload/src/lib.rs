@@ -5,6 +5,7 @@
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
 //! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
+//! | [`direct`] | small files that are opened in the source itself |
 //! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
@@ -22,6 +23,7 @@ compile_error!("the preload path knows the system calls and the calling conventi
 mod buffer;
 mod connection;
 mod device;
+mod direct;
 mod exchange;
 mod file;
 mod fill;
@@ -50,6 +52,7 @@ extern "C" fn start() {
         std::panic::set_hook(Box::new(|_| ()));
         next::start();
         connection::configure();
+        direct::configure();
         if connection::mount_dev().is_some() {
             hooks::watch_forks();
         }

@@ -17,8 +17,22 @@ struct Stream {
 }
 
 const STREAMS: usize = 4;
+/// Longest path of a directory that is remembered.
+pub const HINT_BYTES: usize = 504;
+
+/// Where a directory was when it was last asked: below the root of the mount, without a slash at either end. May be out of date.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Hint {
+    /// The descriptor + 1; 0: nothing is known.
+    pub dir1: Cell<c_int>,
+    pub len: Cell<u32>,
+    pub path: [Cell<u8>; HINT_BYTES],
+}
+
+const HINTS: usize = 2;
 /// Bytes of [`Local`]; the assembler needs a number.
-const LOCAL_BYTES: usize = 32 + STREAMS * 16;
+const LOCAL_BYTES: usize = 32 + STREAMS * 16 + HINTS * size_of::<Hint>();
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
@@ -37,6 +51,8 @@ pub struct Local {
     /// Its end.
     pub good_to: Cell<usize>,
     streams: [Stream; STREAMS],
+    /// The working directory, and the directory of the last openat.
+    pub hints: [Hint; HINTS],
 }
 
 const _: () = assert!(size_of::<Local>() == LOCAL_BYTES && std::mem::offset_of!(Local, vforked) == 0);

@@ -42,6 +42,13 @@ pub struct Identity {
     pub ino: u64,
 }
 
+impl Identity {
+    /// Of what statx told of.
+    pub fn of(st: &libc::statx) -> Identity {
+        Identity { dev: libc::makedev(st.stx_dev_major, st.stx_dev_minor), ino: st.stx_ino }
+    }
+}
+
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
 pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
     // SAFETY: a NUL-terminated path.
@@ -57,19 +64,41 @@ pub unsafe fn identity_at(
     path: *const c_char,
     flags: c_int,
 ) -> Result<(Identity, u32, u64), Ret> {
+    // SAFETY: likewise.
+    let st = unsafe { statx(dir, path, flags | libc::AT_STATX_DONT_SYNC)? };
+    Ok((Identity::of(&st), u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
+}
+
+/// What the kernel knows of a path's file.
+///
+/// # Safety
+/// None for us: the path is the program's and goes to the kernel as it is.
+pub unsafe fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<libc::statx, Ret> {
     let mut st = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
+    let flags = flags | libc::AT_NO_AUTOMOUNT;
+    let mask = libc::STATX_TYPE
+        | libc::STATX_MODE
+        | libc::STATX_INO
+        | libc::STATX_SIZE
+        | libc::STATX_MTIME
+        | libc::STATX_CTIME
+        | libc::STATX_MNT_ID;
     // SAFETY: the kernel checks the path; the buffer is large enough; zeroes are a valid statx.
     let (ret, st) = unsafe {
         let args = [dir as usize, path as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
         (raw(libc::SYS_statx, args), st.assume_init())
     };
-    if ret != 0 {
-        return Err(ret);
+    if ret == 0 { Ok(st) } else { Err(ret) }
+}
+
+/// Names of an open file.
+pub fn links(fd: c_int) -> Option<u64> {
+    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the buffer is large enough; zeroes are a valid stat.
+    unsafe {
+        let ret = raw(libc::SYS_fstat, [fd as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]);
+        (ret == 0).then(|| st.assume_init().st_nlink)
     }
-    let dev = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
-    Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
 }
 
 /// True if the descriptor still is the file whose identity was recorded.
@@ -112,7 +141,12 @@ pub fn now_ms() -> u64 {
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-/// Nanoseconds on the same clock, as exact as the machine has them.
+/// Seconds since 1970.
+pub fn now_s() -> i64 {
+    clock(libc::CLOCK_REALTIME_COARSE).tv_sec
+}
+
+/// Nanoseconds on the same clock as [`now_ms`], as exact as the machine has them.
 pub fn now_ns() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64

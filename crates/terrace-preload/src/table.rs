@@ -1,9 +1,10 @@
 //! The table of descriptors: for each one word and one position.
 //!
 //! ```text
-//!  63         62     61      60..48  47..32        31..0
-//! | classified|shared|helper |  -    | source + 1  | object slot |
+//!  63         62     61      60      59       58..48  47..32        31..0
+//! | classified|shared|helper |direct |leaving |  -    | source + 1  | object slot |
 //! ```
+//! Of a direct one (`direct.rs`) the position word holds the inode number.
 //! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
 //! whoever races with that guesses numbers. It is forgotten before it is closed.
 
@@ -16,6 +17,8 @@ pub const FDS_MAX: usize = 1 << 16;
 const CLASSIFIED: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
 const HELPER: u64 = 1 << 61;
+const DIRECT: u64 = 1 << 60;
+const LEAVING: u64 = 1 << 59;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
@@ -31,8 +34,13 @@ struct Fd {
 static TABLE: [Fd; FDS_MAX] =
     [const { Fd { word: AtomicU64::new(0), position: AtomicU64::new(0) } }; FDS_MAX];
 
-/// No descriptor above this one was ever entered (-1: none at all).
+/// No descriptor of the program above this one was ever entered (-1: none at all).
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+/// Nor one of ours below and above these, which stand far above: nobody is to look through all that is between.
+static HELPERS_FROM: AtomicI32 = AtomicI32::new(c_int::MAX);
+static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
+/// How long a close waits for a descriptor that another thread is exchanging; a thread that never came back holds it no longer.
+const LEAVING_MS_MAX: u32 = 5000;
 
 /// A snapshot of a descriptor's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,28 +83,100 @@ pub fn classify(fd: c_int, slot: u32) {
 
 /// Enters a descriptor of ours.
 pub fn hide(fd: c_int) {
-    enter(fd, HELPER);
+    HELPERS_FROM.fetch_min(fd, Ordering::Relaxed);
+    HELPERS_TO.fetch_max(fd, Ordering::Relaxed);
+    set(fd, HELPER, UNKNOWN);
+}
+
+/// Enters a descriptor of the source that the program takes for one of the mount. False: there is no place for it.
+pub fn enter_direct(fd: c_int, ino: u64) -> bool {
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    set(fd, DIRECT, ino)
 }
 
 fn enter(fd: c_int, word: u64) {
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    set(fd, word, UNKNOWN);
+}
+
+fn set(fd: c_int, word: u64, position: u64) -> bool {
     // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where we do not see it.
     if fd < 3 {
-        return;
+        return false;
     }
+    let Some(e) = entry(fd) else { return false };
+    e.position.store(position, Ordering::Relaxed);
+    e.word.store(word, Ordering::Release);
+    true
+}
+
+/// The inode number of a direct descriptor.
+#[inline]
+pub fn direct(fd: c_int) -> Option<u64> {
+    let e = entry(fd)?;
+    (e.word.load(Ordering::Acquire) & DIRECT != 0).then(|| e.position.load(Ordering::Relaxed))
+}
+
+/// Direct descriptors, ascending.
+pub fn directs() -> impl Iterator<Item = c_int> {
+    (0..=HIGHEST.load(Ordering::Relaxed)).filter(|&fd| direct(fd).is_some())
+}
+
+/// A direct descriptor is about to be exchanged: until [`end_leaving`], whoever would close it waits. False: somebody else is at it,
+/// or it is none.
+pub fn begin_leaving(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| {
+        e.word.compare_exchange(DIRECT, DIRECT | LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Is it still between [`begin_leaving`] and [`end_leaving`]?
+pub fn is_leaving(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| e.word.load(Ordering::Acquire) & LEAVING != 0)
+}
+
+/// It is exchanged, or stays as it is.
+pub fn end_leaving(fd: c_int, left: bool) {
     if let Some(e) = entry(fd) {
-        HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        e.position.store(UNKNOWN, Ordering::Relaxed);
-        e.word.store(word, Ordering::Release);
+        let word = if left { 0 } else { DIRECT };
+        let _ = e.word.compare_exchange(DIRECT | LEAVING, word, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// In the child of a fork: what other threads of the parent had begun, nobody ends here.
+pub fn end_all_leaving() {
+    directs().for_each(|fd| end_leaving(fd, false));
+}
+
+#[cold]
+fn await_leaving(e: &Fd) {
+    for _ in 0..LEAVING_MS_MAX {
+        if e.word.load(Ordering::Acquire) & LEAVING == 0 {
+            return;
+        }
+        crate::sys::nap(1);
     }
 }
 
 /// The descriptor is about to mean something else.
 #[inline]
 pub fn forget(fd: c_int) {
-    if let Some(e) = entry(fd)
-        && e.word.load(Ordering::Relaxed) != 0
-    {
+    if let Some(e) = entry(fd) {
+        let word = e.word.load(Ordering::Relaxed);
+        if word == 0 {
+            return;
+        }
+        if word & LEAVING != 0 {
+            await_leaving(e);
+        }
         e.word.store(0, Ordering::Release);
+    }
+}
+
+/// A stream is going to read the descriptor inside libc.
+pub fn declassify(fd: c_int) {
+    if get(fd).is_some() {
+        forget(fd);
     }
 }
 
@@ -133,8 +213,8 @@ pub fn may_close(fd: c_int) -> bool {
 
 /// Descriptors of ours in `[first, last]`, ascending.
 pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
-    let highest = HIGHEST.load(Ordering::Relaxed);
-    let end = last.saturating_add(1).min((highest + 1) as u32);
+    let end = last.saturating_add(1).min((HELPERS_TO.load(Ordering::Relaxed) + 1) as u32);
+    let first = first.max(HELPERS_FROM.load(Ordering::Relaxed) as u32);
     (first..end).filter(|&fd| is_helper(fd as c_int))
 }
 

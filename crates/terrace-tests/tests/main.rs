@@ -5,6 +5,7 @@ mod behaviour;
 mod compressed;
 mod crash;
 mod device;
+mod direct;
 mod fuzz;
 mod harness;
 mod hostile;

@@ -16,16 +16,21 @@ use terrace_tests::{amount, is_root};
 const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
-/// A mount with passthrough; none, with a word, where the kernel or the user cannot have it.
-fn rig(test: &str, side: Side) -> Option<Rig> {
+/// Can there be passthrough? If not, says so.
+pub fn is_possible() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version < (6, 9) || !is_root() {
         println!("skipped: passthrough needs root and Linux 6.9, this is {}", release.trim());
-        return None;
+        return false;
     }
-    Some(Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
+    true
+}
+
+/// A mount with passthrough; none where the kernel or the user cannot have it.
+fn rig(test: &str, side: Side) -> Option<Rig> {
+    is_possible().then(|| Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
 }
 
 /// A program with the library reads one page after the other: the first byte of each.
@@ -268,7 +273,8 @@ fn set_id_bits_go_with_the_first_write() {
 
 #[test]
 fn fsx_with_passthrough() {
-    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, Some(Trouble::Kill))] {
+    let kill = Some(Trouble::Kill);
+    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, kill), (Side::Run, kill)] {
         let Some(rig) = rig("passthrough-fsx", side) else { return };
         crate::programs::fsx_on(&rig, disturbed);
         rig.finish();

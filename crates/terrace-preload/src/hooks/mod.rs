@@ -4,11 +4,14 @@
 //! points, and glibc cancels a thread by unwinding it.
 
 mod close;
+mod execute;
 mod guard;
+mod leave;
 mod make;
 mod open;
 mod process;
 mod read;
+mod stat;
 mod uring;
 mod write_back;
 

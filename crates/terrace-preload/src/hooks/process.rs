@@ -10,7 +10,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, table};
+use crate::{connection, direct, next, table};
 use libc::{c_int, c_long};
 
 /// Around every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
         // The table of a vfork child is its own already.
-        guard(|| (!local().vforked()).then(connection::turn_off));
+        guard(|| (!local().vforked()).then(direct::turn_off));
     }
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
@@ -60,7 +60,7 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 fn cloning(flags: usize) {
     let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
     if vm != files {
-        connection::turn_off();
+        direct::turn_off();
     } else if !vm {
         table::share_all();
     }
@@ -83,7 +83,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    use super::{close as c_, write_back};
+    use super::{close as c_, execute, leave, stat, write_back};
     // SAFETY: the program's own arguments, for the call that it asked for.
     unsafe {
         match n {
@@ -103,6 +103,19 @@ unsafe extern "C-unwind" fn terrace_syscall(
             }
             libc::SYS_prctl => c_long::from(prctl(a as c_int, b, c, d, e)),
             libc::SYS_unshare => c_long::from(unshare(a as c_int)),
+            libc::SYS_fstat => c_long::from(stat::fstat(a as c_int, b as _)),
+            libc::SYS_newfstatat => c_long::from(stat::fstatat(a as c_int, b as _, c as _, d as c_int)),
+            libc::SYS_statx => c_long::from(stat::statx(a as c_int, b as _, c as c_int, d as u32, e as _)),
+            libc::SYS_execve => c_long::from(execute::execve(a as _, b as _, c as _)),
+            libc::SYS_execveat => {
+                c_long::from(execute::execveat(a as c_int, b as _, c as _, d as _, e as c_int))
+            }
+            libc::SYS_flock => c_long::from(leave::flock(a as c_int, b as c_int)),
+            libc::SYS_ioctl => c_long::from(leave::ioctl(a as c_int, b as _, c)),
+            libc::SYS_sendmsg => leave::sendmsg(a as c_int, b as _, c as c_int) as c_long,
+            libc::SYS_copy_file_range => {
+                leave::copy_file_range(a as c_int, b as _, c as c_int, d as _, e, f as u32) as c_long
+            }
             _ => before_rare(n, [a, b, c, d, e, f]),
         }
     }
@@ -111,10 +124,18 @@ unsafe extern "C-unwind" fn terrace_syscall(
 unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
     guard(|| match n {
         libc::SYS_fork => table::share_all(),
+        libc::SYS_fchmod
+        | libc::SYS_fchown
+        | libc::SYS_utimensat
+        | libc::SYS_fsetxattr
+        | libc::SYS_fremovexattr
+        | libc::SYS_fstatfs => {
+            direct::leave(args[0] as c_int);
+        }
         // A ring can close descriptors unseen.
-        libc::SYS_io_uring_setup => connection::turn_off(),
+        libc::SYS_io_uring_setup => direct::turn_off(),
         // Modes strict and filter; without a filter it is a question.
-        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
+        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => direct::fall_silent(),
         _ => {}
     });
     // SAFETY: the program's own arguments.
@@ -132,7 +153,7 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if op == libc::PR_SET_SECCOMP {
-        guard(connection::fall_silent);
+        guard(direct::fall_silent);
     }
     // SAFETY: the program's own arguments.
     unsafe { next::prctl(op, a, b, c, d) }
@@ -283,6 +304,36 @@ mod stubs {
             "cmp rdi, 306",
             "je 3f",
             "cmp rdi, 317",
+            "je 3f",
+            "cmp rdi, 5",
+            "je 3f",
+            "cmp rdi, 16",
+            "je 3f",
+            "cmp rdi, 46",
+            "je 3f",
+            "cmp rdi, 59",
+            "je 3f",
+            "cmp rdi, 73",
+            "je 3f",
+            "cmp rdi, 91",
+            "je 3f",
+            "cmp rdi, 93",
+            "je 3f",
+            "cmp rdi, 138",
+            "je 3f",
+            "cmp rdi, 190",
+            "je 3f",
+            "cmp rdi, 199",
+            "je 3f",
+            "cmp rdi, 262",
+            "je 3f",
+            "cmp rdi, 280",
+            "je 3f",
+            "cmp rdi, 322",
+            "je 3f",
+            "cmp rdi, 326",
+            "je 3f",
+            "cmp rdi, 332",
             "je 3f",
             "cmp rdi, 425",
             "je 3f",

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, sys};
+use crate::{connection, direct, next, sys};
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Where io_uring's submission entries are mapped.
@@ -20,7 +20,7 @@ fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
     if offset == IORING_OFF_SQES && !local().vforked() && sys::identity(fd).is_some_and(|(_, kind)| kind == 0)
     {
         // A ring can close descriptors unseen.
-        connection::turn_off();
+        direct::turn_off();
         return 0;
     }
     if connection::is_mappable(fd) && !connection::mapped(fd) { libc::ENODEV } else { 0 }
@@ -70,6 +70,7 @@ hook!(mmap64);
 /// As syncfs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    guard(|| direct::leave(fd));
     let errno = guard(|| match connection::told_dev() {
         Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => connection::flush(),
         _ => 0,
