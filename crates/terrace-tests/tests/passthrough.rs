@@ -274,7 +274,8 @@ fn set_id_bits_go_with_the_first_write() {
 #[test]
 fn fsx_with_passthrough() {
     let kill = Some(Trouble::Kill);
-    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, kill), (Side::Run, kill)] {
+    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, kill), (Side::Run, kill)]
+    {
         let Some(rig) = rig("passthrough-fsx", side) else { return };
         crate::programs::fsx_on(&rig, disturbed);
         rig.finish();

@@ -21,6 +21,14 @@ make('file', b'a' * 4096); fd = direct('file'); w = os.open('file', os.O_RDWR); 
 for i in range(50):
     m[7] = i; assert os.pread(fd, 1, 7) == bytes([i]); r = os.open('file', os.O_RDONLY); assert os.pread(r, 1, 7) == bytes([i]); os.close(r)
 m.close(); os.close(fd)
+# A writer that comes while a program without the library reads the file, and one of a file that is not in passthrough.
+make('file', b'a' * 4096); hold = subprocess.Popen(['env', '-u', 'LD_PRELOAD', sys.executable, '-c', "import os; fd = os.open('file', os.O_RDONLY); print(os.read(fd, 1), flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+hold.stdout.readline()
+fd = direct('file')
+for letter in b'bcd':
+    w = os.open('file', os.O_RDWR); os.pwrite(w, bytes([letter]), 9); m = mmap.mmap(w, 4096); os.close(w); assert os.pread(fd, 1, 9) == bytes([letter]); m[9] = letter + 9; assert os.pread(fd, 1, 9) == bytes([letter + 9]); m.close()
+    os.chmod('file', 0o4755); w = os.open('file', os.O_WRONLY); os.pwrite(w, bytes([letter]), 7); assert os.pread(fd, 1, 7) == bytes([letter]), 'set-id'; os.close(w); os.chmod('file', 0o755)
+hold.communicate(b'\n'); os.close(fd)
 # rights
 make('secret'); os.chmod('secret', 0o600); os.chmod('.', 0o755); os.makedirs('closed', exist_ok=True); make('closed/inner'); d = os.open('closed', os.O_RDONLY)
 fd = direct('closed/inner'); os.close(fd); os.chmod('closed', 0o700)
