@@ -42,14 +42,26 @@ redis=$!
 answers "$work/terrace.sock"
 answers "$work/redis.sock"
 
-# One measurement of all tests: a line each.
-measure() {
-    local system=$1 pipeline=$2 round=$3
-    redis-benchmark -s "$work/$system.sock" -t "$tests" -d "${VALUE:-1000}" -r "${KEYS:-100000}" -n "${REQUESTS:-200000}" -c "${CLIENTS:-50}" -P "$pipeline" --csv |
-        tr -d '"' | awk -F, -v head="$system,$pipeline,$round" 'NR > 1 { print head "," $1 "," $2 "," $5 "," $7 }' >> "$out"
+# CPU time that a server's threads have had, nanoseconds; what kernel threads do for it is not in it.
+cpu() {
+    local server
+    server=$(redis-cli -s "$work/$1.sock" info server | tr -d '\r' | awk -F: '$1 == "process_id" { print $2 }')
+    cat "/proc/$server/task"/*/schedstat | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
 }
 
-echo "system,pipeline,round,test,requests_per_second,latency_ms_p50,latency_ms_p99" > "$out"
+# One measurement of all tests: a line each.
+measure() {
+    local system=$1 pipeline=$2 round=$3 test before line requests=${REQUESTS:-200000}
+    for test in ${tests//,/ }; do
+        before=$(cpu "$system")
+        line=$(redis-benchmark -s "$work/$system.sock" -t "$test" -d "${VALUE:-1000}" -r "${KEYS:-100000}" -n "$requests" -c "${CLIENTS:-50}" -P "$pipeline" --csv |
+            tail -n 1 | tr -d '"')
+        echo "$line" | awk -F, -v head="$system,$pipeline,$round" -v cpu_us="$(( ($(cpu "$system") - before) / 1000 ))" -v requests="$requests" \
+            '{ print head "," $1 "," $2 "," $5 "," $7 "," cpu_us / requests }' >> "$out"
+    done
+}
+
+echo "system,pipeline,round,test,requests_per_second,latency_ms_p50,latency_ms_p99,cpu_us_per_request" > "$out"
 for round in $(seq "$rounds"); do
     order="terrace redis"
     (( round % 2 )) || order="redis terrace"
@@ -60,6 +72,6 @@ for round in $(seq "$rounds"); do
     done
     echo "round $round of $rounds" >&2
 done
-for metric in requests_per_second latency_ms_p99; do
+for metric in requests_per_second cpu_us_per_request latency_ms_p99; do
     "$bin/terrace-bench" compare "$out" --metric "$metric" --factor system --baseline redis --by test,pipeline --pair round
 done
