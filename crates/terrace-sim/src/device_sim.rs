@@ -2,7 +2,7 @@
 //!
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
-use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, Worth, second_hit_is_refault};
 use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER_AT, most_read};
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
@@ -172,7 +172,7 @@ impl DeviceTier {
         }
         let saved = source as i64 - self.setup.read as i64;
         let wanted = self.setup.admit.wants(reused, self.log.has_been_full());
-        if !wanted || !self.benefit.pays(saved, self.setup.write) || !self.budget.spend(1) {
+        if !wanted || self.benefit.judge(saved, self.setup.write) == Worth::Nothing || !self.budget.spend(1) {
             self.outcome.refused += 1;
             return false;
         }

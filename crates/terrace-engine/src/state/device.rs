@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
 use terrace_policy::Shadow;
-use terrace_policy::device::admit::{Admit, Benefit, Budget, second_hit_is_refault};
+use terrace_policy::device::admit::{Admit, Benefit, Budget, Worth, second_hit_is_refault};
 use terrace_policy::device::cost::{ReadCost, SOURCE_NS, device_ns, saved_a_hit};
 use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
@@ -133,6 +133,7 @@ pub(crate) struct Device {
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
+    probes: Budget,
     benefit: Benefit,
     budget_at: Option<u64>,
     source_cost: ReadCost,
@@ -171,6 +172,7 @@ impl Device {
             dead: Vec::new(),
             admit: Admit::Reused,
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
+            probes: Budget::of_probes(),
             benefit: Benefit::new(log.capacity()),
             budget_at: None,
             source_cost: ReadCost::default(),
@@ -224,11 +226,17 @@ impl Device {
     /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget.
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> bool {
         let before = self.budget_at.replace(now_ns).unwrap_or(now_ns);
-        self.budget.pass(now_ns.saturating_sub(before));
+        let passed = now_ns.saturating_sub(before);
+        self.budget.pass(passed);
+        self.probes.pass(passed);
         let saved = saved_a_hit(&self.source_cost, &self.device_cost);
         self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
-            && self.benefit.pays(saved, WRITE_NS)
+            && match self.benefit.judge(saved, WRITE_NS) {
+                Worth::Pays => true,
+                Worth::Probe => self.probes.spend(1),
+                Worth::Nothing => false,
+            }
             && self.budget.spend(1)
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.

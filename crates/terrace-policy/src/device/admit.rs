@@ -35,33 +35,40 @@ pub struct Budget {
     /// Pages a second; infinite: no limit.
     rate: f64,
     saved: f64,
+    room: f64,
 }
 
 impl Budget {
     /// Seconds' worth of unspent writes that a burst may spend.
     const SAVED_S: f64 = 60.0;
+    /// A thousandth of a processor.
+    const PROBES_A_SECOND: f64 = 256.0;
 
     /// `bytes_a_day` of writes in pages of `page_bytes`; none: no limit.
     pub fn new(bytes_a_day: Option<u64>, page_bytes: u64) -> Budget {
         let rate = bytes_a_day.map_or(f64::INFINITY, |bytes| bytes as f64 / page_bytes as f64 / 86_400.0);
-        Budget { rate, saved: Budget::room(rate) }
+        // One page at the least, or nothing would ever be written.
+        let room = (rate * Budget::SAVED_S).max(1.0);
+        Budget { rate, saved: room, room }
     }
 
-    /// Pages that the bucket holds: one at the least, or nothing would ever be written.
-    fn room(rate: f64) -> f64 {
-        (rate * Budget::SAVED_S).max(1.0)
+    /// For writes that only look whether things have changed. Where pages leave memory by the hundred thousand a second, one in [`Benefit::PROBE`]
+    /// would be a tenth of all work.
+    pub fn of_probes() -> Budget {
+        let room = 4.0 * f64::from(Benefit::PROBES_AT_ONCE);
+        Budget { rate: Budget::PROBES_A_SECOND, saved: room, room }
     }
 
     /// Time goes on by `ns`.
     pub fn pass(&mut self, ns: u64) {
         if self.rate.is_finite() {
-            self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(Budget::room(self.rate));
+            self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(self.room);
         }
     }
 
     /// How full the bucket is, 0 to 1.
     pub fn fullness(&self) -> f64 {
-        if self.rate.is_finite() { (self.saved / Budget::room(self.rate)).max(0.0) } else { 1.0 }
+        if self.rate.is_finite() { (self.saved / self.room).max(0.0) } else { 1.0 }
     }
 
     /// Takes `pages`; false, and nothing taken, if there are not so many.
@@ -72,6 +79,17 @@ impl Budget {
         }
         enough
     }
+}
+
+/// What another write is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    /// It pays.
+    Pays,
+    /// It does not, as far as is known; one in so many is made to know more.
+    Probe,
+    /// It is not to be made.
+    Nothing,
 }
 
 /// Compares what hits save with what writes cost, over a sliding past.
@@ -104,18 +122,19 @@ impl Benefit {
         self.hits += 1.0;
     }
 
-    /// Whether another write pays, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
+    /// What another write is worth, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
     /// far, against the cost of a write.
-    pub fn pays(&mut self, saved_a_hit: i64, write: u64) -> bool {
+    pub fn judge(&mut self, saved_a_hit: i64, write: u64) -> Worth {
         let earned = self.hits * saved_a_hit as f64;
         let is_fast = saved_a_hit > write as i64;
         let pays = saved_a_hit > 0 && (is_fast && self.to_fill > 0.0 || earned > self.writes * write as f64);
         if pays {
-            return true;
+            return Worth::Pays;
         }
         let every = Benefit::PROBES_AT_ONCE * if is_fast { Benefit::PROBE } else { Benefit::PROBE_OF_SLOW };
         self.refused = self.refused.wrapping_add(1);
-        self.refused % every >= every - Benefit::PROBES_AT_ONCE
+        let is_probe = self.refused % every >= every - Benefit::PROBES_AT_ONCE;
+        if is_probe { Worth::Probe } else { Worth::Nothing }
     }
 
     /// A page was written, for the first time or again.
@@ -134,8 +153,8 @@ mod tests {
 
     fn written(benefit: &mut Benefit, offers: u32, (saved, write): (i64, u64)) -> usize {
         let mut offer = || {
-            let pays = benefit.pays(saved, write);
-            pays.then(|| benefit.wrote())
+            let is_made = benefit.judge(saved, write) != Worth::Nothing;
+            is_made.then(|| benefit.wrote())
         };
         (0..offers).filter_map(|_| offer()).count()
     }
@@ -149,7 +168,7 @@ mod tests {
     #[test]
     fn offers_that_the_budget_refuses_are_no_writes() {
         let mut benefit = Benefit::new(10);
-        assert!((0..1000).all(|_| benefit.pays(90_000, 10_000)));
+        assert!((0..1000).all(|_| benefit.judge(90_000, 10_000) == Worth::Pays));
     }
 
     #[test]
@@ -176,6 +195,17 @@ mod tests {
     }
 
     #[test]
+    fn probes_are_bounded_however_many_pages_leave() {
+        let (mut benefit, mut probes, mut written) = (Benefit::new(0), Budget::of_probes(), 0);
+        for _ in 0..10 {
+            probes.pass(1_000_000_000);
+            let offers = (0..500_000).map(|_| benefit.judge(11, 10));
+            written += offers.filter(|worth| *worth == Worth::Probe && probes.spend(1)).count();
+        }
+        assert_eq!(written, 512 + 9 * 256);
+    }
+
+    #[test]
     fn no_budget_has_no_limit() {
         let mut budget = Budget::new(None, 4096);
         assert!((0..1_000_000).all(|_| budget.spend(255)) && budget.fullness() == 1.0);
@@ -199,6 +229,6 @@ mod tests {
         for _ in 0..written {
             benefit.hit();
         }
-        assert!(benefit.pays(90_000, 10_000));
+        assert!(benefit.judge(90_000, 10_000) == Worth::Pays);
     }
 }
