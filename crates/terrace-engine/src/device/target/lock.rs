@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the end of a process that is not there any more can take.
-const END_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+const END_MAX: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -148,7 +148,7 @@ fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
     let held = stage.open(Some(32 * MIB)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(std::time::Duration::from_millis(50));
             drop(held);
         });
         stage.open(None).unwrap();
