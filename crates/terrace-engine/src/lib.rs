@@ -15,7 +15,7 @@
 //! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
 //! | [`device`] | the tier on a device: what stands on it, how it is read and written, what a start finds there |
 //! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
-//! | [`trim`](mod@trim) | room that a burst leaves behind in a table |
+//! | [`table`] | hash tables: fast ones, and the room that a burst leaves behind |
 //!
 //! The engine is a cache of objects, which are numbered files. It knows neither names nor inodes nor how requests come: `terrace-fs` does.
 //!
@@ -41,7 +41,7 @@ mod reclaim;
 mod rings;
 pub mod segment;
 mod state;
-pub mod trim;
+pub mod table;
 mod yield_memory;
 
 pub use access_log::set_caller;

@@ -23,6 +23,7 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::nodes::Nodes;
 use crate::segment::SegmentHandles;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::table::Set;
 use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
 use device::DemoteCandidate;
 use device::Device;
@@ -33,7 +34,7 @@ use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
 use sampler::Sampler;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,11 +48,6 @@ use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// A table that every page of a miss or an eviction is looked up in: the standard hasher would take longer than all else of it.
-pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-type Set<K> = HashSet<K, foldhash::fast::RandomState>;
-
 /// Objects of the compressed pool given up under one lock to make room.
 pub(crate) const SHRINK_BATCH: usize = 64;
 

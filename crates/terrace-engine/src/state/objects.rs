@@ -1,8 +1,7 @@
 //! The published objects, by number and by slot.
 
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use crate::state::Map;
-use crate::trim::trim;
+use crate::table::{Map, trim};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_shm::Segment;

@@ -3,7 +3,7 @@
 //! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
 //! new ones ([`Watch`]), so its decisions do not depend on the sample.
 
-use crate::state::Map;
+use crate::table::Map;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Life};
 use crate::{CachedFile, PageCache};
 use terrace_engine::AccessPath;
-use terrace_engine::trim::trim;
+use terrace_engine::table::trim;
 
 const SHARDS: usize = 16;
 

@@ -37,7 +37,7 @@ use crate::attr::{Attr, Kind};
 use crate::coherence::{Emptied, Moment};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
-use terrace_engine::trim::trim;
+use terrace_engine::table::trim;
 
 /// The node id of the root, and the inode number it reports.
 pub const ROOT: u64 = 1;

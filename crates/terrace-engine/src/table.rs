@@ -1,10 +1,15 @@
-//! Gives back memory after a burst of objects.
+//! Hash tables: fast ones, and memory that is given back after a burst of objects.
 //!
 //! A hash table keeps the room of its largest size: that of the largest number of objects ever, not of the present one. The tables
 //! count against the user's memory by their present content.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
+
+/// A table that pages are looked up in at a miss or an eviction: the standard hasher would take longer than all else of it.
+pub type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+/// Likewise a set.
+pub type Set<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// Tables of less room are left alone.
 const ROOM_MIN: usize = 256;
