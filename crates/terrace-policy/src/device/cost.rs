@@ -1,13 +1,14 @@
 //! What a page costs to read, of a source or a device: measured, and guessed until then.
 
-/// Mean cost of a page, of the reads of late.
+/// Mean cost of a page, of the reads of late: their time by their pages. A short read that had to wait for a processor counts as the few pages that
+/// it is.
 ///
 /// Reads of pages that were in memory before are what a tier can save. Until there is one, all reads count: a first pass over the data tells how fast
 /// the source is before the first page leaves memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadCost {
-    page_ns: f64,
-    /// Pages of a read.
+    /// Time and pages of a read.
+    read_ns: f64,
     pages: f64,
     samples: u32,
     /// Only reads of pages that were in memory before are in it.
@@ -18,11 +19,11 @@ impl ReadCost {
     /// Reads of which the mean is one.
     const SAMPLES: u32 = 64;
     /// Shortest and longest time that is believed, ns a page.
-    const NS: (u64, u64) = (100, 1_000_000_000);
+    const NS: (f64, f64) = (1e2, 1e9);
 
     /// A cost that was measured before, ns a page.
     pub fn measured(page_ns: u64) -> ReadCost {
-        ReadCost { page_ns: page_ns as f64, pages: 1.0, samples: ReadCost::SAMPLES, of_known: true }
+        ReadCost { read_ns: page_ns as f64, pages: 1.0, samples: ReadCost::SAMPLES, of_known: true }
     }
 
     /// A read of `pages` pages took `ns`; `known`: most of them had been in memory before.
@@ -33,17 +34,17 @@ impl ReadCost {
         if known && !self.of_known {
             *self = ReadCost { of_known: true, ..ReadCost::default() };
         }
-        let pages = pages.max(1);
-        let page_ns = (ns / pages).clamp(ReadCost::NS.0, ReadCost::NS.1);
+        let pages = pages.max(1) as f64;
+        let read_ns = (ns as f64).clamp(ReadCost::NS.0 * pages, ReadCost::NS.1 * pages);
         self.samples = (self.samples + 1).min(ReadCost::SAMPLES);
         let weight = 1.0 / f64::from(self.samples);
-        self.page_ns += (page_ns as f64 - self.page_ns) * weight;
-        self.pages += (pages as f64 - self.pages) * weight;
+        self.read_ns += (read_ns - self.read_ns) * weight;
+        self.pages += (pages - self.pages) * weight;
     }
 
     /// Nanoseconds a page; None: nothing was read.
     pub fn page_ns(&self) -> Option<u64> {
-        (self.samples > 0).then_some(self.page_ns as u64)
+        (self.samples > 0).then(|| (self.read_ns / self.pages) as u64)
     }
 
     /// Pages that a read had, 1 if nothing was read: a long read costs less a page.
@@ -96,6 +97,14 @@ mod tests {
     fn what_comes_again_is_what_counts() {
         let cost = read(&[(64, 64 * 5_000, false), (1, 500_000, true), (64, 64 * 5_000, false)]);
         assert_eq!((cost.page_ns(), cost.pages()), (Some(500_000), 1.0));
+    }
+
+    #[test]
+    fn short_read_that_waited_does_not_make_long_ones_dear() {
+        let mut cost = ReadCost::default();
+        (0..63).for_each(|_| cost.note(100, 100_000, true));
+        cost.note(1, 4_000_000, true);
+        assert!((1_600..1_700).contains(&cost.page_ns().unwrap()), "{cost:?}");
     }
 
     #[test]
