@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use terrace_testkit::rng::{Rng, seed};
+use terrace_testkit::wait::wait_until;
 
 use super::client::{Client, Reply};
 use super::stage::Stage;
@@ -113,9 +114,9 @@ fn acknowledged_writes_survive_kill_of_the_server() {
     let served = stage.serve(&["--sync", "no"]);
     let rounds = rounds();
     write_and_kill(&stage, rounds, seed, || served.kill_server());
-    let instance = served.stat().instance;
-    assert_eq!(u64::from(instance.restarts), rounds);
-    assert!(instance.last_death.unwrap().contains("killed by signal 9"));
+    // The last server may answer before it is on record.
+    wait_until("every restart is on record", || u64::from(served.stat().instance.restarts) == rounds);
+    assert!(served.stat().instance.last_death.unwrap().contains("killed by signal 9"));
     served.stop();
     // And an orderly end.
     let served = stage.serve(&[]);

@@ -97,8 +97,12 @@ impl Served {
 
     /// When it returns, clients meet the next server.
     pub fn kill_server(&self) {
-        let server = self.server();
-        let _ = kill_process(server, Signal::KILL);
+        let mut server = self.server();
+        // One that has just taken over answers before it is on record.
+        wait_until("the server on record lives", || {
+            server = self.server();
+            kill_process(server, Signal::KILL).is_ok()
+        });
         wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
     }
 
