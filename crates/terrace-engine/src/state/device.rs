@@ -134,7 +134,9 @@ pub(crate) struct Device {
     budget: Budget,
     probes: Budget,
     benefit: Benefit,
-    budget_at: Option<u64>,
+    /// When the last batch of pages left memory, and what a hit of one of them saves, ns.
+    batch_at: Option<u64>,
+    saved_a_hit: i64,
     source_cost: ReadCost,
     device_cost: ReadCost,
 }
@@ -173,7 +175,8 @@ impl Device {
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
             probes: Budget::of_probes(),
             benefit: Benefit::new(log.capacity()),
-            budget_at: None,
+            batch_at: None,
+            saved_a_hit: 0,
             source_cost: ReadCost::default(),
             device_cost: config.read_ns.map_or_else(ReadCost::default, ReadCost::measured),
             log,
@@ -222,21 +225,27 @@ impl Device {
 
     // ---- admission -----------------------------------------------------------------------------------------------
 
-    /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget.
+    /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget. `now_ns`: the
+    /// time of its batch.
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> bool {
-        let before = self.budget_at.replace(now_ns).unwrap_or(now_ns);
-        let passed = now_ns.saturating_sub(before);
-        self.budget.pass(passed);
-        self.probes.pass(passed);
-        let saved = saved_a_hit(&self.source_cost, &self.device_cost);
+        if self.batch_at != Some(now_ns) {
+            self.begin_batch(now_ns);
+        }
         self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
-            && match self.benefit.judge(saved, WRITE_NS) {
+            && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
                 Worth::Pays => true,
                 Worth::Probe => self.probes.spend(1),
                 Worth::Nothing => false,
             }
             && self.budget.spend(1)
+    }
+    fn begin_batch(&mut self, now_ns: u64) {
+        let before = self.batch_at.replace(now_ns).unwrap_or(now_ns);
+        let passed = now_ns.saturating_sub(before);
+        self.budget.pass(passed);
+        self.probes.pass(passed);
+        self.saved_a_hit = saved_a_hit(&self.source_cost, &self.device_cost);
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
     pub(crate) fn admits_again(&mut self) -> bool {
