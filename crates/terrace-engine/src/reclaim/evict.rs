@@ -23,15 +23,17 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
     let to_device = std::mem::take(waiting);
     let waited = to_device.len();
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, to_device, ..Leaving::default() };
-    let mut freed = evict_some(cx, &mut leaving);
-    // A device takes a long write in the time of a short one. Between two batches others get the lock.
-    while leaving.to_device.len() > waited && freed.max(leaving.to_device.len()) + BATCH <= CONTENT_MAX {
-        let more = evict_some(cx, &mut leaving);
-        freed += more;
-        if more == 0 {
-            break;
+    // A device takes a long write in the time of a short one.
+    let batch = if cx.device.is_some() { CONTENT_MAX } else { BATCH };
+    let freed = {
+        let mut state = cx.state.lock();
+        let below = compresses || cx.device.is_some();
+        let freed = state.reclaim(batch, below.then_some(&mut leaving));
+        if freed == 0 && state.dirty.totals.all() > 0 {
+            cx.writeback_wakeup.signal();
         }
-    }
+        freed
+    };
     let new = leaving.to_device.len() - waited;
     // Without other pages that leave, those that wait are in the way.
     if leaving.to_device.len() < WRITE_MIN && freed > new {
@@ -40,16 +42,6 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
     demote::demote(cx, &mut leaving);
     if let Some(compressor) = compressor {
         compress::compress(cx, &leaving.to_compressed, compressor);
-    }
-    freed
-}
-
-fn evict_some(cx: &Context, leaving: &mut Leaving) -> usize {
-    let below = leaving.compresses || cx.device.is_some();
-    let mut state = cx.state.lock();
-    let freed = state.reclaim(BATCH, below.then_some(leaving));
-    if freed == 0 && state.dirty.totals.all() > 0 {
-        cx.writeback_wakeup.signal();
     }
     freed
 }
