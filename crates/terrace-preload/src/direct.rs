@@ -255,7 +255,7 @@ fn open_same(
 
 /// Is the descriptor that of the file that was found, as the mount knows it, and may it be read without the mount hearing of it?
 fn is_same(fd: c_int, flags: c_int, found: &libc::statx, again: impl Fn() -> Option<libc::statx>) -> bool {
-    let Some(source) = stat(fd) else { return false };
+    let Some(source) = sys::stat(fd) else { return false };
     if source.st_dev != SOURCE_DEV.load(Ordering::Relaxed) || source.st_ino != found.stx_ino {
         return false;
     }
@@ -282,15 +282,6 @@ fn moves_access_time(source: &libc::stat) -> bool {
     atime <= (source.st_mtime, source.st_mtime_nsec)
         || atime <= (source.st_ctime, source.st_ctime_nsec)
         || source.st_atime + DAY_S <= sys::now_s()
-}
-
-fn stat(fd: c_int) -> Option<libc::stat> {
-    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the buffer is large enough; zeroes are a valid stat.
-    unsafe {
-        let ret = sys::raw(libc::SYS_fstat, [fd as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]);
-        (ret == 0).then(|| st.assume_init())
-    }
 }
 
 /// The source's root, opened when it is first needed.
@@ -417,7 +408,7 @@ pub fn leave(fd: c_int) -> bool {
 
 /// None: the number means something else by now.
 fn exchange(fd: c_int, ino: u64) -> Option<bool> {
-    let source = stat(fd)?;
+    let source = sys::stat(fd)?;
     if source.st_dev != SOURCE_DEV.load(Ordering::Relaxed) || source.st_ino != ino {
         return None;
     }

@@ -91,13 +91,13 @@ pub unsafe fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<lib
     if ret == 0 { Ok(st) } else { Err(ret) }
 }
 
-/// Names of an open file.
-pub fn links(fd: c_int) -> Option<u64> {
+/// What fstat tells.
+pub fn stat(fd: c_int) -> Option<libc::stat> {
     let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the buffer is large enough; zeroes are a valid stat.
     unsafe {
         let ret = raw(libc::SYS_fstat, [fd as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]);
-        (ret == 0).then(|| st.assume_init().st_nlink)
+        (ret == 0).then(|| st.assume_init())
     }
 }
 

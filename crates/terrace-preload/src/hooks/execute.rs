@@ -47,8 +47,7 @@ unsafe extern "C" fn terrace_before_exec() {
 mod stubs {
     //! Functions with any number of arguments.
 
-    use libc::c_int;
-    use std::arch::naked_asm;
+    use super::super::stub::pass_on;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static NEXT_EXECL: AtomicUsize = AtomicUsize::new(0);
@@ -65,50 +64,16 @@ mod stubs {
 
     macro_rules! stub {
         ($name:ident, $next:ident) => {
-            /// See exec(3).
-            ///
-            /// # Safety
-            /// As the function of that name.
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            pub unsafe extern "C" fn $name() -> c_int {
-                naked_asm!(
-                    "endbr64",
-                    "push rdi",
-                    "push rsi",
-                    "push rdx",
-                    "push rcx",
-                    "push r8",
-                    "push r9",
-                    "push rax",
-                    "call {before}",
-                    "pop rax",
-                    "pop r9",
-                    "pop r8",
-                    "pop rcx",
-                    "pop rdx",
-                    "pop rsi",
-                    "pop rdi",
-                    "mov r11, qword ptr [rip + {next}]",
-                    "test r11, r11",
-                    "jz 2f",
-                    "jmp r11",
-                    "2:",
-                    "mov rdi, -38",
-                    "jmp {fail}",
-                    before = sym super::terrace_before_exec,
-                    next = sym $next,
-                    fail = sym failed,
-                )
+            pass_on! {
+                /// See exec(3).
+                ///
+                /// # Safety
+                /// As the function of that name.
+                $name, super::terrace_before_exec, $next
             }
         };
     }
     stub!(execl, NEXT_EXECL);
     stub!(execlp, NEXT_EXECLP);
     stub!(execle, NEXT_EXECLE);
-
-    /// Sets errno; returns -1.
-    unsafe extern "C" fn failed(ret: isize) -> isize {
-        crate::sys::libc_ret(ret)
-    }
 }

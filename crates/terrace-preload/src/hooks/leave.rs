@@ -18,7 +18,7 @@ pub(super) fn before_lock(fd: c_int, of_process: bool) -> c_int {
         }
     }
     // Nobody else opens a file without a name any more.
-    if direct::leave(fd) || sys::links(fd) == Some(0) { 0 } else { libc::ENOLCK }
+    if direct::leave(fd) || sys::stat(fd).is_some_and(|st| st.st_nlink == 0) { 0 } else { libc::ENOLCK }
 }
 
 /// Defines a hook: name, arguments, what comes before.

@@ -12,6 +12,7 @@ mod open;
 mod process;
 mod read;
 mod stat;
+mod stub;
 mod uring;
 mod write_back;
 

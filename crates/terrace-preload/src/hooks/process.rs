@@ -72,6 +72,12 @@ unsafe extern "C" fn terrace_before_clone(flags: usize) {
     guard(|| cloning(flags));
 }
 
+/// clone's own stub calls this with its arguments.
+unsafe extern "C" fn terrace_before_clone_call(_run: usize, _stack: usize, flags: c_int) {
+    // SAFETY: flags of a clone.
+    unsafe { terrace_before_clone(flags as usize) };
+}
+
 /// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors. Answers as syscall
 /// does.
 unsafe extern "C-unwind" fn terrace_syscall(
@@ -162,6 +168,7 @@ pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d
 mod stubs {
     //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
 
+    use super::super::stub::{failed, pass_on};
     use libc::{c_int, c_long};
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -219,42 +226,12 @@ mod stubs {
     }
 
     // clone(fn, stack, flags, arg, ptid, tls, ctid): look at the flags, then be gone.
-    /// See clone(2).
-    ///
-    /// # Safety
-    /// As clone.
-    #[unsafe(no_mangle)]
-    #[unsafe(naked)]
-    pub unsafe extern "C" fn clone() -> c_int {
-        naked_asm!(
-            "endbr64",
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "push r9",
-            "sub rsp, 8",
-            "movsxd rdi, edx",
-            "call {before}",
-            "add rsp, 8",
-            "pop r9",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            "mov rax, qword ptr [rip + {next}]",
-            "test rax, rax",
-            "jz 2f",
-            "jmp rax",
-            "2:",
-            "mov rdi, -38",
-            "jmp {fail}",
-            before = sym super::terrace_before_clone,
-            next = sym NEXT_CLONE,
-            fail = sym failed,
-        )
+    pass_on! {
+        /// See clone(2).
+        ///
+        /// # Safety
+        /// As clone.
+        clone, super::terrace_before_clone_call, NEXT_CLONE
     }
 
     /// Its other name.
@@ -387,10 +364,5 @@ mod stubs {
             watched = sym super::terrace_syscall,
             before = sym super::terrace_before_clone,
         )
-    }
-
-    /// Sets errno; returns -1.
-    unsafe extern "C" fn failed(ret: isize) -> isize {
-        crate::sys::libc_ret(ret)
     }
 }
