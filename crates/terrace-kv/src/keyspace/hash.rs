@@ -82,19 +82,18 @@ impl Collection for Hash {
         Ok(hash)
     }
     fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
-        // Large values stay where they are, all else is copied; `ends`: where in it each large value belongs.
-        let (mut copied, mut ends) = (Vec::new(), Vec::new());
+        // Large values stay where they are, all else is copied; `large`: each with the place in it where it belongs.
+        let (mut copied, mut large) = (Vec::new(), Vec::new());
         for (field, value) in self.iter() {
             FieldRecord::write_head(field, value, &mut copied);
             match value.len() < LARGE {
                 true => copied.extend_from_slice(value),
-                false => ends.push(copied.len()),
+                false => large.push((copied.len(), value)),
             }
         }
-        let large = self.iter().map(|(_, value)| value).filter(|value| value.len() >= LARGE);
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * ends.len() + 1);
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * large.len() + 1);
         let mut begin = 0;
-        for (value, end) in large.zip(ends) {
+        for (end, value) in large {
             parts.extend([&copied[begin..end], value]);
             begin = end;
         }

@@ -1,9 +1,11 @@
 //! How changes become durable.
 
 mod anew;
+mod retry;
 mod sync;
 mod thread;
 
 pub(crate) use anew::{new_path, write_anew};
+pub(crate) use retry::Retry;
 pub(crate) use sync::{sync, sync_upto};
-pub(crate) use thread::{LOOK_EVERY, run};
+pub(crate) use thread::run;

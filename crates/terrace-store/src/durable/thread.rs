@@ -1,13 +1,11 @@
 //! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
 
+use super::retry::{PAUSE, Retry};
 use super::{anew, sync};
 use crate::options::SyncPolicy;
 use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// How often it looks without a wake-up, and how long it leaves alone what has failed.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until the store is closed. What has become durable is for another thread to write to files of buckets, which may take long.
 pub(crate) fn run(state: &StoreState) {
@@ -15,10 +13,10 @@ pub(crate) fn run(state: &StoreState) {
         SyncPolicy::Every(every) => Some(every),
         SyncPolicy::Always | SyncPolicy::Never => None,
     };
-    let (mut synced, mut failed) = (Instant::now(), None::<Instant>);
+    let (mut synced, mut failed) = (Instant::now(), Retry::default());
     while !state.closed.load(Ordering::Acquire) {
-        state.wake.wait(every.map_or(LOOK_EVERY, |every| every.saturating_sub(synced.elapsed())));
-        if failed.is_some_and(|failed| failed.elapsed() < LOOK_EVERY) {
+        state.wake.wait(every.map_or(PAUSE, |every| every.saturating_sub(synced.elapsed())));
+        if failed.pauses() {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
@@ -34,14 +32,9 @@ pub(crate) fn run(state: &StoreState) {
         if result.is_ok() && anew::is_due(state) {
             result = anew::write_anew(state);
         }
-        if let Err(e) = &result {
-            if failed.is_none() {
-                tracing::error!("{e}; tried again every second");
-            }
-            failed = Some(Instant::now());
+        failed.note(&result);
+        if result.is_err() {
             synced = Instant::now();
-        } else {
-            failed = None;
         }
     }
 }
