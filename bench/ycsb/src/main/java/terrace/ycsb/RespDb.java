@@ -8,7 +8,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.Vector;
 import redis.clients.jedis.Jedis;
-import redis.clients.jedis.exceptions.JedisException;
 import site.ycsb.ByteArrayByteIterator;
 import site.ycsb.ByteIterator;
 import site.ycsb.DB;
@@ -47,22 +46,9 @@ public final class RespDb extends DB {
         return fields;
     }
 
-    private interface Call {
-        Status run();
-    }
-
-    private static Status run(Call call) {
-        try {
-            return call.run();
-        } catch (JedisException e) {
-            System.err.println(e);
-            return Status.ERROR;
-        }
-    }
-
     @Override
     public Status read(String table, String key, Set<String> fields, Map<String, ByteIterator> result) {
-        return run(() -> read(bytes(key), fields, result) ? Status.OK : Status.NOT_FOUND);
+        return Calls.run(() -> read(bytes(key), fields, result) ? Status.OK : Status.NOT_FOUND);
     }
 
     private boolean read(byte[] key, Set<String> fields, Map<String, ByteIterator> result) {
@@ -84,7 +70,7 @@ public final class RespDb extends DB {
 
     @Override
     public Status insert(String table, String key, Map<String, ByteIterator> values) {
-        return run(() -> {
+        return Calls.run(() -> {
             server.hset(bytes(key), fields(values));
             if (isIndexed) {
                 server.zadd(INDEX, key.hashCode(), bytes(key));
@@ -95,7 +81,7 @@ public final class RespDb extends DB {
 
     @Override
     public Status update(String table, String key, Map<String, ByteIterator> values) {
-        return run(() -> {
+        return Calls.run(() -> {
             server.hset(bytes(key), fields(values));
             return Status.OK;
         });
@@ -103,7 +89,7 @@ public final class RespDb extends DB {
 
     @Override
     public Status delete(String table, String key) {
-        return run(() -> {
+        return Calls.run(() -> {
             if (isIndexed) {
                 server.zrem(INDEX, bytes(key));
             }
@@ -118,7 +104,7 @@ public final class RespDb extends DB {
             int count,
             Set<String> fields,
             Vector<HashMap<String, ByteIterator>> result) {
-        return run(() -> {
+        return Calls.run(() -> {
             List<byte[]> keys = server.zrangeByScore(INDEX, from.hashCode(), Double.POSITIVE_INFINITY, 0, count);
             for (byte[] key : keys) {
                 HashMap<String, ByteIterator> record = new HashMap<>();

@@ -23,26 +23,12 @@ abstract class ValueDb extends DB {
         return false;
     }
 
-    /** A call that may fail; a failure is printed, and counted by YCSB. */
-    private interface Call {
-        Status run() throws Exception;
-    }
-
-    private static Status run(Call call) {
-        try {
-            return call.run();
-        } catch (Exception e) {
-            System.err.println(e);
-            return Status.ERROR;
-        }
-    }
-
     @Override
     public void init() throws DBException {}
 
     @Override
     public Status read(String table, String key, Set<String> fields, Map<String, ByteIterator> result) {
-        return run(() -> {
+        return Calls.run(() -> {
             byte[] value = get(Record.key(key));
             if (value == null) {
                 return Status.NOT_FOUND;
@@ -54,7 +40,7 @@ abstract class ValueDb extends DB {
 
     @Override
     public Status update(String table, String key, Map<String, ByteIterator> values) {
-        return run(() -> {
+        return Calls.run(() -> {
             byte[] name = Record.key(key);
             byte[] old = get(name);
             if (old == null) {
@@ -67,7 +53,7 @@ abstract class ValueDb extends DB {
 
     @Override
     public Status insert(String table, String key, Map<String, ByteIterator> values) {
-        return run(() -> {
+        return Calls.run(() -> {
             put(Record.key(key), Record.encode(null, values));
             return Status.OK;
         });
@@ -75,7 +61,7 @@ abstract class ValueDb extends DB {
 
     @Override
     public Status delete(String table, String key) {
-        return run(() -> remove(Record.key(key)) ? Status.OK : Status.NOT_FOUND);
+        return Calls.run(() -> remove(Record.key(key)) ? Status.OK : Status.NOT_FOUND);
     }
 
     @Override
@@ -85,7 +71,7 @@ abstract class ValueDb extends DB {
             int count,
             Set<String> fields,
             Vector<HashMap<String, ByteIterator>> result) {
-        return run(() -> {
+        return Calls.run(() -> {
             Vector<byte[]> values = new Vector<>();
             if (!scan(Record.key(from), count, values)) {
                 return Status.NOT_IMPLEMENTED;
