@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build test soak xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -51,6 +51,7 @@ PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl at
 	uuid-runtime keyutils dbench perl
 PACKAGES_kv := $(PACKAGES_build) redis-server redis-tools
 PACKAGES_ycsb := $(PACKAGES_build) default-jdk-headless maven python3 redis-server memcached
+PACKAGES_hpc := $(PACKAGES_demo) python3 python3-pytest python3-h5py python3-h5py-mpi python3-mpi4py openmpi-bin hdf5-tools python3-netcdf4 netcdf-bin pnetcdf-bin
 PACKAGES_deb := $(PACKAGES_build) dpkg-dev
 PACKAGES_redis-suite := $(PACKAGES_build) tcl python3
 PACKAGES_lint := codespell
@@ -83,6 +84,7 @@ soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
 		bash .ci/soak part traces -p terrace-sim --test real_traces -- --ignored --nocapture; \
 	if [ -n "$${XFSTESTS:-}" ]; then bash .ci/soak command xfstests make xfstests; \
 	else echo "xfstests: skipped, for XFSTESTS names no checkout of it"; fi; \
+	bash .ci/soak command hpc make hpc; \
 	bash .ci/soak end
 
 ## xfstests: the generic tests (GROUP=quick, or TESTS="generic/001 ...") of the checkout in XFSTESTS, and ext4 where one fails; an hour, as root
@@ -92,6 +94,10 @@ xfstests: packages-xfstests build
 ## redis-suite: Redis' own tests of the commands of `terrace serve kv`, from the checkout of Redis 7.0 in REDIS; a minute
 redis-suite: packages-redis-suite build
 	xtask/redis-suite/run.sh "$${REDIS:?set it to a checkout of Redis 7.0, or to its source package unpacked}"
+
+## hpc: HDF5, MPI-IO, NetCDF and a simulation, unmodified, on a served directory and on the plain one: the same output and the same bytes; 5 minutes
+hpc: packages-hpc build
+	/usr/bin/python3 bench/hpc/run.py
 
 ## bench: a quick matrix of systems side by side, 5 minutes; wants a quiet machine
 bench: packages-bench build

@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
-//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, and [`metadata`], buckets and blobs of the store.
+//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, [`metadata`], buckets and blobs of the store, and [`gray_scott`], a simulation
+//! that writes.
 
 pub mod buffer;
 pub mod calls;
@@ -12,6 +13,7 @@ pub mod content;
 pub mod demo;
 pub mod fio;
 pub mod format;
+pub mod gray_scott;
 pub mod machine;
 pub mod matrix;
 pub mod metadata;

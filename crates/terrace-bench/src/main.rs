@@ -5,7 +5,9 @@ use clap::{Parser, Subcommand};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terrace_bench::{compare, demo, matrix, metadata, passthrough, probe, report, signals, steps, worker};
+use terrace_bench::{
+    compare, demo, gray_scott, matrix, metadata, passthrough, probe, report, signals, steps, worker,
+};
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
 #[derive(Debug, Parser)]
@@ -27,6 +29,8 @@ enum Command {
     Probe(probe::Options),
     /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
     Metadata(metadata::Options),
+    /// A simulation that writes its state now and then, and reads it again in the end: the Gray-Scott reaction on a cube.
+    GrayScott(gray_scott::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
     Report(report::Report),
     /// The plain pass-through FUSE that cold reads are compared with.
@@ -117,5 +121,6 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Demo(options) => demo::run(&options),
         Command::Matrix(options) => matrix::run(&options),
         Command::Metadata(options) => metadata::run(&options),
+        Command::GrayScott(options) => gray_scott::run(&options),
     }
 }
