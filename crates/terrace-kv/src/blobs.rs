@@ -11,6 +11,11 @@ pub type Db = u8;
 /// Databases of a server.
 pub const DATABASES: u8 = 16;
 
+/// The database of a database's pieces of large collections. Clients do not see it.
+pub fn pieces_of(db: Db) -> Db {
+    db + DATABASES
+}
+
 /// Why the store did not do it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlobError {

@@ -1,4 +1,5 @@
-//! The store's buckets as databases: bucket `db0` is database 0, and so on. Programs that use the library see the same blobs.
+//! The store's buckets as databases: bucket `db0` is database 0, and so on; `db0:pieces` holds the pieces of its large collections. Programs that use the
+//! library see the same blobs.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,7 +29,9 @@ impl StoreBlobs {
     /// # Errors
     /// The store's.
     pub fn new(store: Store) -> terrace_store::Result<StoreBlobs> {
-        let databases = (0..DATABASES).map(|db| store.bucket(&format!("db{db}")));
+        let names =
+            ["", ":pieces"].into_iter().flat_map(|of| (0..DATABASES).map(move |db| format!("db{db}{of}")));
+        let databases = names.map(|name| store.bucket(&name));
         let databases = databases.collect::<terrace_store::Result<Vec<_>>>()?;
         let claimed = Arc::new(AtomicU64::new(0));
         let counted = claimed.clone();

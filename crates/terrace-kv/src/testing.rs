@@ -22,16 +22,40 @@ pub struct MemoryBlobs {
     pub sync_fails: AtomicBool,
     /// Syncs that were done.
     pub syncs: AtomicU64,
+    /// Changes that were made.
+    pub changes: AtomicU64,
+    /// Bytes of content that were written.
+    pub written: AtomicU64,
+    /// After so many changes it makes none any more, as if the process had been killed; 0: never.
+    pub changes_max: AtomicU64,
 }
 
 impl MemoryBlobs {
     fn read<T>(&self, db: Db, key: &[u8], read: impl FnOnce(&Content) -> T) -> Option<T> {
         self.blobs.lock().get(&db)?.get(key).map(read)
     }
-    fn change<T>(&self, db: Db, key: &[u8], change: impl FnOnce(&mut Content) -> T) -> Result<T> {
-        if self.is_full.load(Ordering::Relaxed) {
+    /// The store that the next process finds.
+    #[must_use]
+    pub fn after_crash(&self) -> MemoryBlobs {
+        MemoryBlobs { blobs: Mutex::new(self.blobs.lock().clone()), ..MemoryBlobs::default() }
+    }
+    fn count(&self, bytes: usize) {
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    /// Before each change.
+    fn begin(&self, takes_room: bool) -> Result<()> {
+        if takes_room && self.is_full.load(Ordering::Relaxed) {
             return Err(BlobError::Full);
         }
+        let (max, made) = (self.changes_max.load(Ordering::Relaxed), self.changes.load(Ordering::Relaxed));
+        if max > 0 && made >= max {
+            return Err(BlobError::Failed("killed".to_owned()));
+        }
+        self.changes.store(made + 1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn change<T>(&self, db: Db, key: &[u8], change: impl FnOnce(&mut Content) -> T) -> Result<T> {
+        self.begin(true)?;
         let mut blobs = self.blobs.lock();
         let blob = blobs.get_mut(&db).and_then(|blobs| blobs.get_mut(key));
         blob.map(change).ok_or_else(|| BlobError::Failed("no such blob".to_owned()))
@@ -61,9 +85,8 @@ impl Blobs for MemoryBlobs {
         self.read(db, key, |(word, content)| Stat { word: *word, size: content.len() as u64 })
     }
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], _room: u64) -> Result<Option<u64>> {
-        if self.is_full.load(Ordering::Relaxed) {
-            return Err(BlobError::Full);
-        }
+        self.begin(true)?;
+        self.count(parts.iter().map(|part| part.len()).sum());
         let before = self.blobs.lock().entry(db).or_default().insert(key.to_vec(), (word, parts.concat()));
         Ok(before.map(|(word, _)| word))
     }
@@ -75,12 +98,14 @@ impl Blobs for MemoryBlobs {
         })
     }
     fn append(&self, db: Db, key: &[u8], new: &[u8]) -> Result<()> {
+        self.count(new.len());
         self.change(db, key, |(_, content)| content.extend_from_slice(new))
     }
     fn set_word(&self, db: Db, key: &[u8], new: u64) -> Result<()> {
         self.change(db, key, |(word, _)| *word = new)
     }
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
+        self.begin(true)?;
         let mut blobs = self.blobs.lock();
         let Some(moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else {
             return Ok(false);
@@ -89,12 +114,14 @@ impl Blobs for MemoryBlobs {
         Ok(true)
     }
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {
+        self.begin(false)?;
         Ok(self.blobs.lock().get_mut(&db).and_then(|blobs| blobs.remove(key)).is_some())
     }
     fn len(&self, db: Db) -> u64 {
         self.blobs.lock().get(&db).map_or(0, |blobs| blobs.len() as u64)
     }
     fn clear(&self, db: Db) -> Result<()> {
+        self.begin(false)?;
         self.blobs.lock().remove(&db);
         Ok(())
     }

@@ -228,6 +228,20 @@ impl Heap {
         result
     }
 
+    /// As [`Heap::write_all`], at the end of a blob of `size` bytes whose extent has whole pages: of the pages behind the end the last is filled with zeros,
+    /// since a page that is written in part must be read first.
+    ///
+    /// # Errors
+    /// As [`Heap::fill`].
+    pub(crate) fn write_end(&self, base: u64, size: u64, data: &[u8]) -> Result<()> {
+        let (begin, end) = (base + size, base + size + data.len() as u64);
+        let is_new_page = begin.is_multiple_of(PAGE) || begin / PAGE != end / PAGE;
+        match is_new_page && !end.is_multiple_of(PAGE) {
+            true => self.gather(begin, &[data], (end.next_multiple_of(PAGE) - begin) as usize),
+            false => self.write_all(begin, data),
+        }
+    }
+
     /// Reads bytes of an extent.
     ///
     /// # Errors

@@ -41,9 +41,7 @@ fn rename_unless(context: &mut Context<'_>, only_absent: bool) -> Outcome<bool> 
     if only_absent && held.stat(db, to).is_some() {
         return Ok(false);
     }
-    if from != to {
-        held.rename((db, from), (db, to))?;
-    }
+    held.rename((db, from), (db, to))?;
     Ok(true)
 }
 
@@ -192,8 +190,8 @@ pub fn object(context: &mut Context<'_>) -> Outcome {
                 (Kind::String, _) if size <= EMBEDDED_MAX => "embstr",
                 (Kind::String, _) => "raw",
                 (_, Form::Compact) => "listpack",
-                (Kind::Hash, Form::Log) => "hashtable",
-                (Kind::Zset, Form::Log) => "skiplist",
+                (Kind::Hash, Form::Log | Form::Pieces) => "hashtable",
+                (Kind::Zset, Form::Log | Form::Pieces) => "skiplist",
             });
         }
         () if is(what, "REFCOUNT") => context.reply.int(1),

@@ -1,17 +1,23 @@
 //! A collection opened for one command: read from its blob or from the memory of decoded ones, changed, written.
 //!
 //! Up to [`SMALL`] bytes it is written whole, compact, and not kept in memory: to decode it costs less than to keep it. A larger one is a log
-//! on the store and a table in memory: a change of one element of a million writes one record.
+//! on the store and a table in memory: a change of one element of a million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, written anew
+//! when most of it is superseded; above it stands in pieces, of which one at a time is cleaned ([`super::chain`]).
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::chain::Chain;
 use super::record::Damaged;
 use super::word::{Form, Kind, Word};
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
+/// Up to so many bytes a log is one blob: to write it anew takes some 50 us.
+pub const LOG_MAX: usize = 256 << 10;
+/// Below so many bytes a log in pieces becomes one blob again.
+const PIECES_MIN: usize = LOG_MAX / 4;
 
 /// Hashes and sorted sets.
 pub trait Collection: Default + Send + 'static {
@@ -21,9 +27,28 @@ pub trait Collection: Default + Send + 'static {
     ///
     /// # Errors
     /// They are none.
-    fn decode(bytes: &[u8]) -> Result<Self, Damaged>;
-    /// Hands its records out, compact, in parts: of a large collection no copy is made.
-    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T;
+    fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let mut collection = Self::default();
+        collection.add(bytes, 0).map(|()| collection)
+    }
+    /// Does what records say that begin at `place`.
+    ///
+    /// # Errors
+    /// They are none.
+    fn add(&mut self, bytes: &[u8], place: u64) -> Result<(), Damaged>;
+    /// Walks records: the bytes of each, and the name of the element that it sets.
+    ///
+    /// # Errors
+    /// They are none.
+    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged>;
+    /// Place of the record that has set an element.
+    fn place(&self, name: &[u8]) -> Option<u64>;
+    /// Another record is the one.
+    fn set_place(&mut self, name: &[u8], place: u64);
+    /// The log of changes begins at this place.
+    fn set_log_place(&mut self, place: u64);
+    /// Its records, each element once.
+    fn encode(&self) -> Vec<u8>;
     /// Elements.
     fn len(&self) -> usize;
     /// Whether it has none.
@@ -50,6 +75,8 @@ pub struct Cached {
 pub(super) struct Counted {
     pub all: Arc<AtomicUsize>,
     pub bytes: usize,
+    /// Those of its content.
+    pub content_bytes: usize,
 }
 
 impl Drop for Counted {
@@ -69,6 +96,8 @@ pub struct Open<C> {
     pub(super) word: Option<Word>,
     /// Bytes of its blob.
     pub(super) stored: u64,
+    /// Its pieces.
+    pub(super) chain: Option<Chain>,
     /// It was decoded already.
     pub(super) counted: Option<Counted>,
 }
@@ -80,14 +109,14 @@ pub enum Write {
     Remove,
     /// Whole.
     Whole(Form),
-    /// The records of the changes, at the end of the log.
+    /// The records of the changes, at the end of the log or of its pieces.
     Append,
 }
 
 impl<C: Collection> Open<C> {
     /// A new, empty one.
     pub(super) fn new() -> Open<C> {
-        Open { content: C::default(), log: Vec::new(), word: None, stored: 0, counted: None }
+        Open { content: C::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }
 
     /// The write that is due; none: nothing has changed.
@@ -100,6 +129,8 @@ impl<C: Collection> Open<C> {
         Some(match self.content.len() {
             0 => Write::Remove,
             _ if live <= SMALL => Write::Whole(Form::Compact),
+            _ if self.chain.is_some() && live >= PIECES_MIN => Write::Append,
+            _ if live > LOG_MAX => Write::Whole(Form::Pieces),
             _ if is_log && self.stored as usize + self.log.len() <= 2 * live => Write::Append,
             _ => Write::Whole(Form::Log),
         })

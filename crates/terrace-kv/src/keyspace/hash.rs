@@ -7,28 +7,35 @@ use super::collection::Collection;
 use super::record::{Damaged, FieldRecord, fields};
 use super::word::Kind;
 
-/// Memory of a field beside its bytes: two pointers with lengths, hash, place in the table, two allocations.
-const FIELD_BYTES: usize = 80;
+/// Memory of a field beside its bytes: two pointers with lengths, place of its record, hash, place in the table, two allocations.
+const FIELD_BYTES: usize = 88;
 
-/// Values from this size on are not copied when the hash is written, bytes.
-const LARGE: usize = 256;
+#[derive(Debug)]
+struct Value {
+    bytes: Box<[u8]>,
+    /// Place of the record that set it.
+    place: u64,
+}
 
 /// The fields.
 #[derive(Debug, Default)]
 pub struct Hash {
-    fields: IndexMap<Box<[u8]>, Box<[u8]>, DefaultHashBuilder>,
+    fields: IndexMap<Box<[u8]>, Value, DefaultHashBuilder>,
     encoded: usize,
+    /// Place of the log that changes are added to.
+    log_place: u64,
 }
 
 impl Hash {
     /// A field's value.
     pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
-        self.fields.get(field).map(|value| &**value)
+        self.fields.get(field).map(|value| &*value.bytes)
     }
     /// Sets a field; whether it is new.
     pub fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {
+        let place = self.log_place + log.len() as u64;
         FieldRecord::Set(field, value).write(log);
-        self.insert(field, value)
+        self.insert(field, value, place)
     }
     /// Deletes a field; whether it was there.
     pub fn delete(&mut self, field: &[u8], log: &mut Vec<u8>) -> bool {
@@ -40,30 +47,31 @@ impl Hash {
     }
     /// The fields with their values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.fields.iter().map(|(field, value)| (&**field, &**value))
+        self.fields.iter().map(|(field, value)| (&**field, &*value.bytes))
     }
     /// One of them by its place, which is below [`Collection::len`].
     pub fn at(&self, index: usize) -> (&[u8], &[u8]) {
         let (field, value) = &self.fields.get_index(index).expect("an index of this hash");
-        (field, value)
+        (field, &value.bytes)
     }
 
-    fn insert(&mut self, field: &[u8], value: &[u8]) -> bool {
+    fn insert(&mut self, field: &[u8], value: &[u8], place: u64) -> bool {
         self.encoded += FieldRecord::bytes(field.len(), value.len());
         if let Some(old) = self.fields.get_mut(field) {
-            self.encoded -= FieldRecord::bytes(field.len(), old.len());
-            match old.len() == value.len() {
-                true => old.copy_from_slice(value),
-                false => *old = value.into(),
+            self.encoded -= FieldRecord::bytes(field.len(), old.bytes.len());
+            match old.bytes.len() == value.len() {
+                true => old.bytes.copy_from_slice(value),
+                false => old.bytes = value.into(),
             }
+            old.place = place;
             return false;
         }
-        self.fields.insert(field.into(), value.into());
+        self.fields.insert(field.into(), Value { bytes: value.into(), place });
         true
     }
     fn remove(&mut self, field: &[u8]) -> bool {
         let old = self.fields.swap_remove(field);
-        self.encoded -= old.as_ref().map_or(0, |value| FieldRecord::bytes(field.len(), value.len()));
+        self.encoded -= old.as_ref().map_or(0, |value| FieldRecord::bytes(field.len(), value.bytes.len()));
         old.is_some()
     }
 }
@@ -71,34 +79,42 @@ impl Hash {
 impl Collection for Hash {
     const KIND: Kind = Kind::Hash;
 
-    fn decode(bytes: &[u8]) -> Result<Hash, Damaged> {
-        let mut hash = Hash::default();
+    fn add(&mut self, bytes: &[u8], mut place: u64) -> Result<(), Damaged> {
         for record in fields(bytes) {
-            match record? {
-                FieldRecord::Set(field, value) => hash.insert(field, value),
-                FieldRecord::Delete(field) => hash.remove(field),
+            let record = record?;
+            match record {
+                FieldRecord::Set(field, value) => self.insert(field, value, place),
+                FieldRecord::Delete(field) => self.remove(field),
             };
+            place += record.encoded_len() as u64;
         }
-        Ok(hash)
+        Ok(())
     }
-    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
-        // Large values stay where they are, all else is copied; `large`: each with the place in it where it belongs.
-        let (mut copied, mut large) = (Vec::new(), Vec::new());
-        for (field, value) in self.iter() {
-            FieldRecord::write_head(field, value, &mut copied);
-            match value.len() < LARGE {
-                true => copied.extend_from_slice(value),
-                false => large.push((copied.len(), value)),
+    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
+        for record in fields(bytes) {
+            let record = record?;
+            match record {
+                FieldRecord::Set(field, _) => visit(record.encoded_len(), Some(field)),
+                FieldRecord::Delete(_) => visit(record.encoded_len(), None),
             }
         }
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * large.len() + 1);
-        let mut begin = 0;
-        for (end, value) in large {
-            parts.extend([&copied[begin..end], value]);
-            begin = end;
+        Ok(())
+    }
+    fn place(&self, name: &[u8]) -> Option<u64> {
+        self.fields.get(name).map(|value| value.place)
+    }
+    fn set_place(&mut self, name: &[u8], place: u64) {
+        if let Some(value) = self.fields.get_mut(name) {
+            value.place = place;
         }
-        parts.push(&copied[begin..]);
-        use_parts(&parts)
+    }
+    fn set_log_place(&mut self, place: u64) {
+        self.log_place = place;
+    }
+    fn encode(&self) -> Vec<u8> {
+        let mut records = Vec::with_capacity(self.encoded);
+        self.iter().for_each(|(field, value)| FieldRecord::Set(field, value).write(&mut records));
+        records
     }
     fn len(&self) -> usize {
         self.fields.len()
@@ -130,7 +146,7 @@ mod tests {
                 assert_eq!(hash.delete(&field, &mut log), model.remove(&field).is_some());
             }
         }
-        let compact = hash.with_parts(|parts| parts.concat());
+        let compact = hash.encode();
         assert_eq!(compact.len(), hash.encoded_bytes());
         for bytes in [log, compact] {
             let hash = Hash::decode(&bytes).unwrap();

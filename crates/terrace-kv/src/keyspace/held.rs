@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
+use super::chain::Chain;
 use super::collection::{Cached, Collection, Counted, Open, Write};
+use super::pieces;
 use super::record::is_all_deletes;
 use super::space::Keyspace;
 use super::stripe::Stripe;
 use super::word::{Form, Kind, Word};
-use crate::blobs::{BlobError, Db};
+use crate::blobs::{BlobError, Blobs, Db};
 use crate::error::{Outcome, Refusal};
 
 /// Memory of a decoded collection, in bytes of its blob: with elements of a few bytes.
@@ -50,6 +52,10 @@ impl<'a> Held<'a> {
     /// The time that this command goes by, milliseconds since 1970.
     pub fn now(&self) -> u64 {
         *self.now.get_or_init(|| self.keyspace.now())
+    }
+
+    pub(super) fn blobs(&self) -> &dyn Blobs {
+        &*self.keyspace.blobs
     }
 
     fn is_expired(&self, word: Word) -> bool {
@@ -116,12 +122,13 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
-        self.write_parts(db, key, word, &[content], 0)
+        self.write_with_room(db, key, word, content, 0)
     }
 
-    /// Likewise, a value that comes in parts and is expected to grow up to `room` bytes.
-    fn write_parts(&mut self, db: Db, key: &[u8], word: Word, parts: &[&[u8]], room: u64) -> Outcome {
-        let old = self.keyspace.blobs.put(db, key, word.pack(), parts, room)?.map(Word::unpack);
+    /// Likewise, a value that is expected to grow up to `room` bytes.
+    fn write_with_room(&mut self, db: Db, key: &[u8], word: Word, content: &[u8], room: u64) -> Outcome {
+        let put = || self.keyspace.blobs.put(db, key, word.pack(), &[content], room);
+        let old = self.replace(db, key, put)?.map(Word::unpack);
         self.forget(db, key, old);
         self.note_expiry(db, key, old, Some(word));
         Ok(())
@@ -167,7 +174,7 @@ impl<'a> Held<'a> {
 
     fn remove_blob(&mut self, db: Db, key: &[u8], word: Word) -> Outcome<bool> {
         self.forget(db, key, Some(word));
-        let there = self.keyspace.blobs.remove(db, key)?;
+        let there = self.replace(db, key, || self.keyspace.blobs.remove(db, key))?;
         self.note_expiry(db, key, Some(word), None);
         Ok(there)
     }
@@ -177,11 +184,18 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn rename(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+        if from == to {
+            return Ok(());
+        }
         let word_of = |(db, key)| self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         let (moved, replaced) = (word_of(from), word_of(to));
+        if from.0 != to.0 && moved.is_some_and(|word| word.form == Form::Pieces) {
+            self.copy(from, to)?;
+            return self.remove(from.0, from.1).map(drop);
+        }
         self.forget(from.0, from.1, moved);
         self.forget(to.0, to.1, replaced);
-        self.keyspace.blobs.rename(from, to)?;
+        self.replace(to.0, to.1, || self.keyspace.blobs.rename(from, to))?;
         self.note_expiry(from.0, from.1, moved, None);
         self.note_expiry(to.0, to.1, replaced, moved);
         Ok(())
@@ -192,6 +206,11 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+        if let (Some(chain), Some(stat)) =
+            (Chain::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
+        {
+            return self.copy_pieces(&chain, Word::unpack(stat.word), to);
+        }
         let mut content = Vec::new();
         match self.keyspace.blobs.get(from.0, from.1, &mut content)? {
             Some(word) => self.write(to.0, to.1, Word::unpack(word), &content),
@@ -207,7 +226,7 @@ impl<'a> Held<'a> {
 
     /// Forgets a decoded collection.
     fn forget(&mut self, db: Db, key: &[u8], word: Option<Word>) {
-        if word.is_some_and(|word| word.form == Form::Log)
+        if word.is_some_and(|word| word.form != Form::Compact)
             && let Some((_, bytes)) = self.stripe(db, key).take(db, key)
         {
             self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -225,18 +244,39 @@ impl<'a> Held<'a> {
             return Ok(None);
         };
         count.hits.fetch_add(1, Ordering::Relaxed);
-        let log = Vec::new();
         if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
-            let counted = Some(Counted { all: self.keyspace.decoded_bytes.clone(), bytes });
-            if let Ok(content) = cached.content.downcast::<C>() {
-                return Ok(Some(Open { content: *content, log, word: Some(word), stored, counted }));
+            let (all, content_bytes) = (self.keyspace.decoded_bytes.clone(), cached.memory_bytes);
+            let counted = Some(Counted { all, bytes, content_bytes });
+            if let Ok(kept) = cached.content.downcast::<Kept<C>>() {
+                let Kept { content, chain } = *kept;
+                return Ok(Some(opened(content, word, stored, chain, counted)));
             }
         }
-        self.check_room(word, stored)?;
-        let mut bytes = Vec::new();
-        self.keyspace.blobs.get(db, key, &mut bytes)?;
-        let content = C::decode(&bytes).map_err(|_| damaged(key))?;
-        Ok(Some(Open { content, log, word: Some(word), stored, counted: None }))
+        let (content, chain) = self.read_collection(db, key, word, stored)?;
+        Ok(Some(opened(content, word, stored, chain, None)))
+    }
+
+    fn read_collection<C: Collection>(
+        &mut self,
+        db: Db,
+        key: &[u8],
+        word: Word,
+        stored: u64,
+    ) -> Outcome<(C, Option<Chain>)> {
+        let chain = if word.form == Form::Pieces { Chain::find(self.blobs(), db, key)? } else { None };
+        self.check_room(word, chain.as_ref().map_or(stored, Chain::bytes))?;
+        let mut content = C::default();
+        let mut add = |place, records: &[u8]| content.add(records, place).map_err(|_| damaged(key));
+        match &chain {
+            Some(chain) => chain.read(self.blobs(), add)?,
+            None if word.form == Form::Pieces => return Err(damaged(key)),
+            None => {
+                let mut bytes = Vec::new();
+                self.keyspace.blobs.get(db, key, &mut bytes)?;
+                add(0, &bytes)?;
+            }
+        }
+        Ok((content, chain))
     }
 
     /// Makes room for a collection that is about to be decoded; others that are decoded go for it if need be.
@@ -245,7 +285,7 @@ impl<'a> Held<'a> {
     /// There is none.
     fn check_room(&mut self, word: Word, stored: u64) -> Outcome {
         let needs = stored as usize * DECODED_TIMES;
-        if word.form != Form::Log || self.keyspace.blobs.has_room(needs) {
+        if word.form == Form::Compact || self.keyspace.blobs.has_room(needs) {
             return Ok(());
         }
         self.forget_decoded(None, || false);
@@ -266,7 +306,7 @@ impl<'a> Held<'a> {
     /// The store's; it needs more memory than decoded collections may have.
     pub fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
         let change = open.write();
-        let Open { content, log, word, counted, .. } = open;
+        let Open { mut content, log, word, mut chain, counted, .. } = open;
         let mut word = word.unwrap_or(Word::new(C::KIND));
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
@@ -278,31 +318,49 @@ impl<'a> Held<'a> {
                 self.remove_blob(db, key, word)?;
                 return Ok(());
             }
-            Some(Write::Append) => self.append(db, key, &log)?,
-            Some(Write::Whole(form)) => {
+            Some(Write::Append) => match &mut chain {
+                None => self.append(db, key, &log)?,
+                Some(chain) => {
+                    pieces::append(self.blobs(), &mut content, chain, &log)?;
+                    self.clean(db, key, word, &mut content, chain);
+                }
+            },
+            Some(Write::Whole(form @ Form::Pieces)) => {
                 word.form = form;
+                chain = Some(self.write_pieces(db, key, word, &mut content)?);
+            }
+            Some(Write::Whole(form)) => {
+                (word.form, chain) = (form, None);
                 // A log doubles until it is written anew.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
-                content.with_parts(|parts| self.write_parts(db, key, word, parts, room))?;
+                self.write_with_room(db, key, word, &content.encode(), room)?;
             }
         }
-        if word.form == Form::Log {
-            self.keep(db, key, content, counted);
+        if word.form != Form::Compact {
+            self.keep(db, key, Kept { content, chain }, counted);
         }
         Ok(())
     }
 
+    /// Cleans pieces. The change is written: a failure is tried again with the next one.
+    fn clean<C: Collection>(&self, db: Db, key: &[u8], word: Word, content: &mut C, chain: &mut Chain) {
+        if let Err(err) = pieces::clean(self.blobs(), (db, key, word), content, chain) {
+            tracing::warn!("superseded records of a collection stay: {err}");
+        }
+    }
+
     /// Keeps a collection decoded, of which a part may be counted; others go for it if need be.
-    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], content: C, counted: Option<Counted>) {
-        let (keyspace, needs) = (self.keyspace, content.memory_bytes());
-        let before = counted.as_ref().map_or(0, |counted| counted.bytes);
+    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], kept: Kept<C>, counted: Option<Counted>) {
+        let keyspace = self.keyspace;
+        let (before, content_before) = counted.as_ref().map_or((0, 0), |c| (c.bytes, c.content_bytes));
+        let needs = counted_for(kept.content.memory_bytes(), content_before);
         let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
         self.forget_decoded(Some((db, key)), fits);
-        if !fits() || !keyspace.blobs.has_room(needs.saturating_sub(before)) {
+        if !fits() || (needs > content_before && !keyspace.blobs.has_room(needs - content_before)) {
             return;
         }
         let bytes =
-            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(content) });
+            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(kept) });
         keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -324,7 +382,34 @@ impl<'a> Held<'a> {
     }
 }
 
-fn damaged(key: &[u8]) -> Refusal {
+/// Bytes to count for a collection that takes `bytes`, when `before` were counted. It grows in steps, for to ask for memory is not free, and the cache must
+/// not grow and shrink with each command.
+fn counted_for(bytes: usize, before: usize) -> usize {
+    let step = (bytes / 64).next_power_of_two().max(512);
+    match (bytes..=bytes + 2 * step).contains(&before) {
+        true => before,
+        false => bytes.next_multiple_of(step),
+    }
+}
+
+/// A decoded collection with its pieces.
+struct Kept<C> {
+    content: C,
+    chain: Option<Chain>,
+}
+
+fn opened<C: Collection>(
+    mut content: C,
+    word: Word,
+    stored: u64,
+    chain: Option<Chain>,
+    counted: Option<Counted>,
+) -> Open<C> {
+    content.set_log_place(chain.as_ref().map_or(0, Chain::end));
+    Open { content, log: Vec::new(), word: Some(word), stored, chain, counted }
+}
+
+pub(super) fn damaged(key: &[u8]) -> Refusal {
     let why = format!("the value of key '{}' is damaged; delete it", String::from_utf8_lossy(key));
     Refusal::Store(BlobError::Failed(why))
 }

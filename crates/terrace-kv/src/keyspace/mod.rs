@@ -7,11 +7,15 @@
 //! A command that reads and then writes holds its keys' locks; so do those of several keys (MSET, RENAME). The store itself is never locked out: the
 //! engine's threads and other connections go on.
 
+pub mod chain;
 pub mod collection;
 mod deadlines;
 mod expiry;
 pub mod hash;
 mod held;
+mod pieces;
+#[cfg(test)]
+mod pieces_tests;
 mod reads;
 mod record;
 mod space;

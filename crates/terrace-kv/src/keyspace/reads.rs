@@ -33,13 +33,13 @@ impl Keyspace {
         out: &mut Vec<u8>,
     ) -> Outcome<Option<Option<()>>> {
         let stat = self.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
-        if stat.is_some_and(|word| word.form == Form::Log) {
+        if stat.is_some_and(|word| word.form != Form::Compact) {
             return Ok(None);
         }
         let word = self.blobs.get(db, key, out)?.map(Word::unpack);
         match self.live(db, key, word) {
             Some(word) if word.kind != kind => Err(Refusal::WrongType),
-            Some(word) if word.form == Form::Log => Ok(None),
+            Some(word) if word.form != Form::Compact => Ok(None),
             Some(_) => Ok(Some(Some(()))),
             None => Ok(Some(None)),
         }

@@ -5,7 +5,7 @@
 //! zset   [1][score: 8, little endian][member bytes: varint][member]     set      [2][member bytes: varint][member]   delete
 //! ```
 //! Small collections are stored compact: each element once, and a reader walks them as they lie. Larger ones are a log: a change is added
-//! at the end, and the log is written anew when most of it is superseded ([`super::collection`]).
+//! at the end ([`super::collection`]).
 
 /// Code of a record that sets an element.
 const SET: u8 = 1;
@@ -71,24 +71,27 @@ impl FieldRecord<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
-                FieldRecord::write_head(field, value, out);
+                out.push(SET);
+                put_varint(out, field.len());
+                put_varint(out, value.len());
+                out.extend_from_slice(field);
                 out.extend_from_slice(value);
             }
             FieldRecord::Delete(field) => write_delete(out, field),
         }
     }
 
-    /// Appends what stands before the value in the record that sets an element.
-    pub fn write_head(field: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        out.push(SET);
-        put_varint(out, field.len());
-        put_varint(out, value.len());
-        out.extend_from_slice(field);
-    }
-
     /// Bytes of the record that sets an element.
     pub fn bytes(field: usize, value: usize) -> usize {
         1 + varint_bytes(field) + varint_bytes(value) + field + value
+    }
+
+    /// Bytes that it takes.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            FieldRecord::Set(field, value) => FieldRecord::bytes(field.len(), value.len()),
+            FieldRecord::Delete(field) => delete_bytes(field.len()),
+        }
     }
 }
 
@@ -110,6 +113,18 @@ impl MemberRecord<'_> {
     pub fn bytes(member: usize) -> usize {
         9 + varint_bytes(member) + member
     }
+
+    /// Bytes that it takes.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            MemberRecord::Set(member, _) => MemberRecord::bytes(member.len()),
+            MemberRecord::Delete(member) => delete_bytes(member.len()),
+        }
+    }
+}
+
+fn delete_bytes(name: usize) -> usize {
+    1 + varint_bytes(name) + name
 }
 
 fn write_delete(out: &mut Vec<u8>, name: &[u8]) {
@@ -180,12 +195,14 @@ mod tests {
         wrote.iter().for_each(|record| record.write(&mut out));
         assert_eq!(fields(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
         assert_eq!(out.len(), FieldRecord::bytes(1, 300) + 2 + FieldRecord::bytes(300, 0));
+        assert_eq!(out.len(), wrote.iter().map(FieldRecord::encoded_len).sum::<usize>());
         out.clear();
         let wrote =
             [MemberRecord::Set(b"m", -1.5), MemberRecord::Delete(b"m"), MemberRecord::Set(&long, 0.0)];
         wrote.iter().for_each(|record| record.write(&mut out));
         assert_eq!(members(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
         assert_eq!(out.len(), MemberRecord::bytes(1) + 3 + MemberRecord::bytes(300));
+        assert_eq!(out.len(), wrote.iter().map(MemberRecord::encoded_len).sum::<usize>());
     }
 
     #[test]

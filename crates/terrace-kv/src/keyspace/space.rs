@@ -9,9 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 
+use super::chain;
 use super::deadlines::Deadlines;
 use super::stripe::Stripe;
-use crate::blobs::{Blobs, Db, Page};
+use crate::blobs::{Blobs, DATABASES, Db, Page};
 use crate::error::Outcome;
 
 /// Locks; keys share them by hash.
@@ -69,6 +70,11 @@ impl fmt::Debug for Keyspace {
 impl Keyspace {
     /// The keys of a store. `decoded_max`: memory for decoded collections, bytes; no collection may need more.
     pub fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
+        for db in 0..DATABASES {
+            if let Err(err) = chain::recover(&*blobs, db) {
+                tracing::warn!("what a crash has left of collections in database {db} stays: {err}");
+            }
+        }
         Keyspace {
             blobs,
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
@@ -133,6 +139,6 @@ impl Keyspace {
             self.decoded_bytes.fetch_sub(stripe.forget_database(db), Ordering::Relaxed);
         }
         self.deadlines.clear(db);
-        Ok(self.blobs.clear(db)?)
+        Ok(chain::clear(&*self.blobs, db)?)
     }
 }

@@ -34,6 +34,8 @@ pub enum Form {
     Compact,
     /// A log of changes: an element may stand in it more than once, the last counts.
     Log,
+    /// Such a log in pieces, blobs of their own ([`super::chain`]); the key's blob names them.
+    Pieces,
 }
 
 /// Largest time of expiry, milliseconds since 1970: the year 36,000,000.
@@ -64,6 +66,8 @@ impl Word {
             (Kind::Hash, Form::Log) => 3,
             (Kind::Zset, Form::Compact) => 4,
             (Kind::Zset, Form::Log) => 5,
+            (Kind::Hash, Form::Pieces) => 6,
+            (Kind::Zset, Form::Pieces) => 7,
         };
         code << 60 | self.expires.unwrap_or(0).min(EXPIRES_MAX)
     }
@@ -75,6 +79,8 @@ impl Word {
             3 => (Kind::Hash, Form::Log),
             4 => (Kind::Zset, Form::Compact),
             5 => (Kind::Zset, Form::Log),
+            6 => (Kind::Hash, Form::Pieces),
+            7 => (Kind::Zset, Form::Pieces),
             _ => (Kind::String, Form::Compact),
         };
         Word { kind, form, expires: Some(word & EXPIRES_MAX).filter(|expires| *expires > 0) }
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn words_unpack_to_what_was_packed() {
         for kind in [Kind::String, Kind::Hash, Kind::Zset] {
-            for form in [Form::Compact, Form::Log] {
+            for form in [Form::Compact, Form::Log, Form::Pieces] {
                 for expires in [None, Some(1), Some(EXPIRES_MAX)] {
                     let form = if kind == Kind::String { Form::Compact } else { form };
                     let word = Word { kind, form, expires };

@@ -15,7 +15,7 @@ use super::record::{Damaged, MemberRecord, members};
 use super::word::Kind;
 
 /// Memory of a member beside its bytes: shared allocation, entries of tree and table with their room to spare.
-const MEMBER_BYTES: usize = 120;
+const MEMBER_BYTES: usize = 132;
 
 /// A member in its order.
 #[derive(Debug, Clone)]
@@ -47,22 +47,31 @@ impl PartialEq for Ranked {
 
 impl Eq for Ranked {}
 
+#[derive(Debug, Clone, Copy)]
+struct Score {
+    score: f64,
+    /// Place of the record that set it.
+    place: u64,
+}
+
 /// The members.
 #[derive(Debug, Default)]
 pub struct Zset {
-    scores: HashMap<Arc<[u8]>, f64, DefaultHashBuilder>,
+    scores: HashMap<Arc<[u8]>, Score, DefaultHashBuilder>,
     order: BTreeSet<Ranked>,
     encoded: usize,
+    /// Place of the log that changes are added to.
+    log_place: u64,
 }
 
 impl Zset {
     /// A member's score.
     pub fn score(&self, member: &[u8]) -> Option<f64> {
-        self.scores.get(member).copied()
+        self.scores.get(member).map(|found| found.score)
     }
     /// Sets a member's score; the one before.
     pub fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
-        let old = self.insert(member, score);
+        let old = self.insert(member, score, self.log_place + log.len() as u64);
         if old != Some(score) {
             MemberRecord::Set(member, score).write(log);
         }
@@ -120,10 +129,10 @@ impl Zset {
     fn beyond(&self) -> Ranked {
         self.order.last().cloned().unwrap_or(Ranked { score: f64::INFINITY, member: Arc::default() })
     }
-    fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
+    fn insert(&mut self, member: &[u8], score: f64, place: u64) -> Option<f64> {
         // There is one zero.
         let score = if score == 0.0 { 0.0 } else { score };
-        let old = self.scores.get_key_value(member).map(|(member, old)| (member.clone(), *old));
+        let old = self.scores.get_key_value(member).map(|(member, old)| (member.clone(), old.score));
         let name = match &old {
             Some((_, old)) if *old == score => return Some(score),
             Some((name, old)) => {
@@ -135,12 +144,12 @@ impl Zset {
                 Arc::from(member)
             }
         };
-        self.scores.insert(name.clone(), score);
+        self.scores.insert(name.clone(), Score { score, place });
         self.order.insert(Ranked { score, member: name });
         old.map(|(_, old)| old)
     }
     fn remove(&mut self, member: &[u8]) -> bool {
-        let Some((member, score)) = self.scores.remove_entry(member) else { return false };
+        let Some((member, Score { score, .. })) = self.scores.remove_entry(member) else { return false };
         self.encoded -= MemberRecord::bytes(member.len());
         self.order.remove(&Ranked { score, member });
         true
@@ -155,26 +164,51 @@ fn next_up(score: f64) -> Option<f64> {
 impl Collection for Zset {
     const KIND: Kind = Kind::Zset;
 
-    fn decode(bytes: &[u8]) -> Result<Zset, Damaged> {
-        let mut zset = Zset::default();
+    fn add(&mut self, bytes: &[u8], mut place: u64) -> Result<(), Damaged> {
         for record in members(bytes) {
-            match record? {
+            let record = record?;
+            match record {
                 MemberRecord::Set(member, score) => {
-                    zset.insert(member, score);
+                    if self.insert(member, score, place) == Some(score) {
+                        // The score is the same, but this record counts now.
+                        self.set_place(member, place);
+                    }
                 }
                 MemberRecord::Delete(member) => {
-                    zset.remove(member);
+                    self.remove(member);
                 }
             }
+            place += record.encoded_len() as u64;
         }
-        Ok(zset)
+        Ok(())
     }
-    fn with_parts<T>(&self, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
+    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
+        for record in members(bytes) {
+            let record = record?;
+            match record {
+                MemberRecord::Set(member, _) => visit(record.encoded_len(), Some(member)),
+                MemberRecord::Delete(_) => visit(record.encoded_len(), None),
+            }
+        }
+        Ok(())
+    }
+    fn place(&self, name: &[u8]) -> Option<u64> {
+        self.scores.get(name).map(|found| found.place)
+    }
+    fn set_place(&mut self, name: &[u8], place: u64) {
+        if let Some(found) = self.scores.get_mut(name) {
+            found.place = place;
+        }
+    }
+    fn set_log_place(&mut self, place: u64) {
+        self.log_place = place;
+    }
+    fn encode(&self) -> Vec<u8> {
         let mut records = Vec::with_capacity(self.encoded);
-        self.order
-            .iter()
-            .for_each(|ranked| MemberRecord::Set(&ranked.member, ranked.score).write(&mut records));
-        use_parts(&[&records])
+        for Ranked { score, member } in &self.order {
+            MemberRecord::Set(member, *score).write(&mut records);
+        }
+        records
     }
     fn len(&self) -> usize {
         self.order.len()
@@ -208,7 +242,7 @@ mod tests {
         let mut order: Vec<(f64, Vec<u8>)> =
             model.iter().map(|(member, score)| (*score, member.clone())).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-        let compact = zset.with_parts(|parts| parts.concat());
+        let compact = zset.encode();
         assert_eq!(compact.len(), zset.encoded_bytes());
         for bytes in [log, compact] {
             let zset = Zset::decode(&bytes).unwrap();

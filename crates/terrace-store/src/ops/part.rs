@@ -107,7 +107,10 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
             at += n as u64;
         }
     }
-    state.heap.write_all(base + patch.offset, data)?;
+    match patch.offset >= blob.size && extent_of(&blob).is_pages() {
+        true => state.heap.write_end(base, patch.offset, data)?,
+        false => state.heap.write_all(base + patch.offset, data)?,
+    }
     if patch.offset >= blob.size {
         hasher.update(data);
         blob.crc = hasher.finalize();

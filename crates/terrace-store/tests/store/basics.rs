@@ -1,7 +1,8 @@
 //! Each operation once, with its answers at the edges.
 
 use crate::stage::{content, dir, get, is_one_line, open, small};
-use terrace_store::{Error, Expect, Store};
+use std::sync::atomic::Ordering;
+use terrace_store::{Error, Expect, Segment, Store};
 
 #[test]
 fn blobs_come_back_after_a_restart() {
@@ -115,6 +116,25 @@ fn a_blob_with_room_grows_in_place() {
         retired("room", &|key| assert_eq!(bucket.put_with_room(key, &[&whole], 7, 200_000).unwrap(), None)),
         0
     );
+}
+
+#[test]
+fn an_append_into_room_reads_nothing() {
+    let dir = dir();
+    let io = std::sync::Arc::new(crate::power_io::PowerIo::over(dir.path()));
+    let segment = Segment::create(&small()).unwrap();
+    let store = Store::open_with(dir.path(), &small(), &segment, io.clone()).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    let mut want = content(1, 5000);
+    bucket.put_with_room(b"k", &[&want], 0, 1 << 20).unwrap();
+    let before = io.reads.load(Ordering::Relaxed);
+    for i in 0..300 {
+        let data = content(i, 1 + i as usize * 11);
+        want.extend_from_slice(&data);
+        bucket.append(b"k", &data).unwrap();
+    }
+    assert_eq!(io.reads.load(Ordering::Relaxed), before, "pages in which nothing stood were read");
+    assert_eq!(get(&bucket, "k").unwrap(), want);
 }
 
 #[test]

@@ -162,7 +162,11 @@ impl Op {
         match self {
             Op::Put { bucket, key, value, meta } => {
                 let (a, b) = value.split_at(value.len() / 3);
-                store.bucket(bucket)?.put_if(key, &[a, b], *meta, Expect::Any).map(drop)
+                // Some are to grow: appends find room.
+                match meta % 4 {
+                    0 => store.bucket(bucket)?.put_with_room(key, &[a, b], *meta, 64 << 10).map(drop),
+                    _ => store.bucket(bucket)?.put_if(key, &[a, b], *meta, Expect::Any).map(drop),
+                }
             }
             Op::PutAbsent { bucket, key, value } => {
                 store.bucket(bucket)?.put_if(key, &[value.as_slice()], 0, Expect::Absent).map(drop)

@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_engine::io::{BlockingIo, Io, IoVec};
 use terrace_testkit::rng::Rng;
 
@@ -19,6 +20,8 @@ pub struct PowerIo {
     inner: BlockingIo,
     dir: PathBuf,
     state: Mutex<State>,
+    /// Reads that were made.
+    pub reads: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +106,12 @@ impl PowerIo {
             let image = Image { durable: std::fs::read(&path).unwrap(), since: Vec::new(), _fd: fd };
             state.files.insert(*inode, image);
         }
-        PowerIo { inner: BlockingIo::default(), dir: dir.to_owned(), state: Mutex::new(state) }
+        PowerIo {
+            inner: BlockingIo::default(),
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+            reads: AtomicU64::default(),
+        }
     }
 
     /// After so many writes and syncs the power is cut.
@@ -171,6 +179,7 @@ impl State {
 
 impl Io for PowerIo {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.inner.read(fd, offset, bufs) }
     }

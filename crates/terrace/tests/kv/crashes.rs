@@ -18,9 +18,10 @@ fn rounds() -> u64 {
 /// Keys that one writer has.
 const KEYS: u64 = 20;
 
-/// The value of a key's version: longer and shorter ones, all recognisable.
+/// The value of a key's version: longer and shorter ones, all recognisable. Those of fields are large, so that the hash is in pieces.
 fn value(key: u64, version: u64) -> Vec<u8> {
-    let length = 10 + (key * 131 + version * 977) as usize % 6000;
+    let least = if key.is_multiple_of(3) { 45_000 } else { 10 };
+    let length = least + (key * 131 + version * 977) as usize % 6000;
     let stamp = format!("{key}:{version}:");
     stamp.bytes().cycle().take(length.max(stamp.len())).collect()
 }

@@ -1,0 +1,289 @@
+//! The log of a large collection, in pieces of some 256 KiB.
+//!
+//! ```text
+//! key ──► head: id, number of the first piece        (id, 1) (id, 2) ... (id, n): records; to the last one more are added
+//! ```
+//! A change adds a record to the last piece; a full one is followed by another, and nothing is ever copied to make room. When most of all records is
+//! superseded, those of the first piece that still count are added at the end, the head names the next piece, and the first is removed: the
+//! order of changes stays, and a delete need not outlive the piece that it stands in, since all earlier ones are gone.
+//!
+//! Each step is a change of one blob, and after a crash a prefix of these changes is there. Pieces without a head are found by a *note*,
+//! the blob (id, 0): it is put before the first piece of a new chain, or before the head is replaced or removed, and says under which key the head
+//! is or was. A start looks at the notes alone: the pieces stay if that head names them ([`recover`]).
+
+use crate::blobs::{BlobError, Blobs, Db, Result, pieces_of};
+
+use super::word::{Form, Word};
+
+/// A piece of so many bytes is full.
+const PIECE: u64 = 240 << 10;
+/// Room of a piece, bytes: the last log of changes fits, too, if it is not large.
+const ROOM: u64 = 256 << 10;
+/// Bits of a place that are the offset in a piece. Numbers of pieces may overflow: two of one collection are never so far apart.
+const OFFSET_BITS: u32 = 30;
+/// Number of the note.
+const NOTE: u64 = 0;
+/// The id whose note says that the database is being cleared.
+const CLEARING: u64 = 0;
+
+/// Bytes of a piece's key.
+const KEY: usize = 16;
+
+fn key_of(id: u64, number: u64) -> [u8; KEY] {
+    (u128::from(id) << 64 | u128::from(number)).to_be_bytes()
+}
+
+fn parse_key(key: &[u8]) -> Option<(u64, u64)> {
+    let key = u128::from_be_bytes(key.try_into().ok()?);
+    Some(((key >> 64) as u64, key as u64))
+}
+
+/// Where a record stands: the piece and the offset in it.
+pub fn place(number: u64, offset: u64) -> u64 {
+    number << OFFSET_BITS | offset
+}
+
+/// What the head says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    id: u64,
+    first: u64,
+}
+
+impl Head {
+    fn encode(self) -> [u8; KEY] {
+        key_of(self.id, self.first)
+    }
+    fn decode(bytes: &[u8]) -> Option<Head> {
+        let (id, first) = parse_key(bytes)?;
+        Some(Head { id, first })
+    }
+    /// The head of a key; none: it has none.
+    fn read(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Head>> {
+        let is_head = |word: u64| Word::unpack(word).form == Form::Pieces;
+        if !blobs.stat(db, key).is_some_and(|stat| is_head(stat.word)) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let word = blobs.get(db, key, &mut bytes)?;
+        Ok(word.filter(|word| is_head(*word)).and_then(|_| Head::decode(&bytes)))
+    }
+}
+
+/// The pieces of a collection.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    db: Db,
+    head: Head,
+    /// Number of the last piece; one less than the first if there is none yet.
+    last: u64,
+    last_bytes: u64,
+    bytes: u64,
+}
+
+impl Chain {
+    /// A new one, for a key that is not to name it before all its pieces are there. It is noted.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Chain> {
+        let is_used =
+            |id: &u64| [NOTE, 1].iter().any(|n| blobs.stat(pieces_of(db), &key_of(*id, *n)).is_some());
+        let id = std::iter::repeat_with(|| fastrand::u64(CLEARING + 1..)).find(|id| !is_used(id));
+        let head = Head { id: id.expect("an endless series"), first: 1 };
+        let chain = Chain { db, head, last: 0, last_bytes: PIECE, bytes: 0 };
+        chain.note(blobs, key)?;
+        Ok(chain)
+    }
+
+    /// That of a key; none: the key has none.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Chain>> {
+        // Nobody pays for what is not used.
+        match blobs.is_empty(pieces_of(db)) {
+            true => Ok(None),
+            false => Ok(Head::read(blobs, db, key)?.map(|head| Chain::load(blobs, db, head))),
+        }
+    }
+
+    fn load(blobs: &dyn Blobs, db: Db, head: Head) -> Chain {
+        let mut chain = Chain { db, head, last: head.first.wrapping_sub(1), last_bytes: PIECE, bytes: 0 };
+        while let Some(stat) = blobs.stat(pieces_of(db), &key_of(head.id, chain.last + 1)) {
+            chain.last += 1;
+            chain.last_bytes = stat.size;
+            chain.bytes += stat.size;
+        }
+        // A crash may have come between the change of the head and the removal of the piece before.
+        let before = key_of(head.id, head.first.wrapping_sub(1));
+        if head.first > 1 && blobs.stat(pieces_of(db), &before).is_some() {
+            let _ = blobs.remove(pieces_of(db), &before);
+        }
+        chain
+    }
+
+    /// Pieces.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> u64 {
+        self.last + 1 - self.head.first
+    }
+    /// Bytes of all pieces.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// What the head holds.
+    pub fn head(&self) -> [u8; KEY] {
+        self.head.encode()
+    }
+    /// Where the next records stand, unless they are too many.
+    pub fn end(&self) -> u64 {
+        match self.last_bytes < PIECE {
+            true => place(self.last, self.last_bytes),
+            false => place(self.last + 1, 0),
+        }
+    }
+    /// Where the first piece begins.
+    pub fn begin(&self) -> u64 {
+        place(self.head.first, 0)
+    }
+    /// Whether most of the records is superseded, of which so many bytes still count.
+    pub fn is_sparse(&self, live: u64) -> bool {
+        self.bytes > 2 * live + 2 * ROOM
+    }
+    /// Bytes after which records are better cut: those of a piece.
+    pub fn is_piece(bytes: usize) -> bool {
+        bytes as u64 >= PIECE
+    }
+
+    /// Adds records, all at once; where they stand.
+    ///
+    /// # Errors
+    /// The store's; nothing has changed.
+    pub fn append(&mut self, blobs: &dyn Blobs, records: &[u8]) -> Result<u64> {
+        let bytes = records.len() as u64;
+        if self.last_bytes < PIECE && self.last_bytes + bytes <= ROOM {
+            blobs.append(pieces_of(self.db), &key_of(self.head.id, self.last), records)?;
+        } else {
+            blobs.put(pieces_of(self.db), &key_of(self.head.id, self.last + 1), 0, &[records], ROOM)?;
+            (self.last, self.last_bytes) = (self.last + 1, 0);
+        }
+        let at = place(self.last, self.last_bytes);
+        self.last_bytes += bytes;
+        self.bytes += bytes;
+        Ok(at)
+    }
+
+    /// Reads all pieces in their order, each with the place where it begins.
+    ///
+    /// # Errors
+    /// The store's; those of `visit`.
+    pub fn read<E: From<BlobError>>(
+        &self,
+        blobs: &dyn Blobs,
+        mut visit: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut bytes = Vec::new();
+        for number in self.head.first..=self.last {
+            self.read_piece(blobs, number, &mut bytes)?;
+            visit(place(number, 0), &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the first piece.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn read_first(&self, blobs: &dyn Blobs, bytes: &mut Vec<u8>) -> Result<()> {
+        self.read_piece(blobs, self.head.first, bytes)
+    }
+
+    fn read_piece(&self, blobs: &dyn Blobs, number: u64, bytes: &mut Vec<u8>) -> Result<()> {
+        let found = blobs.get(pieces_of(self.db), &key_of(self.head.id, number), bytes)?;
+        found.map(drop).ok_or_else(|| BlobError::Failed("a piece of a collection has gone".to_owned()))
+    }
+
+    /// Removes the first piece, which has so many bytes and of which nothing counts any more.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn drop_first(&mut self, blobs: &dyn Blobs, key: &[u8], word: Word, bytes: usize) -> Result<()> {
+        let next = Head { first: self.head.first + 1, ..self.head };
+        blobs.put(self.db, key, word.pack(), &[&next.encode()], 0)?;
+        let gone = std::mem::replace(&mut self.head, next);
+        self.bytes -= bytes as u64;
+        blobs.remove(pieces_of(self.db), &key_of(gone.id, gone.first)).map(drop)
+    }
+
+    /// Puts the note: the head of the key is about to come or to go.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn note(&self, blobs: &dyn Blobs, key: &[u8]) -> Result<()> {
+        let first = self.head.first.to_be_bytes();
+        blobs.put(pieces_of(self.db), &key_of(self.head.id, NOTE), 0, &[&first, key], 0).map(drop)
+    }
+    /// Removes the note: the head is there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn forget_note(&self, blobs: &dyn Blobs) -> Result<()> {
+        blobs.remove(pieces_of(self.db), &key_of(self.head.id, NOTE)).map(drop)
+    }
+    /// Removes all pieces and the note: the head is not there. The last go first, so that those that a crash leaves are found from the first on.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn remove(&self, blobs: &dyn Blobs) -> Result<()> {
+        for number in (self.head.first..=self.last).rev() {
+            blobs.remove(pieces_of(self.db), &key_of(self.head.id, number))?;
+        }
+        self.forget_note(blobs)
+    }
+}
+
+/// Removes all keys of a database with their pieces.
+///
+/// # Errors
+/// The store's.
+pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
+    if blobs.is_empty(pieces_of(db)) {
+        return blobs.clear(db);
+    }
+    blobs.put(pieces_of(db), &key_of(CLEARING, NOTE), 0, &[], 0)?;
+    blobs.clear(db)?;
+    blobs.clear(pieces_of(db))
+}
+
+/// Ends what a crash has left half done in a database: removes pieces without a head. To be called before the first command.
+///
+/// # Errors
+/// The store's.
+pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
+    let (mut notes, mut from) = (Vec::new(), 0);
+    loop {
+        let page = blobs.scan(pieces_of(db), from, 1024);
+        notes.extend(page.keys.iter().filter_map(|key| parse_key(key)).filter(|(_, number)| *number == NOTE));
+        if page.next == 0 {
+            break;
+        }
+        from = page.next;
+    }
+    if notes.contains(&(CLEARING, NOTE)) {
+        blobs.clear(db)?;
+        return blobs.clear(pieces_of(db));
+    }
+    for (id, _) in notes {
+        let mut note = Vec::new();
+        blobs.get(pieces_of(db), &key_of(id, NOTE), &mut note)?;
+        let Some((first, key)) = note.split_first_chunk() else { continue };
+        let noted = Head { id, first: u64::from_be_bytes(*first) };
+        let chain = Chain::load(blobs, db, noted);
+        match Head::read(blobs, db, key)?.is_some_and(|head| head.id == id) {
+            true => chain.forget_note(blobs)?,
+            false => chain.remove(blobs)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Large collections beside maps: over crashes after any change of the store, and over restarts of a real one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_testkit::rng::{Rng, seed};
+
+use super::chain::Chain;
+use super::collection::{Collection, LOG_MAX};
+use super::hash::Hash;
+use super::space::{Keyspace, system_clock};
+use super::word::{Form, Kind, Word};
+use super::zset::Zset;
+use crate::blobs::{Blobs, DATABASES, Db, pieces_of};
+use crate::error::Outcome;
+use crate::store::StoreBlobs;
+use crate::testing::MemoryBlobs;
+
+type Key = (Db, &'static [u8]);
+
+/// Two of one database and one of another.
+const HASHES: [Key; 3] = [(0, b"h"), (0, b"i"), (1, b"h")];
+const ZSET: Key = (0, b"z");
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Model {
+    hashes: BTreeMap<Key, BTreeMap<Vec<u8>, Vec<u8>>>,
+    zset: BTreeMap<Vec<u8>, i64>,
+}
+
+#[derive(Debug)]
+enum Op {
+    Set(Key, Vec<(Vec<u8>, Vec<u8>)>),
+    Delete(Key, Vec<Vec<u8>>),
+    Add(Vec<(Vec<u8>, i64)>),
+    Drop(Vec<Vec<u8>>),
+    Rename(Key, Key),
+    Copy(Key, Key),
+    /// A string takes its place.
+    Replace(Key),
+    Remove(Key),
+    Clear(Db),
+}
+
+fn field(rng: &mut Rng) -> Vec<u8> {
+    format!("field{}", rng.below(60)).into_bytes()
+}
+
+impl Op {
+    fn random(rng: &mut Rng) -> Op {
+        let (a, b) = (*rng.pick(&HASHES), *rng.pick(&HASHES));
+        let many_max = if rng.chance(10) { 30 } else { 3 };
+        let many = 1 + rng.index(many_max);
+        match rng.below(100) {
+            0..60 => {
+                let value = |rng: &mut Rng| {
+                    let bytes_max = if rng.chance(50) { 40_000 } else { 300 };
+                    let bytes = rng.index(bytes_max);
+                    rng.bytes(bytes)
+                };
+                Op::Set(a, (0..many).map(|_| (field(rng), value(rng))).collect())
+            }
+            60..68 => Op::Delete(a, (0..many).map(|_| field(rng)).collect()),
+            68..84 => {
+                // Long names: few members make a sorted set large.
+                let member = |rng: &mut Rng| format!("{:0>9000}", rng.below(60)).into_bytes();
+                Op::Add((0..many).map(|_| (member(rng), rng.below(9) as i64)).collect())
+            }
+            84..87 => Op::Drop((0..many).map(|_| format!("{:0>9000}", rng.below(60)).into_bytes()).collect()),
+            87..91 => Op::Rename(a, b),
+            91..94 => Op::Copy(a, b),
+            94..96 => Op::Replace(a),
+            96..99 => Op::Remove(a),
+            _ => Op::Clear(a.0),
+        }
+    }
+
+    fn apply(&self, model: &mut Model) {
+        match self {
+            Op::Set(key, pairs) => model.hashes.entry(*key).or_default().extend(pairs.iter().cloned()),
+            Op::Delete(key, fields) => {
+                let hash = model.hashes.entry(*key).or_default();
+                fields.iter().for_each(|field| {
+                    hash.remove(field);
+                });
+            }
+            Op::Add(members) => model.zset.extend(members.iter().cloned()),
+            Op::Drop(members) => members.iter().for_each(|member| {
+                model.zset.remove(member);
+            }),
+            Op::Rename(from, to) if from != to => {
+                if let Some(moved) = model.hashes.remove(from) {
+                    model.hashes.insert(*to, moved);
+                }
+            }
+            Op::Copy(from, to) => {
+                if let Some(copied) = model.hashes.get(from).cloned() {
+                    model.hashes.insert(*to, copied);
+                }
+            }
+            Op::Rename(..) => {}
+            Op::Replace(key) | Op::Remove(key) => drop(model.hashes.remove(key)),
+            Op::Clear(db) => {
+                model.hashes.retain(|key, _| key.0 != *db);
+                if *db == ZSET.0 {
+                    model.zset.clear();
+                }
+            }
+        }
+        model.hashes.retain(|_, hash| !hash.is_empty());
+    }
+
+    fn run(&self, keyspace: &Keyspace) -> Outcome {
+        let change_hash = |(db, key): Key, change: &dyn Fn(&mut Hash, &mut Vec<u8>)| {
+            let mut held = keyspace.hold(db, [key]);
+            if held.stat(db, key).is_some_and(|(word, _)| word.kind == Kind::String) {
+                held.remove(db, key)?;
+            }
+            let mut open = held.open_or_new::<Hash>(db, key)?;
+            change(&mut open.content, &mut open.log);
+            held.close(db, key, open)
+        };
+        let change_zset = |change: &dyn Fn(&mut Zset, &mut Vec<u8>)| {
+            let mut held = keyspace.hold(ZSET.0, [ZSET.1]);
+            let mut open = held.open_or_new::<Zset>(ZSET.0, ZSET.1)?;
+            change(&mut open.content, &mut open.log);
+            held.close(ZSET.0, ZSET.1, open)
+        };
+        let is_hash =
+            |(db, key): Key| keyspace.stat(db, key).is_some_and(|(word, _)| word.kind == Kind::Hash);
+        match self {
+            Op::Set(key, pairs) => change_hash(*key, &|hash, log| {
+                pairs.iter().for_each(|(field, value)| {
+                    hash.set(field, value, log);
+                });
+            }),
+            Op::Delete(key, fields) => change_hash(*key, &|hash, log| {
+                fields.iter().for_each(|field| {
+                    hash.delete(field, log);
+                });
+            }),
+            Op::Add(members) => change_zset(&|zset, log| {
+                members.iter().for_each(|(member, score)| {
+                    zset.set(member, *score as f64, log);
+                });
+            }),
+            Op::Drop(members) => change_zset(&|zset, log| {
+                members.iter().for_each(|member| {
+                    zset.delete(member, log);
+                });
+            }),
+            Op::Rename(from, to) if is_hash(*from) => keyspace.hold_in([*from, *to]).rename(*from, *to),
+            Op::Copy(from, to) if from != to && is_hash(*from) => {
+                keyspace.hold_in([*from, *to]).copy(*from, *to)
+            }
+            Op::Rename(..) | Op::Copy(..) => Ok(()),
+            Op::Replace((db, key)) => {
+                keyspace.hold(*db, [*key]).write(*db, key, Word::new(Kind::String), b"a string")
+            }
+            Op::Remove((db, key)) => keyspace.hold(*db, [*key]).remove(*db, key).map(drop),
+            Op::Clear(db) => keyspace.clear(*db),
+        }
+    }
+}
+
+fn keyspace(blobs: Arc<dyn Blobs>) -> Keyspace {
+    Keyspace::new(blobs, 64 << 20, system_clock())
+}
+
+/// What is there. Strings are no hashes.
+fn dump(keyspace: &Keyspace) -> Model {
+    let mut model = Model::default();
+    for (db, key) in HASHES {
+        let mut held = keyspace.hold(db, [key]);
+        if let Ok(Some(open)) = held.open::<Hash>(db, key) {
+            let pairs = open.content.iter().map(|(field, value)| (field.to_vec(), value.to_vec()));
+            model.hashes.insert((db, key), pairs.collect());
+            held.close(db, key, open).unwrap();
+        }
+    }
+    let mut held = keyspace.hold(ZSET.0, [ZSET.1]);
+    if let Some(open) = held.open::<Zset>(ZSET.0, ZSET.1).unwrap() {
+        model.zset = open.content.iter().map(|one| (one.member.to_vec(), one.score as i64)).collect();
+        held.close(ZSET.0, ZSET.1, open).unwrap();
+    }
+    model
+}
+
+/// No piece is without a head, and no more than half of them is garbage; pieces that are there.
+fn check_pieces(blobs: &dyn Blobs) -> u64 {
+    let mut all = 0;
+    for db in 0..DATABASES {
+        let keys = HASHES.iter().chain([&ZSET]).filter(|key| key.0 == db);
+        let chains = keys.filter_map(|(db, key)| Chain::find(blobs, *db, key).unwrap());
+        let named: u64 = chains.map(|chain| chain.len()).sum();
+        assert_eq!(blobs.len(pieces_of(db)), named, "pieces of database {db} and those that heads name");
+        all += named;
+    }
+    all
+}
+
+#[test]
+fn crash_after_any_change_keeps_whole_commands() {
+    let mut rng = Rng::new(seed("crash_after_any_change_keeps_whole_commands"));
+    let (mut blobs, mut model) = (Arc::new(MemoryBlobs::default()), Model::default());
+    let (mut pieces_max, mut moved_twice) = (0, 0);
+    for round in 0..400 {
+        let space = keyspace(blobs.clone());
+        pieces_max = check_pieces(&*blobs).max(pieces_max);
+        let made = blobs.changes.load(Ordering::Relaxed);
+        blobs.changes_max.store(made + 1 + rng.below(40), Ordering::Relaxed);
+        let (before, op) = loop {
+            let (before, op) = (model.clone(), Op::random(&mut rng));
+            op.apply(&mut model);
+            if op.run(&space).is_err() {
+                break (before, op);
+            }
+            // The error of a step after the change itself is no one's.
+            if blobs.changes.load(Ordering::Relaxed) >= blobs.changes_max.load(Ordering::Relaxed) {
+                break (model.clone(), op);
+            }
+        };
+        blobs = Arc::new(blobs.after_crash());
+        let found = dump(&keyspace(blobs.clone()));
+        if let Op::Rename(from, to) = op
+            && from.0 != to.0
+            && found.hashes.contains_key(&from)
+            && found != before
+        {
+            // Between databases a large one is copied, and then removed.
+            model.hashes.insert(from, model.hashes[&to].clone());
+            moved_twice += 1;
+        }
+        assert!(found == before || found == model, "round {round}: after a crash in {op:.40?}");
+        model = found;
+    }
+    assert!(pieces_max > 10, "{pieces_max} pieces at the most");
+    println!("{pieces_max} pieces at the most, {moved_twice} moves half done");
+}
+
+#[test]
+fn large_collections_equal_maps_over_restarts() {
+    let mut rng = Rng::new(seed("large_collections_equal_maps_over_restarts"));
+    let dir = tempfile::tempdir().unwrap();
+    let options = terrace_store::StoreOptions {
+        memory_bytes: 64 << 20,
+        sync: terrace_store::SyncPolicy::Never,
+        ..Default::default()
+    };
+    let mut model = Model::default();
+    for _ in 0..8 {
+        let store = terrace_store::Store::open(dir.path(), &options).unwrap();
+        let blobs: Arc<dyn Blobs> = Arc::new(StoreBlobs::new(store.clone()).unwrap());
+        let space = keyspace(blobs.clone());
+        assert!(dump(&space) == model, "after a restart");
+        for _ in 0..150 {
+            let op = Op::random(&mut rng);
+            op.apply(&mut model);
+            op.run(&space).unwrap();
+        }
+        assert!(dump(&space) == model);
+        check_pieces(&*blobs);
+        drop((space, blobs));
+        store.close().unwrap();
+    }
+}
+
+/// Bytes that the store takes for a hash, and those that count.
+fn sizes(space: &Keyspace, (db, key): Key) -> (u64, u64) {
+    let mut held = space.hold(db, [key]);
+    let open = held.open::<Hash>(db, key).unwrap().unwrap();
+    let live = open.content.encoded_bytes() as u64;
+    held.close(db, key, open).unwrap();
+    (Chain::find(&**space.blobs(), db, key).unwrap().unwrap().bytes(), live)
+}
+
+#[test]
+fn changes_of_a_large_hash_write_little_and_leave_little() {
+    let mut rng = Rng::new(seed("changes_of_a_large_hash_write_little_and_leave_little"));
+    let blobs = Arc::new(MemoryBlobs::default());
+    let space = keyspace(blobs.clone());
+    let set = |number: u64, value: &[u8]| {
+        Op::Set(HASHES[0], vec![(number.to_string().into_bytes(), value.to_vec())]).run(&space).unwrap();
+    };
+    (0..4000).for_each(|number| set(number, &[1; 1000]));
+    let written = blobs.written.load(Ordering::Relaxed);
+    for _ in 0..20_000 {
+        set(rng.below(4000), &rng.bytes(1000));
+    }
+    // The last changes hit one field: pieces in which nothing else is superseded stand between.
+    for _ in 0..2000 {
+        set(7, &rng.bytes(1000));
+    }
+    let (stored, live) = sizes(&space, HASHES[0]);
+    assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");
+    let times = (blobs.written.load(Ordering::Relaxed) - written) as f64 / 22e6;
+    assert!(times < 1.6, "{times} bytes written for a byte set");
+    println!("{times:.2} bytes written for a byte set, {:.2} stored", stored as f64 / live as f64);
+}
+
+#[test]
+fn log_of_an_earlier_version_becomes_pieces() {
+    let blobs = Arc::new(MemoryBlobs::default());
+    let mut log = Vec::new();
+    let mut hash = Hash::default();
+    for number in 0..2000u32 {
+        hash.set(&number.to_le_bytes(), &[7; 500], &mut log);
+    }
+    assert!(log.len() > 3 * LOG_MAX);
+    let word = Word { form: Form::Log, ..Word::new(Kind::Hash) };
+    blobs.put(0, b"h", word.pack(), &[&log], 0).unwrap();
+    let space = keyspace(blobs.clone());
+    Op::Set(HASHES[0], vec![(b"new".to_vec(), b"value".to_vec())]).run(&space).unwrap();
+    assert_eq!(Word::unpack(blobs.stat(0, b"h").unwrap().word).form, Form::Pieces);
+    assert!(check_pieces(&*blobs) > 3);
+    assert_eq!(dump(&keyspace(Arc::new(blobs.after_crash()))).hashes[&HASHES[0]].len(), 2001);
+}
+
+#[test]
+fn full_store_refuses_and_keeps_a_large_hash() {
+    let blobs = Arc::new(MemoryBlobs::default());
+    let space = keyspace(blobs.clone());
+    let fields = |from: u32| (from..from + 100).map(|n| (n.to_le_bytes().to_vec(), vec![7; 5000])).collect();
+    let mut model = Model::default();
+    let op = Op::Set(HASHES[0], fields(0));
+    op.apply(&mut model);
+    op.run(&space).unwrap();
+    blobs.is_full.store(true, Ordering::Relaxed);
+    assert!(Op::Set(HASHES[0], fields(50)).run(&space).is_err());
+    assert!(Op::Copy(HASHES[0], HASHES[1]).run(&space).is_err());
+    blobs.is_full.store(false, Ordering::Relaxed);
+    assert!(dump(&space) == model);
+    check_pieces(&*blobs);
+}
