@@ -54,7 +54,7 @@ impl<'a> Held<'a> {
         *self.now.get_or_init(|| self.keyspace.now())
     }
 
-    pub(super) fn blobs(&self) -> &dyn Blobs {
+    fn blobs(&self) -> &'a dyn Blobs {
         &*self.keyspace.blobs
     }
 
@@ -128,7 +128,7 @@ impl<'a> Held<'a> {
     /// Likewise, a value that is expected to grow up to `room` bytes.
     fn write_with_room(&mut self, db: Db, key: &[u8], word: Word, content: &[u8], room: u64) -> Outcome {
         let put = || self.keyspace.blobs.put(db, key, word.pack(), &[content], room);
-        let old = self.replace(db, key, put)?.map(Word::unpack);
+        let old = pieces::replace(self.blobs(), db, key, put)?.map(Word::unpack);
         self.forget(db, key, old);
         self.note_expiry(db, key, old, Some(word));
         Ok(())
@@ -174,7 +174,7 @@ impl<'a> Held<'a> {
 
     fn remove_blob(&mut self, db: Db, key: &[u8], word: Word) -> Outcome<bool> {
         self.forget(db, key, Some(word));
-        let there = self.replace(db, key, || self.keyspace.blobs.remove(db, key))?;
+        let there = pieces::replace(self.blobs(), db, key, || self.keyspace.blobs.remove(db, key))?;
         self.note_expiry(db, key, Some(word), None);
         Ok(there)
     }
@@ -195,7 +195,7 @@ impl<'a> Held<'a> {
         }
         self.forget(from.0, from.1, moved);
         self.forget(to.0, to.1, replaced);
-        self.replace(to.0, to.1, || self.keyspace.blobs.rename(from, to))?;
+        pieces::replace(self.blobs(), to.0, to.1, || self.keyspace.blobs.rename(from, to))?;
         self.note_expiry(from.0, from.1, moved, None);
         self.note_expiry(to.0, to.1, replaced, moved);
         Ok(())
@@ -209,7 +209,8 @@ impl<'a> Held<'a> {
         if let (Some(chain), Some(stat)) =
             (Chain::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
         {
-            return self.copy_pieces(&chain, Word::unpack(stat.word), to);
+            let word = Word::unpack(stat.word);
+            return pieces::copy(self.blobs(), &chain, to, |head| self.write(to.0, to.1, word, head));
         }
         let mut content = Vec::new();
         match self.keyspace.blobs.get(from.0, from.1, &mut content)? {
@@ -266,10 +267,10 @@ impl<'a> Held<'a> {
         let chain = if word.form == Form::Pieces { Chain::find(self.blobs(), db, key)? } else { None };
         self.check_room(word, chain.as_ref().map_or(stored, Chain::bytes))?;
         let mut content = C::default();
-        let mut add = |place, records: &[u8]| content.add(records, place).map_err(|_| damaged(key));
+        let mut add = |place, records: &[u8]| content.add(records, place).map_err(|_| pieces::damaged(key));
         match &chain {
             Some(chain) => chain.read(self.blobs(), add)?,
-            None if word.form == Form::Pieces => return Err(damaged(key)),
+            None if word.form == Form::Pieces => return Err(pieces::damaged(key)),
             None => {
                 let mut bytes = Vec::new();
                 self.keyspace.blobs.get(db, key, &mut bytes)?;
@@ -322,12 +323,14 @@ impl<'a> Held<'a> {
                 None => self.append(db, key, &log)?,
                 Some(chain) => {
                     pieces::append(self.blobs(), &mut content, chain, &log)?;
-                    self.clean(db, key, word, &mut content, chain);
+                    self.clean(key, word, &mut content, chain);
                 }
             },
             Some(Write::Whole(form @ Form::Pieces)) => {
                 word.form = form;
-                chain = Some(self.write_pieces(db, key, word, &mut content)?);
+                let blobs = self.blobs();
+                let name = |head: &[u8]| self.write(db, key, word, head);
+                chain = Some(pieces::write(blobs, (db, key), &mut content, name)?);
             }
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
@@ -343,8 +346,8 @@ impl<'a> Held<'a> {
     }
 
     /// Cleans pieces. The change is written: a failure is tried again with the next one.
-    fn clean<C: Collection>(&self, db: Db, key: &[u8], word: Word, content: &mut C, chain: &mut Chain) {
-        if let Err(err) = pieces::clean(self.blobs(), (db, key, word), content, chain) {
+    fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut Chain) {
+        if let Err(err) = pieces::clean(self.blobs(), (key, word), content, chain) {
             tracing::warn!("superseded records of a collection stay: {err}");
         }
     }
@@ -407,9 +410,4 @@ fn opened<C: Collection>(
 ) -> Open<C> {
     content.set_log_place(chain.as_ref().map_or(0, Chain::end));
     Open { content, log: Vec::new(), word: Some(word), stored, chain, counted }
-}
-
-pub(super) fn damaged(key: &[u8]) -> Refusal {
-    let why = format!("the value of key '{}' is damaged; delete it", String::from_utf8_lossy(key));
-    Refusal::Store(BlobError::Failed(why))
 }

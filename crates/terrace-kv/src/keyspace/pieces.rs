@@ -2,87 +2,91 @@
 
 use super::chain::Chain;
 use super::collection::Collection;
-use super::held::Held;
 use super::word::Word;
-use crate::blobs::{Blobs, Db, Result};
-use crate::error::Outcome;
+use crate::blobs::{BlobError, Blobs, Db, Result};
+use crate::error::{Outcome, Refusal};
 
 /// Pieces that one command cleans at most.
 const CLEANED_MAX: usize = 2;
 
-impl Held<'_> {
-    /// Replaces or removes the blob of a key by `change`, and then the pieces that it named.
-    pub(super) fn replace<T>(&self, db: Db, key: &[u8], change: impl FnOnce() -> Result<T>) -> Outcome<T> {
-        let blobs = self.blobs();
-        let Some(chain) = Chain::find(blobs, db, key)? else { return Ok(change()?) };
-        chain.note(blobs, key)?;
-        let changed = change();
-        let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
-        if let Err(err) = tidied {
-            tracing::warn!("pieces of a collection stay until the next start: {err}");
-        }
-        Ok(changed?)
+/// Replaces or removes the blob of a key by `change`, and then the pieces that it named.
+pub(super) fn replace<T>(
+    blobs: &dyn Blobs,
+    db: Db,
+    key: &[u8],
+    change: impl FnOnce() -> Result<T>,
+) -> Outcome<T> {
+    let Some(chain) = Chain::find(blobs, db, key)? else { return Ok(change()?) };
+    chain.note(blobs, key)?;
+    let changed = change();
+    let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
+    if let Err(err) = tidied {
+        tracing::warn!("pieces of a collection stay until the next start: {err}");
     }
+    Ok(changed?)
+}
 
-    /// Writes a collection whole, in pieces.
-    pub(super) fn write_pieces<C: Collection>(
-        &mut self,
-        db: Db,
-        key: &[u8],
-        word: Word,
-        content: &mut C,
-    ) -> Outcome<Chain> {
-        let records = content.encode();
-        let mut cuts = vec![0];
-        let mut at = 0;
-        C::walk(&records, &mut |bytes, _| {
-            at += bytes;
-            if Chain::is_piece(at - cuts.last().copied().unwrap_or(0)) {
-                cuts.push(at);
-            }
-        })
-        .map_err(|_| super::held::damaged(key))?;
-        if cuts.last() != Some(&at) {
+/// Writes a collection whole, in pieces, which `name` makes those of the key by a head.
+pub(super) fn write<C: Collection>(
+    blobs: &dyn Blobs,
+    (db, key): (Db, &[u8]),
+    content: &mut C,
+    name: impl FnOnce(&[u8]) -> Outcome,
+) -> Outcome<Chain> {
+    let records = content.encode();
+    let (mut cuts, mut at) = (vec![0], 0);
+    C::walk(&records, &mut |bytes, _| {
+        at += bytes;
+        if Chain::is_piece(at - cuts.last().copied().unwrap_or(0)) {
             cuts.push(at);
         }
-        self.with_new_chain(db, key, word, |blobs, chain| {
-            for cut in cuts.windows(2) {
-                let piece = &records[cut[0]..cut[1]];
-                let at = chain.append(blobs, piece)?;
-                set_places(content, piece, at);
-            }
-            Ok(())
-        })
+    })
+    .map_err(|_| damaged(key))?;
+    if cuts.last() != Some(&at) {
+        cuts.push(at);
     }
-
-    /// Copies the pieces of a key to another, whatever that was.
-    pub(super) fn copy_pieces(&mut self, from: &Chain, word: Word, (db, key): (Db, &[u8])) -> Outcome {
-        self.with_new_chain(db, key, word, |blobs, chain| {
-            from.read(blobs, |_, records| chain.append(blobs, records).map(drop))
-        })
-        .map(drop)
-    }
-
-    /// Has a chain filled and then named by the key; if that fails nothing of it stays.
-    fn with_new_chain(
-        &mut self,
-        db: Db,
-        key: &[u8],
-        word: Word,
-        fill: impl FnOnce(&dyn Blobs, &mut Chain) -> Result<()>,
-    ) -> Outcome<Chain> {
-        let mut chain = Chain::create(self.blobs(), db, key)?;
-        let filled = fill(self.blobs(), &mut chain).map_err(Into::into);
-        let named = filled.and_then(|()| self.write(db, key, word, &chain.head()));
-        let tidied = match &named {
-            Ok(()) => chain.forget_note(self.blobs()),
-            Err(_) => chain.remove(self.blobs()),
-        };
-        if let Err(err) = tidied {
-            tracing::warn!("a note of a collection's pieces stays until the next start: {err}");
+    with_new_chain(blobs, (db, key), name, |chain| {
+        for cut in cuts.windows(2) {
+            let piece = &records[cut[0]..cut[1]];
+            let at = chain.append(blobs, piece)?;
+            set_places(content, piece, at);
         }
-        named.map(|()| chain)
+        Ok(())
+    })
+}
+
+/// Copies the pieces of a key to another, of which `name` makes them by a head.
+pub(super) fn copy(
+    blobs: &dyn Blobs,
+    from: &Chain,
+    to: (Db, &[u8]),
+    name: impl FnOnce(&[u8]) -> Outcome,
+) -> Outcome {
+    let fill = |chain: &mut Chain| from.read(blobs, |_, records| chain.append(blobs, records).map(drop));
+    with_new_chain(blobs, to, name, fill).map(drop)
+}
+
+/// Has a chain filled and then named by the key; if that fails nothing of it stays.
+fn with_new_chain(
+    blobs: &dyn Blobs,
+    (db, key): (Db, &[u8]),
+    name: impl FnOnce(&[u8]) -> Outcome,
+    fill: impl FnOnce(&mut Chain) -> Result<()>,
+) -> Outcome<Chain> {
+    let mut chain = Chain::create(blobs, db, key)?;
+    let filled = fill(&mut chain).map_err(Into::into);
+    let named = filled.and_then(|()| name(&chain.head()));
+    let tidied = if named.is_ok() { chain.forget_note(blobs) } else { chain.remove(blobs) };
+    if let Err(err) = tidied {
+        tracing::warn!("a note of a collection's pieces stays until the next start: {err}");
     }
+    named.map(|()| chain)
+}
+
+/// The refusal to work on what is no collection.
+pub(super) fn damaged(key: &[u8]) -> Refusal {
+    let why = format!("the value of key '{}' is damaged; delete it", String::from_utf8_lossy(key));
+    Refusal::Store(BlobError::Failed(why))
 }
 
 /// Adds the records of changes to the last piece.
@@ -103,11 +107,10 @@ pub(super) fn append<C: Collection>(
 /// Cleans the first pieces, if most of all records is superseded.
 pub(super) fn clean<C: Collection>(
     blobs: &dyn Blobs,
-    (db, key, word): (Db, &[u8], Word),
+    (key, word): (&[u8], Word),
     content: &mut C,
     chain: &mut Chain,
 ) -> Result<()> {
-    debug_assert!(blobs.stat(db, key).is_some());
     for _ in 0..CLEANED_MAX {
         if !chain.is_sparse(content.encoded_bytes() as u64) {
             break;
@@ -121,8 +124,7 @@ pub(super) fn clean<C: Collection>(
             }
             at += bytes;
         });
-        walked
-            .map_err(|_| crate::blobs::BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
+        walked.map_err(|_| BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
         if !live.is_empty() {
             let at = chain.append(blobs, &live)?;
             set_places(content, &live, at);
