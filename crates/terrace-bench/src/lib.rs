@@ -8,6 +8,7 @@
 pub mod buffer;
 pub mod calls;
 pub mod cgroup;
+pub mod cold;
 pub mod compare;
 pub mod content;
 pub mod demo;

@@ -45,6 +45,8 @@ enum Command {
         /// A /dev/fuse descriptor for each thread.
         #[arg(long)]
         clone_fd: bool,
+        #[command(flatten)]
+        slow: passthrough::Slow,
     },
     /// Runs commands with meters around each, as it is told on stdin (used inside the system under test).
     #[command(hide = true)]
@@ -111,9 +113,9 @@ fn run(command: Command) -> io::Result<i32> {
     match command {
         Command::Steps => steps::serve(io::stdin().lock(), io::stdout().lock()).map(|()| 0),
         Command::Worker { load } => worker::run(&load).map(|()| 0),
-        Command::Passthrough { src, mnt, threads, clone_fd } => {
+        Command::Passthrough { src, mnt, threads, clone_fd, slow } => {
             signals::catch();
-            passthrough::serve(&src, &mnt, threads, clone_fd).map(|()| 0)
+            passthrough::serve(&src, &mnt, threads, clone_fd, slow).map(|()| 0)
         }
         Command::Compare(options) => compare::run(&options),
         Command::Probe(options) => probe::run(&options),

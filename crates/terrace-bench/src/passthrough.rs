@@ -1,5 +1,7 @@
 //! The plain rival for cold reads: a FUSE file system that answers each read with one `pread` on the source and does nothing else. One flat
 //! directory, read-only; the kernel's page cache in front (FOPEN_KEEP_CACHE) as terrace has it.
+//!
+//! With [`Slow`] it is a source far away, for machines whose kernel cannot delay a block device.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
@@ -14,21 +16,49 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 const TTL: Duration = Duration::from_secs(60);
+
+/// How much slower than the source the mount is.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Slow {
+    /// Added to each read, microseconds. Reads wait side by side, as many as there are threads.
+    #[arg(long, default_value_t = 0)]
+    pub delay_us: u64,
+    /// MiB a second of all reads together; 0: no limit.
+    #[arg(long, default_value_t = 0)]
+    pub bandwidth: u64,
+}
+
+/// When the line is free again, for all reads together.
+#[derive(Debug, Default)]
+struct Line(Mutex<Option<Instant>>);
+
+impl Line {
+    /// Has the line for `bytes`: when they are through.
+    fn end_of(&self, bytes: usize, mib_s: u64, now: Instant) -> Instant {
+        let mut free = self.0.lock().unwrap();
+        let took = Duration::from_nanos((bytes as u64 * 1_000_000_000).checked_div(mib_s << 20).unwrap_or(0));
+        let end = free.unwrap_or(now).max(now) + took;
+        *free = Some(end);
+        end
+    }
+}
 
 #[derive(Debug, Default)]
 struct PassThrough {
     root: PathBuf,
+    slow: Slow,
+    line: Line,
     names: Mutex<HashMap<u64, OsString>>,
     open: RwLock<HashMap<u64, Arc<File>>>,
     handles: AtomicU64,
 }
 
 /// Mounts `src` on `mnt` and serves until SIGTERM or unmount.
-pub fn serve(src: &Path, mnt: &Path, threads: usize, clone_fd: bool) -> io::Result<()> {
-    let fs = PassThrough { root: src.canonicalize()?, ..PassThrough::default() };
+pub fn serve(src: &Path, mnt: &Path, threads: usize, clone_fd: bool, slow: Slow) -> io::Result<()> {
+    let fs = PassThrough { root: src.canonicalize()?, slow, ..PassThrough::default() };
     let mut config = Config::default();
     config.mount_options = vec![MountOption::RO, MountOption::FSName("pass-through".into())];
     config.n_threads = Some(threads);
@@ -41,6 +71,12 @@ pub fn serve(src: &Path, mnt: &Path, threads: usize, clone_fd: bool) -> io::Resu
 }
 
 impl PassThrough {
+    /// When a read of so many bytes that comes now is to be answered.
+    fn due(&self, bytes: usize) -> Instant {
+        let at_hand = Instant::now() + Duration::from_micros(self.slow.delay_us);
+        if self.slow.bandwidth == 0 { at_hand } else { self.line.end_of(bytes, self.slow.bandwidth, at_hand) }
+    }
+
     fn metadata(&self, ino: INodeNo) -> Result<Metadata, Errno> {
         if ino == INodeNo::ROOT {
             return fs::metadata(&self.root).map_err(Errno::from);
@@ -127,6 +163,8 @@ impl Filesystem for PassThrough {
             return reply.error(Errno::EBADF);
         };
         let mut buf = vec![0u8; size as usize];
+        let due = self.due(buf.len());
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
         match file.read_at(&mut buf, offset) {
             Ok(n) => reply.data(&buf[..n]),
             Err(e) => reply.error(e.into()),
@@ -160,5 +198,28 @@ impl Filesystem for PassThrough {
             }
         }
         reply.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_a_slow_line_follow_each_other() {
+        let (line, now) = (Line::default(), Instant::now());
+        let ends: Vec<_> = (0..3).map(|_| line.end_of(1 << 20, 100, now) - now).collect();
+        assert_eq!(ends, [10, 20, 30].map(Duration::from_millis));
+        let later = now + Duration::from_secs(1);
+        assert_eq!(line.end_of(2 << 20, 100, later) - later, Duration::from_millis(20), "it was free");
+    }
+
+    #[test]
+    fn delays_do_not_add_up() {
+        let slow = Slow { delay_us: 50_000, bandwidth: 0 };
+        let fs = PassThrough { slow, ..PassThrough::default() };
+        let began = Instant::now();
+        assert!(fs.due(1 << 20) >= began + Duration::from_millis(50));
+        assert_eq!(*fs.line.0.lock().unwrap(), None, "the next need not wait for it");
     }
 }

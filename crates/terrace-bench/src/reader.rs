@@ -103,8 +103,13 @@ impl Reader {
 
     /// Says that reads will be random, as fio does. Not for files that are filled sequentially: the kernel then fills with single pages.
     pub fn expect_random(&self) {
+        self.advise(libc::POSIX_FADV_RANDOM);
+    }
+
+    /// posix_fadvise for the whole file.
+    pub fn advise(&self, advice: i32) {
         // SAFETY: takes a descriptor and numbers only.
-        unsafe { libc::posix_fadvise(self.fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+        unsafe { libc::posix_fadvise(self.fd.as_raw_fd(), 0, 0, advice) };
     }
 
     /// Reads all of `buf` from `offset`.

@@ -7,7 +7,7 @@ use crate::pages::{self, MIB, PAGE};
 use crate::pattern::{Pages, Pattern};
 use crate::reader::{Common, Latency, Reader, order, refuse};
 use crate::steps::GROUP;
-use crate::{calls, reads, tier_hit};
+use crate::{calls, cold, reads, tier_hit};
 use clap::{Args, Subcommand};
 use fastrand::Rng;
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub enum Load {
     Misses(Misses),
     /// Threads that mix hits on one file with misses on another.
     Mixed(Mixed),
+    /// Reads of a cold file in a given order, by one thread.
+    Cold(cold::Cold),
     /// Threads that read by a pattern for a given time.
     Reads(reads::Options),
     /// The cost of single calls: opening, writing, syncing, starting a program.
@@ -167,6 +169,7 @@ pub fn run(load: &Load) -> io::Result<()> {
         Load::Hits(o) => hits(o)?,
         Load::Misses(o) => misses(o)?,
         Load::Mixed(o) => mixed(o)?,
+        Load::Cold(o) => return print(&cold::run(o)?),
         Load::Reads(o) => return print(&reads::run(o)?),
         Load::Calls(o) => return print(&calls::run(o)?),
         Load::Keys(o) => return keys(o, &mut io::stdout().lock()),

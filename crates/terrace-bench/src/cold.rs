@@ -1,0 +1,132 @@
+//! Reads of a cold file in an order that a cache could foresee, or not: what read-ahead is measured by.
+
+use crate::buffer::Buffer;
+use crate::pages::{self, PAGE};
+use crate::pattern::{Pages, Pattern};
+use crate::reader::{Common, Reader, refuse};
+use clap::Args;
+use fastrand::Rng;
+use serde::Serialize;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Instant;
+
+/// Options of the load.
+#[derive(Clone, Debug, Args)]
+pub struct Cold {
+    #[arg(long)]
+    file: PathBuf,
+    /// sequential; streams:N, so many readers of one file, taking turns; stride:PAGES; random; zipf:THETA; normal:DEV.
+    #[arg(long)]
+    order: Order,
+    /// Reads of 4 KiB.
+    #[arg(long)]
+    ops: u64,
+    /// Announce the order by posix_fadvise.
+    #[arg(long)]
+    advise: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The order of the reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    Streams(u64),
+    Stride(u64),
+    Drawn(Pattern),
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Order, String> {
+        let number =
+            |n: &str| n.parse().ok().filter(|&n: &u64| n > 0).ok_or_else(|| format!("{n:?} is no number"));
+        match text.split_once(':') {
+            None if text == "sequential" => Ok(Order::Streams(1)),
+            Some(("streams", n)) => number(n).map(Order::Streams),
+            Some(("stride", n)) => number(n).map(Order::Stride),
+            _ => text.parse().map(Order::Drawn),
+        }
+    }
+}
+
+impl Order {
+    /// The pages of `ops` reads of a file of so many.
+    fn pages(self, ops: u64, of: u64, seed: u64) -> Box<dyn Iterator<Item = u64>> {
+        match self {
+            Order::Streams(n) => Box::new((0..ops).map(move |i| i % n * (of / n) + i / n % (of / n))),
+            // The rest of one round lies a page beside the one before.
+            Order::Stride(step) => Box::new((0..ops).map(move |i| {
+                let round = of.div_ceil(step);
+                (i % round * step + i / round) % of
+            })),
+            Order::Drawn(pattern) => {
+                let (pages, mut rng) = (Pages::new(pattern, of), Rng::with_seed(seed));
+                Box::new((0..ops).map(move |_| pages.draw(&mut rng)))
+            }
+        }
+    }
+
+    fn advice(self) -> i32 {
+        match self {
+            Order::Streams(_) => libc::POSIX_FADV_SEQUENTIAL,
+            Order::Stride(_) => libc::POSIX_FADV_NORMAL,
+            Order::Drawn(_) => libc::POSIX_FADV_RANDOM,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    ops: u64,
+    reads_per_s: f64,
+    /// Pages checked in full, after the timed part.
+    checked: u64,
+}
+
+/// Reads, checks the number of every page, and a sample in full.
+///
+/// # Errors
+/// A failed read; wrong data.
+pub fn run(o: &Cold) -> io::Result<Outcome> {
+    let file = Reader::open(&o.file, false)?;
+    let pages: Vec<u64> = o.order.pages(o.ops, file.pages(), o.common.seed).collect();
+    if o.advise {
+        file.advise(o.order.advice());
+    }
+    let mut buf = Buffer::new(PAGE);
+    let mut wrong = 0_u64;
+    let began = Instant::now();
+    for &page in &pages {
+        file.read(&mut buf[..PAGE], page * PAGE as u64)?;
+        wrong += u64::from(!pages::looks_right(page, &buf));
+    }
+    let took = began.elapsed();
+    refuse(wrong)?;
+    let checked = file.check_pages(&o.common, pages.iter().rev().take(2048).copied())?;
+    Ok(Outcome { ops: o.ops, reads_per_s: o.ops as f64 / took.as_secs_f64(), checked })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_visit_each_page_once() {
+        for order in ["sequential", "streams:4", "stride:16"] {
+            let order: Order = order.parse().unwrap();
+            let mut pages: Vec<u64> = order.pages(160, 160, 1).collect();
+            pages.sort_unstable();
+            assert_eq!(pages, (0..160).collect::<Vec<_>>(), "{order:?}");
+        }
+        let order: Order = "streams:2".parse().unwrap();
+        assert_eq!(order.pages(4, 100, 1).collect::<Vec<_>>(), [0, 50, 1, 51]);
+        let order: Order = "stride:30".parse().unwrap();
+        assert_eq!(order.pages(6, 100, 1).collect::<Vec<_>>(), [0, 30, 60, 90, 1, 31]);
+        assert!("streams:0".parse::<Order>().is_err() && "stride".parse::<Order>().is_err());
+    }
+}
