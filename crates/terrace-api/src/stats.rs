@@ -73,6 +73,9 @@ pub struct Stats {
     pub memory: Memory,
     /// Reads on the preload path, without a system call.
     pub preload: PreloadPath,
+    /// Pages fetched ahead by the prefetch workers.
+    #[serde(default)]
+    pub prefetch: Prefetch,
     /// Requests through the mount.
     pub fuse: MountPath,
     /// Eviction.
@@ -232,6 +235,18 @@ pub struct PreloadPath {
     pub fills_refused: u64,
     /// Offered pages that the daemon read from the source again instead.
     pub fills_read: u64,
+}
+
+/// Pages fetched before a program asked for them, apart from those read along with a miss.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Prefetch {
+    /// Pages that hints and strides had fetched.
+    pub fetched: u64,
+    /// Clean pages given up because a program said that it needs them no longer.
+    pub dropped: u64,
+    /// Requests that found the queue full.
+    pub refused: u64,
 }
 
 /// Requests through the mount.

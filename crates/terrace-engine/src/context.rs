@@ -10,6 +10,7 @@ use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
+use crate::jobs::Jobs;
 use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
@@ -39,6 +40,9 @@ pub(crate) struct Counters {
     pub compressed_hits: AtomicU64,
     /// Pages read from a device; likewise.
     pub device_hits: AtomicU64,
+    /// Pages that the prefetch workers have fetched, and clean ones that they have dropped.
+    pub prefetched: AtomicU64,
+    pub dropped: AtomicU64,
 }
 
 /// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.
@@ -78,6 +82,8 @@ pub(crate) struct Context {
     pub io: Arc<dyn Io>,
     /// How the tier on a device is read and written, if there is one.
     pub device: Option<DeviceIo>,
+    /// What is to be fetched before programs ask for it.
+    pub jobs: Jobs,
     /// The device's thread has work before its time.
     pub device_wakeup: Wakeup,
     pub clock: Arc<dyn Clock>,
@@ -150,6 +156,7 @@ impl Context {
             dirty_done: Condvar::new(),
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
+            jobs: Jobs::default(),
             device_wakeup: Wakeup::default(),
             io,
             device,

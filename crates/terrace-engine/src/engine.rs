@@ -22,7 +22,7 @@ use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
-use crate::path::{decompress, objects, resize, sync, write};
+use crate::path::{ahead, decompress, objects, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
 use crate::reclaim::device_loop;
@@ -43,6 +43,7 @@ use terrace_api::mrc::Mrc;
 use terrace_api::numa::Numa;
 use terrace_api::numa::NumaMode;
 use terrace_api::stats::Stats;
+use terrace_policy::prefetch::Span;
 
 /// The nodes on which frames are placed: all of the machine, if threads are moved by them.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {
@@ -143,7 +144,7 @@ impl Engine {
         Engine { cx, clients, rings, sampling, recording, numa, threads: Mutex::new(Vec::new()) }
     }
 
-    /// Starts the background threads: reclaim, writeback, sample. From now on clients may send page fills.
+    /// Starts the background threads: reclaim, writeback, sample, prefetch workers. From now on clients may send page fills.
     ///
     /// # Errors
     /// No more threads.
@@ -161,6 +162,11 @@ impl Engine {
         }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
+        self.cx.jobs.open();
+        for n in 0..prefetch::WORKERS {
+            let cx = self.cx.clone();
+            start(&format!("prefetch-{n}"), Box::new(move || prefetch::work_loop(&cx)))?;
+        }
         if self.numa.is_needed() {
             let numa = self.numa.clone();
             start("numa", Box::new(move || numa.serve()))?;
@@ -198,6 +204,7 @@ impl Engine {
         self.cx.reclaim_wakeup.signal();
         self.cx.writeback_wakeup.signal();
         self.cx.device_wakeup.signal();
+        self.cx.jobs.close();
         self.sampling.wakeup.signal();
         self.numa.wakeup.signal();
         for t in self.threads.lock().drain(..) {
@@ -389,6 +396,14 @@ impl Engine {
     /// does not change.
     pub fn set_ceiling(&self, bytes: u64) {
         resize::set_ceiling(&self.cx, bytes);
+    }
+    /// A program will read pages from `first` on: those that are absent are fetched in the background, if there is room.
+    pub fn will_need(&self, o: &ObjectRef, first: u64, pages: u64) {
+        ahead::will_need(&self.cx, o, Span { first, pages });
+    }
+    /// A program needs pages from `first` on no longer: the clean ones among them leave their frames in the background.
+    pub fn wont_need(&self, o: &ObjectRef, first: u64, pages: u64) {
+        ahead::wont_need(&self.cx, o, Span { first, pages });
     }
     /// Evicts all clean pages. Pages dropped.
     pub fn drop_clean(&self) -> u64 {

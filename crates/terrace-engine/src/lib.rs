@@ -19,7 +19,7 @@
 //!
 //! The engine is a cache of objects, which are numbered files. It knows neither names nor inodes nor how requests come: `terrace-fs` does.
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, state lock,
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, object prefetcher, state lock,
 //! object dirty set. No lock but an object's own is held during I/O, and that of the source root while all of
 //! it is synced.
 
@@ -31,6 +31,7 @@ pub mod device;
 mod engine;
 pub mod file;
 pub mod io;
+mod jobs;
 mod nodes;
 pub mod numa;
 pub mod observe;

@@ -50,6 +50,8 @@ pub mod flag {
     pub const REUSED: u8 = 8;
     /// The page is being compressed: it is nothing to be evicted meanwhile.
     pub const LEAVING: u8 = 16;
+    /// The page was used since it came, if only once, and its touch count shows it no longer.
+    pub const USED: u8 = 32;
 }
 
 impl SegmentHandles {

@@ -14,7 +14,7 @@ use terrace_engine::io::BlockingIo;
 use terrace_engine::trace::Kind;
 use terrace_engine::{AccessPath, Clock, Engine, EngineConfig, SegmentHandles, SystemClock};
 use terrace_shm::layout::LAYOUT_VERSION;
-use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::sync::Ordering;
 use terrace_shm::trace::{LANE_RECORDS, Span};
@@ -100,7 +100,7 @@ fn attacker() {
     let slot = seg.object(seg.find_object(source.object).unwrap());
     let victim_pages = slot.size.load(Ordering::Relaxed) / 4096;
     while Instant::now() < until {
-        match rng.below(4) {
+        match rng.below(5) {
             // A perfect forgery: all fields right, the content a lie.
             0 | 1 => {
                 let i = rng.below(ring.slots() as u64) as usize;
@@ -129,13 +129,27 @@ fn attacker() {
                     };
                 }
             }
+            // Hints, with any numbers, of the victim and of others.
+            3 => {
+                let object = [source.object, rng.next_u64()][rng.below(2) as usize];
+                let hint = Hint {
+                    op: proto::HINT,
+                    version: LAYOUT_VERSION,
+                    object,
+                    offset: rng.next_u64() >> rng.below(64),
+                    len: rng.next_u64() >> rng.below(64),
+                    advice: rng.below(5) as u32,
+                    reserved: 0,
+                };
+                let _ = rustix::net::send(&socket, hint.as_bytes(), rustix::net::SendFlags::DONTWAIT);
+            }
             // Noise over the socket.
             _ => {
                 let noisy = connect(&Path::new(&dir).join("preload.sock"));
                 let mut bytes = [0u8; 48];
                 bytes.iter_mut().for_each(|b| *b = rng.next_u64() as u8);
                 if rng.below(2) == 0 {
-                    bytes[..8].copy_from_slice(request(rng.below(6) as u32).as_bytes());
+                    bytes[..8].copy_from_slice(request(rng.below(8) as u32).as_bytes());
                 }
                 let n = rng.below(48) as usize;
                 let _ = rustix::net::send(&noisy, &bytes[..n], rustix::net::SendFlags::NOSIGNAL);

@@ -123,7 +123,15 @@ impl World {
         let compresses = self.config.compressed.codec.is_some();
         let pressed = compresses && rng.below(16) > 0;
         match rng.below(if pressed { 91 } else { 100 }) {
-            0..40 => {
+            0..4 => {
+                let o = self.object(id);
+                let (first, pages) = (rng.below(SIZE_MAX / 4096), rng.below(600));
+                match rng.below(3) {
+                    0 => self.engine.wont_need(&o, first, pages),
+                    _ => self.engine.will_need(&o, first, pages),
+                }
+            }
+            4..40 => {
                 let access =
                     [AccessPath::Fuse, AccessPath::FuseDirect, AccessPath::Preload][rng.below(3) as usize];
                 self.read_and_compare(id, rng.below(SIZE_MAX), rng.below(200_000) as usize, access);

@@ -27,8 +27,8 @@ pub mod mrc;
 pub mod numa;
 pub mod placement;
 pub mod policies;
+pub mod prefetch;
 mod queue_policy;
-pub mod readahead;
 mod registry;
 mod stack;
 #[cfg(any(test, feature = "testing"))]

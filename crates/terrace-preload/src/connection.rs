@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use terrace_shm::layout::LAYOUT_VERSION;
-use terrace_shm::proto::{self, Reply, Request};
+use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::{Segment, TouchTable};
 
@@ -384,12 +384,22 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
 pub fn ring_bell() {
     if let Some(fd) = known().and_then(|v| v.socket.get()) {
         let bell = Request { op: proto::RING, version: LAYOUT_VERSION };
-        let (bytes, flags) = (bell.as_bytes(), (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize);
-        // SAFETY: reads the message on this frame.
-        unsafe {
-            sys::raw(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0])
-        };
+        tell(fd, bell.as_bytes());
     }
+}
+
+/// Tells the daemon what the program said of a span. Nobody waits, and what does not fit into the socket is lost.
+pub fn hint(hint: &Hint) {
+    if let Some(fd) = known().and_then(|v| v.socket.get()) {
+        tell(fd, hint.as_bytes());
+    }
+}
+
+/// Sends a message that has no answer, without waiting.
+fn tell(fd: c_int, bytes: &[u8]) {
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    // SAFETY: reads the message, which outlives the call.
+    unsafe { sys::raw(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) };
 }
 
 /// Called when no slot of the ring is free, at most once a second to some effect: if nobody drains it any more, or every

@@ -7,16 +7,34 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 
-/// Recent reads of a thread, one a descriptor, to tell a scan from random reads.
+/// Recent reads of a thread that followed each other, to tell scans and strides from random reads.
 #[derive(Debug)]
 #[repr(C)]
 struct Stream {
     fd: Cell<c_int>,
     streak: Cell<u32>,
+    start: Cell<u64>,
     end: Cell<u64>,
+    /// From the start of the read before to that of the last; 0: not known.
+    step: Cell<u64>,
+}
+
+impl Stream {
+    #[inline]
+    fn goes_on(&self, fd: c_int, offset: u64) -> bool {
+        self.fd.get() == fd && self.end.get() == offset
+    }
+    fn steps_to(&self, fd: c_int, offset: u64) -> bool {
+        let step = self.step.get();
+        self.fd.get() == fd && step != 0 && self.start.get().wrapping_add(step) == offset
+    }
 }
 
 const STREAMS: usize = 4;
+/// Reads further apart have nothing to do with each other, bytes.
+const STEP_MAX: u64 = 4 << 20;
+/// A stream that has ended gives way after so many others, halved each time.
+const STREAK_MAX: u32 = 15;
 /// Longest path of a directory that is remembered.
 pub const HINT_BYTES: usize = 504;
 
@@ -32,7 +50,7 @@ pub struct Hint {
 
 const HINTS: usize = 2;
 /// Bytes of [`Local`]; the assembler needs a number.
-const LOCAL_BYTES: usize = 32 + STREAMS * 16 + HINTS * size_of::<Hint>();
+const LOCAL_BYTES: usize = 40 + STREAMS * size_of::<Stream>() + HINTS * size_of::<Hint>();
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
@@ -50,6 +68,9 @@ pub struct Local {
     pub good_from: Cell<usize>,
     /// Its end.
     pub good_to: Cell<usize>,
+    /// The stream of the last read.
+    stream: Cell<u32>,
+    _pad: u32,
     streams: [Stream; STREAMS],
     /// The working directory, and the directory of the last openat.
     pub hints: [Hint; HINTS],
@@ -102,15 +123,47 @@ impl Local {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         self.stripe.set(1 + NEXT.fetch_add(1, Ordering::Relaxed) % 1024);
     }
-    /// Notes a read and says how many reads before it were adjacent.
+    /// Notes a read and says how many reads before it were adjacent, or as far apart as it is from the last.
     #[inline]
     pub fn streak(&self, fd: c_int, offset: u64, n: usize) -> u32 {
-        let s = &self.streams[fd as usize % STREAMS];
-        let streak =
-            if s.fd.get() == fd && s.end.get() == offset { s.streak.get().saturating_add(1) } else { 0 };
-        s.fd.set(fd);
-        s.streak.set(streak);
+        let last = &self.streams[self.stream.get() as usize % STREAMS];
+        let s = if last.goes_on(fd, offset) { last } else { self.other_stream(fd, offset) };
+        let streak = s.streak.get();
+        s.step.set(offset.wrapping_sub(s.start.get()));
+        s.start.set(offset);
         s.end.set(offset + n as u64);
+        s.streak.set((streak + 1).min(STREAK_MAX));
         streak
+    }
+    /// The stream of a read that does not go on with the last one, to whose streak it is added: one that expects it, or a new one. That begins
+    /// where the nearest of its descriptor was, which may be a step away.
+    #[inline(never)]
+    fn other_stream(&self, fd: c_int, offset: u64) -> &Stream {
+        let place = |at: usize| &self.streams[at % STREAMS];
+        // Readers of equal parts of a file are as far apart as steps: adjacent reads decide.
+        let found = (0..STREAMS).find(|&at| place(at).goes_on(fd, offset));
+        if let Some(at) = found.or_else(|| (0..STREAMS).find(|&at| place(at).steps_to(fd, offset))) {
+            self.stream.set(at as u32);
+            return place(at);
+        }
+        let distance = |s: &&Stream| s.start.get().abs_diff(offset);
+        let near = self.streams.iter().filter(|s| s.fd.get() == fd && distance(s) <= STEP_MAX);
+        let nearest = near.min_by_key(distance);
+        let start = nearest.map_or(offset, |s| s.start.get());
+        let mut at = self.stream.get() as usize + 1;
+        for _ in 0..STREAMS {
+            let s = place(at);
+            if s.streak.get() <= 1 {
+                break;
+            }
+            s.streak.set(s.streak.get() / 2);
+            at += 1;
+        }
+        let s = place(at);
+        self.stream.set((at % STREAMS) as u32);
+        s.fd.set(fd);
+        s.streak.set(0);
+        s.start.set(start);
+        s
     }
 }

@@ -167,6 +167,9 @@ next! {
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
     mmap64(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
+    posix_fadvise(fd: c_int, o: off_t, n: off_t, a: c_int) -> c_int = early_fadvise;
+    posix_fadvise64(fd: c_int, o: off_t, n: off_t, a: c_int) -> c_int = early_fadvise;
+    readahead(fd: c_int, o: off_t, n: size_t) -> ssize_t = |fd, o, n| call!(SYS_readahead, fd, o, n);
     syncfs(fd: c_int) -> c_int = |fd| call!(SYS_syncfs, fd) as c_int;
     sync() -> () = || { call!(SYS_sync); };
     prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = |op, a, b, c, d| call!(SYS_prctl, op, a, b, c, d) as c_int;
@@ -244,6 +247,13 @@ library! {
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+/// posix_fadvise returns its errors.
+fn early_fadvise(fd: c_int, o: off_t, n: off_t, a: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    -unsafe { sys::raw(libc::SYS_fadvise64, [fd as usize, o as usize, n as usize, a as usize, 0, 0]) }
+        as c_int
+}
 
 /// dup2 in terms of dup3, for machines whose kernel has only that.
 fn early_dup2(a: c_int, b: c_int) -> c_int {

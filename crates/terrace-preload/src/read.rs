@@ -6,7 +6,7 @@
 use crate::file::File;
 use crate::fill::FromTier;
 use crate::sys::{self, Ret};
-use crate::table::{self, Class, UNKNOWN};
+use crate::table::{self, Class, Order, UNKNOWN};
 use crate::{buffer, miss};
 use libc::iovec;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ use terrace_shm::client::{self, Outcome};
 const READ_MAX: usize = 0x7fff_f000;
 /// No program memory from here on.
 const ADDRESS_END: usize = 0x7fff_ffff_f000;
-/// Adjacent reads before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
+/// Reads in order before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
 const SCAN_STREAK: u32 = 2;
 /// Vectors of one call that are looked at.
 const VECTORS_MAX: c_int = 1024;
@@ -54,10 +54,14 @@ impl File<'_> {
             }
             Outcome::Miss { done } => {
                 self.count_hit(offset, done);
-                let done = match streak < SCAN_STREAK {
+                let is_scan = match self.class.order() {
+                    Order::Unknown => streak >= SCAN_STREAK,
+                    order => order == Order::Sequential,
+                };
+                let done = match is_scan {
                     // SAFETY: as above; `done` bytes of it are filled.
-                    true => unsafe { miss::go_on(self, buf, wanted, offset, done) },
-                    false => miss::Progress::MountPath(done),
+                    false => unsafe { miss::go_on(self, buf, wanted, offset, done) },
+                    true => miss::Progress::MountPath(done),
                 };
                 match done {
                     miss::Progress::Done(k) => Some(k),

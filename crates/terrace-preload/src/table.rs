@@ -1,8 +1,8 @@
 //! The table of descriptors: for each one word and one position.
 //!
 //! ```text
-//!  63         62     61      60      59       58..48  47..32        31..0
-//! | classified|shared|helper |direct |leaving |  -    | source + 1  | object slot |
+//!  63         62     61      60      59       58   57..56  55..48  47..32       31..0
+//! | classified|shared|helper |direct |leaving |  - | order |   -   | source + 1 | object slot |
 //! ```
 //! Of a direct one (`direct.rs`) the position word holds the inode number.
 //! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
@@ -19,6 +19,8 @@ const SHARED: u64 = 1 << 62;
 const HELPER: u64 = 1 << 61;
 const DIRECT: u64 = 1 << 60;
 const LEAVING: u64 = 1 << 59;
+const ORDER_SHIFT: u32 = 56;
+const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
@@ -42,6 +44,16 @@ static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
 /// How long a close waits for a descriptor that another thread is exchanging; a thread that never came back holds it no longer.
 const LEAVING_MS_MAX: u32 = 5000;
 
+/// The order in which a program said that it reads a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Order {
+    /// It did not.
+    Unknown = 0,
+    Sequential = 1,
+    Random = 2,
+}
+
 /// A snapshot of a descriptor's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class(u64);
@@ -56,6 +68,15 @@ impl Class {
     #[inline]
     pub fn shared(self) -> bool {
         self.0 & SHARED != 0
+    }
+    /// The order that the program announced.
+    #[inline]
+    pub fn order(self) -> Order {
+        match (self.0 & ORDER_MASK) >> ORDER_SHIFT {
+            1 => Order::Sequential,
+            2 => Order::Random,
+            _ => Order::Unknown,
+        }
     }
     /// Index into the table of sources, if one was noted.
     #[inline]
@@ -242,6 +263,16 @@ pub fn note_source(fd: c_int, class: Class, source: usize) {
     if let Some(e) = entry(fd) {
         let word = (class.0 & !SOURCE_MASK) | ((source as u64 + 1) << SOURCE_SHIFT & SOURCE_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Notes the order of a descriptor's reads.
+pub fn note_order(fd: c_int, order: Order) {
+    if let Some(e) = entry(fd) {
+        let noted = |word: u64| word & !ORDER_MASK | (order as u64) << ORDER_SHIFT;
+        let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+            (word & CLASSIFIED != 0).then(|| noted(word))
+        });
     }
 }
 

@@ -9,8 +9,9 @@
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
 //! | DEVICE | - | errno; ENODEV: there is no tier on a device | its table (read-only), its target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
+//! | HINT ([`Hint`]) | - | none | - |
 //!
-//! Every request but RING is answered by one [`Reply`]: a client must not map before the slow flag is set.
+//! Every request but RING and HINT is answered by one [`Reply`]: a client must not map before the slow flag is set.
 //! MAPPED and FLUSH need no HELLO before them, and a client sends them on connections of their own. The
 //! descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at
 //! its device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the
@@ -30,6 +31,36 @@ pub const DEVICE: u32 = 6;
 
 /// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;
+
+/// What a program said of the span of a file: a [`Hint`] and no [`Request`].
+pub const HINT: u32 = 7;
+
+/// The program will read the span.
+pub const WILL_NEED: u32 = 1;
+/// The program needs the span no longer.
+pub const WONT_NEED: u32 = 2;
+/// The program reads in order, from the span's start on.
+pub const SEQUENTIAL: u32 = 3;
+
+/// A hint: like a page fill it names a file by number, for it does no more than a read of the file by another program would.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Hint {
+    /// [`HINT`].
+    pub op: u32,
+    /// [`crate::layout::LAYOUT_VERSION`].
+    pub version: u32,
+    /// Object id.
+    pub object: u64,
+    /// Start of the span, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// [`WILL_NEED`] ...
+    pub advice: u32,
+    /// Zero.
+    pub reserved: u32,
+}
 
 /// A request.
 #[repr(C)]
@@ -61,6 +92,7 @@ pub struct Reply {
 
 const _: () = assert!(size_of::<Request>() == 8);
 const _: () = assert!(size_of::<Reply>() == 32);
+const _: () = assert!(size_of::<Hint>() == 40);
 
 macro_rules! bytes {
     ($t:ty) => {
@@ -80,3 +112,4 @@ macro_rules! bytes {
 }
 bytes!(Request);
 bytes!(Reply);
+bytes!(Hint);

@@ -15,6 +15,7 @@ mod model;
 mod passthrough;
 mod paths;
 mod policies;
+mod prefetch;
 mod programs;
 mod storm;
 mod stress;

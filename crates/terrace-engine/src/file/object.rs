@@ -7,7 +7,7 @@ use crate::file::source::{DataFd, SourceFile};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_policy::readahead::Readahead;
+use terrace_policy::prefetch::Prefetcher;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
 
@@ -36,7 +36,8 @@ pub struct Object {
     pub(crate) dirty: Mutex<DirtyPages>,
     /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
     pub(crate) growing: AtomicU64,
-    pub(crate) readahead: Mutex<Readahead>,
+    /// Its readers' streams. Locked outside the state lock.
+    pub(crate) prefetcher: Mutex<Prefetcher>,
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
@@ -65,7 +66,7 @@ impl Object {
             syncing: RwLock::new(()),
             dirty: Mutex::new(DirtyPages::default()),
             growing: AtomicU64::new(0),
-            readahead: Mutex::new(Readahead::default()),
+            prefetcher: Mutex::new(Prefetcher::default()),
             errors: ErrorSequence::new(),
             identity: AtomicU64::new(0),
             times: Mutex::new(()),

@@ -5,7 +5,9 @@ use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_api::stats::{GenerationRow, Memory, MountPath, PreloadPath, Reclaim, Schema, Stats, Writeback};
+use terrace_api::stats::{
+    GenerationRow, Memory, MountPath, Prefetch, PreloadPath, Reclaim, Schema, Stats, Writeback,
+};
 use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
@@ -66,6 +68,11 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
             fills_taken: get(&d.fills_taken),
             fills_refused: get(&d.fills_refused),
             fills_read: get(&d.fills_read),
+        },
+        prefetch: Prefetch {
+            fetched: get(&d.prefetched),
+            dropped: get(&d.dropped),
+            refused: cx.jobs.refused(),
         },
         fuse: MountPath {
             reads: get(&d.reads),

@@ -1,10 +1,12 @@
 //! Operations of programs: reads, writes, syncs, and their parts.
 
+pub(crate) mod ahead;
 pub(crate) mod decompress;
 pub(crate) mod fetch;
 pub mod flusher;
 pub(crate) mod objects;
 pub(crate) mod park;
+pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub mod read;
 pub mod recover;

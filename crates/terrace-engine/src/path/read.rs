@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::io::{AlignedBuf, IoVec};
 use crate::path::decompress::CompressedReader;
-use crate::path::{fetch, promote};
+use crate::path::{ahead, fetch, promote};
 use crate::state::State;
 use crate::state::page_table::{NotInMemory, PageVersion, key_of};
 use std::cell::RefCell;
@@ -42,16 +42,16 @@ pub enum AccessPath {
 }
 
 /// A page of a plan.
-struct Planned {
-    page: u64,
+pub(super) struct Planned {
+    pub page: u64,
     before: PageVersion,
-    frame: u32,
+    pub frame: u32,
     /// None: it is read from the source.
     on_device: Option<DeviceSlot>,
 }
 
 /// A page that is not in memory, and what is known of it.
-type Absent = (u64, NotInMemory);
+pub(super) type Absent = (u64, NotInMemory);
 
 /// A read that comes to an absent page.
 #[derive(Clone, Copy)]
@@ -146,7 +146,7 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
 }
 
 /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and how many pages of them the device gave.
-fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
+fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
     let Miss { at, access, .. } = miss;
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
@@ -156,9 +156,7 @@ fn fault(cx: &Context, o: &Object, miss: Miss, buf: &mut [u8]) -> io::Result<(us
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     if access != AccessPath::Fuse {
         // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
-        let window_max = (cx.config.readahead_max_bytes / PAGE_SIZE) as u64;
-        let ahead = o.readahead.lock().beyond(first, pages, window_max);
-        pages = (pages + ahead).min(size.div_ceil(PAGE) - first);
+        pages = (pages + ahead::after_miss(cx, o, first, pages)).min(size.div_ceil(PAGE) - first);
     }
     match plan(cx, o, first, pages, access) {
         Plan::Again => Ok((0, 0)),
@@ -255,26 +253,9 @@ fn fill(
     copy_out(cx, at, end, buf, &plan[..good]);
     let mut state = cx.state.lock();
     for (i, p) in plan.iter().enumerate() {
-        state.in_flight.remove(&(o.slot_index(), p.page));
-        let arrived = arrived[i];
-        let current = state.is_current(o, p.page, p.before);
-        if !arrived && current && p.on_device.is_some() {
-            // The source has it.
-            state.lose_slot(o, p.page);
-        }
-        let valid = arrived && current;
-        let place = if valid { state.pages.index.ensure(o.slot_index(), p.page) } else { None };
-        match place {
-            Some(place) => {
-                let asked_for = p.page * PAGE < end;
-                state.insert(
-                    place,
-                    p.frame,
-                    if asked_for { InsertReason::Read } else { InsertReason::Readahead },
-                );
-            }
-            None => state.unclaim(p.frame),
-        }
+        let asked_for = p.page * PAGE < end;
+        let reason = if asked_for { InsertReason::Read } else { InsertReason::Readahead };
+        let valid = publish_planned(&mut state, o, p, arrived[i], reason);
         // A slot may be another page's by now; what the source gave was the page's content.
         if !valid && (!miss.calm || p.on_device.is_some()) {
             good = good.min(i);
@@ -296,10 +277,32 @@ fn fill(
     Ok(until.min(end).saturating_sub(at) as usize)
 }
 
+/// Ends the read of a page: publishes it, unless it did not arrive or has changed meanwhile. True if it was the page's content.
+pub(super) fn publish_planned(
+    state: &mut State,
+    o: &Object,
+    p: &Planned,
+    arrived: bool,
+    reason: InsertReason,
+) -> bool {
+    state.in_flight.remove(&(o.slot_index(), p.page));
+    let current = state.is_current(o, p.page, p.before);
+    if !arrived && current && p.on_device.is_some() {
+        // The source has it.
+        state.lose_slot(o, p.page);
+    }
+    let valid = arrived && current;
+    match valid.then(|| state.pages.index.ensure(o.slot_index(), p.page)).flatten() {
+        Some(place) => drop(state.insert(place, p.frame, reason)),
+        None => state.unclaim(p.frame),
+    }
+    valid
+}
+
 /// Content of a plan's pages in their frames.
-struct Fetched {
+pub(super) struct Fetched {
     /// Which of them arrived.
-    arrived: Vec<bool>,
+    pub arrived: Vec<bool>,
     /// Why the first of the source's that did not failed.
     failure: Option<io::Error>,
     /// Time for those of the device and those of the source.
@@ -308,13 +311,15 @@ struct Fetched {
 }
 
 /// Reads the pages of a plan into their frames, first those of the device.
-fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetched {
+pub(super) fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetched {
     let began = cx.clock.now_ns();
     let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
     let mut of_device = if slots.is_empty() { Vec::new() } else { fetch::read_slots(cx, &slots) }.into_iter();
     let between = cx.clock.now_ns();
     let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
-    let runs = plan.chunk_by(|a, b| a.on_device.is_none() == b.on_device.is_none());
+    let same_read =
+        |a: &Planned, b: &Planned| a.on_device.is_none() == b.on_device.is_none() && a.page + 1 == b.page;
+    let runs = plan.chunk_by(same_read);
     let (mut pieces, mut at) = (Vec::new(), 0);
     for run in runs.clone() {
         let frames = &frames[at..at + run.len()];
@@ -430,7 +435,7 @@ fn remember(state: &mut State, o: &Object, page: u64) {
 }
 
 /// Frames for consecutive pages, adjacent within each run where the pool has them.
-fn claim_frames(state: &mut State, absent: &[Absent], near: Option<usize>) -> Vec<Planned> {
+pub(super) fn claim_frames(state: &mut State, absent: &[Absent], near: Option<usize>) -> Vec<Planned> {
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
     while i < absent.len() {

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use terrace_shm::proto::{Reply, Request};
+use terrace_shm::proto::{Hint, Reply, Request};
 
 /// How long a connection may stay without a word if it is no client's.
 const STRANGER_IDLE: Duration = Duration::from_secs(10);
@@ -46,6 +46,8 @@ impl Connection {
 pub(super) struct Message {
     /// None: not one of ours.
     pub request: Option<Request>,
+    /// Instead of a request.
+    pub hint: Option<Hint>,
     pub cred: Option<UCred>,
     pub fds: Vec<OwnedFd>,
 }
@@ -58,7 +60,8 @@ pub(super) fn receive(socket: &OwnedFd, room: bool) -> Option<Message> {
     let mut ancillary = RecvAncillaryBuffer::new(&mut space[..len]);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let n = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).ok()?.bytes;
-    let mut m = Message { request: Request::from_bytes(&bytes[..n]), cred: None, fds: Vec::new() };
+    let (request, hint) = (Request::from_bytes(&bytes[..n]), Hint::from_bytes(&bytes[..n]));
+    let mut m = Message { request, hint, cred: None, fds: Vec::new() };
     for part in ancillary.drain() {
         match part {
             RecvAncillaryMessage::ScmRights(fds) => m.fds.extend(fds),

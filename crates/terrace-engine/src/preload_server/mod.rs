@@ -4,13 +4,14 @@
 //! No claim of a client is trusted: credentials come from the kernel, a file from the descriptor that the
 //! client holds, content only from a process that may write the file (checked again whenever content is
 //! taken), and each field of a ring is read once. Nor can a client delay others: everything that may take
-//! long (syncs, the close of a descriptor of a foreign file system) runs on separate threads, and all of it
+//! long (syncs, the close of a descriptor of a foreign file system, what hints ask for) runs on separate threads, and all of it
 //! is bounded.
 
 mod clients;
 mod connection;
 mod credentials;
 mod fills;
+mod hints;
 pub(crate) mod requests;
 mod workers;
 

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::connection::{Connection, receive, send};
 use crate::preload_server::credentials::{Credentials, shown};
+use crate::preload_server::hints;
 use crate::preload_server::workers::Workers;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -24,6 +25,10 @@ use terrace_shm::{Header, PAGE_SIZE};
 pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c: &mut Connection) -> bool {
     let Some(message) = receive(&c.socket, workers.has_room()) else { return false };
     c.last_word = Instant::now();
+    if let Some(hint) = message.hint {
+        workers.close(cx, message.fds);
+        return hints::take(cx, c, &hint);
+    }
     let goes_on = message.request.is_some_and(|request| {
         match (request.op, request.version) {
             // Without an answer of this thread's. A client that asks twice at a time has lost count.

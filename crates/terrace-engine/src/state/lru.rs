@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::segment::SegmentHandles;
-use crate::segment::flag::REUSED;
+use crate::segment::flag::{REUSED, USED};
 use crate::state::sampler::Watch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,6 +64,13 @@ pub(crate) struct TouchView {
     handles: Arc<SegmentHandles>,
 }
 
+impl TouchView {
+    /// Touched since the policy last looked. Unlike its look this leaves no trace.
+    pub(crate) fn is_touched(&self, frame: u32) -> bool {
+        self.watch.peek(frame) != 0
+    }
+}
+
 impl AccessCounts for TouchView {
     fn peek(&self, slot: Slot) -> u8 {
         let count = self.watch.peek(slot);
@@ -73,6 +80,9 @@ impl AccessCounts for TouchView {
         count
     }
     fn set(&mut self, slot: Slot, count: u8) {
+        if count == 0 && self.is_touched(slot) {
+            self.handles.frame_flags(slot).fetch_or(USED, Ordering::Relaxed);
+        }
         self.watch.set(slot, count);
     }
 }

@@ -3,12 +3,14 @@
 //! The parts are plain structures with methods on themselves; this file has the operations that touch two
 //! parts or more.
 
+pub(crate) mod ahead;
 pub(crate) mod bits;
 pub(crate) mod chunks;
 pub(crate) mod compressed;
 pub(crate) mod device;
 pub(crate) mod dirty;
 pub(crate) mod frames;
+pub(crate) mod hints;
 pub(crate) mod lru;
 pub(crate) mod metadata;
 pub(crate) mod objects;
@@ -22,8 +24,9 @@ use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::nodes::Nodes;
 use crate::segment::SegmentHandles;
-use crate::segment::flag::{HELD, LEAVING, REUSED};
+use crate::segment::flag::{HELD, LEAVING, REUSED, USED};
 use crate::table::Set;
+use ahead::Ahead;
 use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
 use device::DemoteCandidate;
 use device::Device;
@@ -110,6 +113,8 @@ pub(crate) struct State {
     pub in_flight: Set<(u32, u64)>,
     /// Frames handed out that no entry names yet.
     pub claimed: u32,
+    /// Pages that were fetched before a program asked for them.
+    pub ahead: Ahead,
     pub counts: Counts,
     /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
     pub hasty_chunks: Vec<u32>,
@@ -143,6 +148,7 @@ impl State {
             device,
             in_flight: Set::default(),
             claimed: 0,
+            ahead: Ahead::default(),
             counts: Counts::default(),
             hasty_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
@@ -289,7 +295,7 @@ impl State {
         }
         // Of the page before, which may have gone while it was being compressed.
         let flags = self.pages.flags(frame);
-        flags.fetch_and(!(REUSED | LEAVING), Ordering::Relaxed);
+        flags.fetch_and(!(REUSED | LEAVING | USED), Ordering::Relaxed);
         if refault || was_read {
             flags.fetch_or(REUSED, Ordering::Relaxed);
         }
@@ -319,6 +325,7 @@ impl State {
     /// Frees a mapped frame whose page the caller has dealt with.
     pub(crate) fn free_mapped(&mut self, frame: u32) {
         self.sampler.exit(frame);
+        self.ahead.remove(frame);
         self.pages.clear_rmap(frame);
         self.frames.free(frame);
     }
@@ -529,26 +536,6 @@ impl State {
         }
         compressed.compact(&pages.index);
         coldest.len()
-    }
-
-    /// Drops the page at `place` that is below DRAM, if there is one.
-    pub(crate) fn invalidate(&mut self, place: Place) {
-        let Some(below) = self.pages.index.get(place).below() else { return };
-        self.pages.make_absent(place, 0);
-        match below {
-            Below::Compressed(handle) => {
-                self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
-                self.end_copy_below(place);
-            }
-            Below::Device(slot) => self.end_slot(place, slot),
-        }
-    }
-    /// [`State::invalidate`] by page.
-    pub(crate) fn invalidate_page(&mut self, o: &Object, page: u64) {
-        if let Some(place) = self.pages.index.find(o.slot_index(), page).filter(|_| self.objects.is_known(o))
-        {
-            self.invalidate(place);
-        }
     }
 
     /// First phase of a promotion: claims a frame for the compressed page at `place`. The caller decompresses it into the frame without the

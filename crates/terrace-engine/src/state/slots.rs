@@ -88,6 +88,25 @@ impl State {
             device.bury(id, page, page);
         }
     }
+    /// Drops the page at `place` that is below DRAM, if there is one.
+    pub(crate) fn invalidate(&mut self, place: Place) {
+        let Some(below) = self.pages.index.get(place).below() else { return };
+        self.pages.make_absent(place, 0);
+        match below {
+            Below::Compressed(handle) => {
+                self.compressed.as_mut().expect("an entry names its pool").pool.remove(handle);
+                self.end_copy_below(place);
+            }
+            Below::Device(slot) => self.end_slot(place, slot),
+        }
+    }
+    /// [`State::invalidate`] by page.
+    pub(crate) fn invalidate_page(&mut self, o: &Object, page: u64) {
+        if let Some(place) = self.pages.index.find(o.slot_index(), page).filter(|_| self.objects.is_known(o))
+        {
+            self.invalidate(place);
+        }
+    }
     /// The slot of an object's page cannot be read, or holds something else.
     pub(crate) fn lose_slot(&mut self, o: &Object, page: u64) {
         if let Some(device) = &mut self.device {

@@ -3,6 +3,7 @@
 //! The real call stands outside `catch_unwind` and in a frame without destructors: read, open and close are cancellation
 //! points, and glibc cancels a thread by unwinding it.
 
+mod advise;
 mod close;
 mod execute;
 mod guard;

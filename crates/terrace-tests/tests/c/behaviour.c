@@ -938,6 +938,44 @@ static void case_seccomp(void)
     expect_file(fd, 0);
 }
 
+/* What a program says of its reads: taken or refused as on a plain directory, and never changes what it reads. */
+static void case_advice(void)
+{
+    static const int all[] = {POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED,
+                              POSIX_FADV_DONTNEED, POSIX_FADV_NOREUSE};
+    unsigned char page[PAGE];
+    int fd = xopen(path_a, O_RDONLY), out = xopen(path_new, O_WRONLY | O_CREAT), pipes[2];
+    CHECK(pipe(pipes) == 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        errno = 0;
+        CHECK(posix_fadvise(fd, 0, 0, all[i]) == 0 && posix_fadvise64(fd, 3 * PAGE + 1, 5 * PAGE, all[i]) == 0);
+        CHECK(posix_fadvise(fd, PAGES * PAGE * 9, PAGE, all[i]) == 0 && posix_fadvise(out, 0, 0, all[i]) == 0);
+        CHECK(posix_fadvise(fd, 0, -1, all[i]) == EINVAL && posix_fadvise(-1, 0, 0, all[i]) == EBADF);
+        CHECK(posix_fadvise(pipes[0], 0, 0, all[i]) == ESPIPE);
+        CHECK(errno == 0);
+        expect_file(fd, 0);
+    }
+    CHECK(posix_fadvise(fd, 0, 0, 77) == EINVAL);
+    CHECK(readahead(fd, 0, 9 * PAGE) == 0 && readahead(fd, PAGES * PAGE * 9, PAGE) == 0 && readahead(fd, 5, 0) == 0);
+    CHECK(readahead(out, 0, PAGE) == -1 && errno == EBADF);
+    CHECK(readahead(pipes[0], 0, PAGE) == -1 && errno == EINVAL);
+    expect_file(fd, 0);
+    /* What is not written back yet is not lost. */
+    int both = xopen(path_new, O_RDWR);
+    for (int i = 0; i < 40; i++) {
+        fill(page, i, 0, PAGE);
+        CHECK(pwrite(both, page, PAGE, i % 7 * PAGE) == PAGE);
+        CHECK(posix_fadvise(both, 0, 0, i % 2 ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED) == 0);
+        CHECK(pread(both, page, PAGE, i % 7 * PAGE) == PAGE && right(page, i, 0, PAGE));
+    }
+    unsigned char *map = mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(map != MAP_FAILED);
+    CHECK(madvise(map, PAGES * PAGE, MADV_WILLNEED) == 0 && madvise(map, PAGES * PAGE, MADV_RANDOM) == 0);
+    CHECK(right(map, 0, 0, PAGES * PAGE));
+    CHECK(madvise(map, PAGES * PAGE, MADV_DONTNEED) == 0 && madvise(map, PAGES * PAGE, MADV_SEQUENTIAL) == 0);
+    CHECK(right(map, 0, 0, PAGES * PAGE));
+}
+
 static void child(int argc, char **argv)
 {
     /* A program started anew: behaviour A child FD WHICH [CLOSED] */
@@ -958,7 +996,7 @@ static const struct {
     CASE(sigaltstack), CASE(before_main), CASE(after_main), CASE(threads), CASE(threads_fork), CASE(cancel),
     CASE(calls), CASE(bad_buffer), CASE(big_iov), CASE(open_forms), CASE(write_then_read), CASE(append),
     CASE(posix_locks), CASE(few_descriptors), CASE(lowest_number), CASE(unlinked), CASE(raw_close),
-    CASE(unclassifiable_maps), CASE(seccomp),
+    CASE(unclassifiable_maps), CASE(seccomp), CASE(advice),
 };
 
 int main(int argc, char **argv)

@@ -233,6 +233,21 @@ pub const METRICS: &[Metric] = &[
             by("result", &counts)
         },
     ),
+    counter(
+        "terrace_prefetched_pages_total",
+        "Pages fetched before a program asked for them, because of a hint or a stride.",
+        |s| n(s.cache.prefetch.fetched),
+    ),
+    counter(
+        "terrace_prefetch_dropped_pages_total",
+        "Clean pages given up because a program said that it needs them no longer.",
+        |s| n(s.cache.prefetch.dropped),
+    ),
+    counter(
+        "terrace_prefetch_refused_total",
+        "Requests to fetch or drop pages that found the queue full.",
+        |s| n(s.cache.prefetch.refused),
+    ),
     // Eviction.
     counter("terrace_scanned_pages_total", "Pages scanned for eviction.", |s| n(s.cache.reclaim.pgscan)),
     counter("terrace_evicted_pages_total", "Pages evicted from frames.", |s| n(s.cache.reclaim.pgsteal)),

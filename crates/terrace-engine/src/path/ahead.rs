@@ -1,0 +1,49 @@
+//! What is read ahead of programs: decided at misses and by hints, fetched along with a miss or by the workers ([`prefetch`](super::prefetch)).
+
+use crate::context::Context;
+use crate::file::object::{Object, ObjectRef};
+use crate::jobs::Job;
+use terrace_policy::prefetch::{Limits, Span};
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Several workers share the steps of a stride: on a source that is a FUSE mount, io_uring does one read of a batch after the other.
+const SPANS_A_JOB: usize = 4;
+
+/// What to read beside a miss of `[first, first + pages)`: pages behind it, to be read along with it. Others are left to the workers.
+pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) -> u64 {
+    let mut state = None;
+    let is_used = |page| state.get_or_insert_with(|| cx.state.lock()).is_page_used(o, page);
+    let spans = o.prefetcher.lock().miss(first, pages, limits(cx, o), is_used);
+    drop(state);
+    match spans[..] {
+        [] => 0,
+        [Span { first: next, pages: more }] if next == first + pages => more,
+        _ => {
+            spans.chunks(SPANS_A_JOB).for_each(|part| cx.jobs.push(Job::Fetch(o.clone(), part.to_vec())));
+            0
+        }
+    }
+}
+
+/// A program will read the span. Nobody waits.
+pub(crate) fn will_need(cx: &Context, o: &ObjectRef, span: Span) {
+    cx.jobs.push(Job::Fetch(o.clone(), vec![span]));
+}
+
+/// A program needs the span no longer. Nobody waits.
+pub(crate) fn wont_need(cx: &Context, o: &ObjectRef, span: Span) {
+    cx.jobs.push(Job::Drop(o.clone(), span));
+}
+
+/// A program will read from `page` on in order.
+pub(crate) fn sequential(cx: &Context, o: &Object, page: u64) {
+    o.prefetcher.lock().expect(page, limits(cx, o).window_max);
+}
+
+fn limits(cx: &Context, o: &Object) -> Limits {
+    Limits {
+        window_max: (cx.config.readahead_max_bytes / PAGE_SIZE) as u64,
+        file_pages: o.size().div_ceil(PAGE),
+    }
+}

@@ -1,0 +1,36 @@
+//! Hints of clients: what their programs said of spans of files.
+
+use crate::context::Context;
+use crate::path::ahead;
+use crate::preload_server::connection::Connection;
+use terrace_policy::prefetch::Span;
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::proto::{self, Hint};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Takes a hint; false if the connection is over.
+pub(super) fn take(cx: &Context, c: &Connection, hint: &Hint) -> bool {
+    if c.client.is_none() || (hint.op, hint.version) != (proto::HINT, LAYOUT_VERSION) {
+        return false;
+    }
+    // The file may have gone: nobody is told.
+    let Some(o) = cx.lookup_object(hint.object) else { return true };
+    let (size, end) = (o.size(), hint.offset.saturating_add(hint.len));
+    let (first, last) = match hint.advice {
+        // Pages that the span only touches are read, and are not dropped, but for the file's last.
+        proto::WONT_NEED => {
+            (hint.offset.div_ceil(PAGE), if end >= size { size.div_ceil(PAGE) } else { end / PAGE })
+        }
+        _ => (hint.offset / PAGE, end.min(size).div_ceil(PAGE)),
+    };
+    let span = Span { first, pages: last.saturating_sub(first) };
+    match hint.advice {
+        proto::SEQUENTIAL => ahead::sequential(cx, &o, first),
+        proto::WILL_NEED if span.pages > 0 => ahead::will_need(cx, &o, span),
+        proto::WONT_NEED if span.pages > 0 => ahead::wont_need(cx, &o, span),
+        _ => {}
+    }
+    true
+}

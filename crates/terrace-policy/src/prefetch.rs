@@ -1,0 +1,340 @@
+//! Which pages of a file are read ahead of its readers.
+//!
+//! A file has several readers. Each is a *stream*, or they would end each other's windows:
+//!
+//! ```text
+//! sequential   miss ■□□□□□□□□ next             one span behind the miss; doubles, as in the kernel's mm/readahead.c
+//! stride       miss ■···□···□···□··· next      a span a step
+//! none         miss ■                          of random reads nothing is known
+//! ```
+//! Pages that were read ahead are hits, so the next miss of a stream comes where its window ended. Of a sequential one it comes earlier where the window
+//! was cut, because a page in it was in memory or lies elsewhere, and later where the window is followed by pages in memory.
+//!
+//! The step is the majority of the recent distances between misses near each other (Maruf and Chowdhury, "Effectively Prefetching Remote Memory with
+//! Leap", ATC 2020; the vote is Boyer's and Moore's), so a few misses out of line do no harm. Departures: a distance is counted from the nearest
+//! stream and not from the last miss, because readers take turns; and a short history must be unanimous, because random misses of a small
+//! file are near each other.
+//!
+//! A window of which less than half was used is followed by half of it, and the file's readers begin with half of what they began with. Where nothing
+//! is left to begin with, only a reader of three adjacent misses gets a window.
+
+/// Streams of a file. One more takes the place of a stream that has no window, the least recently used first.
+const STREAMS_MAX: usize = 8;
+/// Pages of the first window of a sequential stream.
+const FIRST: u32 = 16;
+/// Steps of the first window of a stride, and of the last.
+const STEPS: u32 = 4;
+const STEPS_MAX: u32 = 32;
+/// Sequential windows are followed by pages in memory for this part of their length at the most.
+const BEHIND: u64 = 4;
+/// Steps are at most so many pages: misses further apart have nothing to do with each other.
+const STEP_MAX: u64 = 1024;
+/// Distances remembered, and those that are enough if they are all the same.
+const DISTANCES: usize = 32;
+const UNANIMOUS: usize = 4;
+/// A window is judged by so many of its pages.
+const JUDGED_MAX: u64 = 32;
+/// So many halvings leave no first window.
+const DOUBTS_MAX: u32 = FIRST.ilog2() + 1;
+/// Windows do not become smaller than this for being useless: one that is not there could not become useful.
+const WINDOW_MIN: u32 = 2;
+
+/// Consecutive pages of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first of them.
+    pub first: u64,
+    /// How many.
+    pub pages: u64,
+}
+
+impl Span {
+    /// The page behind it.
+    pub fn end(&self) -> u64 {
+        self.first.saturating_add(self.pages)
+    }
+}
+
+/// How far may be read ahead.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Pages of a window; 0: nothing is read ahead.
+    pub window_max: u64,
+    /// Pages of the file.
+    pub file_pages: u64,
+}
+
+/// What the misses of a stream have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One miss of a random reader, as far as anybody knows.
+    None,
+    Sequential,
+    /// From the start of a miss to the start of the next, pages; not 0.
+    Stride(i64),
+}
+
+/// One reader.
+#[derive(Debug, Clone)]
+struct Stream {
+    kind: Kind,
+    last: Span,
+    /// Where its next miss is expected.
+    next: u64,
+    /// Read ahead at the last: pages of a sequential stream, steps of a stride.
+    window: u32,
+    used: u32,
+    /// Distances between misses on the way here, the latest last.
+    distances: Vec<i16>,
+}
+
+impl Stream {
+    fn is_cut_at(&self, first: u64) -> bool {
+        let window = u64::from(self.window);
+        self.kind == Kind::Sequential
+            && (self.next.saturating_sub(window)..=self.next + window / BEHIND).contains(&first)
+            && first > self.last.first
+    }
+
+    /// What was read ahead at its last miss, within the file.
+    fn window(&self, file_pages: u64) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        let mut add = |first: u64, end: u64| {
+            let end = end.min(file_pages);
+            match spans.last_mut() {
+                _ if first >= end => {}
+                Some(last) if last.end() >= first && last.first <= first => last.pages = end - last.first,
+                Some(last) if end >= last.first && last.end() >= end => {
+                    *last = Span { first, pages: last.end() - first };
+                }
+                _ => spans.push(Span { first, pages: end - first }),
+            }
+        };
+        let Span { first, pages } = self.last;
+        match self.kind {
+            Kind::None => {}
+            Kind::Sequential => add(self.last.end(), self.last.end() + u64::from(self.window)),
+            Kind::Stride(step) => {
+                let starts = (1..=i64::from(self.window)).map_while(|k| first.checked_add_signed(k * step));
+                starts.for_each(|start| add(start, start + pages));
+            }
+        }
+        spans
+    }
+
+    /// Less than half of the window was used.
+    fn was_useless(&self, file_pages: u64, mut is_used: impl FnMut(u64) -> bool) -> bool {
+        let spans = self.window(file_pages);
+        let pages: u64 = spans.iter().map(|span| span.pages).sum();
+        let every = pages.div_ceil(JUDGED_MAX).max(1);
+        let looked_at = spans.iter().flat_map(|span| span.first..span.end()).step_by(every as usize);
+        let (mut of, mut used) = (0, 0);
+        for page in looked_at {
+            of += 1;
+            used += u64::from(is_used(page));
+        }
+        used * 2 < of
+    }
+}
+
+/// The streams of a file. Memory is taken as they appear.
+#[derive(Debug, Default)]
+pub struct Prefetcher {
+    streams: Vec<Stream>,
+    misses: u32,
+    /// Windows that were useless, less those that were not, within limits: so often the first window is halved.
+    doubts: u32,
+}
+
+impl Prefetcher {
+    /// What to read beside a miss of `[first, first + pages)`; a span that begins where the miss ends belongs to the same read. `is_used`: a
+    /// program has used this page, which is in memory.
+    pub fn miss(
+        &mut self,
+        first: u64,
+        pages: u64,
+        limits: Limits,
+        mut is_used: impl FnMut(u64) -> bool,
+    ) -> Vec<Span> {
+        let miss = Span { first, pages };
+        if limits.window_max == 0 || self.streams.iter().any(|stream| stream.last == miss) {
+            // The same once more: it waited for another's read, or the page changed.
+            return Vec::new();
+        }
+        self.misses = self.misses.wrapping_add(1);
+        let exact = self.streams.iter().position(|stream| stream.next == first && first > 0);
+        let cut = || self.streams.iter().position(|stream| stream.is_cut_at(first));
+        match (exact, exact.is_none().then(cut).flatten()) {
+            (Some(at), _) => self.go_on(at, miss, limits, is_used),
+            (None, Some(at)) => {
+                // Random misses in a small file may come near, too: theirs must not grow.
+                let window = self.streams[at].window.min(self.judged(at, limits, &mut is_used));
+                self.put(Some(at), Kind::Sequential, miss, window, limits)
+            }
+            // The first page: most files are read from their beginning to their end.
+            (None, None) if first == 0 => {
+                let (at, window) = (self.free(limits, &mut is_used), FIRST >> self.doubts);
+                self.put(at, Kind::Sequential, miss, window, limits)
+            }
+            (None, None) => {
+                let at = self.free(limits, &mut is_used);
+                self.start(at, miss, limits)
+            }
+        }
+    }
+
+    /// The window that follows the last one of a stream, by the use of that.
+    fn judged(&mut self, at: usize, limits: Limits, is_used: impl FnMut(u64) -> bool) -> u32 {
+        let stream = &self.streams[at];
+        let window = stream.window;
+        // Announced, and not read yet.
+        if window == 0 || stream.last.pages == 0 {
+            return window;
+        }
+        if stream.was_useless(limits.file_pages, is_used) {
+            self.doubts = (self.doubts + 1).min(DOUBTS_MAX);
+            return (window / 2).max(WINDOW_MIN);
+        }
+        self.doubts = self.doubts.saturating_sub(1);
+        window.saturating_mul(2)
+    }
+
+    /// The place of a new stream: that of an old one, whose last window is judged, or None while there is room.
+    fn free(&mut self, limits: Limits, is_used: impl FnMut(u64) -> bool) -> Option<usize> {
+        let at = self.replaced()?;
+        self.judged(at, limits, is_used);
+        Some(at)
+    }
+
+    /// A program says that it will read from `first` on in order: its first miss gets the largest window.
+    pub fn expect(&mut self, first: u64, window_max: u64) {
+        if window_max == 0 {
+            return;
+        }
+        self.misses = self.misses.wrapping_add(1);
+        let at = self.streams.iter().position(|stream| stream.next == first).or_else(|| self.replaced());
+        let stream = Stream {
+            kind: Kind::Sequential,
+            last: Span { first, pages: 0 },
+            next: first,
+            window: u32::try_from(window_max).unwrap_or(u32::MAX),
+            used: self.misses,
+            distances: Vec::new(),
+        };
+        self.set(at, stream);
+    }
+
+    /// The miss came where a stream expected it.
+    fn go_on(
+        &mut self,
+        at: usize,
+        miss: Span,
+        limits: Limits,
+        is_used: impl FnMut(u64) -> bool,
+    ) -> Vec<Span> {
+        let (kind, window) = match (self.streams[at].kind, self.streams[at].window) {
+            (Kind::None, _) => (Kind::Sequential, FIRST >> self.doubts),
+            // Three in a row are no chance.
+            (Kind::Sequential, 0) => (Kind::Sequential, FIRST),
+            (kind, 0) => (kind, STEPS),
+            (kind, _) => (kind, self.judged(at, limits, is_used)),
+        };
+        self.put(Some(at), kind, miss, window, limits)
+    }
+
+    /// A miss that no stream expected: of a new stream, which begins with the distances of its neighbour.
+    fn start(&mut self, at: Option<usize>, miss: Span, limits: Limits) -> Vec<Span> {
+        let distance = |stream: &Stream| miss.first.abs_diff(stream.last.first);
+        let near = |stream: &&mut Stream| stream.kind == Kind::None && distance(stream) <= STEP_MAX;
+        let neighbour = self.streams.iter_mut().filter(near).min_by_key(|stream| distance(stream));
+        let Some(neighbour) = neighbour else { return self.put(at, Kind::None, miss, 0, limits) };
+        let mut distances = std::mem::take(&mut neighbour.distances);
+        let signed = miss.first as i64 - neighbour.last.first as i64;
+        if distances.len() == DISTANCES {
+            distances.remove(0);
+        }
+        distances.push(i16::try_from(signed).expect("no more than STEP_MAX"));
+        let step = majority(&distances).map(i64::from).filter(|&step| step != 0);
+        let (kind, window) = step.map_or((Kind::None, 0), |step| (Kind::Stride(step), STEPS));
+        let spans = self.put(at, kind, miss, window, limits);
+        if kind == Kind::None
+            && let Some(new) = self.streams.iter_mut().find(|stream| stream.last == miss)
+        {
+            new.distances = distances;
+        }
+        spans
+    }
+
+    /// Notes the last miss of a stream; what is to be read ahead.
+    fn put(&mut self, at: Option<usize>, kind: Kind, miss: Span, window: u32, limits: Limits) -> Vec<Span> {
+        let most = u32::try_from(limits.window_max).unwrap_or(u32::MAX);
+        let end = miss.end();
+        let (window, next) = match kind {
+            Kind::None => (0, end),
+            Kind::Sequential => (window.min(most), end + u64::from(window.min(most))),
+            Kind::Stride(step) => {
+                let steps =
+                    window.min(STEPS_MAX).min(most / u32::try_from(miss.pages).unwrap_or(u32::MAX).max(1));
+                let next = miss.first.checked_add_signed(step * (i64::from(steps) + 1));
+                // A stride that has come to the beginning of the file ends: nothing is found there again.
+                (steps, next.unwrap_or(u64::MAX))
+            }
+        };
+        let stream = Stream { kind, last: miss, next, window, used: self.misses, distances: Vec::new() };
+        let spans = stream.window(limits.file_pages);
+        let whole = miss.first == 0 && next >= limits.file_pages;
+        if at.is_some() || !whole {
+            self.set(at, stream);
+        }
+        spans
+    }
+
+    fn set(&mut self, at: Option<usize>, stream: Stream) {
+        match at {
+            Some(at) => self.streams[at] = stream,
+            None => {
+                // Most files have one reader.
+                self.streams.reserve_exact(1);
+                self.streams.push(stream);
+            }
+        }
+    }
+
+    /// The stream that gives way to a new one; none while there is room.
+    fn replaced(&self) -> Option<usize> {
+        if self.streams.len() < STREAMS_MAX {
+            return None;
+        }
+        let age = |stream: &Stream| self.misses.wrapping_sub(stream.used);
+        (0..self.streams.len()).max_by_key(|&at| (self.streams[at].window == 0, age(&self.streams[at])))
+    }
+}
+
+/// What most of the latest distances are, of as few of them as tell.
+fn majority(distances: &[i16]) -> Option<i16> {
+    let latest = |n: usize| distances.len().checked_sub(n).map(|from| &distances[from..]);
+    if let Some([first, rest @ ..]) = latest(UNANIMOUS)
+        && rest.iter().all(|distance| distance == first)
+    {
+        return Some(*first);
+    }
+    let widths = [DISTANCES / 4, DISTANCES / 2, DISTANCES];
+    widths.into_iter().find_map(|n| vote(latest(n)?))
+}
+
+/// The value of more than half of them: the only one that can be is found in one pass, and counted in another.
+fn vote(values: &[i16]) -> Option<i16> {
+    let (mut candidate, mut lead) = (None, 0_u32);
+    for &value in values {
+        match candidate {
+            Some(held) if held == value => lead += 1,
+            _ if lead == 0 => (candidate, lead) = (Some(value), 1),
+            _ => lead -= 1,
+        }
+    }
+    let votes = |held| values.iter().filter(|&&value| value == held).count();
+    candidate.filter(|&held| votes(held) * 2 > values.len())
+}
+
+#[cfg(test)]
+mod tests;

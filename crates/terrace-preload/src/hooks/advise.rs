@@ -1,0 +1,92 @@
+//! What programs say of their reads: posix_fadvise, readahead.
+//!
+//! madvise is not hooked. A mapping is served by the kernel's page cache, which reads ahead for it through the mount by itself; and most calls of
+//! madvise are an allocator's, between which and the kernel nothing of ours may stand.
+
+use super::guard::guard;
+use crate::file::File;
+use crate::table::{self, Class, Order};
+use crate::{connection, next, sys};
+use libc::{c_int, off_t, size_t, ssize_t};
+use std::sync::atomic::Ordering;
+use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::proto::{self, Hint};
+
+/// Passes a hint on to the daemon. 0 bytes: up to the end of the file.
+fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
+    let Some(file) = File::new(fd, class) else { return };
+    // The kernel takes any offset, and finds nothing there.
+    let Ok(offset) = u64::try_from(offset) else { return };
+    connection::hint(&Hint {
+        op: proto::HINT,
+        version: LAYOUT_VERSION,
+        object: file.slot.id.load(Ordering::Relaxed),
+        offset,
+        len: if len == 0 { u64::MAX } else { len },
+        advice,
+        reserved: 0,
+    });
+}
+
+/// True: the kernel need not know. What it read itself would lie in its page cache, beside ours, and count as a mapping of the file.
+fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
+    let (Some(class), Ok(len)) = (table::get(fd), u64::try_from(len)) else { return false };
+    match advice {
+        libc::POSIX_FADV_WILLNEED => {
+            tell(fd, class, offset, len, proto::WILL_NEED);
+            return true;
+        }
+        libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
+        libc::POSIX_FADV_SEQUENTIAL => {
+            table::note_order(fd, Order::Sequential);
+            tell(fd, class, offset, len, proto::SEQUENTIAL);
+        }
+        libc::POSIX_FADV_RANDOM => table::note_order(fd, Order::Random),
+        libc::POSIX_FADV_NORMAL => table::note_order(fd, Order::Unknown),
+        _ => {}
+    }
+    false
+}
+
+/// readahead wants a descriptor that can be read.
+fn is_read_ahead(fd: c_int, offset: off_t, len: size_t) -> bool {
+    let Some(class) = table::get(fd).filter(|_| len <= i64::MAX as usize) else { return false };
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
+    let readable = flags >= 0 && flags & libc::O_ACCMODE != libc::O_WRONLY;
+    if readable && len > 0 {
+        tell(fd, class, offset, len as u64, proto::WILL_NEED);
+    }
+    readable
+}
+
+macro_rules! fadvise {
+    ($name:ident) => {
+        /// See posix_fadvise(2).
+        ///
+        /// # Safety
+        /// As posix_fadvise.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
+            if guard(|| is_answered(fd, offset, len, advice)) {
+                return 0;
+            }
+            // SAFETY: the program's own arguments.
+            unsafe { next::$name(fd, offset, len, advice) }
+        }
+    };
+}
+fadvise!(posix_fadvise);
+fadvise!(posix_fadvise64);
+
+/// See readahead(2).
+///
+/// # Safety
+/// As readahead.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
+    if guard(|| is_read_ahead(fd, offset, len)) {
+        return 0;
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { next::readahead(fd, offset, len) }
+}

@@ -1,0 +1,157 @@
+//! What programs say of their reads (`posix_fadvise`, `readahead`), through the preload path, as `terrace stat` shows it.
+
+use std::process::Command;
+use terrace_api::stats::Stats;
+use terrace_tests::process;
+use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rng::{Rng, seed};
+
+const PAGES: u64 = 2048;
+
+/// A mount with a file of random bytes, and its statistics.
+struct World {
+    rig: Rig,
+    content: Vec<u8>,
+}
+
+impl World {
+    fn new(test: &str) -> World {
+        let rig = Rig::new(test, Side::Fast, "64MiB");
+        let content = Rng::new(seed(test)).bytes((PAGES * 4096) as usize);
+        std::fs::write(rig.src().join("data"), &content).unwrap();
+        World { rig, content }
+    }
+    fn python(&self, script: &str) -> Command {
+        let mut command = self.rig.command("python3");
+        let prelude = "import os\nfd = os.open('data', os.O_RDONLY)\nread = lambda page: os.pread(fd, 4096, page * 4096)\n";
+        command.arg("-c").arg(format!("{prelude}{script}"));
+        command
+    }
+    fn run(&self, script: &str) -> String {
+        process::run(&mut self.python(script), 60).expect_success()
+    }
+    /// Reads pages through the library and compares them.
+    fn reads(&self, first: u64, pages: u64) {
+        let script = format!(
+            "import hashlib\nprint(hashlib.sha256(b''.join(read({first} + i) for i in range({pages}))).hexdigest())"
+        );
+        let found = self.run(&script);
+        let sum = process::run(Command::new("sha256sum").arg(self.part(first, pages)), 60).expect_success();
+        assert_eq!(found.trim(), sum.split_whitespace().next().unwrap());
+    }
+    fn part(&self, first: u64, pages: u64) -> std::path::PathBuf {
+        let path = self.rig.dir().join("part");
+        std::fs::write(&path, &self.content[(first * 4096) as usize..((first + pages) * 4096) as usize])
+            .unwrap();
+        path
+    }
+    fn stats(&self) -> Stats {
+        self.rig.stat().cache
+    }
+    /// Pages that were read from the source because a program waited for them.
+    fn misses(&self) -> u64 {
+        let stats = self.stats();
+        stats.preload.misses + stats.fuse.misses
+    }
+}
+
+#[test]
+fn announced_pages_are_fetched_in_the_background() {
+    for (n, call) in
+        ["os.posix_fadvise(fd, 300 * 4096 + 5, 200 * 4096 - 5, os.POSIX_FADV_WILLNEED)", READAHEAD]
+            .iter()
+            .enumerate()
+    {
+        let w = World::new(&format!("prefetch-announced-{n}"));
+        w.run(&format!("read(1000)\n{call}"));
+        wait_until("the span is there", || w.stats().prefetch.fetched >= 200);
+        let before = w.misses();
+        w.reads(300, 200);
+        assert_eq!(w.misses(), before, "{call}");
+        assert_eq!(w.stats().prefetch.fetched, 200, "{call}: the span and no more");
+        w.rig.finish();
+    }
+}
+
+const READAHEAD: &str = "import ctypes\nassert ctypes.CDLL(None).readahead(fd, ctypes.c_int64(300 * 4096), ctypes.c_size_t(200 * 4096)) == 0";
+
+#[test]
+fn announced_order_decides_what_is_read_ahead() {
+    let w = World::new("prefetch-order");
+    let reads = |order: &str, first: u64| {
+        let before = w.misses();
+        w.run(&format!(
+            "os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_{order})\nfor i in range(400): read({first} + i)"
+        ));
+        w.misses() - before
+    };
+    let (sequential, random) = (reads("SEQUENTIAL", 0), reads("RANDOM", 700));
+    assert!(sequential <= 8, "{sequential} misses of 400 reads in order");
+    assert_eq!(random, 400, "each page for itself");
+    let normal = reads("NORMAL", 1200);
+    assert!((3..40).contains(&normal), "{normal} misses of 400 reads in order that nobody announced");
+    w.rig.finish();
+}
+
+#[test]
+fn readers_in_turn_and_steps_are_read_ahead() {
+    let w = World::new("prefetch-streams");
+    let misses = |script: &str| {
+        let before = w.misses();
+        w.run(script);
+        w.misses() - before
+    };
+    // Equal parts: from reader to reader it is always the same distance.
+    let readers = misses("for i in range(400):\n    read((i % 4) * 256 + i // 4)");
+    assert!(readers <= 60, "{readers} misses of four readers of 100 pages each");
+    let steps = misses("import time\nfor i in range(60):\n    read(1100 + i * 15)\n    time.sleep(0.01)");
+    assert!(steps <= 40, "{steps} misses of 60 steps");
+    w.reads(0, PAGES);
+    w.rig.finish();
+}
+
+#[test]
+fn pages_that_are_needed_no_longer_leave() {
+    let w = World::new("prefetch-dropped");
+    w.reads(0, PAGES);
+    w.reads(0, PAGES);
+    wait_until("the file is in memory", || w.stats().memory.pages >= PAGES);
+    w.run("read(0)\nos.posix_fadvise(fd, 4096 * 100 + 1, 4096 * 1000, os.POSIX_FADV_DONTNEED)");
+    wait_until("whole pages leave", || w.stats().prefetch.dropped >= 999);
+    let before = w.misses();
+    w.reads(0, 100);
+    assert_eq!(w.misses(), before, "the others stay");
+    w.reads(0, PAGES);
+    let stats = w.stats();
+    assert!(w.misses() > before && stats.prefetch.dropped == 999, "{:?}", stats.prefetch);
+    w.rig.finish();
+}
+
+#[test]
+fn hints_wait_for_nobody() {
+    let w = World::new("prefetch-stopped");
+    let aside = w.rig.dir().join("stopped-daemon");
+    std::fs::create_dir(&aside).unwrap();
+    let file = |name: &str| aside.join(name);
+    let script = format!(
+        "import time\nread(5)\nopen('{0}/ready', 'w')\nwhile not os.path.exists('{0}/go'): time.sleep(0.01)\n\
+         for i in range(50000):\n    os.posix_fadvise(fd, i * 4096, 1 << 20, [os.POSIX_FADV_WILLNEED, os.POSIX_FADV_DONTNEED, os.POSIX_FADV_SEQUENTIAL][i % 3])\n\
+         open('{0}/done', 'w')\n",
+        aside.display()
+    );
+    let mut child = w.python(&script).spawn().unwrap();
+    wait_until("the program is a client", || file("ready").exists());
+    let terraced = w.rig.terraced();
+    assert!(process::kill(terraced, libc::SIGSTOP));
+    std::fs::write(file("go"), "").unwrap();
+    wait_until("hints to a stopped daemon", || file("done").exists());
+    assert!(process::kill(terraced, libc::SIGCONT));
+    assert!(child.wait().unwrap().success());
+    w.reads(0, PAGES);
+    w.rig.finish();
+}
+
+#[track_caller]
+fn wait_until(what: &str, so: impl FnMut() -> bool) {
+    assert!(process::wait_until(60, so), "waited in vain: {what}");
+}
