@@ -280,8 +280,11 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
     let mut rng = Rng::new(seed("changes_of_a_large_hash_write_little_and_leave_little"));
     let blobs = Arc::new(MemoryBlobs::default());
     let space = keyspace(blobs.clone());
-    let set = |number: u64, value: &[u8]| {
-        Op::Set(HASHES[0], vec![(number.to_string().into_bytes(), value.to_vec())]).run(&space).unwrap();
+    let mut model = Model::default();
+    let mut set = |number: u64, value: &[u8]| {
+        let op = Op::Set(HASHES[0], vec![(number.to_string().into_bytes(), value.to_vec())]);
+        op.apply(&mut model);
+        op.run(&space).unwrap();
     };
     (0..4000).for_each(|number| set(number, &[1; 1000]));
     let written = blobs.written.load(Ordering::Relaxed);
@@ -292,6 +295,8 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
     for _ in 0..2000 {
         set(7, &rng.bytes(1000));
     }
+    // Records that were moved more than once, too.
+    assert!(dump(&keyspace(Arc::new(blobs.after_crash()))) == model);
     let (stored, live) = sizes(&space, HASHES[0]);
     assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");
     let times = (blobs.written.load(Ordering::Relaxed) - written) as f64 / 22e6;
