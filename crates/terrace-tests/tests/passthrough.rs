@@ -159,6 +159,27 @@ fn frames_outlive_a_writer_that_wrote_nothing() {
     rig.finish();
 }
 
+/// What is written is the kernel's by default under `run`, also where a client writes it, and terraced's on mounts.
+#[test]
+fn run_leaves_written_files_to_the_kernel() {
+    if !is_possible() {
+        return;
+    }
+    for (side, mode, comes) in
+        [(Side::Run, None, false), (Side::Run, Some("off"), true), (Side::Mount, None, true)]
+    {
+        let mode = mode.map_or(Vec::new(), |mode| vec!["--passthrough", mode]);
+        let rig = Rig::with("passthrough-default", side, &[&["--memory", "16MiB"], &mode[..]].concat());
+        let mut dd = rig.command("dd");
+        let dd = dd.args(["if=/dev/zero", "of=made", "bs=64k", "count=32", "conv=fsync", "status=none"]);
+        terrace_tests::process::run(dd, 60).expect_success();
+        let stats = if side == Side::Run { rig.stats_of_runs().remove(0) } else { rig.stat() };
+        assert_eq!(stats.cache.fuse.writes > 0, comes, "{side:?} {mode:?}: {:?}", stats.cache.fuse);
+        assert_eq!(std::fs::metadata(rig.src().join("made")).unwrap().len(), 32 << 16);
+        rig.finish();
+    }
+}
+
 /// Reads, writes and mappings of other programs do not come to terraced.
 #[test]
 fn other_programs_ask_terraced_for_no_content() {

@@ -91,8 +91,9 @@ pub struct Tuning {
     /// nothing, `off` [environment: TERRACE_NUMA]
     #[arg(long, value_name = "MODE")]
     pub numa: Option<String>,
-    /// Files of programs that the preload path does not serve: `auto` lets the kernel read and write them itself, at the speed of
-    /// the source (root, Linux 6.9, no tier on a device), `off` [environment: TERRACE_PASSTHROUGH]
+    /// Files that programs write, and those of programs that the preload path does not serve: `auto` lets the kernel read and write them
+    /// itself, at the speed of the source (root, Linux 6.9, no tier on a device), `off`; `run` (the default): auto under
+    /// `terrace run` [environment: TERRACE_PASSTHROUGH]
     #[arg(long, value_name = "MODE")]
     pub passthrough: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]

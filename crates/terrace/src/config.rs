@@ -126,6 +126,8 @@ pub struct Fuse {
 pub enum Passthrough {
     /// The kernel itself, where it can and no tier on a device would be left out.
     Auto,
+    /// Under `terrace run` as `Auto`: programs with the library are served from memory all the same. On mounts as `Off`: nobody would be.
+    Run,
     /// The daemon.
     Off,
 }
@@ -291,7 +293,7 @@ impl Default for Preload {
 
 impl Default for Fuse {
     fn default() -> Fuse {
-        Fuse { threads: 8, passthrough: Passthrough::Off, direct_opens: false }
+        Fuse { threads: 8, passthrough: Passthrough::Run, direct_opens: false }
     }
 }
 

@@ -23,7 +23,7 @@ use terrace_api::stats::StatReport;
 use crate::cgroup;
 use crate::cli;
 use crate::commands;
-use crate::config::Config;
+use crate::config::{Config, Passthrough};
 use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
@@ -58,6 +58,9 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
+    if config.fuse.passthrough == Passthrough::Run && library.is_some() && is_root_of_the_machine() {
+        config.fuse.passthrough = Passthrough::Auto;
+    }
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
     let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
@@ -87,6 +90,12 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     excepted.detach();
     let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
+}
+
+/// Only root outside of user namespaces may have the kernel read and write files of the source itself.
+fn is_root_of_the_machine() -> bool {
+    let maps_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
 fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {

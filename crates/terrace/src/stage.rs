@@ -1,14 +1,14 @@
 //! `terrace stage`: brings files into the cache before a program needs them, or their unwritten data home after it.
 //!
 //! ```text
-//!   paths ──► files ──► pieces of 64 MiB ──► N workers: 1 MiB reads past the kernel's page cache (in), fsync (out)
+//!   paths ──► files ──► pieces of 64 MiB ──► N workers: 1 MiB at a time, by the daemon (in), fsync (out)
 //! ```
-//! Staging in is reading through the mount: what is there already costs a copy and no read of the source, so a stage that was broken off is simply
-//! begun again. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
+//! What is there already costs no read of the source, so a stage that was broken off is simply begun again. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -25,9 +25,8 @@ use crate::instance;
 use crate::mountpoint;
 use crate::size::{Part, human};
 
-/// Bytes of a piece, and of a read.
+/// Bytes of a piece.
 const PIECE: u64 = 64 << 20;
-const READ: usize = 1 << 20;
 
 /// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,16 +188,13 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &AtomicU64) -> io::Result<()>
         done.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
         return Ok(());
     }
-    // Past the kernel's page cache, which would hold a second copy and keep the first read out of terrace's.
-    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
-    let mut buffer = vec![0; READ];
+    let file = File::open(path)?;
     let mut at = piece.begin;
     while at < piece.end {
-        let len = READ.min((piece.end - at) as usize);
-        match file.read_at(&mut buffer[..len], at)? {
+        match terrace_fs::stage(file.as_fd(), at, piece.end - at)? {
             // The file became shorter.
             0 => break,
-            n => at += n as u64,
+            n => at += n,
         }
     }
     done.fetch_add(at - piece.begin, Ordering::Relaxed);

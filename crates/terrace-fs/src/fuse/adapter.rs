@@ -19,6 +19,7 @@ use terrace_engine::io::AlignedBuf;
 use super::convert::{Answer, caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
 use super::waiting::{Movable, Waiting};
+use crate::ops::stage::{self, STAGE};
 
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
@@ -537,13 +538,20 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         &self,
         _: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        argument: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        if cmd != STAGE {
+            return reply.error(Errno::ENOTTY);
+        }
+        let Some((offset, len)) = stage::part(argument) else { return reply.error(Errno::EINVAL) };
+        with_buffer(len, |buf| match self.namespace.stage(fh.0, offset, buf) {
+            Ok(staged) => reply.ioctl(staged as i32, &[]),
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 }

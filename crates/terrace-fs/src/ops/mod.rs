@@ -8,4 +8,5 @@ pub(crate) mod lookup;
 mod make;
 mod passthrough;
 mod remove;
+pub(crate) mod stage;
 mod xattr;

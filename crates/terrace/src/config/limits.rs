@@ -53,8 +53,9 @@ pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
 pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
     match text {
         "auto" => Ok(Passthrough::Auto),
+        "run" => Ok(Passthrough::Run),
         "off" => Ok(Passthrough::Off),
-        _ => Err(Failure::new(name, format!("{text} is no mode"), "write auto or off")),
+        _ => Err(Failure::new(name, format!("{text} is no mode"), "write auto, run or off")),
     }
 }
 

@@ -109,10 +109,15 @@ fn has_helper() -> bool {
     std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file())
 }
 
-/// Reads that the kernel answers from a file behind FUSE.
+/// Files that the kernel reads and writes itself behind FUSE.
 pub fn passthrough() -> Check {
-    let has = if is_at_least(PASSES_THROUGH) { "the kernel has it" } else { "not before Linux 6.9" };
-    Check::good("passthrough", format!("{has}; terrace does not need it: it reads past the cache"))
+    const NAME: &str = "passthrough";
+    let cost = "writes, io_uring, mappings and static programs under `terrace run` ask the daemon: a half of the source's speed";
+    match (is_at_least(PASSES_THROUGH), rustix::process::geteuid().is_root()) {
+        (false, _) => Check::bad(NAME, State::Limited, "not before Linux 6.9", cost, "a newer kernel"),
+        (true, false) => Check::bad(NAME, State::Limited, "for root alone", cost, "run as root"),
+        (true, true) => Check::good(NAME, "the kernel has it"),
+    }
 }
 
 /// Batches of reads and writes.
