@@ -22,10 +22,10 @@ fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
     command
 }
 
-/// The same for names and data. On a plain directory direct writes would have to be aligned.
+/// The same for names and data. On a plain directory, and where the kernel writes in it for `run`, direct writes would have to be aligned.
 fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
     let mut command = storm(rig, "names", lasts, seed);
-    let direct = u64::from(rig.side() != Side::Plain);
+    let direct = u64::from(matches!(rig.side(), Side::Mount | Side::Fast));
     command.arg(format!("direct={direct}")).arg(format!("expected={}", expected(rig).display()));
     command
 }

@@ -234,6 +234,7 @@ impl Device {
         self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
             && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
+                _ if self.config.pays_always => true,
                 Worth::Pays => true,
                 Worth::Probe => self.probes.spend(1),
                 Worth::Nothing => false,
