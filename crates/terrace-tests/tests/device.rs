@@ -154,7 +154,8 @@ fn device_stays_warm_when_terraced_is_killed() {
         let stat = world.rig.stat();
         let now = device(&stat);
         // A page that was in memory, too, is there alone: which slot held its copy is forgotten.
-        let found = now.pages + stat.cache.memory.pages;
+        let compressed = stat.cache.compressed.as_ref().map_or(0, |tier| tier.pages);
+        let found = now.pages + stat.cache.memory.pages + compressed;
         assert!(found >= warm.pages / 10 * 9, "round {round}: {found} pages, {now:?} after {warm:?}");
         if rng.chance(30) {
             world.compare(&format!("round {round}"));

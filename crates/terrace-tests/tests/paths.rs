@@ -523,7 +523,7 @@ fn stat_tells_what_happened() {
     let before = rig.stat();
     let seed = seed("stat");
     let fio = format!(
-        "fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --randseed={seed} --minimal > /dev/null"
+        "fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --invalidate=0 --randseed={seed} --minimal > /dev/null"
     );
     rig.shell(&fio, 120);
     let after = rig.stat();

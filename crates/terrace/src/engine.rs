@@ -111,8 +111,8 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     }
 }
 
-/// See [`DeviceConfig::pays_always`].
-const PAYS_ALWAYS: &str = "TERRACE_TEST_TIER_PAYS";
+/// See [`DeviceConfig::any_gain`].
+const ANY_GAIN: &str = "TERRACE_TEST_TIER_ANY_GAIN";
 
 /// The tier on a device likewise; `target` is open as long as the supervisor lives.
 fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
@@ -128,7 +128,7 @@ fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
         write_budget: config.write_budget.map(|size| size.0),
         rated_writes: config.rated_writes.map(|size| size.0),
         read_ns: tier.device_read.map(|read| read.as_nanos() as u64),
-        pays_always: std::env::var_os(PAYS_ALWAYS).is_some(),
+        any_gain: std::env::var_os(ANY_GAIN).is_some(),
     })
 }
 

@@ -119,7 +119,7 @@ mod tests {
             write_budget: None,
             rated_writes: Some(600_000_000_000_000),
             read_ns: None,
-            pays_always: false,
+            any_gain: false,
         }
     }
 

@@ -56,7 +56,7 @@ fn device_config(target: &File) -> DeviceConfig {
         write_budget: None,
         rated_writes: None,
         read_ns: None,
-        pays_always: true,
+        any_gain: true,
     }
 }
 

@@ -234,7 +234,6 @@ impl Device {
         self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
             && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
-                _ if self.config.pays_always => true,
                 Worth::Pays => true,
                 Worth::Probe => self.probes.spend(1),
                 Worth::Nothing => false,
@@ -246,7 +245,7 @@ impl Device {
         let passed = now_ns.saturating_sub(before);
         self.budget.pass(passed);
         self.probes.pass(passed);
-        self.saved_a_hit = saved_a_hit(&self.source_cost, &self.device_cost);
+        self.saved_a_hit = saved_a_hit(&self.source_cost, &self.device_cost, self.config.any_gain);
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
     pub(crate) fn admits_again(&mut self) -> bool {
