@@ -30,9 +30,10 @@ INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
 TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
-# The same beside a tier on a device; in the quick form those that change files, and those that kill.
+# The same beside a tier on a device.
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
-DEVICE_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
+# In the quick form, those that change files, and those that kill.
+BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
@@ -68,8 +69,8 @@ build: packages-build toolchain
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test build tools lint loom
 	$(CARGO) test --workspace --locked
-	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(TIER_TESTS)
-	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(DEVICE_TESTS)
+	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
+	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(BUSY_TESTS)
 	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
