@@ -55,6 +55,8 @@ pub struct EngineConfig {
     pub ring_slots: usize,
     /// Processes with the preload library at the most; others use the mount path.
     pub clients_max: usize,
+    /// Threads that fetch what hints and strides ask for; 0: nothing is fetched in the background.
+    pub prefetch_workers: usize,
     /// Memory nodes.
     pub numa: NumaConfig,
 }
@@ -110,6 +112,7 @@ impl Default for EngineConfig {
             device: None,
             ring_slots: 64,
             clients_max: 256,
+            prefetch_workers: 8,
             numa: NumaConfig::default(),
         }
     }

@@ -162,8 +162,10 @@ impl Engine {
         }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
-        self.cx.jobs.open();
-        for n in 0..prefetch::WORKERS {
+        if self.cx.config.prefetch_workers > 0 {
+            self.cx.jobs.open();
+        }
+        for n in 0..self.cx.config.prefetch_workers {
             let cx = self.cx.clone();
             start(&format!("prefetch-{n}"), Box::new(move || prefetch::work_loop(&cx)))?;
         }

@@ -41,6 +41,8 @@ impl Default for StoreOptions {
             // Blobs that are overwritten soon need not be written at all.
             dirty_background_ratio: 25,
             dirty_ratio: 50,
+            // Nobody gives hints, and a fork leaves the locks of many waiting threads behind, which new ones in the child would stumble over.
+            prefetch_workers: 0,
             ..EngineConfig::default()
         };
         StoreOptions {

@@ -17,8 +17,6 @@ use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Threads: each has one batch of reads under way.
-pub(crate) const WORKERS: usize = 8;
 /// Pages of a batch of reads, and of a look for clean pages, at the most.
 const BATCH_MAX: u64 = 256;
 
