@@ -3,18 +3,19 @@
 # HDF5's files, in which are the times when they were made, do not.
 set -e
 export HDF5_PREFIX=. HDF5_NOCLEANUP=1
+# Name of the field, driver that reads the file, the file, options of the benchmark.
 measure() {
-    local name=$1 driver=$2 file=$3
+    local name=$1 reads=$2 file=$3
     shift 3
-    h5perf_serial -A posix,hdf5 -e 4K,4K -x 64,1K -v "$driver" "$@" > /dev/null
-    h5dump -f "$driver" -d /Dataset_16777216 -b LE -o "$name.field" "$file" > /dev/null
+    h5perf_serial -A posix,hdf5 -e 4K,4K -x 64,1K "$@" > /dev/null
+    h5dump -f "$reads" -d /Dataset_16777216 -b LE -o "$name.field" "$file" > /dev/null
     rm ./*.h5
 }
-measure sec2 sec2 '#sio_tmp.h5'
+measure sec2 sec2 '#sio_tmp.h5' -v sec2
 measure stdio sec2 '#sio_tmp.h5' -v stdio
 measure core sec2 '#sio_tmp.h5' -v core
 measure direct sec2 '#sio_tmp.h5' -v direct
-measure split split '#sio_tmp.h5'
-measure family family '#sio_tmp%05d.h5'
-measure chunks sec2 '#sio_tmp.h5' -c 64,1K -t -r 2,1
+measure split split '#sio_tmp.h5' -v split
+measure family family '#sio_tmp%05d.h5' -v family
+measure chunks sec2 '#sio_tmp.h5' -v sec2 -c 64,1K -t -r 2,1
 ls

@@ -43,9 +43,9 @@ def write_at(file):
         file.Write_at(at(n, rank), block(rank, n))
 
 
-def read_at(file):
+def read_at(file, blocks=BLOCKS):
     other, got = (rank + 1) % ranks, np.empty(BLOCK, np.uint8)
-    for n in range(BLOCKS):
+    for n in range(blocks):
         file.Read_at(at(n, other), got)
         check("read_at", got, other, n)
 
@@ -77,13 +77,6 @@ def write_ordered(file):
         file.Write_ordered(block(rank, n))
 
 
-def read_ordered(file):
-    got = np.empty(BLOCK, np.uint8)
-    for n in range(32):
-        file.Read_at(at(n, (rank + 1) % ranks), got)
-        check("ordered", got, (rank + 1) % ranks, n)
-
-
 def atomic(file):
     file.Set_atomicity(True)
     write_at(file)
@@ -105,7 +98,7 @@ def not_blocking(file):
 
 each("explicit", write_at, read_at)
 each("strided", write_all, read_all)
-each("ordered", write_ordered, read_ordered)
+each("ordered", write_ordered, lambda file: read_at(file, 32))
 each("atomic", atomic, read_at)
 each("truncated", truncated, read_at)
 each("not-blocking", not_blocking, read_at)

@@ -3,7 +3,7 @@
 
     run.py [PROGRAM...]     all of them by default; `run.py --list` names them. With IOR=DIR, a checkout that is built, IOR and mdtest, too
 
-Each program runs on four sides: the plain directory, `terrace mount`, `terrace run`, `terrace run --passthrough auto`. What it says and
+Each program runs on four sides: the plain directory, `terrace mount`, `terrace run`, `terrace run --passthrough off`. What it says and
 what it leaves in the directory, read on the plain directory when terrace is gone, must be the same on all sides, byte for byte.
 Exit code 1: something differs. Settings: TERRACE (target/release/terrace), MEMORY (64MiB: less than the larger files), DIR (/var/tmp).
 """
@@ -26,7 +26,7 @@ MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "--mca"
 # Of both solvers, which say the same: 108 MiB of outputs.
 SIZE, STEPS, PLOTGAP = "96", "32", "4"
 TWINS = {"gray-scott-h5": "gray-scott"}
-SIDES = ["plain", "mount", "run", "run-auto"]
+SIDES = ["plain", "mount", "run", "run-off"]
 
 
 def mpi(script, *args, io="ompio"):
@@ -71,8 +71,8 @@ def served(side, command, work):
         finally:
             subprocess.run([TERRACE, "umount", str(at)], check=True)
             at.rmdir()
-    auto = ["--passthrough", "auto"] if side == "run-auto" else []
-    run = [TERRACE, "run", "--on", str(work), "--memory", MEMORY, *auto, "--", *command]
+    off = ["--passthrough", "off"] if side == "run-off" else []
+    run = [TERRACE, "run", "--on", str(work), "--memory", MEMORY, *off, "--", *command]
     return subprocess.run(run, cwd=work, env=environment(work), capture_output=True, text=True, timeout=900)
 
 

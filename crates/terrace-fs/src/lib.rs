@@ -57,7 +57,7 @@ pub use ops::change::{SetAttr, SetTime};
 pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
 pub use ops::lookup::Entry;
-pub use ops::stage::{STAGE_BYTES_MAX, stage};
+pub use ops::stage::stage;
 pub use page_cache::{CachedFile, PageCache};
 pub use pressure::heap::set_up_heap;
 pub use pressure::limits;

@@ -58,7 +58,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
-    if config.fuse.passthrough == Passthrough::Run && library.is_some() && is_root_of_the_machine() {
+    if config.fuse.passthrough == Passthrough::Run && library.is_some() && userns::is_root_outside() {
         config.fuse.passthrough = Passthrough::Auto;
     }
     config.look_up_device(&place.src)?;
@@ -90,12 +90,6 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     excepted.detach();
     let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
-}
-
-/// Only root outside of user namespaces may have the kernel read and write files of the source itself.
-fn is_root_of_the_machine() -> bool {
-    let maps_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
 fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {

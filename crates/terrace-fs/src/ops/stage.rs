@@ -14,9 +14,9 @@ const DIRECT_BYTES: i64 = 1 << 20;
 
 /// The ioctl on an open file: `_IOW('t', 1, [u64; 2])`, offset and length. Its result is the number of bytes that are there now, less than the length at the
 /// end of the file.
-pub const STAGE: u32 = 0x4010_7401;
+pub(crate) const STAGE: u32 = 0x4010_7401;
 /// Longest part of a file in one ioctl.
-pub const STAGE_BYTES_MAX: u64 = 1 << 20;
+const STAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// Asks the mount's daemon to stage a part of a file; bytes that are there now.
 ///

@@ -113,7 +113,7 @@ fn has_helper() -> bool {
 pub fn passthrough() -> Check {
     const NAME: &str = "passthrough";
     let cost = "writes, io_uring, mappings and static programs under `terrace run` ask the daemon: a half of the source's speed";
-    match (is_at_least(PASSES_THROUGH), rustix::process::geteuid().is_root()) {
+    match (is_at_least(PASSES_THROUGH), mounts::userns::is_root_outside()) {
         (false, _) => Check::bad(NAME, State::Limited, "not before Linux 6.9", cost, "a newer kernel"),
         (true, false) => Check::bad(NAME, State::Limited, "for root alone", cost, "run as root"),
         (true, true) => Check::good(NAME, "the kernel has it"),

@@ -1,4 +1,4 @@
-//! A private mount namespace: directly for root, inside a user namespace for other users.
+//! Mount namespaces of our own: directly for root, inside a user namespace for other users.
 
 use std::io;
 
@@ -12,6 +12,12 @@ pub struct Refused {
     pub err: io::Error,
     /// The user's next step.
     pub cure: &'static str,
+}
+
+/// Is this root, and outside of user namespaces? Nobody else may have the kernel read and write files of the source itself.
+pub fn is_root_outside() -> bool {
+    let maps_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
 /// Moves this process into a mount namespace whose mounts no other process sees; mounts made outside still
