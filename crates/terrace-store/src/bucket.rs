@@ -3,25 +3,25 @@
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
 use crate::ops::{buckets, get, part, put, remove, rename, tag};
-use crate::owner::Owner;
+use crate::owner::{Anchor, Anchors};
 use std::path::Path;
 use std::sync::Arc;
 
 /// A bucket of an open store. Clones are the same bucket. After the bucket was removed, reads find nothing and changes are errors.
 #[derive(Debug, Clone)]
 pub struct Bucket {
-    owner: Arc<Owner>,
+    owner: Arc<Anchor>,
     state: Arc<BucketState>,
 }
 
 impl Bucket {
-    pub(crate) fn new(owner: Arc<Owner>, state: Arc<BucketState>) -> Bucket {
-        Bucket { owner, state }
+    pub(crate) fn new(anchors: &Anchors, state: Arc<BucketState>) -> Bucket {
+        Bucket { owner: anchors.of(state.id), state }
     }
 
     /// Its name.
     pub fn name(&self) -> String {
-        self.state.name().to_string()
+        self.state.name()
     }
     /// Blobs.
     pub fn len(&self) -> u64 {
@@ -246,11 +246,32 @@ impl Bucket {
     /// # Errors
     /// As [`Bucket::rename_into`].
     pub fn rename_if(&self, from: &[u8], bucket: &Bucket, to: &[u8], expect: Expect) -> Result<bool> {
-        if !Arc::ptr_eq(&self.owner, &bucket.owner) {
-            let what = "a blob cannot be renamed into another store; get it and put it".into();
-            return Err(crate::error::Error::Invalid { what });
-        }
+        self.check_store(bucket)?;
         rename::rename(&self.owner.state, (&self.state, from), (&bucket.state, to), expect)
+    }
+
+    /// As [`Bucket::rename_into`], of a blob that gets other bytes and another word of the user's in the same step.
+    ///
+    /// # Errors
+    /// As [`Bucket::rename_into`].
+    pub fn rename_as(
+        &self,
+        from: &[u8],
+        bucket: &Bucket,
+        to: &[u8],
+        value: &[u8],
+        meta: u64,
+    ) -> Result<bool> {
+        self.check_store(bucket)?;
+        rename::rename_as(&self.owner.state, (&self.state, from), (&bucket.state, to), value, meta)
+    }
+
+    fn check_store(&self, bucket: &Bucket) -> Result<()> {
+        if self.owner.is_with(&bucket.owner) {
+            return Ok(());
+        }
+        let what = "a blob cannot be renamed into another store; get it and put it".into();
+        Err(crate::error::Error::Invalid { what })
     }
 
     /// Removes all blobs.
@@ -271,7 +292,12 @@ impl Bucket {
     pub fn list(&self, prefix: &[u8]) -> Vec<Box<[u8]>> {
         let mut keys = Vec::new();
         self.state.for_each_table(|table| {
-            keys.extend(table.iter().map(|entry| &entry.key).filter(|key| key.starts_with(prefix)).cloned());
+            keys.extend(
+                table
+                    .iter()
+                    .filter(|entry| entry.key.starts_with(prefix))
+                    .map(|entry| Box::from(&*entry.key)),
+            );
         });
         keys.sort_unstable();
         keys

@@ -10,6 +10,7 @@ use crate::tail::{RING, Tail};
 use crate::wake::Wake;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -56,8 +57,11 @@ pub(crate) struct End {
     next: u64,
     /// A sync, or a log written anew, may cover the records up to this one: see [`Logged::sealed`].
     sealed: u64,
-    /// A record is encoded here.
-    scratch: Vec<u8>,
+}
+
+thread_local! {
+    /// A record is encoded here, before its thread has the lock of the end.
+    static DRAFT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl End {
@@ -112,12 +116,7 @@ impl Log {
             path,
             io,
             tail,
-            end: Mutex::new(End {
-                generation: header.generation,
-                next: end.number,
-                sealed: end.number - 1,
-                scratch: Vec::new(),
-            }),
+            end: Mutex::new(End { generation: header.generation, next: end.number, sealed: end.number - 1 }),
             file: Mutex::new(Arc::new(file)),
             reserved: AtomicU64::new(end.at),
             failed: AtomicI32::new(0),
@@ -160,16 +159,18 @@ impl Log {
     /// # Errors
     /// As [`Log::append`].
     pub(crate) fn append_over(&self, record: &Record<'_>, room: Room) -> Result<Logged> {
-        let mut end = self.end.lock();
-        self.append_locked(&mut end, record, room)
+        DRAFT.with_borrow_mut(|draft| {
+            draft.clear();
+            record::draft(record, draft);
+            self.append_locked(&mut self.end.lock(), draft, room)
+        })
     }
 
-    fn append_locked(&self, end: &mut End, record: &Record<'_>, room: Room) -> Result<Logged> {
+    fn append_locked(&self, end: &mut End, draft: &mut [u8], room: Room) -> Result<Logged> {
         self.check()?;
         let number = end.next;
-        end.scratch.clear();
-        record::encode(record, end.generation, number, &mut end.scratch);
-        let (at, bytes) = (self.tail.committed(), end.scratch.len() as u64);
+        let record = record::number_draft(draft, end.generation, number);
+        let (at, bytes) = (self.tail.committed(), record.len() as u64);
         let needed = at + bytes + if room == Room::Takes { MARGIN } else { 0 };
         if needed > self.reserved.load(Ordering::Relaxed) {
             self.reserve_from(at, needed)?;
@@ -177,7 +178,7 @@ impl Log {
         if at + bytes - self.tail.flushed() > RING {
             self.flush()?;
         }
-        self.tail.append(&end.scratch);
+        self.tail.append(record);
         end.next = number + 1;
         if at / PIECE != (at + bytes) / PIECE {
             self.wake.signal();

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops::persist;
 use crate::state::StoreState;
 use parking_lot::Mutex;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -14,6 +15,51 @@ use std::thread::JoinHandle;
 pub(crate) struct Owner {
     pub state: Arc<StoreState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// One of the counts of those who hold a store. All handles of buckets count themselves where they begin and end; with a single count threads
+/// that only look buckets up would wait for each other.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Anchor(Arc<Owner>);
+
+impl Deref for Anchor {
+    type Target = Owner;
+
+    fn deref(&self) -> &Owner {
+        &self.0
+    }
+}
+
+impl Anchor {
+    /// Whether both hold the same store.
+    pub(crate) fn is_with(&self, other: &Anchor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Anchors([Arc<Anchor>; 64]);
+
+impl Anchors {
+    pub(crate) fn new(owner: Owner) -> Anchors {
+        let owner = Arc::new(owner);
+        Anchors(std::array::from_fn(|_| Arc::new(Anchor(owner.clone()))))
+    }
+
+    /// The one of a bucket.
+    pub(crate) fn of(&self, bucket: u64) -> Arc<Anchor> {
+        self.0[bucket as usize % self.0.len()].clone()
+    }
+}
+
+impl Deref for Anchors {
+    type Target = Owner;
+
+    fn deref(&self) -> &Owner {
+        &self.0[0]
+    }
 }
 
 impl Owner {

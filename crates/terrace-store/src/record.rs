@@ -222,12 +222,29 @@ const TRAIT: u8 = 9;
 /// Adds a record to `out`: the one with number `number` of the log `generation`.
 pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u8>) {
     let at = out.len();
-    out.extend_from_slice(&[0; PREFIX]);
+    draft(record, out);
+    let unused = out.len() - at - number_draft(&mut out[at..], generation, number).len();
+    out.drain(at..at + unused);
+}
+
+/// Bytes before the body of a draft: what the checksum covers besides it, of which the last [`PREFIX`] become those of the record.
+const DRAFTED: usize = 16;
+
+/// Adds a record to `out` but for its number, which need not be known yet.
+pub fn draft(record: &Record<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0; DRAFTED]);
     body(record, out);
-    let crc = checksum(generation, number, &out[at + PREFIX..]);
-    let len = (out.len() - at - PREFIX) as u32;
-    out[at..at + 4].copy_from_slice(&len.to_le_bytes());
-    out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Makes a draft the record with number `number` of the log `generation`; its bytes.
+pub fn number_draft(draft: &mut [u8], generation: u64, number: u64) -> &[u8] {
+    draft[..8].copy_from_slice(&generation.to_le_bytes());
+    draft[8..DRAFTED].copy_from_slice(&number.to_le_bytes());
+    let (crc, len) = (crc32fast::hash(draft), (draft.len() - DRAFTED) as u32);
+    let record = &mut draft[DRAFTED - PREFIX..];
+    record[..4].copy_from_slice(&len.to_le_bytes());
+    record[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
+    record
 }
 
 fn body(record: &Record<'_>, out: &mut Vec<u8>) {

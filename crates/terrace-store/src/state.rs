@@ -78,7 +78,7 @@ impl StoreState {
         wake: Arc<Wake>,
         (memory, counts): (IndexMemory, Counts),
     ) -> StoreState {
-        let persisting = names.all().into_iter().map(|(_, bucket)| bucket);
+        let persisting = names.all().into_iter();
         let persisting = persisting.filter(|bucket| bucket.persist().is_some()).collect();
         StoreState {
             dir,

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::open;
 use crate::ops::{buckets, persist};
 use crate::options::StoreOptions;
-use crate::owner::Owner;
+use crate::owner::{Anchors, Owner};
 use crate::segment::Segment;
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use terrace_engine::{Engine, IoKind};
 
 /// An open store. Clones are the same store; it is closed when the last of them and of its buckets is dropped.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Owner>);
+pub struct Store(Arc<Anchors>);
 
 /// How large a store is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Store {
         if is_unmarked {
             durable::sync(&owner.state)?;
         }
-        Ok(Store(Arc::new(owner)))
+        Ok(Store(Arc::new(Anchors::new(owner))))
     }
 
     /// The bucket of this name, made if there is none.
@@ -95,18 +95,17 @@ impl Store {
     /// # Errors
     /// The store is full; a name over 64 KiB.
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
-        Ok(Bucket::new(self.0.clone(), buckets::get_or_create(&self.0.state, name)?))
+        Ok(Bucket::new(&self.0, buckets::get_or_create(&self.0.state, name)?))
     }
 
     /// The bucket of this name, if there is one.
     pub fn find_bucket(&self, name: &str) -> Option<Bucket> {
-        Some(Bucket::new(self.0.clone(), self.0.state.names.get(name)?))
+        Some(Bucket::new(&self.0, self.0.state.names.get(name)?))
     }
 
     /// Names of all buckets, sorted.
     pub fn buckets(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.0.state.names.all().iter().map(|(name, _)| name.to_string()).collect();
+        let mut names: Vec<String> = self.0.state.names.all().iter().map(|bucket| bucket.name()).collect();
         names.sort_unstable();
         names
     }
@@ -129,10 +128,10 @@ impl Store {
 
     /// Holders of a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
-        let names: HashMap<u64, Arc<str>> =
-            self.0.state.names.all().into_iter().map(|(name, bucket)| (bucket.id, name)).collect();
+        let names: HashMap<u64, String> =
+            self.0.state.names.all().iter().map(|bucket| (bucket.id, bucket.name())).collect();
         let members = self.0.state.tags.members(tag).into_iter();
-        members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.to_string(), key))).collect()
+        members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.clone(), key))).collect()
     }
 
     /// Makes all changes durable that were done before the call, and writes the files of buckets that persist.

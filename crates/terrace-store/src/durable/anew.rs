@@ -59,8 +59,8 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
         seed: state.seed,
     };
     let mut writer = Writer::new(&*state.io, path, file, header);
-    for (name, bucket) in state.names.all() {
-        writer.add(&Record::Bucket { bucket: bucket.id, name: name.as_bytes() })?;
+    for bucket in state.names.all() {
+        writer.add(&Record::Bucket { bucket: bucket.id, name: bucket.name().as_bytes() })?;
         add_blobs(&bucket, &mut writer)?;
     }
     add_tags(state, &mut writer)?;

@@ -2,6 +2,9 @@
 //!
 //! Tables use the low bits of a hash for the place and the high ones to tell entries apart; which table a blob is in, bits between. Scans go in the
 //! order of the hash turned so that those bits come first: table by table, and within a table by the rest.
+//!
+//! A table holds pointers: what a look-up must fetch from memory is the place in a table of 9 bytes a blob, and one or two lines where description and
+//! short key stand together. With the descriptions in the table itself, six times as large, and keys elsewhere it was one line more.
 
 use super::memory::{Ahead, IndexMemory, allocated};
 use super::persist::Persist;
@@ -9,10 +12,12 @@ use super::{Hashes, Version};
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
 use crate::space::Extent;
+use compact_bytes::CompactBytes;
 use hashbrown::HashTable;
+use hashbrown::hash_table::OccupiedEntry;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Tables of a large bucket.
 const SHARDS: usize = 256;
@@ -24,11 +29,14 @@ const TURN: u32 = 16;
 /// A blob.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub key: Box<[u8]>,
+    pub key: CompactBytes,
     pub blob: Blob,
     /// Number of the record that says so.
     pub number: u64,
 }
+
+/// One line of the processor's cache, if it begins with one.
+const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
     pub(crate) fn extent(&self) -> Extent {
@@ -44,13 +52,27 @@ impl Entry {
 }
 
 /// Blobs by key.
-pub(crate) type Table = HashTable<Entry>;
+pub(crate) type Table = HashTable<Box<Entry>>;
 
-/// A bucket as the index has it.
+/// Memory of an entry outside its table, bytes.
+fn entry_bytes(key: &[u8]) -> u64 {
+    allocated(size_of::<Entry>()) + spilled_bytes(key)
+}
+
+/// Memory of a key or name that is too long to stand in place, bytes.
+pub(super) fn spilled_bytes(text: &[u8]) -> u64 {
+    if text.len() > CompactBytes::MAX_INLINE { allocated(text.len()) } else { 0 }
+}
+
+/// An entry in its table, which nobody else changes meanwhile.
+pub(crate) type HeldEntry<'a> = OccupiedEntry<'a, Box<Entry>>;
+
+/// A bucket as the index has it. The name comes first: it shares a line with the count of handles, which a look-up changes.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct BucketState {
+    name: RwLock<CompactBytes>,
     pub id: u64,
-    name: RwLock<Arc<str>>,
     /// It was removed. Set while all its tables are locked.
     gone: AtomicBool,
     /// Its blobs are not logged.
@@ -73,10 +95,10 @@ fn shard_of(hash: u64) -> usize {
 }
 
 impl BucketState {
-    pub(crate) fn new(id: u64, name: Arc<str>) -> BucketState {
+    pub(crate) fn new(id: u64, name: &str) -> BucketState {
         BucketState {
+            name: RwLock::new(CompactBytes::new(name.as_bytes())),
             id,
-            name: RwLock::new(name),
             gone: AtomicBool::new(false),
             scratch: AtomicBool::new(false),
             persist: OnceLock::new(),
@@ -86,11 +108,17 @@ impl BucketState {
             bytes: AtomicU64::new(0),
         }
     }
-    pub(crate) fn name(&self) -> Arc<str> {
-        self.name.read().clone()
+    pub(crate) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.name.read()).into_owned()
     }
-    pub(super) fn set_name(&self, name: Arc<str>) {
-        *self.name.write() = name;
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        **self.name.read() == *name.as_bytes()
+    }
+    pub(super) fn hash(&self, hashes: &Hashes) -> u64 {
+        hashes.of(&self.name.read())
+    }
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.write() = CompactBytes::new(name.as_bytes());
     }
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
@@ -218,7 +246,7 @@ impl BucketState {
         memory.add(SHARDS as u64 * size_of::<RwLock<Table>>() as u64);
         for entry in take_all(&mut small, memory) {
             let hash = hashes.of(&entry.key);
-            insert(&mut tables[shard_of(hash)], hashes, hash, entry, memory);
+            memory.add(insert(&mut tables[shard_of(hash)], hashes, hash, entry));
         }
         let _ = self.large.set(tables.into_iter().map(RwLock::new).collect());
     }
@@ -274,54 +302,54 @@ fn scan_table(
     found: &mut Vec<Box<[u8]>>,
 ) -> Option<u64> {
     let placed = table.iter().map(|entry| (order(hashes.of(&entry.key)), entry));
-    let mut placed: Vec<(u64, &Entry)> = placed.filter(|(place, _)| *place >= from).collect();
+    let mut placed: Vec<(u64, &Box<Entry>)> = placed.filter(|(place, _)| *place >= from).collect();
     let wanted = count - found.len();
     if placed.len() <= wanted {
-        found.extend(placed.into_iter().map(|(_, entry)| entry.key.clone()));
+        found.extend(placed.into_iter().map(|(_, entry)| Box::from(&*entry.key)));
         return None;
     }
     placed.select_nth_unstable_by_key(wanted - 1, |(place, _)| *place);
     let last = placed[wanted - 1].0;
     // Those of the same place, too, or the next scan would miss them.
-    found.extend(placed.iter().filter(|(place, _)| *place <= last).map(|(_, entry)| entry.key.clone()));
+    found.extend(placed.iter().filter(|(place, _)| *place <= last).map(|(_, entry)| Box::from(&*entry.key)));
     last.checked_add(1)
 }
 
 /// The entry of a key.
 pub(crate) fn find<'a>(table: &'a Table, hash: u64, key: &[u8]) -> Option<&'a Entry> {
-    table.find(hash, |entry| *entry.key == *key)
+    table.find(hash, |entry| *entry.key == *key).map(Box::as_ref)
 }
 
 /// The entry of a key, to change.
 pub(crate) fn find_mut<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Option<&'a mut Entry> {
-    table.find_mut(hash, |entry| *entry.key == *key)
+    table.find_mut(hash, |entry| *entry.key == *key).map(Box::as_mut)
 }
 
 /// A table that is filled to less than this part of its room becomes smaller.
 const SPARSE: usize = 8;
 
-/// Takes the entry of a key out.
-pub(crate) fn take(
-    table: &mut Table,
-    hashes: &Hashes,
-    hash: u64,
-    key: &[u8],
-    memory: &IndexMemory,
-) -> Option<Entry> {
-    let entry = table.find_entry(hash, |entry| *entry.key == *key).ok()?.remove().0;
+/// The entry of a key, to take out.
+pub(crate) fn find_held<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Option<HeldEntry<'a>> {
+    table.find_entry(hash, |entry| *entry.key == *key).ok()
+}
+
+/// Takes an entry out.
+pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -> Box<Entry> {
+    let (entry, vacant) = held.remove();
+    let table = vacant.into_table();
     let before = table.allocation_size();
     if table.len() < table.capacity() / SPARSE {
         table.shrink_to(2 * table.len(), |entry| hashes.of(&entry.key));
     }
-    memory.sub(allocated(entry.key.len()) + allocated(before) - allocated(table.allocation_size()));
-    Some(entry)
+    memory.sub(entry_bytes(&entry.key) + allocated(before) - allocated(table.allocation_size()));
+    entry
 }
 
 /// Takes all entries out.
 pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
     let all = std::mem::take(table);
-    let keys: u64 = all.iter().map(|entry| allocated(entry.key.len())).sum();
-    memory.sub(allocated(all.allocation_size()) + keys);
+    let entries: u64 = all.iter().map(|entry| entry_bytes(&entry.key)).sum();
+    memory.sub(allocated(all.allocation_size()) + entries);
     all
 }
 
@@ -332,14 +360,15 @@ pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
 pub(crate) fn ask_entry<'a>(table: &Table, key: &[u8], memory: &'a IndexMemory) -> Result<Ahead<'a>> {
     let grown = match table.len() < table.capacity() {
         true => 0,
-        false => 2 * (table.allocation_size() + 4 * size_of::<Entry>() + 32),
+        false => 2 * (table.allocation_size() + 4 * size_of::<Box<Entry>>() + 32),
     };
-    memory.ask(allocated(key.len()) + grown as u64)
+    memory.ask(entry_bytes(key) + grown as u64)
 }
 
-/// Puts a new entry in.
-pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Entry, memory: &IndexMemory) {
-    let (before, key) = (table.allocation_size(), entry.key.len());
+/// Puts a new entry in; the memory that it takes, which the caller counts.
+#[must_use]
+pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Box<Entry>) -> u64 {
+    let (before, own) = (table.allocation_size(), entry_bytes(&entry.key));
     table.insert_unique(hash, entry, |entry| hashes.of(&entry.key));
-    memory.add(allocated(key) + allocated(table.allocation_size()) - allocated(before));
+    own + allocated(table.allocation_size()) - allocated(before)
 }

@@ -27,11 +27,19 @@ pub(crate) struct IndexMemory {
     leaves_spare: AtomicBool,
 }
 
-/// Memory that was counted ahead; given back when it is dropped, for what was kept has been counted by then.
+/// Memory that was counted ahead; given back when it is dropped, but for what was kept.
 #[derive(Debug)]
 pub(crate) struct Ahead<'a> {
     memory: &'a IndexMemory,
     bytes: u64,
+}
+
+impl Ahead<'_> {
+    /// So many bytes are in use now: they stay counted. Most often these are all, and the count, which all threads share, is left alone.
+    pub(crate) fn keep(&mut self, bytes: u64) {
+        self.memory.add(bytes.saturating_sub(self.bytes));
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }
 
 impl Drop for Ahead<'_> {
@@ -60,11 +68,15 @@ impl IndexMemory {
     }
 
     pub(crate) fn add(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn sub(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Asks for so much.

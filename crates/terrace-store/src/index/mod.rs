@@ -6,9 +6,10 @@ mod names;
 mod persist;
 mod tags;
 
-pub(crate) use bucket::{BucketState, Entry, Table, ask_entry, find, find_mut, insert, take, take_all};
-pub(crate) use memory::IndexMemory;
-pub(crate) use names::{Names, find as find_name};
+pub(crate) use bucket::{BucketState, Entry, HeldEntry, Table};
+pub(crate) use bucket::{ask_entry, find, find_held, find_mut, insert, take, take_all};
+pub(crate) use memory::{Ahead, IndexMemory};
+pub(crate) use names::{Named, Names, find as find_name};
 pub(crate) use persist::{Behind, Persist};
 pub(crate) use tags::{Tags, bytes_of as tag_bytes};
 

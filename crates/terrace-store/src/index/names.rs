@@ -1,5 +1,6 @@
-//! Buckets by name, in tables with a lock each.
+//! Buckets by name, in tables with a lock each. As those of blobs they hold pointers alone ([`super::bucket`]).
 
+use super::bucket::spilled_bytes;
 use super::memory::{Ahead, IndexMemory, allocated};
 use super::{BucketState, Hashes};
 use crate::error::Result;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SHARDS: usize = 64;
 
 /// Buckets of one shard of names.
-pub(crate) type Named = HashTable<(Arc<str>, Arc<BucketState>)>;
+pub(crate) type Named = HashTable<Arc<BucketState>>;
 
 /// All buckets.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(crate) struct Names {
 fn bucket_bytes(name: &str) -> u64 {
     /// The counts before a shared value.
     const SHARED: usize = 16;
-    allocated(SHARED + size_of::<BucketState>()) + allocated(SHARED + name.len())
+    allocated(SHARED + size_of::<BucketState>()) + spilled_bytes(name.as_bytes())
 }
 
 fn shard_of(hash: u64) -> usize {
@@ -85,20 +86,15 @@ impl Names {
         (self.shards[i].write(), Some(second))
     }
 
-    /// Puts a bucket in, under the name that it has. The shard is the name's.
-    pub(crate) fn insert(
-        &self,
-        shard: &mut Named,
-        bucket: Arc<BucketState>,
-        name: Arc<str>,
-        memory: &IndexMemory,
-    ) {
-        let (before, own) = (shard.allocation_size(), bucket_bytes(&name));
+    /// Puts a bucket in, under the name that it has; the memory that it takes, which the caller counts. The shard is the name's.
+    #[must_use]
+    pub(crate) fn insert(&self, shard: &mut Named, bucket: Arc<BucketState>, name: &str) -> u64 {
+        let (before, own) = (shard.allocation_size(), bucket_bytes(name));
         let hash = self.hashes.of(name.as_bytes());
-        bucket.set_name(name.clone());
-        shard.insert_unique(hash, (name, bucket), |(name, _)| self.hashes.of(name.as_bytes()));
+        bucket.set_name(name);
+        shard.insert_unique(hash, bucket, |bucket| bucket.hash(&self.hashes));
         self.len.fetch_add(1, Ordering::Relaxed);
-        memory.add(own + allocated(shard.allocation_size()) - allocated(before));
+        own + allocated(shard.allocation_size()) - allocated(before)
     }
 
     /// Asks for the memory of another bucket.
@@ -110,27 +106,31 @@ impl Names {
         memory.ask(bucket_bytes(name) + grown as u64)
     }
 
-    /// Takes a bucket out.
+    /// Takes a bucket of this name out, once `end` has let it go; none: there is none.
+    ///
+    /// # Errors
+    /// That of `end`: the bucket stays.
     pub(crate) fn remove(
         &self,
-        shard: &mut Named,
+        (shard, hash): (&mut Named, u64),
         name: &str,
         memory: &IndexMemory,
-    ) -> Option<Arc<BucketState>> {
-        let hash = self.hashes.of(name.as_bytes());
-        let found = shard.find_entry(hash, |(named, _)| **named == *name).ok()?;
+        end: impl FnOnce(&Arc<BucketState>) -> Result<()>,
+    ) -> Result<Option<Arc<BucketState>>> {
+        let Ok(found) = shard.find_entry(hash, |bucket| bucket.has_name(name)) else { return Ok(None) };
+        end(found.get())?;
         self.len.fetch_sub(1, Ordering::Relaxed);
         memory.sub(bucket_bytes(name));
-        Some(found.remove().0.1)
+        Ok(Some(found.remove().0))
     }
 
     /// All buckets, in no order.
-    pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<BucketState>)> {
+    pub(crate) fn all(&self) -> Vec<Arc<BucketState>> {
         self.shards.iter().flat_map(|shard| shard.read().iter().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
 /// The bucket of a name in its shard.
 pub(crate) fn find<'a>(shard: &'a Named, hash: u64, name: &str) -> Option<&'a Arc<BucketState>> {
-    shard.find(hash, |(named, _)| **named == *name).map(|(_, bucket)| bucket)
+    shard.find(hash, |bucket| bucket.has_name(name))
 }

@@ -6,11 +6,12 @@ use super::files::Files;
 use super::records::Records;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Persist, Tags};
-use crate::index::{ask_entry, find_mut, insert, take, take_all};
+use crate::index::{ask_entry, find_held, find_mut, insert, take, take_all};
 use crate::log::Position;
 use crate::record::{Blob, Record, TAGGED, TRAIT_PERSIST, TRAIT_PERSISTED, TRAIT_SCRATCH};
 use crate::space::Extent;
 use crate::state::Counts;
+use compact_bytes::CompactBytes;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -37,7 +38,7 @@ struct Replay<'a> {
     memory: &'a IndexMemory,
     counts: &'a Counts,
     tags: Tags,
-    buckets: HashMap<u64, (Arc<BucketState>, Arc<str>)>,
+    buckets: HashMap<u64, Arc<BucketState>>,
 }
 
 /// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. Records that fail the checks are cut off the log.
@@ -107,8 +108,8 @@ impl Replay<'_> {
             Record::Bucket { bucket, name } => self.name(bucket, name),
             Record::BucketGone { bucket } => {
                 self.clear(bucket, true);
-                if let Some((_, name)) = self.buckets.remove(&bucket) {
-                    self.counts.bucket(-1, name.len());
+                if let Some(bucket) = self.buckets.remove(&bucket) {
+                    self.counts.bucket(-1, bucket.name().len());
                 }
             }
             Record::BucketClear { bucket } => self.clear(bucket, false),
@@ -129,22 +130,19 @@ impl Replay<'_> {
     }
 
     fn name(&mut self, id: u64, name: &[u8]) {
-        let name: Arc<str> = String::from_utf8_lossy(name).into();
+        let name = String::from_utf8_lossy(name);
         self.counts.bucket(1, name.len());
-        match self.buckets.get_mut(&id) {
-            Some((_, old)) => {
-                self.counts.bucket(-1, old.len());
-                *old = name;
+        match self.buckets.get(&id) {
+            Some(bucket) => {
+                self.counts.bucket(-1, bucket.name().len());
+                bucket.set_name(&name);
             }
-            None => {
-                let state = Arc::new(BucketState::new(id, name.clone()));
-                self.buckets.insert(id, (state, name));
-            }
+            None => drop(self.buckets.insert(id, Arc::new(BucketState::new(id, &name)))),
         }
     }
 
     fn set_trait(&mut self, id: u64, kind: u8, text: &[u8]) {
-        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let Some(bucket) = self.buckets.get(&id) else { return };
         match kind {
             TRAIT_SCRATCH => bucket.set_scratch(),
             TRAIT_PERSIST => bucket.set_persist(Persist::new(PathBuf::from(OsStr::from_bytes(text)))),
@@ -154,7 +152,7 @@ impl Replay<'_> {
     }
 
     fn put(&mut self, id: u64, number: u64, blob: Blob, key: &[u8]) -> Result<()> {
-        let Some((bucket, _)) = self.buckets.get(&id) else { return Ok(()) };
+        let Some(bucket) = self.buckets.get(&id) else { return Ok(()) };
         bucket.note_change(None, self.memory);
         let hash = self.hashes.of(key);
         {
@@ -168,12 +166,12 @@ impl Replay<'_> {
                     entry.blob.set(TAGGED, is_tagged || blob.has(TAGGED));
                 }
                 None => {
-                    let entry = Entry { key: key.into(), blob, number };
+                    let entry = Box::new(Entry { key: CompactBytes::new(key), blob, number });
                     bucket.count(1, 0, blob.size);
-                    let _ahead = ask_entry(&table, key, self.memory)?;
+                    let mut ahead = ask_entry(&table, key, self.memory)?;
                     self.counts.blob(1, entry.logged_bytes());
                     self.counts.size(0, blob.size);
-                    insert(&mut table, self.hashes, hash, entry, self.memory);
+                    ahead.keep(insert(&mut table, self.hashes, hash, entry));
                 }
             }
         }
@@ -182,10 +180,11 @@ impl Replay<'_> {
     }
 
     fn remove(&mut self, id: u64, key: &[u8]) {
-        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let Some(bucket) = self.buckets.get(&id) else { return };
         bucket.note_change(None, self.memory);
         let hash = self.hashes.of(key);
-        if let Some(entry) = take(&mut bucket.write(hash), self.hashes, hash, key, self.memory) {
+        if let Some(held) = find_held(&mut bucket.write(hash), hash, key) {
+            let entry = take(held, self.hashes, self.memory);
             if entry.blob.has(TAGGED) {
                 self.tags.pass_on(&(id, Some(key.into())), None, self.memory);
             }
@@ -194,7 +193,7 @@ impl Replay<'_> {
     }
 
     fn tag(&mut self, id: u64, whole: bool, on: bool, tag: &[u8], key: &[u8]) {
-        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let Some(bucket) = self.buckets.get(&id) else { return };
         let hash = self.hashes.of(key);
         if !whole {
             let mut table = bucket.write(hash);
@@ -206,7 +205,7 @@ impl Replay<'_> {
 
     fn clear(&mut self, id: u64, gone: bool) {
         self.tags.clear(id, gone, self.memory);
-        let Some((bucket, _)) = self.buckets.get(&id) else { return };
+        let Some(bucket) = self.buckets.get(&id) else { return };
         bucket.note_change(None, self.memory);
         for table in &mut bucket.write_all() {
             take_all(table, self.memory).into_iter().for_each(|entry| self.forget(bucket, &entry));
@@ -222,11 +221,11 @@ impl Replay<'_> {
     /// Gives the buckets their names; the extents of all blobs.
     fn finish(self, names: &Names) -> (Vec<Extent>, Tags) {
         let mut extents = Vec::new();
-        for (id, (bucket, name)) in self.buckets {
+        for (id, bucket) in self.buckets {
             names.note_id(id);
-            bucket.for_each_table(|table| extents.extend(table.iter().map(Entry::extent)));
-            let (mut shard, _) = names.lock(&name);
-            names.insert(&mut shard, bucket, name, self.memory);
+            bucket.for_each_table(|table| extents.extend(table.iter().map(|entry| entry.extent())));
+            let name = bucket.name();
+            self.memory.add(names.insert(&mut names.lock(&name).0, bucket, &name));
         }
         (extents, self.tags)
     }

@@ -4,11 +4,12 @@ use super::commit;
 use super::{check, file_name, persist, remove};
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Persist, find_name};
+use crate::index::{BucketState, Named, Persist, find_name};
 use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{KEY_MAX, Record, TRAIT_PERSIST, TRAIT_SCRATCH};
 use crate::state::StoreState;
+use parking_lot::RwLockWriteGuard;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,13 +33,12 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
         if let Some(bucket) = find_name(&shard, hash, name) {
             return Ok(bucket.clone());
         }
-        let _ahead = state.names.ask(&shard, name, &state.memory)?;
+        let mut ahead = state.names.ask(&shard, name, &state.memory)?;
         let id = state.names.take_id();
         let number = state.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
-        let name: Arc<str> = name.into();
-        let bucket = Arc::new(BucketState::new(id, name.clone()));
+        let bucket = Arc::new(BucketState::new(id, name));
         state.counts.bucket(1, name.len());
-        state.names.insert(&mut shard, bucket.clone(), name, &state.memory);
+        ahead.keep(state.names.insert(&mut shard, bucket.clone(), name));
         (bucket, number)
     };
     commit::finish(state, &bucket, number)?;
@@ -51,23 +51,37 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
 /// Failing I/O of the log.
 pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     state.check_open()?;
-    let persistent = state.names.get(name).filter(|bucket| bucket.persist().is_some());
-    if let Some(bucket) = &persistent
-        && let Err(e) = persist::write_out(state, bucket)
-    {
+    let (shard, hash) = state.names.lock(name);
+    let Some(bucket) = find_name(&shard, hash, name) else { return Ok(false) };
+    if bucket.persist().is_none() {
+        return remove_locked(state, (shard, hash), name);
+    }
+    let bucket = bucket.clone();
+    drop(shard);
+    if let Err(e) = persist::write_out(state, &bucket) {
         tracing::warn!("{e}; the bucket is removed all the same, and its files stay as they are");
     }
     // Nobody writes files until the bucket is gone.
-    let _turn = persistent.as_ref().and_then(|bucket| bucket.persist()).map(Persist::turn);
-    let (mut shard, hash) = state.names.lock(name);
-    let Some(bucket) = find_name(&shard, hash, name).cloned() else { return Ok(false) };
-    remove::clear(state, &bucket, true)?;
-    if bucket.persist().is_some() {
-        state.persisting.lock().retain(|other| other.id != bucket.id);
-    }
-    state.names.remove(&mut shard, name, &state.memory);
-    state.counts.bucket(-1, name.len());
-    Ok(true)
+    let _turn = bucket.persist().map(Persist::turn);
+    remove_locked(state, state.names.lock(name), name)
+}
+
+fn remove_locked(
+    state: &StoreState,
+    (mut shard, hash): (RwLockWriteGuard<'_, Named>, u64),
+    name: &str,
+) -> Result<bool> {
+    let removed = state.names.remove((&mut shard, hash), name, &state.memory, |bucket| {
+        remove::clear(state, bucket, true)?;
+        if bucket.persist().is_some() {
+            state.persisting.lock().retain(|other| other.id != bucket.id);
+        }
+        state.counts.bucket(-1, name.len());
+        Ok(())
+    })?;
+    // Its memory is given back when others may have the lock.
+    drop(shard);
+    Ok(removed.is_some())
 }
 
 /// Renames a bucket; false: there is none.
@@ -86,14 +100,14 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
     if find_name(target.as_deref().unwrap_or(&source), place(to), to).is_some() {
         return Err(Error::Exists { name: to.into() });
     }
-    let _ahead = state.names.ask(target.as_deref().unwrap_or(&source), to, &state.memory)?;
+    let mut ahead = state.names.ask(target.as_deref().unwrap_or(&source), to, &state.memory)?;
     let record = Record::Bucket { bucket: bucket.id, name: to.as_bytes() };
     let number = state.log.append(&record, Room::Takes)?;
-    state.names.remove(&mut source, from, &state.memory);
+    state.names.remove((&mut source, place(from)), from, &state.memory, |_| Ok(()))?;
     state.counts.bucket(-1, from.len());
     state.counts.bucket(1, to.len());
     let shard = target.as_deref_mut().unwrap_or(&mut source);
-    state.names.insert(shard, bucket.clone(), to.into(), &state.memory);
+    ahead.keep(state.names.insert(shard, bucket.clone(), to));
     drop((source, target));
     commit::finish(state, &bucket, number).map(|()| true)
 }

@@ -3,12 +3,13 @@
 use super::{file_name, persist};
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
+use crate::index::{Ahead, BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
 use crate::log::{Logged, Room};
 use crate::options::SyncPolicy;
-use crate::record::{Blob, FIRST, Record};
+use crate::record::{Blob, FIRST, Record, UNCHECKED};
 use crate::space::Extent;
 use crate::state::StoreState;
+use compact_bytes::CompactBytes;
 
 /// A key of a bucket.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,18 @@ pub(super) struct Bytes {
     pub meta: Option<u64>,
 }
 
+impl Bytes {
+    /// Makes them those of a blob.
+    pub(super) fn describe(self, blob: &mut Blob) {
+        let Bytes { extent, size, crc, meta } = self;
+        blob.set_start(extent.start);
+        blob.set(FIRST, true);
+        blob.set(UNCHECKED, false);
+        (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
+        blob.meta = meta.unwrap_or(blob.meta);
+    }
+}
+
 impl<'a> Place<'a> {
     pub(super) fn new(state: &StoreState, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
         state.check_open()?;
@@ -43,7 +56,7 @@ impl<'a> Place<'a> {
     /// The bucket was removed, or persists since and the key is too long for a file's name.
     pub(super) fn check_bucket(&self) -> Result<()> {
         if self.bucket.is_gone() {
-            return Err(Error::NoBucket { name: self.bucket.name().to_string() });
+            return Err(Error::NoBucket { name: self.bucket.name() });
         }
         self.check_file_name()
     }
@@ -68,7 +81,6 @@ pub(super) fn replace(
     expect: Expect,
     bytes: Bytes,
 ) -> Result<Option<Replaced>> {
-    let Bytes { extent, size, crc, meta } = bytes;
     let (mut old, mut old_first) = (Extent::NONE, None);
     let replaced = {
         let mut table = place.bucket.write(place.hash);
@@ -83,14 +95,10 @@ pub(super) fn replace(
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
             old = Extent { start: blob.start(), units: blob.units };
             old_first = entry.filter(|entry| entry.blob.has(FIRST)).map(|entry| entry.number);
-            blob.set_start(extent.start);
-            blob.set(FIRST, true);
-            blob.set(crate::record::UNCHECKED, false);
-            (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
-            blob.meta = meta.unwrap_or(blob.meta);
+            bytes.describe(&mut blob);
             // Asked for once it is known that there is a new name: most puts need no memory.
             let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
-            let logged = ahead.and_then(|_ahead| set_blob(state, &mut table, place, blob));
+            let logged = ahead.and_then(|ahead| set_blob(state, &mut table, place, blob, ahead));
             logged.map(|logged| Some((logged, old_meta)))
         }
     };
@@ -103,7 +111,7 @@ pub(super) fn replace(
             retire(state, place.bucket, *number, old);
             place.bucket.split_if_large(&state.hashes, &state.memory);
         }
-        Ok(None) | Err(_) => state.heap.free(extent),
+        Ok(None) | Err(_) => state.heap.free(bytes.extent),
     }
     Ok(replaced?.map(|(logged, meta)| Replaced { number: logged.number, meta }))
 }
@@ -114,7 +122,7 @@ fn new_blob() -> Blob {
     blob
 }
 
-/// Logs what the blob is now, and says so in its table, which the caller has locked. For a new name the caller has asked for memory.
+/// Logs what the blob is now, and says so in its table, which the caller has locked. For a new name the caller has asked for memory: `ahead`.
 ///
 /// # Errors
 /// The log is full, or broken: nothing has changed.
@@ -123,6 +131,7 @@ pub(super) fn set_blob(
     table: &mut Table,
     place: &Place<'_>,
     blob: Blob,
+    ahead: Option<Ahead<'_>>,
 ) -> Result<Logged> {
     let Place { bucket, key, hash } = *place;
     bucket.note_change(Some(key), &state.memory);
@@ -139,11 +148,12 @@ pub(super) fn set_blob(
             (entry.blob, entry.number) = (blob, number);
         }
         None => {
-            let entry = Entry { key: key.into(), blob, number };
+            let entry = Box::new(Entry { key: CompactBytes::new(key), blob, number });
             state.counts.blob(1, entry.logged_bytes());
             state.counts.size(0, blob.size);
             bucket.count(1, 0, blob.size);
-            insert(table, &state.hashes, hash, entry, &state.memory);
+            let grown = insert(table, &state.hashes, hash, entry);
+            ahead.expect("asked for a new name").keep(grown);
         }
     }
     Ok(logged)

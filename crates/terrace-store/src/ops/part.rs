@@ -119,7 +119,7 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
     }
     blob.size = blob.size.max(patch.end());
     blob.set(FIRST, false);
-    let logged = commit::set_blob(state, &mut table, place, blob)?;
+    let logged = commit::set_blob(state, &mut table, place, blob, None)?;
     Ok(Some((logged.number, blob.size)))
 }
 

@@ -2,7 +2,7 @@
 
 use super::commit::{self, Place};
 use crate::error::Result;
-use crate::index::{BucketState, Expect, Table, find, take, take_all};
+use crate::index::{BucketState, Expect, HeldEntry, find_held, take, take_all};
 use crate::log::Room;
 use crate::record::{Record, TAGGED};
 use crate::space::Extent;
@@ -17,8 +17,8 @@ pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expec
     let (number, extent) = {
         let mut table = bucket.write(place.hash);
         place.check_bucket()?;
-        let entry = find(&table, place.hash, key);
-        if entry.is_none() || !expect.holds(entry) {
+        let Some(held) = find_held(&mut table, place.hash, key) else { return Ok(false) };
+        if !expect.holds(Some(held.get())) {
             return Ok(false);
         }
         bucket.note_change(Some(key), &state.memory);
@@ -27,23 +27,17 @@ pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expec
         } else {
             state.log.append(&Record::Remove { bucket: bucket.id, key }, Room::Gives)?
         };
-        (number, take_out(state, bucket, &mut table, place.hash, key))
+        (number, take_out(state, bucket, held))
     };
     commit::retire(state, bucket, number, extent);
     commit::finish(state, bucket, number).map(|()| true)
 }
 
 /// Takes a blob out of its table and the counts; its extent.
-pub(super) fn take_out(
-    state: &StoreState,
-    bucket: &BucketState,
-    table: &mut Table,
-    hash: u64,
-    key: &[u8],
-) -> Extent {
-    let Some(entry) = take(table, &state.hashes, hash, key, &state.memory) else { return Extent::NONE };
+pub(super) fn take_out(state: &StoreState, bucket: &BucketState, held: HeldEntry<'_>) -> Extent {
+    let entry = take(held, &state.hashes, &state.memory);
     if entry.blob.has(TAGGED) {
-        state.tags.pass_on(&(bucket.id, Some(key.into())), None, &state.memory);
+        state.tags.pass_on(&(bucket.id, Some((*entry.key).into())), None, &state.memory);
     }
     bucket.count(-1, entry.blob.size, 0);
     state.counts.size(entry.blob.size, 0);

@@ -1,46 +1,91 @@
 //! A blob gets another key, in its bucket or in another.
 
-use super::commit::{self, Place};
+use super::commit::{self, Bytes, Place};
 use super::part::extent_of;
 use super::remove::take_out;
-use crate::error::Result;
-use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, insert};
+use super::{check_size, put, room};
+use crate::error::{Error, Result};
+use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_held, insert};
 use crate::log::Room;
 use crate::record::{FIRST, Record, TAGGED};
 use crate::state::StoreState;
+use compact_bytes::CompactBytes;
 use parking_lot::RwLockWriteGuard;
+
+/// A bucket and a key of it.
+type Named<'a> = (&'a BucketState, &'a [u8]);
 
 /// Renames a blob, if `expect` holds of the new key; what had that is gone then. False: there is no such blob, or it does not hold.
 ///
 /// # Errors
 /// A removed bucket; a full or failing log.
-pub(crate) fn rename(
+pub(crate) fn rename(state: &StoreState, from: Named<'_>, to: Named<'_>, expect: Expect) -> Result<bool> {
+    finish(state, (from.0, to.0), change(state, from, to, expect, None)?)
+}
+
+/// As [`rename`] in any case, of a blob that gets other bytes and another word by the same record.
+///
+/// # Errors
+/// As [`rename`]; the store is full.
+pub(crate) fn rename_as(
     state: &StoreState,
-    (bucket, from): (&BucketState, &[u8]),
-    (to_bucket, to): (&BucketState, &[u8]),
-    expect: Expect,
+    from: Named<'_>,
+    to: Named<'_>,
+    content: &[u8],
+    meta: u64,
 ) -> Result<bool> {
+    if from.0.id == to.0.id && from.1 == to.1 {
+        let put = put::put(state, to.0, to.1, &[content], meta, Expect::Present, 0);
+        return Ok(put?.is_some());
+    }
+    let size = check_size(Some(content.len() as u64))?;
+    let extent = room::place(state, &[content], size, 0)?;
+    let bytes = Bytes { extent, size, crc: crc32fast::hash(content), meta: Some(meta) };
+    let changed = change(state, from, to, Expect::Any, Some(bytes));
+    if !matches!(changed, Ok(Some(_))) {
+        state.heap.free(extent);
+    }
+    finish(state, (from.0, to.0), changed?)
+}
+
+fn finish(state: &StoreState, buckets: (&BucketState, &BucketState), number: Option<u64>) -> Result<bool> {
+    let Some(number) = number else { return Ok(false) };
+    commit::finish(state, buckets.1, number)?;
+    commit::finish(state, buckets.0, number).map(|()| true)
+}
+
+/// The number of the change, or of an earlier one if both keys are the same; none: there is no such blob, or `expect` does not hold.
+fn change(
+    state: &StoreState,
+    (bucket, from): Named<'_>,
+    (to_bucket, to): Named<'_>,
+    expect: Expect,
+    bytes: Option<Bytes>,
+) -> Result<Option<u64>> {
     let old = Place::new(state, bucket, from)?;
     let new = Place::new(state, to_bucket, to)?;
-    if bucket.is_scratch() != to_bucket.is_scratch() {
-        let what =
-            "a blob cannot move between a scratch bucket and one that is kept; get it and put it".into();
-        return Err(crate::error::Error::Invalid { what });
-    }
-    let (number, replaced) = {
+    check_kinds(bucket, to_bucket)?;
+    let (number, retired) = {
         let (mut source, mut target) = lock(&old, &new);
         old.check_bucket()?;
         new.check_bucket()?;
-        let Some(mut blob) = find(&source, old.hash, from).map(|entry| entry.blob) else { return Ok(false) };
+        let Some((mut blob, number)) = find(&source, old.hash, from).map(|entry| (entry.blob, entry.number))
+        else {
+            return Ok(None);
+        };
+        let left = bytes.map(|_| extent_of(&blob));
         blob.set(FIRST, false);
+        if let Some(bytes) = bytes {
+            bytes.describe(&mut blob);
+        }
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         if !expect.holds(find(gone, new.hash, to)) {
-            return Ok(false);
+            return Ok(None);
         }
         if bucket.id == to_bucket.id && from == to {
-            return Ok(true);
+            return Ok(Some(number));
         }
-        let _ahead = ask_entry(gone, to, &state.memory)?;
+        let mut ahead = ask_entry(gone, to, &state.memory)?;
         bucket.note_change(Some(from), &state.memory);
         to_bucket.note_change(Some(to), &state.memory);
         let number = if bucket.is_scratch() {
@@ -50,27 +95,35 @@ pub(crate) fn rename(
             state.log.append(&record, Room::Takes)?
         };
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
-        let replaced = find(gone, new.hash, to).map(|entry| extent_of(&entry.blob));
-        take_out(state, to_bucket, gone, new.hash, to);
+        let replaced = find_held(gone, new.hash, to).map(|held| take_out(state, to_bucket, held));
         if blob.has(TAGGED) {
             let (from, to) = ((bucket.id, Some(from.into())), (to_bucket.id, Some(to.into())));
             state.tags.pass_on(&from, Some(&to), &state.memory);
         }
-        take_out(state, bucket, &mut source, old.hash, from);
+        find_held(&mut source, old.hash, from).map(|held| take_out(state, bucket, held));
         let target: &mut Table = target.as_mut().unwrap_or(&mut source);
-        let entry = Entry { key: to.into(), blob, number };
+        let entry = Box::new(Entry { key: CompactBytes::new(to), blob, number });
         state.counts.blob(1, entry.logged_bytes());
         state.counts.size(0, blob.size);
         to_bucket.count(1, 0, blob.size);
-        insert(target, &state.hashes, new.hash, entry, &state.memory);
-        (number, replaced)
+        ahead.keep(insert(target, &state.hashes, new.hash, entry));
+        (number, [replaced, left])
     };
-    if let Some(extent) = replaced {
+    for extent in retired.into_iter().flatten() {
         commit::retire(state, to_bucket, number, extent);
     }
     to_bucket.split_if_large(&state.hashes, &state.memory);
-    commit::finish(state, to_bucket, number)?;
-    commit::finish(state, bucket, number).map(|()| true)
+    Ok(Some(number))
+}
+
+/// # Errors
+/// The blob would begin or cease to be logged.
+fn check_kinds(bucket: &BucketState, to_bucket: &BucketState) -> Result<()> {
+    if bucket.is_scratch() == to_bucket.is_scratch() {
+        return Ok(());
+    }
+    let what = "a blob cannot move between a scratch bucket and one that is kept; get it and put it".into();
+    Err(Error::Invalid { what })
 }
 
 /// The tables of both, in the order in which all take them; one if both are in the same.

@@ -16,18 +16,61 @@ pub struct Model(pub BTreeMap<String, Blobs>);
 /// A change.
 #[derive(Debug, Clone)]
 pub enum Op {
-    Put { bucket: String, key: Vec<u8>, value: Arc<Vec<u8>>, meta: u64 },
-    PutAbsent { bucket: String, key: Vec<u8>, value: Arc<Vec<u8>> },
-    PutAt { bucket: String, key: Vec<u8>, offset: usize, data: Vec<u8> },
-    Append { bucket: String, key: Vec<u8>, data: Vec<u8> },
-    Truncate { bucket: String, key: Vec<u8>, size: usize },
-    SetMeta { bucket: String, key: Vec<u8>, meta: u64 },
-    Remove { bucket: String, key: Vec<u8> },
-    Rename { from: (String, Vec<u8>), to: (String, Vec<u8>) },
-    Clear { bucket: String },
-    Make { bucket: String },
-    RemoveBucket { bucket: String },
-    RenameBucket { from: String, to: String },
+    Put {
+        bucket: String,
+        key: Vec<u8>,
+        value: Arc<Vec<u8>>,
+        meta: u64,
+    },
+    PutAbsent {
+        bucket: String,
+        key: Vec<u8>,
+        value: Arc<Vec<u8>>,
+    },
+    PutAt {
+        bucket: String,
+        key: Vec<u8>,
+        offset: usize,
+        data: Vec<u8>,
+    },
+    Append {
+        bucket: String,
+        key: Vec<u8>,
+        data: Vec<u8>,
+    },
+    Truncate {
+        bucket: String,
+        key: Vec<u8>,
+        size: usize,
+    },
+    SetMeta {
+        bucket: String,
+        key: Vec<u8>,
+        meta: u64,
+    },
+    Remove {
+        bucket: String,
+        key: Vec<u8>,
+    },
+    /// With other bytes and another word, if they are given.
+    Rename {
+        from: (String, Vec<u8>),
+        to: (String, Vec<u8>),
+        new: Option<(Arc<Vec<u8>>, u64)>,
+    },
+    Clear {
+        bucket: String,
+    },
+    Make {
+        bucket: String,
+    },
+    RemoveBucket {
+        bucket: String,
+    },
+    RenameBucket {
+        from: String,
+        to: String,
+    },
 }
 
 const BUCKETS: u64 = 4;
@@ -71,7 +114,11 @@ impl Op {
             67..72 => Op::Truncate { bucket, key, size: size(rng, max) },
             72..76 => Op::SetMeta { bucket, key, meta: rng.next_u64() },
             76..86 => Op::Remove { bucket, key },
-            86..94 => Op::Rename { from: (bucket, key), to: (self::bucket(rng), self::key(rng)) },
+            86..94 => {
+                let n = size(rng, max);
+                let new = rng.chance(30).then(|| (Arc::new(content(rng.next_u64(), n)), rng.next_u64()));
+                Op::Rename { from: (bucket, key), to: (self::bucket(rng), self::key(rng)), new }
+            }
             94..95 => Op::Clear { bucket },
             95..97 => Op::Make { bucket },
             97..98 => Op::RemoveBucket { bucket },
@@ -82,7 +129,7 @@ impl Op {
     /// Buckets that it makes if there are none of these names, in this order.
     pub fn makes(&self) -> Vec<String> {
         match self {
-            Op::Rename { from, to } => vec![to.0.clone(), from.0.clone()],
+            Op::Rename { from, to, .. } => vec![to.0.clone(), from.0.clone()],
             Op::RemoveBucket { .. } | Op::RenameBucket { .. } => Vec::new(),
             Op::Put { bucket, .. }
             | Op::PutAbsent { bucket, .. }
@@ -133,11 +180,15 @@ impl Op {
             Op::Remove { bucket, key } => {
                 model.0.entry(bucket.clone()).or_default().remove(key);
             }
-            Op::Rename { from, to } => {
+            Op::Rename { from, to, new } => {
                 model.0.entry(to.0.clone()).or_default();
                 let blob = model.0.entry(from.0.clone()).or_default().remove(&from.1);
                 if let Some(blob) = blob {
-                    model.0.entry(to.0.clone()).or_default().insert(to.1.clone(), blob);
+                    model
+                        .0
+                        .entry(to.0.clone())
+                        .or_default()
+                        .insert(to.1.clone(), new.clone().unwrap_or(blob));
                 }
             }
             Op::Clear { bucket } => drop(blobs(model, bucket)),
@@ -180,9 +231,13 @@ impl Op {
                 store.bucket(bucket)?.set_meta(key, *meta, Expect::Any).map(drop)
             }
             Op::Remove { bucket, key } => store.bucket(bucket)?.remove(key).map(drop),
-            Op::Rename { from, to } => {
-                let target = store.bucket(&to.0)?;
-                store.bucket(&from.0)?.rename_into(&from.1, &target, &to.1).map(drop)
+            Op::Rename { from, to, new } => {
+                let (target, source) = (store.bucket(&to.0)?, store.bucket(&from.0)?);
+                match new {
+                    Some((value, meta)) => source.rename_as(&from.1, &target, &to.1, value, *meta),
+                    None => source.rename_into(&from.1, &target, &to.1),
+                }
+                .map(drop)
             }
             Op::Clear { bucket } => store.bucket(bucket)?.clear(),
             Op::Make { bucket } => store.bucket(bucket).map(drop),
