@@ -78,6 +78,8 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn set_word(&self, db: Db, key: &[u8], word: u64) -> Result<()>;
     /// Gives the blob another name, in place of one that is there; whether there was such a blob.
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool>;
+    /// Likewise, with other content and another word.
+    fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool>;
     /// Removes the blob; whether there was one.
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool>;
     /// Keys of a database.

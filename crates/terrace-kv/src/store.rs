@@ -119,6 +119,10 @@ impl Blobs for StoreBlobs {
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
         self.database(from.0).rename_into(from.1, self.database(to.0), to.1).map_err(failed)
     }
+    fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool> {
+        let target = self.database(to.0);
+        self.database(from.0).rename_as(from.1, target, to.1, content, word).map_err(failed)
+    }
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {
         self.database(db).remove(key).map_err(failed)
     }

@@ -113,6 +113,16 @@ impl Blobs for MemoryBlobs {
         blobs.entry(to.0).or_default().insert(to.1.to_vec(), moved);
         Ok(true)
     }
+    fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool> {
+        self.begin(true)?;
+        self.count(content.len());
+        let mut blobs = self.blobs.lock();
+        if blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)).is_none() {
+            return Ok(false);
+        }
+        blobs.entry(to.0).or_default().insert(to.1.to_vec(), (word, content.to_vec()));
+        Ok(true)
+    }
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {
         self.begin(false)?;
         Ok(self.blobs.lock().get_mut(&db).and_then(|blobs| blobs.remove(key)).is_some())

@@ -79,8 +79,8 @@ fn slots(cluster: &Cluster, reply: &mut Reply<'_>) {
     reply.array(ranges.len());
     for (node, slots) in ranges {
         reply.array(3);
-        reply.int(slots.start());
-        reply.int(slots.end());
+        reply.int(*slots.start());
+        reply.int(*slots.end());
         reply.array(4);
         reply.text(&node.host);
         reply.int(node.port);
@@ -96,8 +96,8 @@ fn shards(cluster: &Cluster, reply: &mut Reply<'_>) {
         reply.text("slots");
         reply.array(2 * node.slots.len());
         for slots in &node.slots {
-            reply.int(slots.start());
-            reply.int(slots.end());
+            reply.int(*slots.start());
+            reply.int(*slots.end());
         }
         reply.text("nodes");
         reply.array(1);

@@ -19,7 +19,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
     let new = old.checked_add(amount).ok_or_else(overflow)?;
     context.scratch.clear();
     write_int(context.scratch, new);
-    held.write(db, key, found.unwrap_or(Word::new(Kind::String)), context.scratch)?;
+    held.rewrite(db, key, found, context.scratch)?;
     context.reply.int(new);
     Ok(())
 }
@@ -62,7 +62,7 @@ pub fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
         None => 0.0,
     };
     let new = float_text(sum(old, float(context.args.at(2))?)?);
-    held.write(db, key, found.unwrap_or(Word::new(Kind::String)), new.as_bytes())?;
+    held.rewrite(db, key, found, new.as_bytes())?;
     context.reply.text(new);
     Ok(())
 }

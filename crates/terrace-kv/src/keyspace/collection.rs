@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chain::Chain;
-use super::record::Damaged;
+use super::record::{Damaged, Record, records};
 use super::word::{Form, Kind, Word};
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
@@ -23,6 +23,8 @@ const PIECES_MIN: usize = LOG_MAX / 4;
 pub trait Collection: Default + Send + 'static {
     /// Its type.
     const KIND: Kind;
+    /// Its records.
+    type Record<'a>: Record<'a>;
     /// From its records.
     ///
     /// # Errors
@@ -35,12 +37,25 @@ pub trait Collection: Default + Send + 'static {
     ///
     /// # Errors
     /// They are none.
-    fn add(&mut self, bytes: &[u8], place: u64) -> Result<(), Damaged>;
+    fn add(&mut self, bytes: &[u8], place: u64) -> Result<(), Damaged> {
+        let mut at = place;
+        for record in records(bytes) {
+            let (record, length) = record?;
+            self.apply(record, at);
+            at += length as u64;
+        }
+        Ok(())
+    }
+    /// Does what one record says, which stands at `place`.
+    fn apply(&mut self, record: Self::Record<'_>, place: u64);
     /// Walks records: the bytes of each, and the name of the element that it sets.
     ///
     /// # Errors
     /// They are none.
-    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged>;
+    fn walk(bytes: &[u8], mut visit: impl FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
+        records::<Self::Record<'_>>(bytes)
+            .try_for_each(|record| record.map(|(record, length)| visit(length, record.sets())))
+    }
     /// Place of the record that has set an element.
     fn place(&self, name: &[u8]) -> Option<u64>;
     /// Another record is the one.

@@ -1,14 +1,15 @@
 //! A hash: fields with values, in order of their coming.
 
+use compact_bytes::CompactBytes;
 use hashbrown::DefaultHashBuilder;
-use indexmap::IndexMap;
+use indexmap::{Equivalent, IndexMap};
 
 use super::collection::Collection;
-use super::record::{Damaged, FieldRecord, fields};
+use super::record::FieldRecord;
 use super::word::Kind;
 
-/// Memory of a field beside its bytes: two pointers with lengths, place of its record, hash, place in the table, two allocations.
-const FIELD_BYTES: usize = 88;
+/// Memory of a field beside its bytes: its entry with room to spare, place in the table, allocation of the value, and of a long name.
+const FIELD_BYTES: usize = 100;
 
 #[derive(Debug)]
 struct Value {
@@ -17,10 +18,20 @@ struct Value {
     place: u64,
 }
 
+/// A field's name to look for. Those in the table stand in its entries while they are short: a look-up fetches them with the entry.
+#[derive(Hash)]
+struct Name<'a>(&'a [u8]);
+
+impl Equivalent<CompactBytes> for Name<'_> {
+    fn equivalent(&self, name: &CompactBytes) -> bool {
+        *self.0 == **name
+    }
+}
+
 /// The fields.
 #[derive(Debug, Default)]
 pub struct Hash {
-    fields: IndexMap<Box<[u8]>, Value, DefaultHashBuilder>,
+    fields: IndexMap<CompactBytes, Value, DefaultHashBuilder>,
     encoded: usize,
     /// Place of the log that changes are added to.
     log_place: u64,
@@ -29,7 +40,7 @@ pub struct Hash {
 impl Hash {
     /// A field's value.
     pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
-        self.fields.get(field).map(|value| &*value.bytes)
+        self.fields.get(&Name(field)).map(|value| &*value.bytes)
     }
     /// Sets a field; whether it is new.
     pub fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {
@@ -57,7 +68,7 @@ impl Hash {
 
     fn insert(&mut self, field: &[u8], value: &[u8], place: u64) -> bool {
         self.encoded += FieldRecord::bytes(field.len(), value.len());
-        if let Some(old) = self.fields.get_mut(field) {
+        if let Some(old) = self.fields.get_mut(&Name(field)) {
             self.encoded -= FieldRecord::bytes(field.len(), old.bytes.len());
             match old.bytes.len() == value.len() {
                 true => old.bytes.copy_from_slice(value),
@@ -66,11 +77,11 @@ impl Hash {
             old.place = place;
             return false;
         }
-        self.fields.insert(field.into(), Value { bytes: value.into(), place });
+        self.fields.insert(CompactBytes::new(field), Value { bytes: value.into(), place });
         true
     }
     fn remove(&mut self, field: &[u8]) -> bool {
-        let old = self.fields.swap_remove(field);
+        let old = self.fields.swap_remove(&Name(field));
         self.encoded -= old.as_ref().map_or(0, |value| FieldRecord::bytes(field.len(), value.bytes.len()));
         old.is_some()
     }
@@ -79,32 +90,19 @@ impl Hash {
 impl Collection for Hash {
     const KIND: Kind = Kind::Hash;
 
-    fn add(&mut self, bytes: &[u8], mut place: u64) -> Result<(), Damaged> {
-        for record in fields(bytes) {
-            let record = record?;
-            match record {
-                FieldRecord::Set(field, value) => self.insert(field, value, place),
-                FieldRecord::Delete(field) => self.remove(field),
-            };
-            place += record.encoded_len() as u64;
-        }
-        Ok(())
-    }
-    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
-        for record in fields(bytes) {
-            let record = record?;
-            match record {
-                FieldRecord::Set(field, _) => visit(record.encoded_len(), Some(field)),
-                FieldRecord::Delete(_) => visit(record.encoded_len(), None),
-            }
-        }
-        Ok(())
+    type Record<'a> = FieldRecord<'a>;
+
+    fn apply(&mut self, record: FieldRecord<'_>, place: u64) {
+        match record {
+            FieldRecord::Set(field, value) => self.insert(field, value, place),
+            FieldRecord::Delete(field) => self.remove(field),
+        };
     }
     fn place(&self, name: &[u8]) -> Option<u64> {
-        self.fields.get(name).map(|value| value.place)
+        self.fields.get(&Name(name)).map(|value| value.place)
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
-        if let Some(value) = self.fields.get_mut(name) {
+        if let Some(value) = self.fields.get_mut(&Name(name)) {
             value.place = place;
         }
     }

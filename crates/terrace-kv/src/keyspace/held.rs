@@ -122,13 +122,29 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
-        self.write_with_room(db, key, word, content, 0)
+        self.put((db, key), None, word, content, 0)
     }
 
-    /// Likewise, a value that is expected to grow up to `room` bytes.
-    fn write_with_room(&mut self, db: Db, key: &[u8], word: Word, content: &[u8], room: u64) -> Outcome {
+    /// Replaces the value of a key that was found to be a string with this word, or not there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn rewrite(&mut self, db: Db, key: &[u8], found: Option<Word>, content: &[u8]) -> Outcome {
+        let word = found.unwrap_or(Word::new(Kind::String));
+        self.put((db, key), Some(word.form), word, content, 0)
+    }
+
+    /// Writes a value, instead of one of the form `old` if that is known. It is expected to grow up to `room` bytes.
+    fn put(
+        &mut self,
+        (db, key): (Db, &[u8]),
+        old: Option<Form>,
+        word: Word,
+        content: &[u8],
+        room: u64,
+    ) -> Outcome {
         let put = || self.keyspace.blobs.put(db, key, word.pack(), &[content], room);
-        let old = pieces::replace(self.blobs(), db, key, put)?.map(Word::unpack);
+        let old = pieces::replace(self.blobs(), (db, key), old, put)?.map(Word::unpack);
         self.forget(db, key, old);
         self.note_expiry(db, key, old, Some(word));
         Ok(())
@@ -174,7 +190,9 @@ impl<'a> Held<'a> {
 
     fn remove_blob(&mut self, db: Db, key: &[u8], word: Word) -> Outcome<bool> {
         self.forget(db, key, Some(word));
-        let there = pieces::replace(self.blobs(), db, key, || self.keyspace.blobs.remove(db, key))?;
+        let there = pieces::replace(self.blobs(), (db, key), Some(word.form), || {
+            self.keyspace.blobs.remove(db, key)
+        })?;
         self.note_expiry(db, key, Some(word), None);
         Ok(there)
     }
@@ -189,13 +207,18 @@ impl<'a> Held<'a> {
         }
         let word_of = |(db, key)| self.keyspace.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         let (moved, replaced) = (word_of(from), word_of(to));
-        if from.0 != to.0 && moved.is_some_and(|word| word.form == Form::Pieces) {
-            self.copy(from, to)?;
-            return self.remove(from.0, from.1).map(drop);
-        }
         self.forget(from.0, from.1, moved);
         self.forget(to.0, to.1, replaced);
-        pieces::replace(self.blobs(), to.0, to.1, || self.keyspace.blobs.rename(from, to))?;
+        let blobs = self.blobs();
+        // Pieces stand in the database of their key.
+        let chain = if from.0 == to.0 { None } else { Chain::find(blobs, from.0, from.1)? };
+        match (chain, moved) {
+            (Some(chain), Some(word)) => pieces::change_database(blobs, &chain, word, from, to)?,
+            _ => {
+                let old = replaced.map(|word| word.form);
+                pieces::replace(blobs, to, old, || blobs.rename(from, to)).map(drop)?;
+            }
+        }
         self.note_expiry(from.0, from.1, moved, None);
         self.note_expiry(to.0, to.1, replaced, moved);
         Ok(())
@@ -309,6 +332,7 @@ impl<'a> Held<'a> {
         let change = open.write();
         let Open { mut content, log, word, mut chain, counted, .. } = open;
         let mut word = word.unwrap_or(Word::new(C::KIND));
+        let old = Some(word.form);
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
             return Err(BlobError::NoMemory.into());
@@ -329,14 +353,14 @@ impl<'a> Held<'a> {
             Some(Write::Whole(form @ Form::Pieces)) => {
                 word.form = form;
                 let blobs = self.blobs();
-                let name = |head: &[u8]| self.write(db, key, word, head);
+                let name = |head: &[u8]| self.put((db, key), old, word, head, 0);
                 chain = Some(pieces::write(blobs, (db, key), &mut content, name)?);
             }
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
                 // A log doubles until it is written anew.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
-                self.write_with_room(db, key, word, &content.encode(), room)?;
+                self.put((db, key), old, word, &content.encode(), room)?;
             }
         }
         if word.form != Form::Compact {

@@ -2,28 +2,36 @@
 
 use super::chain::Chain;
 use super::collection::Collection;
-use super::word::Word;
+use super::word::{Form, Word};
 use crate::blobs::{BlobError, Blobs, Db, Result};
 use crate::error::{Outcome, Refusal};
 
 /// Pieces that one command cleans at most.
 const CLEANED_MAX: usize = 2;
 
-/// Replaces or removes the blob of a key by `change`, and then the pieces that it named.
+/// Replaces or removes the blob of a key by `change`, and then the pieces that it named. `old`: its form, if that is known.
 pub(super) fn replace<T>(
     blobs: &dyn Blobs,
-    db: Db,
-    key: &[u8],
+    (db, key): (Db, &[u8]),
+    old: Option<Form>,
     change: impl FnOnce() -> Result<T>,
 ) -> Outcome<T> {
-    let Some(chain) = Chain::find(blobs, db, key)? else { return Ok(change()?) };
+    let is_whole = old.is_some_and(|form| form != Form::Pieces);
+    match if is_whole { None } else { Chain::find(blobs, db, key)? } {
+        Some(chain) => Ok(without(blobs, key, &chain, change)?),
+        None => Ok(change()?),
+    }
+}
+
+/// Has a key lose its pieces by `change`, and then removes them.
+fn without<T>(blobs: &dyn Blobs, key: &[u8], chain: &Chain, change: impl FnOnce() -> Result<T>) -> Result<T> {
     chain.note(blobs, key)?;
     let changed = change();
     let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
     if let Err(err) = tidied {
         tracing::warn!("pieces of a collection stay until the next start: {err}");
     }
-    Ok(changed?)
+    changed
 }
 
 /// Writes a collection whole, in pieces, which `name` makes those of the key by a head.
@@ -35,7 +43,7 @@ pub(super) fn write<C: Collection>(
 ) -> Outcome<Chain> {
     let records = content.encode();
     let (mut cuts, mut at) = (vec![0], 0);
-    C::walk(&records, &mut |bytes, _| {
+    C::walk(&records, |bytes, _| {
         at += bytes;
         if Chain::is_piece(at - cuts.last().copied().unwrap_or(0)) {
             cuts.push(at);
@@ -64,6 +72,23 @@ pub(super) fn copy(
 ) -> Outcome {
     let fill = |chain: &mut Chain| from.read(blobs, |_, records| chain.append(blobs, records).map(drop));
     with_new_chain(blobs, to, name, fill).map(drop)
+}
+
+/// Gives a collection in pieces a key of another database, in place of what has that key. Its pieces are copied, and the key changes its database by one
+/// change of the store.
+pub(super) fn change_database(
+    blobs: &dyn Blobs,
+    chain: &Chain,
+    word: Word,
+    from: (Db, &[u8]),
+    to: (Db, &[u8]),
+) -> Outcome {
+    copy(blobs, chain, to, |head| {
+        replace(blobs, to, None, || {
+            without(blobs, from.1, chain, || blobs.rename_as(from, to, word.pack(), head))
+        })
+        .map(drop)
+    })
 }
 
 /// Has a chain filled and then named by the key; if that fails nothing of it stays.
@@ -118,7 +143,7 @@ pub(super) fn clean<C: Collection>(
         let (mut records, mut live, mut at) = (Vec::new(), Vec::new(), 0);
         chain.read_first(blobs, &mut records)?;
         let begin = chain.begin();
-        let walked = C::walk(&records, &mut |bytes, name| {
+        let walked = C::walk(&records, |bytes, name| {
             if name.is_some_and(|name| content.place(name) == Some(begin + at as u64)) {
                 live.extend_from_slice(&records[at..at + bytes]);
             }
@@ -137,7 +162,7 @@ pub(super) fn clean<C: Collection>(
 /// The elements that these records set were set by them, from `at` on.
 fn set_places<C: Collection>(content: &mut C, records: &[u8], at: u64) {
     let mut at = at;
-    let walked = C::walk(records, &mut |bytes, name| {
+    let walked = C::walk(records, |bytes, name| {
         if let Some(name) = name {
             content.set_place(name, at);
         }

@@ -204,7 +204,7 @@ fn check_pieces(blobs: &dyn Blobs) -> u64 {
 fn crash_after_any_change_keeps_whole_commands() {
     let mut rng = Rng::new(seed("crash_after_any_change_keeps_whole_commands"));
     let (mut blobs, mut model) = (Arc::new(MemoryBlobs::default()), Model::default());
-    let (mut pieces_max, mut moved_twice) = (0, 0);
+    let (mut pieces_max, mut moves) = (0, 0);
     for round in 0..400 {
         let space = keyspace(blobs.clone());
         pieces_max = check_pieces(&*blobs).max(pieces_max);
@@ -223,20 +223,45 @@ fn crash_after_any_change_keeps_whole_commands() {
         };
         blobs = Arc::new(blobs.after_crash());
         let found = dump(&keyspace(blobs.clone()));
-        if let Op::Rename(from, to) = op
-            && from.0 != to.0
-            && found.hashes.contains_key(&from)
-            && found != before
-        {
-            // Between databases a large one is copied, and then removed.
-            model.hashes.insert(from, model.hashes[&to].clone());
-            moved_twice += 1;
-        }
+        let moved = matches!(op, Op::Rename(from, to) if from.0 != to.0 && before.hashes.contains_key(&from));
+        moves += u64::from(moved);
         assert!(found == before || found == model, "round {round}: after a crash in {op:.40?}");
         model = found;
     }
     assert!(pieces_max > 10, "{pieces_max} pieces at the most");
-    println!("{pieces_max} pieces at the most, {moved_twice} moves half done");
+    println!("{pieces_max} pieces at the most, {moves} crashes in a move to another database");
+}
+
+#[test]
+fn move_is_done_or_not_after_a_crash_at_any_change() {
+    let (from, to) = (HASHES[0], HASHES[2]);
+    let fields = |of: u8| (0..120u32).map(|n| (n.to_le_bytes().to_vec(), vec![of; 5000])).collect();
+    let (full, mut before) = (Arc::new(MemoryBlobs::default()), Model::default());
+    let space = keyspace(full.clone());
+    for op in [Op::Set(from, fields(1)), Op::Set(to, fields(2))] {
+        op.apply(&mut before);
+        op.run(&space).unwrap();
+    }
+    let (op, mut after) = (Op::Rename(from, to), before.clone());
+    op.apply(&mut after);
+    let (mut kept, mut moved) = (0, 0);
+    for changes in 1.. {
+        let blobs = Arc::new(full.after_crash());
+        let space = keyspace(blobs.clone());
+        blobs.changes_max.store(changes, Ordering::Relaxed);
+        let done = op.run(&space);
+        let is_whole = blobs.changes.load(Ordering::Relaxed) < changes;
+        let blobs = Arc::new(blobs.after_crash());
+        let found = dump(&keyspace(blobs.clone()));
+        assert!(found == before || found == after, "killed after {changes} changes");
+        assert!(done.is_err() || found == after, "killed after {changes} changes, and answered");
+        check_pieces(&*blobs);
+        *(if found == before { &mut kept } else { &mut moved }) += 1;
+        if is_whole {
+            break;
+        }
+    }
+    assert!(kept > 3 && moved > 3, "killed {kept} times before the move and {moved} times after it");
 }
 
 #[test]

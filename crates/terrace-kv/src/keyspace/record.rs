@@ -50,8 +50,7 @@ fn varint_bytes(value: usize) -> usize {
 fn take_varint(bytes: &mut &[u8]) -> Result<usize, Damaged> {
     let mut value = 0;
     for shift in (0..63).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(Damaged)?;
-        *bytes = rest;
+        let byte = take_byte(bytes)?;
         value |= usize::from(byte & 0x7f) << shift;
         if byte < 0x80 {
             return Ok(value);
@@ -60,10 +59,85 @@ fn take_varint(bytes: &mut &[u8]) -> Result<usize, Damaged> {
     Err(Damaged)
 }
 
+fn take_byte(bytes: &mut &[u8]) -> Result<u8, Damaged> {
+    let (&byte, rest) = bytes.split_first().ok_or(Damaged)?;
+    *bytes = rest;
+    Ok(byte)
+}
+
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Damaged> {
     let (taken, rest) = bytes.split_at_checked(length).ok_or(Damaged)?;
     *bytes = rest;
     Ok(taken)
+}
+
+/// A record of either type.
+pub trait Record<'a>: Sized {
+    /// The first record of `bytes`, which has more than none; `bytes` begins with the next one then.
+    ///
+    /// # Errors
+    /// There is none.
+    fn take(bytes: &mut &'a [u8]) -> Result<Self, Damaged>;
+    /// The element that it sets; none: it deletes one.
+    fn sets(&self) -> Option<&'a [u8]>;
+}
+
+/// The records that stand one after the other in `bytes`, each with the bytes that it takes.
+pub fn records<'a, R: Record<'a>>(mut bytes: &'a [u8]) -> impl Iterator<Item = Result<(R, usize), Damaged>> {
+    std::iter::from_fn(move || {
+        let before = bytes.len();
+        (before > 0).then(|| match R::take(&mut bytes) {
+            Ok(record) => Ok((record, before - bytes.len())),
+            Err(damaged) => {
+                bytes = &[];
+                Err(damaged)
+            }
+        })
+    })
+}
+
+impl<'a> Record<'a> for FieldRecord<'a> {
+    fn take(bytes: &mut &'a [u8]) -> Result<FieldRecord<'a>, Damaged> {
+        let code = take_byte(bytes)?;
+        let field = take_varint(bytes)?;
+        match code {
+            SET => {
+                let value = take_varint(bytes)?;
+                Ok(FieldRecord::Set(take(bytes, field)?, take(bytes, value)?))
+            }
+            DELETE => Ok(FieldRecord::Delete(take(bytes, field)?)),
+            _ => Err(Damaged),
+        }
+    }
+    fn sets(&self) -> Option<&'a [u8]> {
+        match self {
+            FieldRecord::Set(field, _) => Some(field),
+            FieldRecord::Delete(_) => None,
+        }
+    }
+}
+
+impl<'a> Record<'a> for MemberRecord<'a> {
+    fn take(bytes: &mut &'a [u8]) -> Result<MemberRecord<'a>, Damaged> {
+        let code = take_byte(bytes)?;
+        let score = match code {
+            SET => {
+                let score = take(bytes, 8)?.try_into().map(f64::from_le_bytes).map_err(|_| Damaged)?;
+                Some(score).filter(|score: &f64| !score.is_nan()).ok_or(Damaged)?
+            }
+            DELETE => 0.0,
+            _ => return Err(Damaged),
+        };
+        let length = take_varint(bytes)?;
+        let member = take(bytes, length)?;
+        Ok(if code == SET { MemberRecord::Set(member, score) } else { MemberRecord::Delete(member) })
+    }
+    fn sets(&self) -> Option<&'a [u8]> {
+        match self {
+            MemberRecord::Set(member, _) => Some(member),
+            MemberRecord::Delete(_) => None,
+        }
+    }
 }
 
 impl FieldRecord<'_> {
@@ -85,14 +159,6 @@ impl FieldRecord<'_> {
     pub fn bytes(field: usize, value: usize) -> usize {
         1 + varint_bytes(field) + varint_bytes(value) + field + value
     }
-
-    /// Bytes that it takes.
-    pub fn encoded_len(&self) -> usize {
-        match self {
-            FieldRecord::Set(field, value) => FieldRecord::bytes(field.len(), value.len()),
-            FieldRecord::Delete(field) => delete_bytes(field.len()),
-        }
-    }
 }
 
 impl MemberRecord<'_> {
@@ -113,18 +179,6 @@ impl MemberRecord<'_> {
     pub fn bytes(member: usize) -> usize {
         9 + varint_bytes(member) + member
     }
-
-    /// Bytes that it takes.
-    pub fn encoded_len(&self) -> usize {
-        match self {
-            MemberRecord::Set(member, _) => MemberRecord::bytes(member.len()),
-            MemberRecord::Delete(member) => delete_bytes(member.len()),
-        }
-    }
-}
-
-fn delete_bytes(name: usize) -> usize {
-    1 + varint_bytes(name) + name
 }
 
 fn write_delete(out: &mut Vec<u8>, name: &[u8]) {
@@ -139,47 +193,8 @@ pub fn is_all_deletes(log: &[u8]) -> bool {
 }
 
 /// The records of a hash.
-pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Result<FieldRecord<'_>, Damaged>> {
-    std::iter::from_fn(move || {
-        let (code, rest) = bytes.split_first()?;
-        bytes = rest;
-        Some(one_field(*code, &mut bytes).inspect_err(|_| bytes = &[]))
-    })
-}
-
-fn one_field<'a>(code: u8, bytes: &mut &'a [u8]) -> Result<FieldRecord<'a>, Damaged> {
-    let field = take_varint(bytes)?;
-    match code {
-        SET => {
-            let value = take_varint(bytes)?;
-            Ok(FieldRecord::Set(take(bytes, field)?, take(bytes, value)?))
-        }
-        DELETE => Ok(FieldRecord::Delete(take(bytes, field)?)),
-        _ => Err(Damaged),
-    }
-}
-
-/// The records of a sorted set.
-pub fn members(mut bytes: &[u8]) -> impl Iterator<Item = Result<MemberRecord<'_>, Damaged>> {
-    std::iter::from_fn(move || {
-        let (code, rest) = bytes.split_first()?;
-        bytes = rest;
-        Some(one_member(*code, &mut bytes).inspect_err(|_| bytes = &[]))
-    })
-}
-
-fn one_member<'a>(code: u8, bytes: &mut &'a [u8]) -> Result<MemberRecord<'a>, Damaged> {
-    let score = match code {
-        SET => {
-            let score = take(bytes, 8)?.try_into().map(f64::from_le_bytes).map_err(|_| Damaged)?;
-            Some(score).filter(|score: &f64| !score.is_nan()).ok_or(Damaged)?
-        }
-        DELETE => 0.0,
-        _ => return Err(Damaged),
-    };
-    let length = take_varint(bytes)?;
-    let member = take(bytes, length)?;
-    Ok(if code == SET { MemberRecord::Set(member, score) } else { MemberRecord::Delete(member) })
+pub fn fields(bytes: &[u8]) -> impl Iterator<Item = Result<FieldRecord<'_>, Damaged>> {
+    records(bytes).map(|record| record.map(|(record, _)| record))
 }
 
 #[cfg(test)]
@@ -195,14 +210,17 @@ mod tests {
         wrote.iter().for_each(|record| record.write(&mut out));
         assert_eq!(fields(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
         assert_eq!(out.len(), FieldRecord::bytes(1, 300) + 2 + FieldRecord::bytes(300, 0));
-        assert_eq!(out.len(), wrote.iter().map(FieldRecord::encoded_len).sum::<usize>());
+        let lengths =
+            |out: &[u8]| records::<FieldRecord<'_>>(out).map(|record| record.unwrap().1).sum::<usize>();
+        assert_eq!(lengths(&out), out.len());
         out.clear();
         let wrote =
             [MemberRecord::Set(b"m", -1.5), MemberRecord::Delete(b"m"), MemberRecord::Set(&long, 0.0)];
         wrote.iter().for_each(|record| record.write(&mut out));
-        assert_eq!(members(&out).collect::<Result<Vec<_>, _>>().unwrap(), wrote);
+        let read: Vec<_> = records::<MemberRecord<'_>>(&out).map(Result::unwrap).collect();
+        assert_eq!(read.iter().map(|(record, _)| *record).collect::<Vec<_>>(), wrote);
         assert_eq!(out.len(), MemberRecord::bytes(1) + 3 + MemberRecord::bytes(300));
-        assert_eq!(out.len(), wrote.iter().map(MemberRecord::encoded_len).sum::<usize>());
+        assert_eq!(read.iter().map(|(_, length)| length).sum::<usize>(), out.len());
     }
 
     #[test]
@@ -215,7 +233,7 @@ mod tests {
                 *first %= 3;
             }
             assert!(fields(&bytes).count() <= bytes.len());
-            assert!(members(&bytes).count() <= bytes.len());
+            assert!(records::<MemberRecord<'_>>(&bytes).count() <= bytes.len());
         }
         assert_eq!(fields(&[3, 0]).next(), Some(Err(Damaged)));
     }

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use super::collection::Collection;
-use super::record::{Damaged, MemberRecord, members};
+use super::record::MemberRecord;
 use super::word::Kind;
 
 /// Memory of a member beside its bytes: shared allocation, entries of tree and table with their room to spare.
@@ -132,21 +133,23 @@ impl Zset {
     fn insert(&mut self, member: &[u8], score: f64, place: u64) -> Option<f64> {
         // There is one zero.
         let score = if score == 0.0 { 0.0 } else { score };
-        let old = self.scores.get_key_value(member).map(|(member, old)| (member.clone(), old.score));
-        let name = match &old {
-            Some((_, old)) if *old == score => return Some(score),
-            Some((name, old)) => {
-                self.order.remove(&Ranked { score: *old, member: name.clone() });
-                name.clone()
+        match self.scores.entry_ref(member) {
+            EntryRef::Occupied(known) if known.get().score == score => Some(score),
+            EntryRef::Occupied(mut known) => {
+                let old = std::mem::replace(known.get_mut(), Score { score, place }).score;
+                let moved = self.order.take(&Ranked { score: old, member: known.key().clone() });
+                let member = moved.expect("the tree has what the table has").member;
+                self.order.insert(Ranked { score, member });
+                Some(old)
             }
-            None => {
+            EntryRef::Vacant(new) => {
                 self.encoded += MemberRecord::bytes(member.len());
-                Arc::from(member)
+                let member: Arc<[u8]> = member.into();
+                new.insert_with_key(member.clone(), Score { score, place });
+                self.order.insert(Ranked { score, member });
+                None
             }
-        };
-        self.scores.insert(name.clone(), Score { score, place });
-        self.order.insert(Ranked { score, member: name });
-        old.map(|(_, old)| old)
+        }
     }
     fn remove(&mut self, member: &[u8]) -> bool {
         let Some((member, Score { score, .. })) = self.scores.remove_entry(member) else { return false };
@@ -164,33 +167,18 @@ fn next_up(score: f64) -> Option<f64> {
 impl Collection for Zset {
     const KIND: Kind = Kind::Zset;
 
-    fn add(&mut self, bytes: &[u8], mut place: u64) -> Result<(), Damaged> {
-        for record in members(bytes) {
-            let record = record?;
-            match record {
-                MemberRecord::Set(member, score) => {
-                    if self.insert(member, score, place) == Some(score) {
-                        // The score is the same, but this record counts now.
-                        self.set_place(member, place);
-                    }
-                }
-                MemberRecord::Delete(member) => {
-                    self.remove(member);
+    type Record<'a> = MemberRecord<'a>;
+
+    fn apply(&mut self, record: MemberRecord<'_>, place: u64) {
+        match record {
+            MemberRecord::Set(member, score) => {
+                if self.insert(member, score, place) == Some(score) {
+                    // The score is the same, but this record counts now.
+                    self.set_place(member, place);
                 }
             }
-            place += record.encoded_len() as u64;
+            MemberRecord::Delete(member) => drop(self.remove(member)),
         }
-        Ok(())
-    }
-    fn walk(bytes: &[u8], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
-        for record in members(bytes) {
-            let record = record?;
-            match record {
-                MemberRecord::Set(member, _) => visit(record.encoded_len(), Some(member)),
-                MemberRecord::Delete(_) => visit(record.encoded_len(), None),
-            }
-        }
-        Ok(())
     }
     fn place(&self, name: &[u8]) -> Option<u64> {
         self.scores.get(name).map(|found| found.place)

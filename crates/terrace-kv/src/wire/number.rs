@@ -1,7 +1,5 @@
 //! Numbers as Redis reads and writes them: integers without spaces or leading zeros, floats with 17 digits at most.
 
-use std::io::Write;
-
 /// An integer, as strict as Redis: no sign `+`, no leading zeros, no spaces.
 pub fn parse_int(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
@@ -35,8 +33,8 @@ pub fn parse_float(text: &[u8]) -> Option<f64> {
 }
 
 /// An integer's text, appended.
-pub fn write_int(out: &mut Vec<u8>, value: impl std::fmt::Display) {
-    let _ = write!(out, "{value}");
+pub fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// A float's text: the shortest that reads back the same, without an exponent where Redis has none.

@@ -43,12 +43,20 @@ impl<'a> Reply<'a> {
         self.is_cut |= self.out.len().saturating_add(bytes) > self.end_max;
         !self.is_cut
     }
-    fn header(&mut self, kind: u8, number: impl std::fmt::Display) {
+    fn header(&mut self, kind: u8, number: impl itoa::Integer) {
         if !self.has_room(0) {
             return;
         }
         self.out.push(kind);
         write_int(self.out, number);
+        self.out.extend_from_slice(b"\r\n");
+    }
+    fn line(&mut self, kind: u8, line: &str) {
+        if !self.has_room(0) {
+            return;
+        }
+        self.out.push(kind);
+        self.out.extend_from_slice(line.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
     /// `+OK`.
@@ -57,16 +65,16 @@ impl<'a> Reply<'a> {
     }
     /// A line.
     pub fn status(&mut self, line: &str) {
-        self.header(b'+', line);
+        self.line(b'+', line);
     }
     /// An error: its code, a space, its text.
     pub fn error(&mut self, line: &str) {
         // The text may hold bytes that a client has sent.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        self.header(b'-', line);
+        self.line(b'-', &line);
     }
     /// An integer.
-    pub fn int(&mut self, value: impl std::fmt::Display) {
+    pub fn int(&mut self, value: impl itoa::Integer) {
         self.header(b':', value);
     }
     /// A string.
@@ -126,7 +134,7 @@ impl<'a> Reply<'a> {
     pub fn double(&mut self, value: f64) {
         let text = float_text(value);
         match self.resp3 {
-            true => self.header(b',', text),
+            true => self.line(b',', &text),
             false => self.bulk(text.as_bytes()),
         }
     }
