@@ -43,6 +43,7 @@ mod state;
 mod store;
 mod tail;
 mod wake;
+mod warm;
 
 pub use bucket::Bucket;
 pub use error::{Error, Result};

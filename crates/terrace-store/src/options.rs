@@ -26,6 +26,8 @@ pub struct StoreOptions {
     pub capacity_bytes: Option<u64>,
     /// When changes become durable.
     pub sync: SyncPolicy,
+    /// A heap that fits in memory is read in the background when the store is opened.
+    pub warm: bool,
     /// The engine's configuration; its `memory_bytes` is the one above. Its I/O is blocking by default: then none of it is under way
     /// any more when a killed process has been waited for, and the next one may open the store over the same segment.
     pub engine: EngineConfig,
@@ -50,6 +52,7 @@ impl Default for StoreOptions {
             memory_bytes: engine.memory_bytes,
             capacity_bytes: None,
             sync: SyncPolicy::Every(Duration::from_secs(1)),
+            warm: true,
             engine,
         }
     }

@@ -4,6 +4,7 @@ use crate::durable;
 use crate::error::{Error, Result};
 use crate::ops::persist;
 use crate::state::StoreState;
+use crate::warm;
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -70,8 +71,9 @@ impl Owner {
     pub(crate) fn new(state: StoreState) -> Result<Owner> {
         let state = Arc::new(state);
         let owner = Owner { state, threads: Mutex::default() };
-        let started =
-            owner.start("store-sync", durable::run).and_then(|()| owner.start("store-files", persist::run));
+        let warm = if owner.state.warms { Some(("store-warm", warm::run as fn(&StoreState))) } else { None };
+        let threads = [("store-sync", durable::run as fn(&StoreState)), ("store-files", persist::run)];
+        let started = threads.into_iter().chain(warm).try_for_each(|(name, run)| owner.start(name, run));
         if let Err(source) = started {
             owner.stop();
             owner.state.heap.engine().halt();

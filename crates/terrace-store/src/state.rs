@@ -40,6 +40,8 @@ pub(crate) struct StoreState {
     pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
+    /// The heap is to be read ahead.
+    pub warms: bool,
     unlogged: AtomicU64,
 }
 
@@ -99,6 +101,7 @@ impl StoreState {
             counts,
             durable: Durable::default(),
             closed: AtomicBool::new(false),
+            warms: options.warm,
             unlogged: AtomicU64::new(UNLOGGED),
         }
     }

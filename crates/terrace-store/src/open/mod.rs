@@ -40,7 +40,7 @@ pub(crate) fn open(
     let files = Files::open(dir, &options.name, &*io)?;
     let tail = Tail::new(segment);
     let is_trusted = take_tail(&files, &tail, &*io)?;
-    let (engine, object) = start_engine(options, segment, &files, &tail, io.clone())?;
+    let (engine, object, is_used) = start_engine(options, segment, &files, &tail, io.clone())?;
     let hashes = Hashes::new(files.header.seed);
     let names = Names::new(hashes.clone());
     let (memory, counts) = (IndexMemory::new(engine.clone()), Counts::default());
@@ -67,9 +67,10 @@ pub(crate) fn open(
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
     let paths = (files.dir, files.names_path);
-    let state =
+    let mut state =
         StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, (memory, counts));
     state.durable.upto.store(found.marked, Ordering::Relaxed);
+    state.warms &= !is_used;
     Ok((state, found.marked + 1 < found.end.number))
 }
 
@@ -94,24 +95,25 @@ fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
     Ok(true)
 }
 
-/// Starts the engine over the segment, and takes over what an engine before it has left there. Its threads do not run yet.
+/// Starts the engine over the segment, and takes over what an engine before it has left there; whether there was one. Its threads do not run yet.
 fn start_engine(
     options: &StoreOptions,
     segment: &Segment,
     files: &Files,
     tail: &Tail,
     io: Arc<dyn Io>,
-) -> Result<(Arc<Engine>, ObjectRef)> {
+) -> Result<(Arc<Engine>, ObjectRef, bool)> {
     let invalid = |e: std::io::Error| Error::Invalid { what: format!("the store's engine: {e}") };
     let config = options.engine_config();
     let engine = Engine::start(config, segment.0.clone(), Arc::new(SystemClock), io).map_err(invalid)?;
     let stat = rustix::fs::fstat(&*files.heap);
     let stat = stat.map_err(|e| Error::io(&files.heap_path, "look at", e.into()))?;
     let fd: Arc<OwnedFd> = files.heap.clone();
-    if tail.take_use() {
+    let is_used = tail.take_use();
+    if is_used {
         engine.reattach_object(stat.st_ino, fd.clone());
         engine.recover_pages();
     }
     let object = engine.object(stat.st_ino, fd, stat.st_size as u64).map_err(invalid)?;
-    Ok((engine, object))
+    Ok((engine, object, is_used))
 }

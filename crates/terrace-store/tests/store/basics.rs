@@ -2,7 +2,7 @@
 
 use crate::stage::{content, dir, get, is_one_line, open, small};
 use std::sync::atomic::Ordering;
-use terrace_store::{Error, Expect, Segment, Store};
+use terrace_store::{Error, Expect, Segment, Store, StoreOptions};
 
 #[test]
 fn blobs_come_back_after_a_restart() {
@@ -379,4 +379,32 @@ fn tags_go_with_their_blobs() {
     store.bucket("a").unwrap().clear().unwrap();
     store.remove_bucket("b").unwrap();
     assert!(store.tagged("hot").is_empty() && store.tagged("cold").is_empty());
+}
+
+#[test]
+fn a_heap_that_fits_is_read_when_the_store_is_opened() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    (0..1000u64).for_each(|i| bucket.put(&i.to_le_bytes(), &content(i, 3000)).unwrap());
+    drop(bucket);
+    store.close().unwrap();
+    // Pages in memory before all blobs were read, and then.
+    let read = |warm| {
+        let store = Store::open(dir.path(), &StoreOptions { warm, ..small() }).unwrap();
+        let pages = || store.stats().memory.pages;
+        if warm {
+            terrace_testkit::wait::wait_until("the heap is in memory", || pages() >= 1000);
+        }
+        let before = pages();
+        let bucket = store.bucket("b").unwrap();
+        for i in 0..1000u64 {
+            assert_eq!(bucket.get(&i.to_le_bytes()).unwrap().unwrap(), content(i, 3000));
+        }
+        (before, pages())
+    };
+    let (before, after) = read(true);
+    assert_eq!(before, after, "all of it was there");
+    let (before, after) = read(false);
+    assert!(before < 100 && after >= 1000, "{before} pages, then {after}");
 }

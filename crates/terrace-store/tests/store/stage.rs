@@ -5,8 +5,12 @@ use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
 
 /// Options of a small store that syncs when it is told to.
 pub fn small() -> StoreOptions {
-    let mut options =
-        StoreOptions { memory_bytes: 16 << 20, sync: SyncPolicy::Never, ..StoreOptions::default() };
+    let mut options = StoreOptions {
+        memory_bytes: 16 << 20,
+        sync: SyncPolicy::Never,
+        warm: false,
+        ..StoreOptions::default()
+    };
     options.engine.memory_max_bytes = Some(64 << 20);
     options.engine.huge_pages = false;
     options
