@@ -53,9 +53,9 @@ pub struct Info {
     pub memory_bytes: u64,
     /// Name of the eviction policy.
     pub policy: String,
-    /// File or block device of the tier below DRAM; none: there is no such tier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tier: Option<PathBuf>,
+    /// Files and block devices of the tiers below DRAM.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<PathBuf>,
     /// Address at which metrics are served over HTTP; none: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,

@@ -40,6 +40,8 @@ pub struct TierRow {
     pub name: String,
     /// `dram`, `compressed` or `device`.
     pub kind: TierKind,
+    /// Of a device: its tier among those on devices, 0 the fastest. Several targets may be one tier; none: not a device, or one that cannot be used.
+    pub level: Option<u32>,
     /// Pages in it. A page may be in DRAM and on a device at one time.
     pub pages: u64,
     /// Storage that they take there, bytes.
@@ -58,6 +60,8 @@ pub struct TierRow {
     pub promoted: u64,
     /// Pages written again when their region of the device was reclaimed, because they were used.
     pub reinserted: u64,
+    /// Pages that went from it to the next tier of devices when their region was reclaimed.
+    pub moved_down: u64,
     /// Pages that left the cache from here.
     pub dropped: u64,
     /// Bytes written to the device.
@@ -94,6 +98,8 @@ pub struct DeviceCounts {
     pub promoted: u64,
     /// Pages written again at reclaim of their region.
     pub reinserted: u64,
+    /// Pages that went to the next tier at reclaim of their region.
+    pub moved_down: u64,
     /// Pages given up at reclaim of their region.
     pub dropped: u64,
     /// Bytes of pages that came from a tier above.

@@ -1,6 +1,8 @@
 //! The JSON that users see. The recordings in `data` were written before these types existed: they parse, and are serialized again
 //! with the same keys and values.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -89,8 +91,8 @@ fn counters_missing_from_an_older_daemon_are_zero() {
 
 #[test]
 fn tiers_json_keeps_its_keys() {
-    let rows = r#""tiers":[{"name":"ssd","kind":"device","pages":1,"bytes":2,"capacity_bytes":3,"hits":4,"share":0.5,
-        "read_us":90.5,"demoted":5,"promoted":6,"reinserted":7,"dropped":8,"bytes_written":9,"write_amplification":1.25,
+    let rows = r#""tiers":[{"name":"ssd","kind":"device","level":0,"pages":1,"bytes":2,"capacity_bytes":3,"hits":4,"share":0.5,
+        "read_us":90.5,"demoted":5,"promoted":6,"reinserted":7,"moved_down":3,"dropped":8,"bytes_written":9,"write_amplification":1.25,
         "days_of_life":null,"dram_bytes_per_page":11.5,"state":"serving"}],"objects"#;
     let stat: StatReport = kept(&STAT.replacen("\"objects", rows, 1));
     assert_eq!((stat.cache.tiers[0].kind, stat.cache.tiers[0].dropped), (TierKind::Device, 8));
@@ -100,8 +102,9 @@ fn tiers_json_keeps_its_keys() {
         "regions":7,"content":{"files":8,"pages":9,"bytes":10,"pages_damaged":0}}}"#,
     );
     assert_eq!(report.tier.unwrap().content.unwrap().pages, 9);
-    let info: Info = kept(&include_str!("data/info.json").replacen('{', r#"{"tier":"/ssd/t","#, 1));
-    assert_eq!(info.tier.as_deref(), Some("/ssd/t".as_ref()));
+    let info: Info =
+        kept(&include_str!("data/info.json").replacen('{', r#"{"tiers":["/ssd/t","/ssd/u"],"#, 1));
+    assert_eq!(info.tiers, ["/ssd/t", "/ssd/u"].map(PathBuf::from));
 }
 
 #[test]

@@ -49,8 +49,10 @@ pub struct EngineConfig {
     pub io: IoKind,
     /// The compressed tier.
     pub compressed: CompressedConfig,
-    /// The tier on a device; None: there is none.
-    pub device: Option<DeviceConfig>,
+    /// The targets of the tiers on devices, at most [`TARGETS_MAX`](terrace_shm::device_table::TARGETS_MAX).
+    pub devices: Vec<DeviceConfig>,
+    /// Name of the placement engine that spreads pages over the targets of a tier.
+    pub placement: String,
     /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
     /// Processes with the preload library at the most; others use the mount path.
@@ -109,7 +111,8 @@ impl Default for EngineConfig {
             readahead_max_bytes: 512 << 10,
             io: IoKind::Uring,
             compressed: CompressedConfig::default(),
-            device: None,
+            devices: Vec::new(),
+            placement: "min-io-time".into(),
             ring_slots: 64,
             clients_max: 256,
             prefetch_workers: 8,
@@ -158,7 +161,14 @@ impl Default for CompressedConfig {
     }
 }
 
-/// The tier on a device, as its target was opened.
+impl EngineConfig {
+    /// Bytes of all targets.
+    pub(crate) fn devices_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.bytes).sum()
+    }
+}
+
+/// A target of a tier on devices, as it was opened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceConfig {
     /// Its name in statistics and messages.
@@ -171,6 +181,10 @@ pub struct DeviceConfig {
     pub region_bytes: u64,
     /// Regions of the target.
     pub regions: u32,
+    /// Number of its first region among those of all targets.
+    pub first_region: u32,
+    /// Its tier: 0 is the fastest.
+    pub level: u8,
     /// Identity of the tier: batches with another one are left over from an earlier format.
     pub tier_id: [u8; 16],
     /// Bytes that may be written a day; None: as many as pay.
@@ -179,6 +193,8 @@ pub struct DeviceConfig {
     pub rated_writes: Option<u64>,
     /// Time of a 4 KiB read by the device profile, ns; None: not measured.
     pub read_ns: Option<u64>,
+    /// Time of a page when much is written, likewise.
+    pub write_ns: Option<u64>,
     /// For tests, whose source and device may be equally fast: a hit need not save a fifth of a read.
     pub any_gain: bool,
 }

@@ -19,6 +19,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use terrace_shm::DeviceSlot;
+use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
 
 /// Counters of the mount path. Relaxed: only statistics read them.
@@ -38,8 +40,8 @@ pub(crate) struct Counters {
     pub throttled: AtomicU64,
     /// Reads of compressed pages; those of clients are counted in their rings.
     pub compressed_hits: AtomicU64,
-    /// Pages read from a device; likewise.
-    pub device_hits: AtomicU64,
+    /// Pages read from each target; likewise.
+    pub device_hits: [AtomicU64; TARGETS_MAX],
     /// Pages that the prefetch workers have fetched, and clean ones that they have dropped.
     pub prefetched: AtomicU64,
     pub dropped: AtomicU64,
@@ -80,12 +82,12 @@ pub(crate) struct Context {
     pub reclaim_wakeup: Wakeup,
     pub writeback_wakeup: Wakeup,
     pub io: Arc<dyn Io>,
-    /// How the tier on a device is read and written, if there is one.
-    pub device: Option<DeviceIo>,
+    /// How the targets of tiers on devices are read and written.
+    pub devices: Vec<DeviceIo>,
     /// What is to be fetched before programs ask for it.
     pub jobs: Jobs,
-    /// The device's thread has work before its time.
-    pub device_wakeup: Wakeup,
+    /// The thread of a target has work before its time.
+    pub device_wakeups: Vec<Wakeup>,
     pub clock: Arc<dyn Clock>,
     /// Time of the clock at the start, ns.
     started_ns: u64,
@@ -140,7 +142,7 @@ impl Context {
         state: State,
         clock: Arc<dyn Clock>,
         io: Arc<dyn Io>,
-        device: Option<DeviceIo>,
+        devices: Vec<DeviceIo>,
     ) -> Context {
         Context {
             config,
@@ -157,9 +159,9 @@ impl Context {
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
             jobs: Jobs::default(),
-            device_wakeup: Wakeup::default(),
+            device_wakeups: devices.iter().map(|_| Wakeup::default()).collect(),
             io,
-            device,
+            devices,
             started_ns: clock.now_ns(),
             clock,
             counters: Counters::default(),
@@ -212,9 +214,24 @@ impl Context {
         self.counters.compressed_hits.load(Ordering::Relaxed) + clients.compressed_hits
     }
 
-    /// Pages read from the device, clients' reads given.
-    pub(crate) fn device_hits(&self, clients: &ReadTotals) -> u64 {
-        self.counters.device_hits.load(Ordering::Relaxed) + clients.device_hits
+    /// Pages read from each target, clients' reads given.
+    pub(crate) fn device_hits(&self, clients: &ReadTotals) -> [u64; TARGETS_MAX] {
+        let ours = |number: usize| self.counters.device_hits[number].load(Ordering::Relaxed);
+        std::array::from_fn(|number| ours(number).wrapping_add(clients.device_hits[number]))
+    }
+    /// A program was given a page that was read from this slot.
+    pub(crate) fn count_device_hit(&self, slot: DeviceSlot) {
+        if let Some(device) = self.devices.iter().find(|device| device.table.index(slot).is_some()) {
+            self.counters.device_hits[device.number].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    /// Whether there is a tier on a device.
+    pub(crate) fn has_devices(&self) -> bool {
+        !self.devices.is_empty()
+    }
+    /// The threads of all targets have work before their time.
+    pub(crate) fn wake_devices(&self) {
+        self.device_wakeups.iter().for_each(Wakeup::signal);
     }
 
     /// Frames that the pool may hold now.

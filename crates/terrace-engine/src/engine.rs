@@ -1,8 +1,7 @@
 //! The engine: one instance of the cache, built of its parts. Nothing below knows it.
 
 use crate::clock::Clock;
-use crate::config::NumaConfig;
-use crate::config::{EngineConfig, MEMORY_MIN, RING_SLOTS_MAX};
+use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::device::io::DeviceIo;
 use crate::device::{FileMedium, Medium};
@@ -31,6 +30,7 @@ use crate::segment::SegmentHandles;
 use crate::state::State;
 use crate::state::compressed::Compressed;
 use crate::state::device::Device;
+use crate::state::targets::Targets;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
@@ -43,7 +43,10 @@ use terrace_api::mrc::Mrc;
 use terrace_api::numa::Numa;
 use terrace_api::numa::NumaMode;
 use terrace_api::stats::Stats;
+use terrace_policy::placement;
 use terrace_policy::prefetch::Span;
+use terrace_shm::DeviceTable;
+use terrace_shm::device_table::TARGETS_MAX;
 
 /// The nodes on which frames are placed: all of the machine, if threads are moved by them.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {
@@ -54,15 +57,36 @@ fn nodes_for_frames(config: &NumaConfig) -> Nodes {
     Nodes::new(topology.nodes.iter().map(|node| (node.number, &node.cpus[..])))
 }
 
-/// Begins to use the target of the configuration, if there is one.
-fn open_device(
+/// Begins to use the targets of the configuration.
+fn open_devices(
     config: &EngineConfig,
     handles: &SegmentHandles,
     io: &Arc<dyn Io>,
-) -> io::Result<Option<DeviceIo>> {
-    let (Some(config), Some((table, _))) = (&config.device, &handles.device) else { return Ok(None) };
-    let medium: Arc<dyn Medium> = Arc::new(FileMedium::new(config.fd, io.clone(), config.bytes));
-    DeviceIo::begin(config, medium, table.clone()).map(Some)
+) -> io::Result<Vec<DeviceIo>> {
+    let open = |(number, (config, (table, _))): (usize, (&DeviceConfig, &(Arc<DeviceTable>, OwnedFd)))| {
+        let medium: Arc<dyn Medium> = Arc::new(FileMedium::new(config.fd, io.clone(), config.bytes));
+        DeviceIo::begin(number, config, medium, table.clone())
+    };
+    config.devices.iter().zip(&handles.devices).enumerate().map(open).collect()
+}
+
+/// What the state knows of them; None: there are none.
+fn targets(config: &EngineConfig, devices: &[DeviceIo], frames_max: usize) -> io::Result<Option<Targets>> {
+    let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
+    if devices.len() > TARGETS_MAX {
+        return Err(invalid(format!("{} targets of tiers: at most {TARGETS_MAX}", devices.len())));
+    }
+    let engine = |level: u8| {
+        placement::build(&config.placement, level.into()).ok_or_else(|| {
+            let known = placement::NAMES.join(", ");
+            invalid(format!("no placement {:?}; there are: {known}", config.placement))
+        })
+    };
+    let Some(lowest) = config.devices.iter().map(|device| device.level).max() else { return Ok(None) };
+    let engines = (0..=lowest).map(engine).collect::<io::Result<_>>()?;
+    let device = |(config, io): (&DeviceConfig, &DeviceIo)| Device::new(config.clone(), io.table.clone());
+    let all = config.devices.iter().zip(devices).map(device).collect();
+    Ok(Some(Targets::new(all, frames_max, engines)))
 }
 
 /// How often, and after which pause, a recording is tried again that an observer's window is in the way of.
@@ -112,15 +136,15 @@ impl Engine {
         let limit = resize::inherited_limit(&config, &handles);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
         let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
-        let device = open_device(&config, &handles, &io)?;
-        let tier = device.as_ref().zip(config.device.clone());
-        let tier = tier.map(|(device, config)| Device::new(config, device.table.clone(), &handles));
+        let devices = open_devices(&config, &handles, &io)?;
+        let targets = targets(&config, &devices, frames_max)?;
         let nodes = Arc::new(nodes_for_frames(&config.numa));
-        let mut state = State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, tier);
+        let mut state =
+            State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, targets);
         state.place_on(nodes);
         // A predecessor may have died over a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
-        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, device));
+        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, devices));
         Ok(Arc::new(Engine::over(cx)))
     }
 
@@ -156,9 +180,9 @@ impl Engine {
         };
         let (cx, writeback, sampling) = (self.cx.clone(), self.cx.clone(), self.sampling.clone());
         start("reclaim", Box::new(move || reclaim::reclaim_loop(&cx)))?;
-        if self.cx.device.is_some() {
-            let device = self.cx.clone();
-            start("device", Box::new(move || device_loop::device_loop(&device)))?;
+        for number in 0..self.cx.devices.len() {
+            let cx = self.cx.clone();
+            start(&format!("device-{number}"), Box::new(move || device_loop::device_loop(&cx, number)))?;
         }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
@@ -205,7 +229,7 @@ impl Engine {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
         self.cx.writeback_wakeup.signal();
-        self.cx.device_wakeup.signal();
+        self.cx.wake_devices();
         self.cx.jobs.close();
         self.sampling.wakeup.signal();
         self.numa.wakeup.signal();

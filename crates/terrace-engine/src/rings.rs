@@ -4,6 +4,7 @@
 
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::ring::Ring;
 
 /// Sums of the read counters of clients.
@@ -17,9 +18,9 @@ pub(crate) struct ReadTotals {
     pub misses: u64,
     pub reads: u64,
     pub read_ns: u64,
-    /// Pages read from a device, and how long that took.
-    pub device_hits: u64,
-    pub device_read_ns: u64,
+    /// Pages read from each target, and how long that took.
+    pub device_hits: [u64; TARGETS_MAX],
+    pub device_read_ns: [u64; TARGETS_MAX],
 }
 
 /// Maximum number of rings kept for their lanes after their clients ended.
@@ -39,12 +40,13 @@ pub(crate) struct Totals {
     pub tier_hits: u64,
     pub reads: u64,
     pub read_ns: u64,
-    pub device_hits: u64,
-    pub device_read_ns: u64,
+    pub device_hits: [u64; TARGETS_MAX],
+    pub device_read_ns: [u64; TARGETS_MAX],
 }
 
 impl Totals {
     fn of(r: &Ring) -> Totals {
+        let (device_hits, device_read_ns) = r.sums_of_targets();
         Totals {
             hits: r.sum(|c| &c.hits),
             hit_bytes: r.sum(|c| &c.hit_bytes),
@@ -57,12 +59,15 @@ impl Totals {
             tier_hits: r.sum(|c| &c.tier_hits),
             reads: r.sum(|c| &c.reads),
             read_ns: r.sum(|c| &c.read_ns),
-            device_hits: r.sum(|c| &c.device_hits),
-            device_read_ns: r.sum(|c| &c.device_read_ns),
+            device_hits,
+            device_read_ns,
         }
     }
     /// Clients count, and may count nonsense: sums wrap.
     fn plus(self, more: Totals) -> Totals {
+        let each = |a: [u64; TARGETS_MAX], b: [u64; TARGETS_MAX]| {
+            std::array::from_fn(|target| a[target].wrapping_add(b[target]))
+        };
         Totals {
             hits: self.hits.wrapping_add(more.hits),
             hit_bytes: self.hit_bytes.wrapping_add(more.hit_bytes),
@@ -75,8 +80,8 @@ impl Totals {
             tier_hits: self.tier_hits.wrapping_add(more.tier_hits),
             reads: self.reads.wrapping_add(more.reads),
             read_ns: self.read_ns.wrapping_add(more.read_ns),
-            device_hits: self.device_hits.wrapping_add(more.device_hits),
-            device_read_ns: self.device_read_ns.wrapping_add(more.device_read_ns),
+            device_hits: each(self.device_hits, more.device_hits),
+            device_read_ns: each(self.device_read_ns, more.device_read_ns),
         }
     }
 }

@@ -29,8 +29,8 @@ pub struct SegmentHandles {
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub touch_fd: OwnedFd,
-    /// The table for readers of the device tier, if there is one, and its read-only memory file for clients.
-    pub device: Option<(Arc<DeviceTable>, OwnedFd)>,
+    /// The table for readers of each target, and its read-only memory file for clients.
+    pub devices: Vec<(Arc<DeviceTable>, OwnedFd)>,
     durable: Arc<Mapping>,
     /// Kept so that the region shows up under its name in /proc.
     pub durable_fd: OwnedFd,
@@ -61,7 +61,7 @@ impl SegmentHandles {
     /// Out of memory or of address space.
     pub fn create(config: &EngineConfig) -> io::Result<SegmentHandles> {
         let max = config.memory_max_bytes.unwrap_or_else(machine_memory).max(config.memory_bytes);
-        let slots = config.device.as_ref().map_or(0, |device| device.bytes / PAGE_SIZE as u64);
+        let slots = config.devices_bytes() / PAGE_SIZE as u64;
         let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX))
             .with_slots(u32::try_from(slots).unwrap_or(u32::MAX));
         let segment_fd = memfd("terrace-segment", geometry.segment_bytes())?;
@@ -72,8 +72,17 @@ impl SegmentHandles {
         let durable_bytes = geometry.frame_table_bytes() + USER_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
-        let device = config.device.as_ref().map(device_table).transpose()?;
-        Ok(SegmentHandles { segment, segment_fd, segment_ro, touches, touch_fd, device, durable, durable_fd })
+        let devices = config.devices.iter().map(device_table).collect::<io::Result<_>>()?;
+        Ok(SegmentHandles {
+            segment,
+            segment_fd,
+            segment_ro,
+            touches,
+            touch_fd,
+            devices,
+            durable,
+            durable_fd,
+        })
     }
     /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
@@ -94,7 +103,7 @@ impl SegmentHandles {
 fn device_table(config: &DeviceConfig) -> io::Result<(Arc<DeviceTable>, OwnedFd)> {
     let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
     let fd = memfd("terrace-device", DeviceTable::bytes(config.regions, pages))?;
-    let table = DeviceTable::create(&fd, config.regions, pages)?;
+    let table = DeviceTable::create(&fd, config.first_region, config.regions, pages)?;
     for region in 0..config.regions {
         table.set_region(region, DATA_AT + u64::from(region) * config.region_bytes);
     }

@@ -302,11 +302,11 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     Some((reply, (fds[0] >= 0).then_some(fds[0])))
 }
 
-/// Asks for the tier on a device. None: not now. Its table and its target, if there is one, are the caller's.
-pub fn device() -> Option<Option<[c_int; 2]>> {
+/// Asks for target number `n` of the tiers on devices. None: not now. Its table and the target, if there is one, are the caller's.
+pub fn device(n: u32) -> Option<Option<[c_int; 2]>> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
-    let reply = ask(&held, proto::DEVICE, None, &mut fds, ANSWER_MS)?;
+    let reply = ask(&held, proto::target(n), None, &mut fds, ANSWER_MS)?;
     if reply.errno == 0 && fds[0] >= 0 && fds[1] >= 0 {
         return Some(Some([fds[0], fds[1]]));
     }

@@ -7,7 +7,7 @@
 //! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
 
 use crate::connection;
-use crate::device::{Device, device};
+use crate::device::{self, Device};
 use crate::file::File;
 use crate::fill::{FromTier, claim, is_serving, offer};
 use crate::run::Run;
@@ -117,12 +117,15 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     let read = unsafe { batch.read() };
     let took = sys::now_ns().saturating_sub(began);
     let counters = ring.counters(file.local.stripe());
-    let (reads, ns) = match batch.on_device {
-        None => (&counters.reads, &counters.read_ns),
-        Some(_) => (&counters.device_reads, &counters.device_read_ns),
-    };
-    count(reads, 1);
-    count(ns, took);
+    match batch.on_device {
+        None => {
+            count(&counters.reads, 1);
+            count(&counters.read_ns, took);
+        }
+        Some((device, _)) => {
+            count(&ring.target_counters(file.local.stripe()).read_ns[device.number], took);
+        }
+    }
     // SAFETY: as above.
     unsafe { batch.hand_over(read, size) }
 }
@@ -185,7 +188,7 @@ impl Batch<'_> {
             }
         }
         let (at, len) = run.end();
-        self.on_device = at.and_then(|at| Some((device()?, at)));
+        self.on_device = at.and_then(|at| Some((device::of(at)?, at)));
         self.len = if at.is_some() && self.on_device.is_none() { 0 } else { len };
     }
 
@@ -313,8 +316,9 @@ impl Batch<'_> {
                 count(&c.misses, pages);
                 count(&c.miss_bytes, bytes);
             }
-            Some(_) => {
-                count(&c.device_hits, pages);
+            Some((device, _)) => {
+                let of_target = self.ring.target_counters(self.file.local.stripe());
+                count(&of_target.hits[device.number], pages);
                 count(&c.hits, pages);
                 count(&c.hit_bytes, bytes);
             }

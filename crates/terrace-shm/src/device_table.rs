@@ -1,11 +1,12 @@
-//! The table that readers of a page on a device need beside the index: the place of the page's region, and 16 bits of the page's checksum.
+//! The table that readers of a page on a target need beside the index: the place of the page's region, and 16 bits of the page's checksum.
 //!
 //! ```text
-//! 0         head: magic, version, regions, pages of a region
+//! 0         head: magic, version, regions, pages of a region, first region
 //! regions   u64 x regions              byte offset of each region on its target
 //! checks    u16 x regions x pages      low bits of the crc32 of what the slot holds
 //! ```
-//! A memory file of its own, that the daemon writes and clients map read-only. It outlives terraced.
+//! A memory file of its own for each target, that the daemon writes and clients map read-only. It outlives terraced. Entries number regions over
+//! all targets: a table has those from its first region on, and knows no slot of another target.
 
 use crate::entry::DeviceSlot;
 use crate::layout::{LAYOUT_VERSION, PAGE_SIZE};
@@ -14,6 +15,9 @@ use crate::sync::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU16;
+
+/// Targets of an instance at the most.
+pub const TARGETS_MAX: usize = 8;
 
 /// Pages on a device that are read from the source because the pages around them are read there: 64 KiB more take no longer than one more request.
 pub const GAP_MAX: usize = 16;
@@ -28,6 +32,7 @@ struct Head {
     version: u32,
     regions: u32,
     region_pages: u32,
+    first_region: u32,
 }
 
 /// The table as one process maps it.
@@ -36,14 +41,16 @@ pub struct DeviceTable {
     map: Mapping,
     regions: u32,
     region_pages: u32,
+    first_region: u32,
 }
 
 fn checks_at(regions: u32) -> usize {
     PAGE_SIZE + (regions as usize * size_of::<u64>()).next_multiple_of(PAGE_SIZE)
 }
 
-fn is_sane(regions: u32, region_pages: u32) -> bool {
-    regions <= DeviceSlot::REGIONS_MAX && (1..=DeviceSlot::REGION_PAGES).contains(&region_pages)
+fn is_sane(first_region: u32, regions: u32, region_pages: u32) -> bool {
+    first_region.checked_add(regions).is_some_and(|end| end <= DeviceSlot::REGIONS_MAX)
+        && (1..=DeviceSlot::REGION_PAGES).contains(&region_pages)
 }
 
 /// The check of a page's content.
@@ -63,15 +70,21 @@ impl DeviceTable {
         let checks = regions as usize * region_pages as usize * size_of::<u16>();
         checks_at(regions) + checks.next_multiple_of(PAGE_SIZE)
     }
-    /// Daemon: lays the table out in `fd`, which must be empty and of [`DeviceTable::bytes`].
+    /// Daemon: lays the table of the regions from `first_region` on out in `fd`, which must be empty and of [`DeviceTable::bytes`].
     ///
     /// # Errors
     /// Out of address space.
     ///
     /// # Panics
     /// If entries cannot name so many regions, or pages of one.
-    pub fn create(fd: impl AsFd, regions: u32, region_pages: u32) -> io::Result<DeviceTable> {
-        assert!(is_sane(regions, region_pages), "{regions} regions of {region_pages} pages");
+    pub fn create(
+        fd: impl AsFd,
+        first_region: u32,
+        regions: u32,
+        region_pages: u32,
+    ) -> io::Result<DeviceTable> {
+        let sane = is_sane(first_region, regions, region_pages);
+        assert!(sane, "{regions} regions of {region_pages} pages, the first {first_region}");
         let map = Mapping::new(fd.as_fd(), Self::bytes(regions, region_pages), true, PAGE_SIZE)?;
         // SAFETY: the mapping is writable, page aligned, longer than a head, and not shared yet.
         unsafe {
@@ -80,9 +93,10 @@ impl DeviceTable {
                 version: LAYOUT_VERSION,
                 regions,
                 region_pages,
+                first_region,
             });
         }
-        Ok(DeviceTable { map, regions, region_pages })
+        Ok(DeviceTable { map, regions, region_pages, first_region })
     }
     /// Client: maps the table read-only and checks that it is one.
     ///
@@ -100,11 +114,15 @@ impl DeviceTable {
         if head.magic != MAGIC || head.version != LAYOUT_VERSION {
             return Err(bad("other version"));
         }
-        let Head { regions, region_pages, .. } = head;
-        if !is_sane(regions, region_pages) || Self::bytes(regions, region_pages) > bytes {
+        let Head { regions, region_pages, first_region, .. } = head;
+        if !is_sane(first_region, regions, region_pages) || Self::bytes(regions, region_pages) > bytes {
             return Err(bad("bad geometry"));
         }
-        Ok(DeviceTable { map, regions, region_pages })
+        Ok(DeviceTable { map, regions, region_pages, first_region })
+    }
+    /// The number of its first region.
+    pub fn first_region(&self) -> u32 {
+        self.first_region
     }
     /// Regions.
     pub fn regions(&self) -> u32 {
@@ -121,24 +139,26 @@ impl DeviceTable {
     /// The number of a slot among all; None if the table has no such slot.
     #[inline]
     pub fn index(&self, slot: DeviceSlot) -> Option<usize> {
-        let known = slot.region() < self.regions && slot.page() < self.region_pages;
-        known.then(|| slot.region() as usize * self.region_pages as usize + slot.page() as usize)
+        let region = slot.region().checked_sub(self.first_region)?;
+        let known = region < self.regions && slot.page() < self.region_pages;
+        known.then(|| region as usize * self.region_pages as usize + slot.page() as usize)
     }
-    /// Where the region lies on its target, bytes.
-    fn region(&self, region: u32) -> &AtomicU64 {
-        assert!(region < self.regions);
+    /// Where its region number `n` lies on the target, bytes.
+    fn region(&self, n: u32) -> &AtomicU64 {
+        assert!(n < self.regions);
         // SAFETY: in bounds; accessed as atomics only.
-        unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(region as usize)) }
+        unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(n as usize)) }
     }
-    /// Daemon: says where a region lies on its target, bytes.
-    pub fn set_region(&self, region: u32, at: u64) {
-        self.region(region).store(at, Ordering::Relaxed);
+    /// Daemon: says where its region number `n` lies on the target, bytes.
+    pub fn set_region(&self, n: u32, at: u64) {
+        self.region(n).store(at, Ordering::Relaxed);
     }
     /// Byte offset of a slot on its target; None if there is no such slot.
     #[inline]
     pub fn offset(&self, slot: DeviceSlot) -> Option<u64> {
         self.index(slot)?;
-        Some(self.region(slot.region()).load(Ordering::Relaxed) + u64::from(slot.page()) * PAGE_SIZE as u64)
+        let region = self.region(slot.region() - self.first_region).load(Ordering::Relaxed);
+        Some(region + u64::from(slot.page()) * PAGE_SIZE as u64)
     }
     /// The check of a slot's content, see [`check_of`]; None if there is no such slot.
     #[inline]
@@ -157,23 +177,24 @@ mod tests {
     use crate::map::{memfd, read_only_twin};
     use std::os::fd::OwnedFd;
 
-    fn table(regions: u32, pages: u32) -> (OwnedFd, DeviceTable) {
+    fn table(first: u32, regions: u32, pages: u32) -> (OwnedFd, DeviceTable) {
         let fd = memfd("terrace-test", DeviceTable::bytes(regions, pages)).unwrap();
-        let table = DeviceTable::create(&fd, regions, pages).unwrap();
+        let table = DeviceTable::create(&fd, first, regions, pages).unwrap();
         (fd, table)
     }
 
     #[test]
     fn client_reads_what_the_daemon_wrote() {
-        let (fd, ours) = table(5, 256);
-        let slot = DeviceSlot::new(4, 255);
+        let (fd, ours) = table(10, 5, 256);
+        let slot = DeviceSlot::new(14, 255);
         ours.set_region(4, 7 << 20);
         ours.check(slot).unwrap().store(0xabcd, Ordering::Relaxed);
         let theirs = DeviceTable::attach(read_only_twin(fd.as_fd()).unwrap()).unwrap();
-        assert_eq!((theirs.regions(), theirs.region_pages(), theirs.slots()), (5, 256, 1280));
+        assert_eq!((theirs.first_region(), theirs.regions(), theirs.region_pages()), (10, 5, 256));
+        assert_eq!((theirs.slots(), theirs.index(slot)), (1280, Some(1279)));
         assert_eq!(theirs.offset(slot), Some((7 << 20) + 255 * 4096));
         assert_eq!(theirs.check(slot).unwrap().load(Ordering::Relaxed), 0xabcd);
-        for beyond in [DeviceSlot::new(5, 0), DeviceSlot::new(0, 256)] {
+        for beyond in [DeviceSlot::new(15, 0), DeviceSlot::new(9, 0), DeviceSlot::new(10, 256)] {
             assert_eq!((theirs.offset(beyond), theirs.index(beyond)), (None, None));
             assert!(theirs.check(beyond).is_none());
         }

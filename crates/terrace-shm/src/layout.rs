@@ -49,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;
 
 /// First page of the segment.
 #[repr(C)]

@@ -7,7 +7,7 @@
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
-//! | DEVICE | - | errno; ENODEV: there is no tier on a device | its table (read-only), its target, O_RDONLY and O_DIRECT |
+//! | DEVICE + [`target`] | - | errno; ENODEV: there is no such target | its table (read-only), the target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
 //!
@@ -26,8 +26,18 @@ pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
 
-/// Ask for the tier on a device; after HELLO.
+/// Ask for a target of the tiers on devices, with its number ([`target`]); after HELLO.
 pub const DEVICE: u32 = 6;
+
+/// The operation that asks for target number `n`.
+pub const fn target(n: u32) -> u32 {
+    DEVICE | n << 8
+}
+
+/// The number of the target that an operation asks for; None: it is another operation.
+pub const fn target_of(op: u32) -> Option<u32> {
+    if op & 0xff == DEVICE { Some(op >> 8) } else { None }
+}
 
 /// Wakes the daemon: page fills wait.
 pub const RING: u32 = 5;

@@ -4,12 +4,14 @@
 //! ```text
 //! page 0   counters: STRIPES x 128 bytes; ends of the lanes: LANES x 128 bytes
 //! page 1   descriptors: 64 bytes x slots (at most 64)
-//! page 2.. one content page a slot
+//! page 2   counters of reads of targets: STRIPES x 128 bytes
+//! page 3.. one content page a slot
 //! then     records of the lanes, which have memory while a trace is recorded
 //! ```
 //! The client may write anything here at any time. The daemon therefore reads each descriptor field once,
 //! checks it, and copies content before it looks at it.
 
+use crate::device_table::TARGETS_MAX;
 use crate::layout::PAGE_SIZE;
 use crate::map::Mapping;
 pub use crate::protocol::NO_LEAF;
@@ -22,6 +24,8 @@ use std::os::fd::AsFd;
 pub const STRIPES: usize = 16;
 /// Maximum number of slots of a ring.
 pub const SLOTS_MAX: usize = 64;
+/// The page where content begins.
+const CONTENT_AT: usize = 3;
 
 /// Counters of a client. Increments are plain load + store: an update may be lost when two threads share a
 /// stripe.
@@ -50,12 +54,16 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Time that they took, ns.
     pub read_ns: AtomicU64,
-    /// Pages read from a device by the client, in how many reads, and the time that they took, ns.
-    pub device_hits: AtomicU64,
-    /// See `device_hits`.
-    pub device_reads: AtomicU64,
-    /// See `device_hits`.
-    pub device_read_ns: AtomicU64,
+}
+
+/// Counters of a client's reads of targets, by the target's number; likewise.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct TargetCounters {
+    /// Pages read.
+    pub hits: [AtomicU64; TARGETS_MAX],
+    /// Time that it took, ns.
+    pub read_ns: [AtomicU64; TARGETS_MAX],
 }
 
 /// One page fill.
@@ -81,6 +89,7 @@ pub struct PageFill {
 
 const _: () = assert!(size_of::<Counters>() == 128 && size_of::<Ends>() == 128);
 const _: () = assert!((STRIPES + LANES) * 128 <= PAGE_SIZE);
+const _: () = assert!(size_of::<TargetCounters>() == 128 && STRIPES * 128 <= PAGE_SIZE);
 const _: () = assert!(size_of::<PageFill>() == 64 && SLOTS_MAX * 64 <= PAGE_SIZE);
 
 /// A mapped ring.
@@ -93,7 +102,7 @@ pub struct Ring {
 impl Ring {
     /// Bytes of a ring of `slots` slots that have memory, as long as no trace is recorded.
     pub fn bytes(slots: usize) -> usize {
-        (2 + slots) * PAGE_SIZE
+        (CONTENT_AT + slots) * PAGE_SIZE
     }
     /// Bytes of the memory file of such a ring.
     pub fn file_bytes(slots: usize) -> usize {
@@ -120,6 +129,12 @@ impl Ring {
         // SAFETY: within page 0; all atomics.
         unsafe { &*self.map.as_ptr().cast::<Counters>().add(i % STRIPES) }
     }
+    /// The counters of reads of targets of stripe `i % STRIPES`.
+    #[inline]
+    pub fn target_counters(&self, i: usize) -> &TargetCounters {
+        // SAFETY: within page 2; all atomics.
+        unsafe { &*self.map.as_ptr().add(2 * PAGE_SIZE).cast::<TargetCounters>().add(i % STRIPES) }
+    }
     /// Descriptor `i`.
     #[inline]
     pub fn fill(&self, i: usize) -> &PageFill {
@@ -132,7 +147,7 @@ impl Ring {
     pub fn content(&self, i: usize) -> *mut u8 {
         assert!(i < self.slots);
         // SAFETY: in bounds.
-        unsafe { self.map.as_ptr().add((2 + i) * PAGE_SIZE) }
+        unsafe { self.map.as_ptr().add((CONTENT_AT + i) * PAGE_SIZE) }
     }
     /// Lane `i % LANES`.
     #[inline]
@@ -159,6 +174,15 @@ impl Ring {
     pub fn sum(&self, f: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         (0..STRIPES).map(|i| f(self.counters(i)).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
+    /// Pages that were read from each target, and the time that it took, ns: sums over all stripes.
+    pub fn sums_of_targets(&self) -> ([u64; TARGETS_MAX], [u64; TARGETS_MAX]) {
+        let sum = |f: &dyn Fn(&TargetCounters) -> &AtomicU64| {
+            let of = |i| f(self.target_counters(i)).load(Ordering::Relaxed);
+            (0..STRIPES).map(of).fold(0, u64::wrapping_add)
+        };
+        let hits = std::array::from_fn(|n| sum(&|c| &c.hits[n]));
+        (hits, std::array::from_fn(|n| sum(&|c| &c.read_ns[n])))
+    }
 }
 
 #[cfg(test)]
@@ -176,10 +200,12 @@ mod tests {
         unsafe { ring.content(7).write_bytes(7, PAGE_SIZE) };
         let before = kept();
         ring.lane(LANES - 1).push(span);
+        ring.target_counters(STRIPES - 1).read_ns[TARGETS_MAX - 1].store(9, Ordering::Relaxed);
+        assert_eq!(ring.sums_of_targets(), ([0; TARGETS_MAX], [0, 0, 0, 0, 0, 0, 0, 9]));
         assert_eq!(ring.lane(LANES - 1).get(0), Some(span));
         assert!(kept() > before);
         ring.forget_lanes();
-        assert!(kept() <= before + PAGE_SIZE, "the page of the counters stays");
+        assert!(kept() <= before + 2 * PAGE_SIZE, "the pages of the counters stay");
         assert_eq!(ring.lane(LANES - 1).get(0), None);
         // SAFETY: as above.
         assert_eq!(unsafe { ring.content(7).read() }, 7);

@@ -37,8 +37,17 @@ impl World {
 
     /// The same with a tier elsewhere.
     fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> World {
-        let named = format!("{}:64MiB", tier.display());
-        let rig = Rig::with(test, side, &["--memory", "16MiB", "--tier", &named]);
+        World::over(test, side, &[(tier, 64)], dir)
+    }
+
+    /// With several tiers of so many MiB.
+    fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> World {
+        let mut options = vec!["--memory".to_owned(), "16MiB".to_owned()];
+        for (path, mib) in tiers {
+            options.extend(["--tier".to_owned(), format!("{}:{mib}MiB", path.display())]);
+        }
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let rig = Rig::with(test, side, &options);
         let mut rng = Rng::new(1);
         for (name, bytes) in FILES {
             let mut content = vec![0; bytes as usize];
@@ -47,7 +56,7 @@ impl World {
                 .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
             fs::write(rig.src().join(name), content).unwrap();
         }
-        World { rig, tier, _dir: dir }
+        World { rig, tier: tiers[0].0.clone(), _dir: dir }
     }
 
     /// All files through the mount are as the source has them.
@@ -90,8 +99,12 @@ impl World {
 /// The row of the tier on a device.
 #[track_caller]
 fn device(stat: &StatReport) -> TierRow {
-    let row = stat.cache.tiers.iter().find(|row| row.kind == TierKind::Device);
-    row.unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
+    devices(stat).next().unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
+}
+
+/// The rows of all of them.
+fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
+    stat.cache.tiers.iter().filter(|row| row.kind == TierKind::Device)
 }
 
 const READ: &str = r#"
@@ -340,6 +353,56 @@ fn full_file_system_of_a_tier_leaves_reads_right() {
         world.compare("full");
     }
     println!("{row:?}, then {:?}", device(&world.rig.stat()));
+    world.rig.check();
+    world.rig.umount();
+}
+
+#[test]
+fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
+    let mut rng = Rng::new(seed("device-two"));
+    let dir = TestDir::new("device-two-tier");
+    let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
+    let world = World::over("device-two", Side::Fast, &[(first, 24), (second.clone(), 24)], dir);
+    let both_serve = |wanted: u64| {
+        let stat = world.rig.stat();
+        let good = |row: &&TierRow| row.state == SERVING && row.pages >= wanted && row.hits >= wanted.min(1);
+        devices(&stat).filter(good).count() == 2
+    };
+    let warm = (0..20).any(|_| {
+        world.compare("warming");
+        world.compare_by_program(3);
+        both_serve(500)
+    });
+    assert!(warm, "{:?}", world.rig.stat().cache.tiers);
+    world.rig.umount();
+    world.rig.mount();
+    world.compare("warm");
+    let rows = world.rig.stat().cache.tiers;
+    assert!(rows.iter().filter(|row| row.promoted > 200).count() == 2, "{rows:?}");
+    // Killed, and ended: what changed is not believed.
+    let before = world.rig.terraced();
+    process::kill(before, libc::SIGKILL);
+    assert!(process::wait_until(60, || world.rig.terraced() != before && both_serve(0)));
+    for what in ["killed", "changed"] {
+        change(world.rig.at(), &mut rng, 20);
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(what);
+        world.compare_by_program(5);
+        world.rig.check();
+        world.rig.umount();
+        world.rig.mount();
+    }
+    world.compare("mounted again");
+    world.rig.umount();
+    // The second one is somebody else's now.
+    File::options().write(true).open(&second).unwrap().write_all_at(&[7; 8192], 0).unwrap();
+    world.rig.mount();
+    world.compare("one is lost");
+    let stat = world.rig.stat();
+    let states: Vec<_> =
+        devices(&stat).map(|row| (row.name.as_str(), row.level, row.state.as_str())).collect();
+    assert_eq!(states[0], ("device", Some(0), SERVING), "{states:?}");
+    assert!(states.len() == 2 && states[1].0 == "device-2" && states[1].2.starts_with("off: "), "{states:?}");
     world.rig.check();
     world.rig.umount();
 }

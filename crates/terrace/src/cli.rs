@@ -80,10 +80,10 @@ pub struct Tuning {
     /// Eviction policy; the names are the policies' own.
     #[arg(long, value_name = "NAME", help = policy_help())]
     pub policy: Option<String>,
-    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device
-    /// [environment: TERRACE_TIER]
+    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device. Up to eight times: those that were
+    /// measured to be alike share the pages, slower ones get what faster ones give up [environment: TERRACE_TIER]
     #[arg(long, value_name = "PATH[:SIZE]")]
-    pub tier: Option<OsString>,
+    pub tier: Vec<OsString>,
     /// Erase what is on the tier if it is not a tier of this source, or give it another size
     #[arg(long)]
     pub format_tier: bool,

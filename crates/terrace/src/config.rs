@@ -140,7 +140,7 @@ impl Config {
 }
 
 /// `[tier.*]`
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tier {
     /// File with device measurements; empty: none.
@@ -150,15 +150,27 @@ pub struct Tier {
     pub miss: Option<Duration>,
     /// Compressed DRAM.
     pub compressed: Compressed,
-    /// Cost of a read of the tier on a device, likewise.
-    #[serde(skip)]
-    pub device_read: Option<Duration>,
+    /// Name of the engine that spreads pages over the devices of a tier.
+    pub placement: String,
     /// Files or block devices below DRAM.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<Device>,
     /// Erase what is on the device and is not a tier of this source. A flag only: in a file it would erase the tier at every start.
     #[serde(skip)]
     pub format: bool,
+}
+
+impl Default for Tier {
+    fn default() -> Tier {
+        Tier {
+            probe: PathBuf::new(),
+            miss: None,
+            compressed: Compressed::default(),
+            placement: terrace_policy::placement::NAMES[0].to_owned(),
+            device: Vec::new(),
+            format: false,
+        }
+    }
 }
 
 /// `[tier.compressed]`

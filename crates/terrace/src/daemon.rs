@@ -129,7 +129,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
         guard.make_room(&shared.memory);
     }
     // 1. The engine and the namespace over the inherited memory and descriptors.
-    let engine = engine::start(&shared.config, &shared.memory, shared.tier.target(), &shared.instance)
+    let engine = engine::start(&shared.config, &shared.memory, shared.tier.targets(), &shared.instance)
         .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
     let mount_path = mount_path::connect(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;

@@ -194,7 +194,7 @@ mod tests {
             mnt: "/mnt".into(),
             memory_bytes: 0,
             policy: String::new(),
-            tier: None,
+            tiers: Vec::new(),
             metrics: None,
             version: String::new(),
         }

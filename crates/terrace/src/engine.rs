@@ -11,8 +11,9 @@ use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles, SystemClock,
 };
+use terrace_policy::placement::levels::levels;
 
-use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier};
+use crate::config::{Admit, CompressionMode, Config, Device, IoEngine, MemoryLimit, Tier};
 use crate::instance::Instance;
 
 /// The memory files of an instance.
@@ -20,9 +21,9 @@ use crate::instance::Instance;
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates them, in the supervisor; `tier`: the tier on a device, whose index is a part of them.
-    pub fn create(config: &Config, tier: Option<&Target>) -> io::Result<Memory> {
-        SegmentHandles::create(&engine_config(config, tier)).map(|handles| Memory(Arc::new(handles)))
+    /// Creates them, in the supervisor; `targets`: those of the tiers on devices, whose index is a part of them.
+    pub fn create(config: &Config, targets: &[Target]) -> io::Result<Memory> {
+        SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
     }
 
     /// Memory that they have, bytes.
@@ -62,15 +63,15 @@ pub struct Limit {
     pub auto: bool,
 }
 
-/// An engine over the memory files, and the tier on a device.
+/// An engine over the memory files, and the tiers on devices.
 pub fn start(
     config: &Config,
     memory: &Memory,
-    tier: Option<&Target>,
+    targets: &[Target],
     instance: &Instance,
 ) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
-    let mut config = engine_config(config, tier);
+    let mut config = engine_config(config, targets);
     config.numa.saved = Some(instance.affinity());
     if let Some(sys) = std::env::var_os(SYS) {
         config.numa.sys = sys.into();
@@ -111,29 +112,39 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     }
 }
 
+const PAGE_BYTES: f64 = 4096.0;
+
 /// See [`DeviceConfig::any_gain`].
 const ANY_GAIN: &str = "TERRACE_TEST_TIER_ANY_GAIN";
 
-/// The tier on a device likewise; `target` is open as long as the supervisor lives.
-fn device_config(tier: &Tier, target: &Target) -> Option<DeviceConfig> {
-    let (config, superblock) = (tier.device.first()?, &target.superblock);
-    let geometry = superblock.geometry;
-    Some(DeviceConfig {
-        name: config.name.clone(),
-        fd: target.fd.as_raw_fd(),
-        bytes: geometry.bytes(),
-        region_bytes: geometry.region_bytes().into(),
-        regions: geometry.regions(),
-        tier_id: superblock.id.0,
-        write_budget: config.write_budget.map(|size| size.0),
-        rated_writes: config.rated_writes.map(|size| size.0),
-        read_ns: tier.device_read.map(|read| read.as_nanos() as u64),
-        any_gain: std::env::var_os(ANY_GAIN).is_some(),
-    })
+/// The tiers on devices likewise: the devices of the configuration with their targets, which are open as long as the supervisor lives.
+fn device_configs(tier: &Tier, targets: &[Target]) -> Vec<DeviceConfig> {
+    let times: Vec<u64> = tier.device.iter().map(|device| device.read_time().as_nanos() as u64).collect();
+    let mut regions = 0;
+    let config = |((device, level), target): ((&Device, u8), &Target)| {
+        let (geometry, first_region) = (target.superblock.geometry, regions);
+        regions += geometry.regions();
+        DeviceConfig {
+            name: device.name.clone(),
+            fd: target.fd.as_raw_fd(),
+            bytes: geometry.bytes(),
+            region_bytes: geometry.region_bytes().into(),
+            regions: geometry.regions(),
+            first_region,
+            level,
+            tier_id: target.superblock.id.0,
+            write_budget: device.write_budget.map(|size| size.0),
+            rated_writes: device.rated_writes.map(|size| size.0),
+            read_ns: device.speed.map(|speed| speed.read.as_nanos() as u64),
+            write_ns: device.speed.map(|speed| (PAGE_BYTES * 1e9 / speed.write_bytes) as u64),
+            any_gain: std::env::var_os(ANY_GAIN).is_some(),
+        }
+    };
+    tier.device.iter().zip(levels(&times)).zip(targets).map(config).collect()
 }
 
 /// The engine's view of the configuration.
-pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
+pub fn engine_config(config: &Config, targets: &[Target]) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.room().0,
         memory_is_auto: config.memory == MemoryLimit::Auto,
@@ -150,7 +161,8 @@ pub fn engine_config(config: &Config, tier: Option<&Target>) -> EngineConfig {
             IoEngine::Blocking => IoKind::Blocking,
         },
         compressed: compressed_config(&config.tier),
-        device: tier.and_then(|target| device_config(&config.tier, target)),
+        devices: device_configs(&config.tier, targets),
+        placement: config.tier.placement.clone(),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,
         numa: NumaConfig {
@@ -170,7 +182,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_engines() {
         let memory = MemoryLimit::Fixed(crate::size::Size(EngineConfig::default().memory_bytes));
-        let ours = engine_config(&Config { memory, ..Config::default() }, None);
+        let ours = engine_config(&Config { memory, ..Config::default() }, &[]);
         assert_eq!(format!("{ours:?}"), format!("{:?}", EngineConfig::default()));
     }
 }

@@ -322,7 +322,7 @@ pub(crate) mod tests {
             mnt: "/b c".into(),
             memory_bytes: 1 << 30,
             policy: "strata".to_owned(),
-            tier: None,
+            tiers: Vec::new(),
             metrics: None,
             version: "0".to_owned(),
         }

@@ -10,64 +10,78 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use terrace_api::tiers::{TargetState, TierKind, TierReport, TierRow};
-use terrace_engine::device::target::{self, Fault, Target, TargetError, TargetRequest};
+use terrace_engine::device::target::{self, Fault, Others, Target, TargetError, TargetRequest};
 
 use crate::cli::{self, Tuning};
 use crate::commands;
-use crate::config::Config;
+use crate::config::{Config, Device};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::instance;
 
 use user::user_of;
 
-/// The tier of an instance.
+/// The tiers of an instance.
 #[derive(Debug, Default)]
 pub struct Tier {
-    /// Locked as long as this is held.
-    target: Option<Target>,
-    /// Why there is none although one was asked for: a line with its cure, and the row of `terrace stat`.
-    pub warning: Option<String>,
-    row: Option<TierRow>,
+    /// Locked as long as this is held; those of the devices that the configuration has left, in the same order.
+    targets: Vec<Target>,
+    /// Why some cannot be used: a line each, with its cure, and the rows of `terrace stat`.
+    pub warnings: Vec<String>,
+    off: Vec<TierRow>,
 }
 
 impl Tier {
-    /// The target, if there is one that can be used.
-    pub fn target(&self) -> Option<&Target> {
-        self.target.as_ref()
+    /// The targets that can be used.
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
     }
 
-    /// The row of a tier that cannot be used; of one that can the engine has it.
-    pub fn off(&self) -> Option<&TierRow> {
-        self.row.as_ref()
+    /// The rows of those that cannot; of the others the engine has them.
+    pub fn off(&self) -> &[TierRow] {
+        &self.off
     }
 }
 
-/// Opens the tier of an instance that is to serve `src`, if it is to have one. Nothing is mounted yet.
+/// Opens the tiers of an instance that is to serve `src`, the fastest first. Nothing is mounted yet.
 ///
-/// A tier that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
+/// A target that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
 /// more than none.
 pub fn open(config: &mut Config, src: &Path) -> Tier {
-    let failure = match target(config, src) {
-        Ok(target) => return Tier { target, ..Tier::default() },
-        Err(failure) => failure,
-    };
-    let name = config.tier.device.drain(..).next().map(|device| device.name).unwrap_or_default();
-    tracing::warn!("serving without the tier: {}", failure.line());
-    let state = format!("off: {}", failure.line());
-    let row = TierRow { name, kind: TierKind::Device, state, ..TierRow::default() };
-    Tier { target: None, warning: Some(format!("{failure}; serving without it")), row: Some(row) }
+    let (mut tier, mut others) = (Tier::default(), Others::default());
+    let mut devices = std::mem::take(&mut config.tier.device);
+    devices.sort_by_key(Device::read_time);
+    for device in devices {
+        match target(config, &device, src, others) {
+            Ok(target) => {
+                others.add(target.superblock.geometry);
+                tier.targets.push(target);
+                config.tier.device.push(device);
+            }
+            Err(failure) => tier.leave_out(device, &failure),
+        }
+    }
+    tier
 }
 
-fn target(config: &Config, src: &Path) -> Result<Option<Target>> {
-    let Some(device) = config.tier.device.first() else { return Ok(None) };
+impl Tier {
+    fn leave_out(&mut self, device: Device, failure: &Failure) {
+        tracing::warn!("serving without the tier: {}", failure.line());
+        let state = format!("off: {}", failure.line());
+        self.off.push(TierRow { name: device.name, kind: TierKind::Device, state, ..TierRow::default() });
+        self.warnings.push(format!("{failure}; serving without it"));
+    }
+}
+
+fn target(config: &Config, device: &Device, src: &Path, others: Others) -> Result<Target> {
     let request = TargetRequest {
         path: device.path.clone(),
         size: device.size.map(|size| size.0),
         source: src.to_owned(),
         memory_bytes: config.memory.most().0,
         format: config.tier.format,
+        others,
     };
-    target::open(&request).map(Some).map_err(|err| refused(&err))
+    target::open(&request).map_err(|err| refused(&err))
 }
 
 /// The line for a target that cannot be used. Of one that is in use the mount is named, if it is known.
@@ -108,7 +122,8 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         targets(path)?.iter().for_each(|path| add(path));
     }
     config.tier.device.iter().for_each(|device| add(&device.path));
-    instance::living().iter().filter_map(|(_, info)| info.tier.as_deref()).for_each(&mut add);
+    let living = instance::living();
+    living.iter().flat_map(|(_, info)| &info.tiers).for_each(|path| add(path));
     if found.is_empty() {
         let cure = "name files, or directories that hold them, or make one with `terrace mount --tier`";
         return Err(Failure::new("tier list", "no tiers are known", cure).with_code(EXIT_NEGATIVE));

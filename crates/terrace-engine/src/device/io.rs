@@ -8,17 +8,27 @@ use crate::io::AlignedBuf;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use terrace_shm::DeviceTable;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_policy::device::cost::ReadCost;
+use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
+
+/// Bytes a second of a target that was never written to.
+const WRITE_RATE: f64 = 500e6;
 
 /// A target in use.
 #[derive(Debug)]
 pub(crate) struct DeviceIo {
+    /// Its number.
+    pub number: usize,
     pub medium: Arc<dyn Medium>,
     pub table: Arc<DeviceTable>,
     pub id: TierId,
     pub geometry: Geometry,
-    /// Held while something is appended or a region is reclaimed.
+    /// Held while something is appended or a region is reclaimed. No thread holds those of two targets.
     pub writer: Mutex<Writer>,
+    write_cost: Mutex<ReadCost>,
+    /// Bytes that are being written.
+    queued: AtomicU64,
 }
 
 /// Where the log goes on. The regions themselves are in `state/device.rs`.
@@ -38,6 +48,7 @@ impl DeviceIo {
     /// # Errors
     /// The device's; `InvalidData` if the superblock is not the one of `config`.
     pub(crate) fn begin(
+        number: usize,
         config: &DeviceConfig,
         medium: Arc<dyn Medium>,
         table: Arc<DeviceTable>,
@@ -54,8 +65,39 @@ impl DeviceIo {
         // The scan tells the first one.
         let filling = Filling { lap: 1, before: None };
         let writer = Writer { superblock: found, filling, pages: 0, buf: AlignedBuf::default() };
-        let device =
-            DeviceIo { medium, table, id: TierId(config.tier_id), geometry, writer: Mutex::new(writer) };
-        Ok(device)
+        let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
+        Ok(DeviceIo {
+            number,
+            medium,
+            table,
+            id: TierId(config.tier_id),
+            geometry,
+            writer: Mutex::new(writer),
+            write_cost: Mutex::new(write_cost),
+            queued: AtomicU64::new(0),
+        })
+    }
+
+    /// A slot of the target as entries name it.
+    pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
+        DeviceSlot::new(self.table.first_region() + slot.region(), slot.page())
+    }
+
+    /// Runs a write of so many bytes, which others may wait for.
+    pub(crate) fn queue<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
+        self.queued.fetch_add(bytes, Ordering::Relaxed);
+        let done = write();
+        self.queued.fetch_sub(bytes, Ordering::Relaxed);
+        done
+    }
+    /// So many pages were written in so many ns.
+    pub(crate) fn note_write(&self, pages: u64, ns: u64) {
+        self.write_cost.lock().note(pages, ns, true);
+    }
+    /// Bytes that are being written, and how many it writes in a second.
+    pub(crate) fn speed(&self) -> (u64, f64) {
+        let page_ns = self.write_cost.lock().page_ns();
+        let rate = page_ns.map_or(WRITE_RATE, |ns| PAGE_SIZE as f64 * 1e9 / ns.max(1) as f64);
+        (self.queued.load(Ordering::Relaxed), rate)
     }
 }

@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use terrace_shm::PAGE_SIZE;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 pub use error::{Fault, TargetError};
 
@@ -52,6 +52,25 @@ pub struct TargetRequest {
     pub memory_bytes: u64,
     /// It may be erased.
     pub format: bool,
+    /// Other targets of the instance.
+    pub others: Others,
+}
+
+/// What other targets of an instance take.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Others {
+    /// Their pages.
+    pub pages: u64,
+    /// Their regions.
+    pub regions: u32,
+}
+
+impl Others {
+    /// One more.
+    pub fn add(&mut self, geometry: Geometry) {
+        self.pages += u64::from(geometry.regions()) * u64::from(geometry.region_pages());
+        self.regions += geometry.regions();
+    }
 }
 
 /// A target that can be used, locked as long as its descriptor, or a duplicate of it, is open.
@@ -138,14 +157,20 @@ fn size_min() -> u64 {
 
 fn check_index(request: &TargetRequest, geometry: Geometry) -> Result<Geometry, Fault> {
     const MIB: u64 = 1 << 20;
-    let pages = u64::from(geometry.regions()) * u64::from(geometry.region_pages());
-    let (index, memory) = (pages * INDEX_BYTES_PER_PAGE, request.memory_bytes);
+    let mut all = request.others;
+    all.add(geometry);
+    if all.regions > DeviceSlot::REGIONS_MAX {
+        return Err(Fault::TooMany);
+    }
+    let (index, memory) = (all.pages * INDEX_BYTES_PER_PAGE, request.memory_bytes);
     if index <= memory / INDEX_PART {
         return Ok(geometry);
     }
-    let fits = memory / INDEX_PART / INDEX_BYTES_PER_PAGE * PAGE_SIZE as u64 / MIB * MIB;
+    let fits = (memory / INDEX_PART / INDEX_BYTES_PER_PAGE).saturating_sub(request.others.pages);
+    let fits = fits * PAGE_SIZE as u64 / MIB * MIB;
     Err(Fault::IndexTooLarge {
         index,
+        others: request.others.pages * INDEX_BYTES_PER_PAGE,
         memory,
         memory_min: (index * INDEX_PART).next_multiple_of(MIB),
         tier_max: Geometry::plan(fits).map(|_| fits),

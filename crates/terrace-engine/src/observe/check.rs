@@ -1,12 +1,14 @@
 //! Walks index, frames, policy and dirty sets, and reports inconsistencies.
 
 use crate::context::Context;
+use crate::device::io::DeviceIo;
 use crate::device::scan::scan;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
 use crate::state::slots::Named;
+use crate::state::targets::Targets;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceSlot, Entry, State};
@@ -49,30 +51,27 @@ struct Slots(Vec<DeviceSlot>);
 
 impl Slots {
     fn note(&mut self, state: &CacheState, place: Place, e: Entry) {
-        let Some(device) = &state.device else { return };
-        self.0.extend(device.slot_of(place, e));
+        let Some(targets) = &state.targets else { return };
+        self.0.extend(targets.slot_of(place, e));
     }
-    /// Each slot is named once, and the log counts those that are.
+    /// Each slot is named once, and the log of its target counts those that are.
     fn check(mut self, state: &CacheState, bad: &mut Vec<String>) {
-        let Some(device) = &state.device else { return };
-        if device.is_scanning() {
-            return;
-        }
-        self.0.extend(device.all_parked().map(|(slot, ..)| slot));
-        let named = self.0.len() as u64;
-        self.0.sort_unstable_by_key(|slot| slot.bits());
-        self.0.dedup();
-        if named != self.0.len() as u64 {
-            bad.push(format!("{} slots of the device are named more than once", named - self.0.len() as u64));
-        }
-        if named != device.log.live() {
-            bad.push(format!("{named} slots of the device are named, {} counted", device.log.live()));
+        let Some(targets) = &state.targets else { return };
+        for device in targets.all.iter().filter(|device| !device.is_scanning()) {
+            self.0.extend(device.all_parked().map(|(slot, ..)| slot));
+            let mut its: Vec<DeviceSlot> = self.0.iter().copied().filter(|slot| device.has(*slot)).collect();
+            let (name, named) = (&device.config.name, its.len() as u64);
+            its.sort_unstable_by_key(|slot| slot.bits());
+            its.dedup();
+            if named != its.len() as u64 {
+                bad.push(format!("{} slots of {name} are named more than once", named - its.len() as u64));
+            }
+            if named != device.log.live() {
+                bad.push(format!("{named} slots of {name} are named, {} counted", device.log.live()));
+            }
         }
         bad.extend(
-            self.0
-                .iter()
-                .filter(|slot| device.table.offset(**slot).is_none())
-                .map(|slot| format!("no {slot:?}")),
+            self.0.iter().filter(|slot| targets.of(**slot).is_none()).map(|slot| format!("no {slot:?}")),
         );
     }
 }
@@ -80,16 +79,16 @@ impl Slots {
 /// Disagreements; empty = all is well.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
     let mut bad = check_memory(cx);
-    bad.extend(check_keys(cx));
+    bad.extend(cx.devices.iter().flat_map(|device| check_keys(cx, device)));
     bad
 }
 
-/// Checks the keys that a start would read from the device: an entry names each, or a tombstone waits for the next batch. Nothing is written to
-/// the device meanwhile.
-fn check_keys(cx: &Context) -> Vec<String> {
-    let Some(device) = &cx.device else { return Vec::new() };
+/// Checks the keys that a start would read from a target: an entry names each, or a tombstone waits for the next batch. Nothing is written to
+/// the target meanwhile.
+fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let writer = device.writer.lock();
-    if !cx.state.lock().device.as_ref().is_some_and(|tier| tier.is_serving()) {
+    let is_serving = |targets: &Targets| targets.all[device.number].is_serving();
+    if !cx.state.lock().targets.as_ref().is_some_and(is_serving) {
         return Vec::new();
     }
     let scanned = match scan(&*device.medium, &writer.superblock, &mut |_| {}) {
@@ -97,16 +96,21 @@ fn check_keys(cx: &Context) -> Vec<String> {
         Err(e) => return vec![format!("the device's keys cannot be read: {e}")],
     };
     let state = cx.state.lock();
-    let Some(tier) = &state.device else { return Vec::new() };
-    let keys =
-        scanned.files.iter().flat_map(|(object, file)| file.pages.iter().map(move |page| (*object, page)));
-    let unnamed = keys.filter(|(object, (page, slot, _))| {
+    let Some(tier) = state.targets.as_ref().map(|targets| &targets.all[device.number]) else {
+        return Vec::new();
+    };
+    let named = |(page, slot, _): &(u64, DeviceSlot, u32)| (*page, device.named(*slot));
+    let keys = scanned
+        .files
+        .iter()
+        .flat_map(|(object, file)| file.pages.iter().map(move |page| (*object, named(page))));
+    let unnamed = keys.filter(|(object, (page, slot))| {
         tier.counts_in_log(*slot)
             && state.names(*slot, *object, *page) == Named::No
             && !tier.is_buried(*object, *page)
     });
     unnamed
-        .map(|(object, (page, slot, _))| {
+        .map(|(object, (page, slot))| {
             format!("object {object} page {page}: nothing names {slot:?}, and no tombstone waits")
         })
         .collect()

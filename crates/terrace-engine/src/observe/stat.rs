@@ -8,18 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_api::stats::{
     GenerationRow, Memory, MountPath, Prefetch, PreloadPath, Reclaim, Schema, Stats, Writeback,
 };
+use terrace_api::tiers::DeviceCounts;
 use terrace_shm::PAGE_SIZE;
 
 /// A snapshot of the counters and sizes.
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
     let hits = cx.device_hits(&rings.read_totals());
-    let counts = {
+    let counts: Vec<DeviceCounts> = {
         let state = cx.state.lock();
-        state.device.as_ref().map(|device| device.counts(hits))
+        let all = state.targets.iter().flat_map(|targets| targets.all.iter().zip(hits));
+        all.map(|(device, hits)| device.counts(hits)).collect()
     };
-    let device = cx.config.device.as_ref().zip(counts.as_ref());
-    stats.tiers = tiers::rows(&stats, device, cx.uptime_ms());
+    let devices: Vec<tiers::Device<'_>> = cx.config.devices.iter().zip(&counts).collect();
+    stats.tiers = tiers::rows(&stats, &devices, cx.uptime_ms());
     stats
 }
 

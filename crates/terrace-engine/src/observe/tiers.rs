@@ -1,4 +1,4 @@
-//! The tiers as rows of `terrace stat`: DRAM, compressed DRAM, device.
+//! The tiers as rows of `terrace stat`: DRAM, compressed DRAM, each target on a device.
 //!
 //! Reads are counted where the page was found. A page that went down is counted by the tier that it came to, so that nothing is counted twice.
 
@@ -12,15 +12,15 @@ const MS_PER_DAY: f64 = 86_400_000.0;
 /// A rate of writes is told only after this time, ms: the first minute fills the tier.
 const RATE_AFTER_MS: u64 = 60_000;
 
-/// The tier on a device: its configuration and its counts.
+/// A target of a tier on devices: its configuration and its counts.
 pub type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 
-/// All tiers, from DRAM down. Hits of `stats` are those of all tiers together. `uptime_ms`: the age of the counters.
-pub fn rows(stats: &Stats, device: Option<Device<'_>>, uptime_ms: u64) -> Vec<TierRow> {
+/// All tiers, from DRAM down. Hits of `stats` are those of all tiers together. `devices`: the fastest first. `uptime_ms`: the age of the counters.
+pub fn rows(stats: &Stats, devices: &[Device<'_>], uptime_ms: u64) -> Vec<TierRow> {
     let reads = page_reads(stats);
     let compressed = stats.compressed.as_ref().map(|tier| compressed_row(tier, reads));
-    let device = device.map(|device| device_row(device, reads, uptime_ms));
-    let below: Vec<TierRow> = compressed.into_iter().chain(device).collect();
+    let devices = devices.iter().map(|device| device_row(*device, reads, uptime_ms));
+    let below: Vec<TierRow> = compressed.into_iter().chain(devices).collect();
     [dram_row(stats, &below)].into_iter().chain(below).collect()
 }
 
@@ -35,7 +35,9 @@ fn dram_row(stats: &Stats, below: &[TierRow]) -> TierRow {
     let memory = &stats.memory;
     let hits_below: u64 = below.iter().map(|row| row.hits).sum();
     let hits = (stats.preload.hits + stats.fuse.hits).saturating_sub(hits_below);
-    let demoted: u64 = below.iter().map(|row| row.demoted).sum();
+    // A page that went on from one device to the next came from DRAM once.
+    let moved: u64 = below.iter().map(|row| row.moved_down).sum();
+    let demoted = below.iter().map(|row| row.demoted).sum::<u64>().saturating_sub(moved);
     TierRow {
         name: TierKind::Dram.name().to_owned(),
         kind: TierKind::Dram,
@@ -69,11 +71,12 @@ fn compressed_row(tier: &CompressedTier, reads: u64) -> TierRow {
     }
 }
 
-/// The row of a tier on a device. `reads`: page reads of the whole cache; `uptime_ms`: the age of the counters.
+/// The row of a target. `reads`: page reads of the whole cache; `uptime_ms`: the age of the counters.
 pub fn device_row((config, counts): Device<'_>, reads: u64, uptime_ms: u64) -> TierRow {
     TierRow {
         name: config.name.clone(),
         kind: TierKind::Device,
+        level: Some(config.level.into()),
         pages: counts.pages,
         bytes: counts.bytes,
         capacity_bytes: counts.capacity_bytes,
@@ -83,6 +86,7 @@ pub fn device_row((config, counts): Device<'_>, reads: u64, uptime_ms: u64) -> T
         demoted: counts.demoted,
         promoted: counts.promoted,
         reinserted: counts.reinserted,
+        moved_down: counts.moved_down,
         dropped: counts.dropped,
         bytes_written: counts.bytes_written,
         write_amplification: share(counts.bytes_written, counts.content_bytes_written),
@@ -115,10 +119,13 @@ mod tests {
             bytes: 1 << 30,
             region_bytes: 16 << 20,
             regions: 63,
+            first_region: 0,
+            level: 0,
             tier_id: [7; 16],
             write_budget: None,
             rated_writes: Some(600_000_000_000_000),
             read_ns: None,
+            write_ns: None,
             any_gain: false,
         }
     }
@@ -134,6 +141,7 @@ mod tests {
             demoted: 1100,
             promoted: 20,
             reinserted: 10,
+            moved_down: 5,
             dropped: 90,
             content_bytes_written: 1000,
             bytes_written: 1300,
@@ -166,12 +174,12 @@ mod tests {
     #[test]
     fn tiers_share_out_the_reads() {
         let (config, counts) = (config(), counts());
-        let rows = rows(&stats(), Some((&config, &counts)), 86_400_000);
+        let rows = rows(&stats(), &[(&config, &counts)], 86_400_000);
         let hits: Vec<u64> = rows.iter().map(|row| row.hits).collect();
         assert_eq!(hits, [100, 30, 50]);
         let shares: Vec<f64> = rows.iter().map(|row| row.share).collect();
         assert_eq!(shares, [0.5, 0.15, 0.25]);
-        assert_eq!(rows[0].dropped, 2000 - 700 - 1100);
+        assert_eq!(rows[0].dropped, 2000 - 700 - (1100 - 5));
         assert_eq!((rows[1].demoted, rows[1].promoted, rows[1].dropped), (700, 8, 100));
         assert_eq!(rows[0].dram_bytes_per_page, Some(4112.0));
         assert_eq!(rows[1].dram_bytes_per_page, Some(2050.0));
@@ -193,6 +201,6 @@ mod tests {
         let row = device_row((&config(), &DeviceCounts::default()), 0, 86_400_000);
         let ratios = [row.read_us, row.write_amplification, row.days_of_life, row.dram_bytes_per_page];
         assert_eq!((ratios, row.share), ([None; 4], 0.0));
-        assert_eq!(rows(&Stats::default(), None, 0).len(), 1);
+        assert_eq!(rows(&Stats::default(), &[], 0).len(), 1);
     }
 }

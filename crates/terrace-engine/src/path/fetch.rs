@@ -55,9 +55,36 @@ pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<
     pieces.iter().zip(readers).map(end).collect()
 }
 
-/// Reads pages from their slots on the device into frames; whether each of them is what was written there.
-pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> Vec<bool> {
-    let Some(device) = &cx.device else { return vec![false; pages.len()] };
+/// How pages were read from their slots.
+#[derive(Debug, Default)]
+pub(crate) struct OfSlots {
+    /// Whether each of them is what was written there.
+    pub arrived: Vec<bool>,
+    /// Target, pages and time, ns.
+    pub costs: Vec<(usize, u64, u64)>,
+}
+
+/// Reads pages from their slots into frames, one target after the other.
+pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
+    let mut done = OfSlots { arrived: vec![false; pages.len()], costs: Vec::new() };
+    for device in &cx.devices {
+        let its = |(_, (slot, _)): &(usize, &(DeviceSlot, u32))| device.table.index(*slot).is_some();
+        let (at, of_target): (Vec<usize>, Vec<(DeviceSlot, u32)>) =
+            pages.iter().enumerate().filter(its).map(|(i, page)| (i, *page)).unzip();
+        if of_target.is_empty() {
+            continue;
+        }
+        let began = cx.clock.now_ns();
+        let arrived = read_target(cx, device, &of_target);
+        let took = cx.clock.now_ns().saturating_sub(began);
+        at.iter().zip(arrived).for_each(|(i, arrived)| done.arrived[*i] = arrived);
+        done.costs.push((device.number, at.len() as u64, took));
+    }
+    done
+}
+
+/// Those of one target; whether each of them is what was written there.
+fn read_target(cx: &Context, device: &DeviceIo, pages: &[(DeviceSlot, u32)]) -> Vec<bool> {
     let adjacent = |a: &(DeviceSlot, u32), b: &(DeviceSlot, u32)| {
         a.0.region() == b.0.region() && a.0.page() + 1 == b.0.page()
     };

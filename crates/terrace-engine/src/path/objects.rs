@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 /// ENFILE if the object table has no room near the object's hash.
 pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> io::Result<ObjectRef> {
     // With a device a look at the file comes first, which is no use if it is published.
-    if cx.device.is_some()
+    if cx.has_devices()
         && let Some(o) = cx.lookup_object(id)
     {
         return Ok(o);
@@ -30,7 +30,7 @@ pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> 
     let o = published.ok_or(rustix::io::Errno::NFILE)?;
     o.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
     if state.welcome(&o) {
-        cx.device_wakeup.signal();
+        cx.wake_devices();
     }
     Ok(o)
 }
@@ -52,7 +52,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
         sync::sync_foreign_locked(cx, &o)?;
         sync::stabilize_locked(cx, &o, true)?;
     }
-    let digest = cx.device.as_ref().and_then(|_| park::believable(cx, &o));
+    let digest = if cx.has_devices() { park::believable(cx, &o) } else { None };
     let mut state = cx.state.lock();
     state.forget(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
     o.gone.store(true, Ordering::Relaxed);

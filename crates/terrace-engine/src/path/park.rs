@@ -13,7 +13,9 @@ const BATCH: usize = 1024;
 
 /// The identity of a file that is about to be published; None: there is no tier that would ask, or it cannot be had.
 pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Option<u64> {
-    cx.device.as_ref()?;
+    if !cx.has_devices() {
+        return None;
+    }
     Identity::of(path_fd).ok().map(|identity| identity.digest)
 }
 
@@ -34,11 +36,11 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
     (ours && settled && same).then_some(identity.digest)
 }
 
-/// Brings parked pages of published files back into the index, a bounded number under each lock.
-pub(crate) fn bring_back(cx: &Context) {
-    let next = || cx.state.lock().next_arriving();
+/// Brings parked pages that target `number` has of published files back into the index, a bounded number under each lock.
+pub(crate) fn bring_back(cx: &Context, number: usize) {
+    let next = || cx.state.lock().next_arriving(number);
     while let Some(id) = next() {
-        while !cx.is_stopping() && cx.state.lock().bring_back(id, BATCH) {}
+        while !cx.is_stopping() && cx.state.lock().bring_back(number, id, BATCH) {}
         if cx.is_stopping() {
             return;
         }
@@ -48,8 +50,15 @@ pub(crate) fn bring_back(cx: &Context) {
 impl State {
     /// The object was just published: do its parked pages come back? True if some do.
     pub(crate) fn welcome(&mut self, o: &Object) -> bool {
+        let targets = self.targets.as_ref().map_or(0, |targets| targets.all.len());
+        // Each of them, not only the first that has some.
+        (0..targets).filter(|number| self.welcome_on(*number, o)).count() > 0
+    }
+    /// [`State::welcome`] for one target.
+    pub(crate) fn welcome_on(&mut self, number: usize, o: &Object) -> bool {
         let id = o.id();
-        let Some(device) = self.device.as_mut().filter(|device| !device.is_scanning()) else { return false };
+        let device = self.targets.as_mut().map(|targets| &mut targets.all[number]);
+        let Some(device) = device.filter(|device| !device.is_scanning()) else { return false };
         let Some(parked) = device.parked.get(&id) else { return false };
         let identity = o.identity.load(Ordering::Relaxed);
         if identity == 0 || parked.digest != Some(identity) {
@@ -59,19 +68,19 @@ impl State {
         device.arriving.push(id);
         true
     }
-    fn next_arriving(&mut self) -> Option<ObjectId> {
-        self.device.as_mut()?.arriving.pop()
+    fn next_arriving(&mut self, number: usize) -> Option<ObjectId> {
+        self.targets.as_mut()?.all[number].arriving.pop()
     }
     /// Some of the parked pages of a file come back; true if there are more.
-    fn bring_back(&mut self, id: ObjectId, most: usize) -> bool {
+    fn bring_back(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
-        let Some(parked) = self.device.as_mut().and_then(|device| device.parked.get_mut(&id)) else {
-            return false;
-        };
+        let device = self.targets.as_mut().map(|targets| &mut targets.all[number]);
+        let Some(device) = device else { return false };
+        let Some(parked) = device.parked.get_mut(&id) else { return false };
         let from = parked.pages.len().saturating_sub(most);
         let pages: Vec<_> = parked.pages.drain(from..).collect();
         let more = from > 0;
-        if !more && let Some(device) = &mut self.device {
+        if !more {
             device.parked.remove(&id);
         }
         for (page, slot) in pages {
@@ -81,15 +90,16 @@ impl State {
     }
     /// The kernel forgets the object: its pages go, and what the device holds of them is parked. `digest`: its identity, if it is believed.
     pub(crate) fn forget(&mut self, o: &Object, digest: Option<u64>) {
-        let knows = self.device.as_ref().is_some_and(|device| !device.is_scanning());
-        let mut pages = if knows { self.take_slots(o) } else { Vec::new() };
-        if let Some(parked) = self.device.as_mut().filter(|_| knows).and_then(|d| d.parked.remove(&o.id())) {
+        let mut pages = self.take_slots(o);
+        for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {
             // Those that had not come back yet.
-            pages.extend(parked.pages);
+            let parked = if device.is_scanning() { None } else { device.parked.remove(&o.id()) };
+            pages.extend(parked.map(|parked| parked.pages).unwrap_or_default());
         }
         self.remove_object(o);
-        if let Some(device) = &mut self.device {
-            device.park(o.id(), digest, pages);
+        for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {
+            let of_device = pages.iter().filter(|(_, slot)| device.has(*slot)).copied().collect();
+            device.park(o.id(), digest, of_device);
         }
     }
 }

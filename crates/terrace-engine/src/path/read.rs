@@ -162,8 +162,8 @@ fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<
         Plan::Again => Ok((0, 0)),
         Plan::Fill(plan, known) => {
             let n = fill(cx, o, miss, end, buf, &plan, known)?;
-            let on_device = plan[..n.div_ceil(PAGE_SIZE)].iter().filter(|p| p.on_device.is_some()).count();
-            cx.counters.device_hits.fetch_add(on_device as u64, Ordering::Relaxed);
+            let slots = plan[..n.div_ceil(PAGE_SIZE)].iter().filter_map(|p| p.on_device);
+            let on_device = slots.map(|slot| cx.count_device_hit(slot)).count();
             Ok((n, on_device))
         }
         Plan::PassOn(plan) => pass_on(cx, o, miss, end, buf, &plan).map(|n| (n, 0)),
@@ -247,7 +247,7 @@ fn fill(
     known: bool,
 ) -> io::Result<usize> {
     let at = miss.at;
-    let Fetched { arrived, failure, device_ns, source_ns } = read_planned(cx, o, plan);
+    let Fetched { arrived, failure, costs, source_ns } = read_planned(cx, o, plan);
     let mut good = arrived.iter().take_while(|arrived| **arrived).count();
     // Only this thread uses the frames: copy before they are published and can be evicted.
     copy_out(cx, at, end, buf, &plan[..good]);
@@ -264,7 +264,7 @@ fn fill(
     // Behind its page cache the kernel reads ahead: two such reads are under way at once.
     let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
     if failure.is_none() {
-        note_cost(&mut state, plan, known, (device_ns / at_once, source_ns / at_once));
+        note_cost(&mut state, plan, known, at_once, (&costs, source_ns));
     }
     drop(state);
     cx.fault_done.notify_all();
@@ -305,16 +305,16 @@ pub(super) struct Fetched {
     pub arrived: Vec<bool>,
     /// Why the first of the source's that did not failed.
     failure: Option<io::Error>,
-    /// Time for those of the device and those of the source.
-    device_ns: u64,
+    /// Targets, pages of each, and the time for them, ns; time for those of the source.
+    costs: Vec<(usize, u64, u64)>,
     source_ns: u64,
 }
 
 /// Reads the pages of a plan into their frames, first those of the device.
 pub(super) fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetched {
-    let began = cx.clock.now_ns();
     let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
-    let mut of_device = if slots.is_empty() { Vec::new() } else { fetch::read_slots(cx, &slots) }.into_iter();
+    let fetch::OfSlots { arrived: of_device, costs } = fetch::read_slots(cx, &slots);
+    let mut of_device = of_device.into_iter();
     let between = cx.clock.now_ns();
     let frames: Vec<u32> = plan.iter().map(|p| p.frame).collect();
     let same_read =
@@ -340,20 +340,24 @@ pub(super) fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetche
         failure = failure.or(end.err());
     }
     let ended = cx.clock.now_ns();
-    let (device_ns, source_ns) = (between.saturating_sub(began), ended.saturating_sub(between));
-    Fetched { arrived, failure, device_ns, source_ns }
+    Fetched { arrived, failure, costs, source_ns: ended.saturating_sub(between) }
 }
 
-/// Notes what it cost to read pages from the device and from the source, ns; `known`: most of them had been in memory before.
-fn note_cost(state: &mut State, plan: &[Planned], known: bool, (device_ns, source_ns): (u64, u64)) {
-    let on_device = plan.iter().filter(|p| p.on_device.is_some()).count();
-    let of_source = plan.len() - on_device;
-    if let Some(device) = &mut state.device {
-        if on_device > 0 {
-            device.note_device_read(on_device as u64, device_ns);
-        }
+/// Notes what it cost to read pages from targets and from the source; `known`: most of them had been in memory before. So many such reads are under way at once.
+fn note_cost(
+    state: &mut State,
+    plan: &[Planned],
+    known: bool,
+    at_once: u64,
+    (costs, source_ns): (&[(usize, u64, u64)], u64),
+) {
+    let on_device: u64 = costs.iter().map(|(_, pages, _)| pages).sum();
+    let device_ns: u64 = costs.iter().map(|(_, _, ns)| ns / at_once).sum();
+    let (of_source, source_ns) = (plan.len() as u64 - on_device, source_ns / at_once);
+    if let Some(targets) = &mut state.targets {
+        costs.iter().for_each(|(number, pages, ns)| targets.note_read(*number, *pages, ns / at_once));
         if of_source > 0 {
-            device.note_source_read(of_source as u64, source_ns, known);
+            targets.note_source_read(of_source, source_ns, known);
         }
     }
     if let Some(compressed) = state.compressed.as_mut().filter(|_| known) {

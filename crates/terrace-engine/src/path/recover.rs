@@ -116,7 +116,7 @@ struct Resident {
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
     // Entries that name slots stay: the scan of the device will tell whether they are right (`State::install`).
-    let has_device = state.device.is_some();
+    let has_device = state.targets.is_some();
     let of_object = |o: &ObjectRef| {
         let mut pages = Vec::new();
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {

@@ -69,8 +69,7 @@ fn limit_frames(cx: &Context) {
         let mut state = cx.state.lock();
         // Under the lock: of two limits that are set at once, the last one counts.
         let limit = cx.budget();
-        let on_device =
-            cx.config.device.as_ref().map_or(0, |device| device.bytes / PAGE_SIZE as u64 * SLOT_INDEX);
+        let on_device = cx.config.devices_bytes() / PAGE_SIZE as u64 * SLOT_INDEX;
         let index_max = (limit / 16 + on_device).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
         // The minimum that a full pool needs, so that it does not grow only to shrink again; and a reserve,

@@ -170,7 +170,7 @@ fn fill(cx: &Context, client: &Client, fills: &[Fill]) -> Vec<bool> {
     let on_device: Vec<(DeviceSlot, u32)> =
         named().filter_map(|fill| Some((fill.on_device?, fill.frame))).collect();
     let mut read = fetch::read_pieces(cx, &from_source).into_iter();
-    let mut read_there = fetch::read_slots(cx, &on_device).into_iter();
+    let mut read_there = fetch::read_slots(cx, &on_device).arrived.into_iter();
     let filled = fills.iter().map(|fill| match fill.len {
         Some(len) => {
             copy_from_ring(cx, client, fill, len);

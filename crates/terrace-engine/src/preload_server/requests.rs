@@ -86,7 +86,7 @@ fn handle(
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
-        (proto::DEVICE, _) if c.client.is_some() => device(cx),
+        (op, _) if c.client.is_some() && proto::target_of(op).is_some() => device(cx, op),
         (proto::MAPPED, Some(fd)) => {
             shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
             Ok((Reply::default(), Vec::new()))
@@ -136,8 +136,9 @@ fn raw(pid: Pid) -> u32 {
 }
 
 /// Clients that see all frames may read all slots.
-fn device(cx: &Context) -> Answer {
-    let tier = cx.config.device.as_ref().zip(cx.handles.device.as_ref());
+fn device(cx: &Context, op: u32) -> Answer {
+    let number = proto::target_of(op).unwrap_or_default() as usize;
+    let tier = cx.config.devices.get(number).zip(cx.handles.devices.get(number));
     let (config, (_, table)) = tier.ok_or(Errno::NODEV)?;
     let path = format!("/proc/self/fd/{}", config.fd);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;

@@ -49,35 +49,49 @@ pub(crate) struct Appended {
 /// written. None: nothing could be.
 pub(crate) fn append(
     cx: &Context,
+    device: &DeviceIo,
     writer: &mut Writer,
     pages: &[Content],
     identities: &[Record],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
     // No page gets a new key before all its tombstones have theirs.
-    while cx.state.lock().device.as_ref().is_some_and(|device| device.dead().len() > OTHERS_MAX) {
-        append_batch(cx, writer, &[], &[], |_, _| false)?;
+    while dead(cx, device) > OTHERS_MAX {
+        append_batch(cx, device, writer, &[], &[], |_, _| false)?;
     }
-    append_batch(cx, writer, pages, identities, is_still)
+    append_batch(cx, device, writer, pages, identities, is_still)
+}
+
+/// Tombstones that wait.
+pub(crate) fn dead(cx: &Context, device: &DeviceIo) -> usize {
+    cx.state.lock().targets.as_ref().map_or(0, |targets| targets.all[device.number].dead().len())
 }
 
 fn append_batch(
     cx: &Context,
+    device: &DeviceIo,
     writer: &mut Writer,
     pages: &[Content],
     identities: &[Record],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
-    let device = cx.device.as_ref()?;
     let mut buf = std::mem::take(&mut writer.buf);
     let bytes = format::BATCH_PAGES_MAX as usize * PAGE_SIZE;
     let written = buf.with(bytes, |buf| {
         let crcs = copy(&pages[..pages.len().min(CONTENT_MAX)], buf);
-        let planned = plan(cx, writer, pages, &crcs, identities, is_still)?;
-        match write(device, writer, &planned, buf) {
-            Ok(()) => Some(planned.appended()),
+        let planned = plan(cx, device, writer, pages, &crcs, identities, is_still)?;
+        let (bytes, began) = (u64::from(planned.batch.pages()) * PAGE_SIZE as u64, cx.clock.now_ns());
+        match device.queue(bytes, || write(device, writer, &planned, buf)) {
+            Ok(()) => {
+                // A flush before the first write of a region is no matter of bandwidth.
+                if !planned.stretch.opens {
+                    let took = cx.clock.now_ns().saturating_sub(began);
+                    device.note_write(planned.batch.pages().into(), took);
+                }
+                Some(planned.appended(device))
+            }
             Err(e) => {
-                give_up(cx, &e);
+                give_up(cx, device.number, &e);
                 None
             }
         }
@@ -107,10 +121,12 @@ struct Planned {
 }
 
 impl Planned {
-    fn appended(&self) -> Appended {
+    fn appended(&self, device: &DeviceIo) -> Appended {
         let records = self.batch.pages_of_content().enumerate();
         let of = |(i, (at, record)): (usize, (u32, &Record))| match record {
-            Record::Page { crc, .. } => Some((i, DeviceSlot::new(self.stretch.region, at), *crc)),
+            Record::Page { crc, .. } => {
+                Some((i, device.named(DeviceSlot::new(self.stretch.region, at)), *crc))
+            }
             _ => None,
         };
         Appended { taken: self.batch.content as usize, written: records.filter_map(of).collect() }
@@ -119,6 +135,7 @@ impl Planned {
 
 fn plan(
     cx: &Context,
+    device: &DeviceIo,
     writer: &mut Writer,
     pages: &[Content],
     crcs: &[u32],
@@ -127,7 +144,10 @@ fn plan(
 ) -> Option<Planned> {
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
-    let device = state.device.as_mut().filter(|device| device.is_serving())?;
+    let device = &mut state.targets.as_mut()?.all[device.number];
+    if !device.is_serving() {
+        return None;
+    }
     let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
     others.extend(identities);
     let room = device.log.room(LEAST.min(crcs.len() as u32 + KEY_PAGES_MAX));
@@ -185,9 +205,10 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
     device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
 }
 
-/// A write has failed: from now on the tier is read only. A restart finds it again as it is.
-pub(crate) fn give_up(cx: &Context, e: &io::Error) {
-    if let Some(device) = &mut cx.state.lock().device {
+/// A write to a target has failed: from now on it is read only, alone. A restart finds it again as it is.
+pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
+    if let Some(targets) = &mut cx.state.lock().targets {
+        let device = &mut targets.all[number];
         let name = &device.config.name;
         tracing::error!(
             "tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end"

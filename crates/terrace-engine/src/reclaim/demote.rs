@@ -1,51 +1,43 @@
-//! Pages that leave DRAM and are worth it are written to the device first: then they leave as pages do that are there already.
+//! Pages that leave DRAM and are worth it are written to a device first: then they leave as pages do that are there already.
 
 use crate::context::Context;
-use crate::reclaim::append::{self, Content};
-use crate::reclaim::regions;
+use crate::reclaim::place;
+use crate::state::Leaving;
 use crate::state::device::DemoteCandidate;
-use crate::state::{Leaving, State};
 
-/// Writes the pages that are to go to the device. They leave their frames, or join those to be compressed.
+/// Writes the pages that are to go to devices. They leave their frames, or join those to be compressed.
 pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
-    let all = std::mem::take(&mut leaving.to_device);
-    if all.is_empty() {
-        return;
+    let mut all = std::mem::take(&mut leaving.to_device);
+    // Within a tier they stay in their order.
+    all.sort_by_key(|page| page.level);
+    for of_tier in all.chunk_by(|a, b| a.level == b.level) {
+        demote_to(cx, of_tier[0].level, of_tier, leaving);
     }
-    let mut rest = &all[..];
-    if let Some(device) = &cx.device {
-        let mut writer = device.writer.lock();
-        while !rest.is_empty() {
-            let pages: Vec<Content> = rest.iter().map(|page| content(cx, page)).collect();
-            let is_still = |state: &State, i: usize| state.is_still(&rest[i]);
-            let appended = append::append(cx, &mut writer, &pages, &[], is_still);
-            let Some(batch) = appended else {
-                // The device's thread has not kept regions free.
-                if regions::reclaim_one(cx, device, &mut writer) {
-                    continue;
-                }
-                break;
-            };
-            let mut state = cx.state.lock();
-            let mut written = batch.written.into_iter().peekable();
-            for (i, page) in rest[..batch.taken].iter().enumerate() {
-                match written.next_if(|(at, ..)| *at == i) {
-                    Some((_, slot, crc)) => state.finish_demotion(page, slot, crc, leaving),
-                    None => state.stay(page),
-                }
-            }
-            drop(state);
-            rest = &rest[batch.taken..];
-        }
-        if cx.state.lock().device.as_ref().is_some_and(|device| device.log.due().is_some()) {
-            cx.device_wakeup.signal();
-        }
-    }
-    let state = cx.state.lock();
-    rest.iter().for_each(|page| state.stay(page));
 }
 
-/// A page in its frame, to be written.
-pub(crate) fn content(cx: &Context, page: &DemoteCandidate) -> Content {
-    Content { object: page.object, page: page.page, from: cx.handles.segment.frame(page.frame) }
+fn demote_to(cx: &Context, level: u8, pages: &[DemoteCandidate], leaving: &mut Leaving) {
+    let (now_ns, compresses) = (leaving.now_ns, leaving.compresses);
+    let shares = place::place(
+        cx,
+        pages,
+        |page| (page.object, page.page),
+        |targets, pieces, speeds| targets.place(level, pieces, speeds),
+    );
+    let done = place::for_each(cx, &shares, |device, numbers| {
+        let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
+        let mut left = Leaving { now_ns, compresses, ..Leaving::default() };
+        let dealt_with = place::write(cx, device, &its, |state, page, at| match at {
+            Some((slot, crc)) => state.finish_demotion(page, slot, crc, &mut left),
+            None => state.stay(page),
+        });
+        (left.to_compressed, numbers[dealt_with..].to_vec())
+    });
+    let mut stay = vec![true; pages.len()];
+    shares.iter().flat_map(|(_, numbers)| numbers).for_each(|i| stay[*i] = false);
+    for (to_compressed, refused) in done {
+        leaving.to_compressed.extend(to_compressed);
+        refused.into_iter().for_each(|i| stay[i] = true);
+    }
+    let state = cx.state.lock();
+    pages.iter().zip(stay).filter(|(_, stay)| *stay).for_each(|(page, _)| state.stay(page));
 }

@@ -1,40 +1,51 @@
-//! The device's thread: finds out what the device holds, keeps regions free, records what files the pages are of; and the end.
+//! The thread of a target: finds out what the device holds, keeps regions free, records what files the pages are of; and the end.
 
 use crate::context::Context;
 use crate::device::Record;
+use crate::device::io::DeviceIo;
 use crate::device::scan::{Scanned, ScannedFile, scan};
 use crate::device::superblock;
 use crate::file::object::ObjectId;
 use crate::path::park;
-use crate::reclaim::{append, hibernate, regions};
-use crate::state::device::{Device, Parked, Restored};
+use crate::reclaim::{append, hibernate, organize, regions};
+use crate::state::device::{Parked, Restored};
+use crate::state::targets::Targets;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use terrace_policy::device::log::Log;
+use terrace_policy::device::log::{Log, Place};
+use terrace_shm::DeviceSlot;
 
 /// How often identities are recorded, and tombstones written that wait for no other write.
 const RECORD_EVERY: Duration = Duration::from_secs(30);
 /// Identities of one write.
 const IDENTITIES: usize = 64;
 
-/// Body of the device's thread.
-pub(crate) fn device_loop(cx: &Context) {
-    if let Err(e) = open(cx) {
-        append::give_up(cx, &e);
+/// Body of the thread of target `number`.
+pub(crate) fn device_loop(cx: &Context, number: usize) {
+    let device = &cx.devices[number];
+    if let Err(e) = open(cx, device) {
+        append::give_up(cx, number, &e);
         return;
     }
     let mut recorded = Instant::now();
     while !cx.is_stopping() {
-        park::bring_back(cx);
-        regions::reclaim_due(cx);
+        park::bring_back(cx, number);
+        loop {
+            organize::move_down(cx, device);
+            if !regions::reclaim_one(cx, device, &mut device.writer.lock()) {
+                break;
+            }
+        }
         if recorded.elapsed() >= RECORD_EVERY {
-            record_identities(cx);
+            record_identities(cx, device);
             recorded = Instant::now();
         }
-        note_client_reads(cx);
-        cx.device_wakeup.wait(Duration::from_millis(500));
+        if number == 0 {
+            note_client_reads(cx);
+        }
+        cx.device_wakeups[number].wait(Duration::from_millis(500));
     }
 }
 
@@ -43,23 +54,25 @@ fn now(cx: &Context) -> u64 {
     cx.clock.wall_ns().max(0) as u64 / 1_000_000_000
 }
 
-/// Finds out what the device holds, and begins to write to it.
-fn open(cx: &Context) -> io::Result<()> {
-    let Some(device) = &cx.device else { return Ok(()) };
+/// Finds out what the target holds, and begins to write to it.
+fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let mut writer = device.writer.lock();
     let began = Instant::now();
     let scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
     superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
     writer.filling = scanned.next;
-    let restored = restore(device.geometry.regions(), device.geometry.region_pages(), scanned);
+    let restored = restore(device, scanned);
     let pages: usize = restored.parked.values().map(|parked| parked.pages.len()).sum();
-    tracing::info!("tier: {pages} pages of {} files found in {:?}", restored.parked.len(), began.elapsed());
-    cx.state.lock().install(restored);
+    let name = &cx.config.devices[device.number].name;
+    let files = restored.parked.len();
+    tracing::info!("tier {name}: {pages} pages of {files} files found in {:?}", began.elapsed());
+    cx.state.lock().install(device.number, restored);
     Ok(())
 }
 
 /// Results of the scan, in the form of the state.
-fn restore(regions: u32, region_pages: u32, scanned: Scanned) -> Restored {
+fn restore(device: &DeviceIo, scanned: Scanned) -> Restored {
+    let (regions, region_pages) = (device.geometry.regions(), device.geometry.region_pages());
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
     let mut log = Log::restored(regions, region_pages, &filled);
     let mut fillings = vec![(0, 0); regions as usize];
@@ -68,8 +81,10 @@ fn restore(regions: u32, region_pages: u32, scanned: Scanned) -> Restored {
     }
     let mut checks = Vec::new();
     let mut park = |(id, file): (ObjectId, ScannedFile)| {
-        let page = |(page, slot, crc): (u64, _, u32)| {
+        let page = |(page, slot, crc): (u64, DeviceSlot, u32)| {
             let page = u32::try_from(page).ok()?;
+            log.revive(Place { region: slot.region(), page: slot.page() });
+            let slot = device.named(slot);
             checks.push((slot, crc));
             Some((page, slot))
         };
@@ -77,70 +92,69 @@ fn restore(regions: u32, region_pages: u32, scanned: Scanned) -> Restored {
         (id, Parked { digest: file.digest, pages })
     };
     let parked: HashMap<ObjectId, Parked> = scanned.files.into_iter().map(&mut park).collect();
-    for (slot, _) in &checks {
-        log.revive(crate::state::device::in_log(*slot));
-    }
     Restored { log, fillings, parked, checks, damaged: scanned.damaged }
 }
 
-/// Records identities of files of which the device has pages, and writes all tombstones that wait.
-pub(crate) fn record_identities(cx: &Context) {
-    let Some(device) = &cx.device else { return };
-    let unrecorded = match &cx.state.lock().device {
+/// Records identities of files of which the target has pages, and writes all tombstones that wait.
+pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
+    let number = device.number;
+    let unrecorded = match cx.state.lock().targets.as_ref().map(|targets| &targets.all[number]) {
         Some(device) if device.is_serving() => device.unrecorded.iter().copied().collect::<Vec<_>>(),
         _ => return,
     };
     for ids in unrecorded.chunks(IDENTITIES) {
-        let known: Vec<(ObjectId, u64, u64)> = ids.iter().filter_map(|id| identity(cx, *id)).collect();
+        let known: Vec<(ObjectId, u64, u64)> =
+            ids.iter().filter_map(|id| identity(cx, number, *id)).collect();
         let records: Vec<Record> = known
             .iter()
             .map(|(object, digest, _)| Record::File { object: *object, digest: *digest })
             .collect();
         let mut writer = device.writer.lock();
-        let written = append::append(cx, &mut writer, &[], &records, |_, _| false);
+        let written = append::append(cx, device, &mut writer, &[], &records, |_, _| false);
         drop(writer);
         let mut state = cx.state.lock();
         if written.is_some() {
-            known.iter().for_each(|(id, digest, wrote)| state.note_recorded(*id, *digest, *wrote));
+            known.iter().for_each(|(id, digest, wrote)| state.note_recorded(number, *id, *digest, *wrote));
         }
     }
-    let waits = cx.state.lock().device.as_ref().is_some_and(|device| !device.dead().is_empty());
-    if waits {
-        append::append(cx, &mut device.writer.lock(), &[], &[], |_, _| false);
+    if append::dead(cx, device) > 0 {
+        append::append(cx, device, &mut device.writer.lock(), &[], &[], |_, _| false);
     }
 }
 
-/// The identity of a file for what the device holds of it, and the event clock of its last change.
-fn identity(cx: &Context, id: ObjectId) -> Option<(ObjectId, u64, u64)> {
+/// The identity of a file for what target `number` holds of it, and the event clock of its last change.
+fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64, u64)> {
     let Some(o) = cx.lookup_object(id) else {
         let state = cx.state.lock();
-        let digest = state.device.as_ref()?.parked.get(&id)?.digest?;
+        let digest = state.targets.as_ref()?.all[number].parked.get(&id)?.digest?;
         return Some((id, digest, 0));
     };
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
     Some((id, park::believable(cx, &o)?, wrote))
 }
 
-/// The reads of clients count for the costs of source and device.
+/// The reads of clients count for the costs of source and targets.
 fn note_client_reads(cx: &Context) {
     let totals = cx.read_totals();
-    if let Some(device) = &mut cx.state.lock().device {
-        device.note_client_reads(&totals);
+    if let Some(targets) = &mut cx.state.lock().targets {
+        targets.note_client_reads(&totals);
     }
 }
 
-/// The instance ends: the hottest pages of DRAM go to the device, and it is left clean.
+/// The instance ends: the hottest pages of DRAM go to the targets, and these are left clean.
 pub(crate) fn close(cx: &Context) {
-    let Some(device) = &cx.device else { return };
-    if !cx.state.lock().device.as_ref().is_some_and(|device| device.is_serving()) {
+    if !cx.state.lock().targets.as_ref().is_some_and(Targets::is_serving) {
         return;
     }
     hibernate::hibernate(cx);
-    record_identities(cx);
-    let mut writer = device.writer.lock();
-    // Nothing is written behind the clean superblock.
-    let ended = cx.state.lock().device.as_mut().is_some_and(Device::end);
-    if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
-        append::give_up(cx, &e);
+    for device in &cx.devices {
+        record_identities(cx, device);
+        let mut writer = device.writer.lock();
+        // Nothing is written behind the clean superblock.
+        let end = |targets: &mut Targets| targets.all[device.number].end();
+        let ended = cx.state.lock().targets.as_mut().is_some_and(end);
+        if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
+            append::give_up(cx, device.number, &e);
+        }
     }
 }

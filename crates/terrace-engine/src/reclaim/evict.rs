@@ -14,6 +14,9 @@ pub(crate) const BATCH: usize = 64;
 /// Fewest pages that are written to a device at once, as long as frames are free: each write has a page of keys.
 const WRITE_MIN: usize = 128;
 
+/// At most this part of the frames leaves at once.
+const POOL_PART: usize = 16;
+
 /// Pages that wait for others, to be written to a device with them.
 pub(crate) type Waiting = Vec<DemoteCandidate>;
 
@@ -24,19 +27,25 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
     let waited = to_device.len();
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, to_device, ..Leaving::default() };
     // A device takes a long write in the time of a short one.
-    let batch = if cx.device.is_some() { CONTENT_MAX } else { BATCH };
-    let freed = {
+    let batch = if cx.has_devices() { CONTENT_MAX } else { BATCH };
+    // Each of several targets has a part of what is written at once.
+    let at_once = cx.devices.len().min(cx.pool_frames() as usize / (POOL_PART * CONTENT_MAX)).max(1);
+    let mut freed = 0;
+    for _ in 0..at_once {
         let mut state = cx.state.lock();
-        let below = compresses || cx.device.is_some();
-        let freed = state.reclaim(batch, below.then_some(&mut leaving));
-        if freed == 0 && state.dirty.totals.all() > 0 {
+        let below = compresses || cx.has_devices();
+        let more = state.reclaim(batch, below.then_some(&mut leaving));
+        if more == 0 && state.dirty.totals.all() > 0 {
             cx.writeback_wakeup.signal();
         }
-        freed
-    };
+        freed += more;
+        if more == 0 || leaving.to_device.len() == waited {
+            break;
+        }
+    }
     let new = leaving.to_device.len() - waited;
     // Without other pages that leave, those that wait are in the way.
-    if leaving.to_device.len() < WRITE_MIN && freed > new {
+    if leaving.to_device.len() < WRITE_MIN * at_once && freed > new {
         *waiting = std::mem::take(&mut leaving.to_device);
     }
     demote::demote(cx, &mut leaving);

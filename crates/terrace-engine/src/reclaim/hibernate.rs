@@ -1,9 +1,8 @@
-//! At the end of an instance the hottest pages of DRAM that the device lacks are written to it, so that the next one begins warm.
+//! At the end of an instance the hottest pages of DRAM that no device has are written there, so that the next one begins warm.
 
 use crate::context::Context;
-use crate::reclaim::append::{self, CONTENT_MAX, Content};
-use crate::reclaim::{demote, regions};
-use crate::state::State;
+use crate::reclaim::append::CONTENT_MAX;
+use crate::reclaim::{place, regions};
 use crate::state::device::DemoteCandidate;
 use std::time::{Duration, Instant};
 
@@ -17,28 +16,35 @@ pub(crate) fn hibernate(cx: &Context) {
         let frames = cx.state.lock().frames.populated();
         let mut next = 0;
         while next < frames && began.elapsed() < TIME_MAX {
-            let pages = cx.state.lock().unwritten(&mut next, CONTENT_MAX, reused);
-            if !pages.is_empty() && !write(cx, &pages) {
-                return;
-            }
-            // Pages on the device are not given up for pages that were used once.
-            if !reused && cx.state.lock().device.as_ref().is_none_or(|device| device.log.has_been_full()) {
-                return;
+            let pages = cx.state.lock().unwritten(&mut next, CONTENT_MAX * cx.devices.len(), reused);
+            if !pages.is_empty() && !write(cx, &pages, reused) {
+                break;
             }
         }
     }
 }
 
-fn write(cx: &Context, pages: &[DemoteCandidate]) -> bool {
-    regions::reclaim_due(cx);
-    let Some(device) = &cx.device else { return false };
-    let content: Vec<Content> = pages.iter().map(|page| demote::content(cx, page)).collect();
-    let mut writer = device.writer.lock();
-    let is_still = |state: &State, i: usize| state.is_still(&pages[i]);
-    let Some(batch) = append::append(cx, &mut writer, &content, &[], is_still) else { return false };
-    let mut state = cx.state.lock();
-    for (i, slot, crc) in batch.written {
-        state.keep_copy(&pages[i], slot, crc);
-    }
-    true
+/// Writes pages to the fastest tier that takes them. Pages on a device are not given up for pages that were used once. False: none was written.
+fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool) -> bool {
+    let levels = cx.state.lock().targets.as_ref().map_or(0, |targets| targets.levels());
+    (0..levels).any(|level| write_to(cx, level, pages, !(reused && level == 0)))
+}
+
+fn write_to(cx: &Context, level: u8, pages: &[DemoteCandidate], room_only: bool) -> bool {
+    let shares = place::place(
+        cx,
+        pages,
+        |page| (page.object, page.page),
+        |targets, pieces, speeds| targets.place_last(level, pieces, speeds, room_only),
+    );
+    let written = place::for_each(cx, &shares, |device, numbers| {
+        regions::reclaim_due(cx, device);
+        let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
+        place::write(cx, device, &its, |state, page, at| {
+            if let Some((slot, crc)) = at {
+                state.keep_copy(page, slot, crc);
+            }
+        })
+    });
+    written.into_iter().any(|pages| pages > 0)
 }

@@ -10,7 +10,13 @@ pub(crate) mod device_loop;
 mod device_tests;
 mod evict;
 mod hibernate;
+mod organize;
+mod place;
 mod regions;
+#[cfg(test)]
+mod target_tests;
+#[cfg(test)]
+mod testing;
 
 use crate::context::Context;
 use crate::path::resize;

@@ -144,10 +144,10 @@ impl State {
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
         self.pages.publish_present(place, to);
         self.remap(place, to);
-        if let Some(device) = &mut self.device
-            && let Some(slot) = device.take_copy(from)
+        if let Some(targets) = &mut self.targets
+            && let Some(slot) = targets.take_copy(from)
         {
-            device.set_copy(to, slot);
+            targets.set_copy(to, slot);
         }
         self.free_mapped(from);
         let shadow = self.lru.policy.shadow();

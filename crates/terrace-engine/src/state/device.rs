@@ -1,7 +1,9 @@
-//! The tier on a device: where clean pages go that leave memory, and from where they are read faster than from the source.
+//! A target of a tier on devices: where clean pages go that leave memory, and from where they are read faster than from the source. All targets
+//! together are in `state/targets.rs`.
 //!
 //! Life of a page in it:
-//! 1. The policy gives the page up, and [`State::evict`](super::State::evict) asks [`Device::admits`]; reclaim's thread copies it, with
+//! 1. The policy gives the page up, and [`State::evict`](super::State::evict) asks
+//!    [`Targets::admits`](super::targets::Targets::admits); reclaim's thread copies it, with
 //!    others, into one write (`reclaim/demote.rs`), and the entry then names the slot.
 //! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to DRAM and keeps its slot as a
 //!    *copy*: if it leaves clean, its entry names the slot again, without a write.
@@ -16,9 +18,6 @@ use crate::config::DeviceConfig;
 use crate::device::Record;
 use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
-use crate::rings::ReadTotals;
-use crate::segment::SegmentHandles;
-use crate::table::{Map, trim};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +29,7 @@ use terrace_policy::device::log::{Log, Place as LogPlace};
 use terrace_shm::device_table::check_of;
 use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
-use terrace_shm::{Below, DeviceTable, Entry, PAGE_SIZE};
+use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
 
 /// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
@@ -46,6 +45,8 @@ pub(crate) struct DemoteCandidate {
     pub entry: Entry,
     pub object: u64,
     pub page: u64,
+    /// The tier that it is written to, 0 the fastest.
+    pub level: u8,
     pub(super) shadow: Option<Shadow>,
 }
 
@@ -87,6 +88,8 @@ pub(crate) struct DeviceEvents {
     pub reinserted: u64,
     pub dropped: u64,
     pub promoted: u64,
+    /// Pages that went to the next tier when their region went.
+    pub moved_down: u64,
     /// Bytes of all that was written.
     pub written_bytes: u64,
     /// Pages whose content was not what it should be.
@@ -103,7 +106,7 @@ pub(crate) enum Status {
     Off(String),
 }
 
-/// The tier on a device.
+/// A target.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub config: DeviceConfig,
@@ -121,11 +124,8 @@ pub(crate) struct Device {
     /// Files of which the device has a valid identity, as recorded; files of which it has pages and none.
     pub recorded: HashMap<ObjectId, u64>,
     pub unrecorded: HashSet<ObjectId>,
-    clients_read: ReadTotals,
-    /// Slot + 1 of the copy of each frame's page; 0: none.
-    copies: Vec<u32>,
-    /// Slots of the copies of compressed pages, by place.
-    copies_below: Map<u32, DeviceSlot>,
+    /// Pages that clients have read, and how long that took, ns.
+    clients_read: (u64, u64),
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Tombstones that wait for the next write.
@@ -134,16 +134,19 @@ pub(crate) struct Device {
     budget: Budget,
     probes: Budget,
     benefit: Benefit,
-    /// When the last batch of pages left memory, and what a hit of one of them saves, ns.
-    batch_at: Option<u64>,
+    /// What a hit of a page of this batch saves, ns.
     saved_a_hit: i64,
-    source_cost: ReadCost,
-    device_cost: ReadCost,
+    cost: ReadCost,
+    /// Pages that were admitted, and wait for their places.
+    pending: u32,
 }
 
-/// A slot as a place of the log.
-pub(crate) fn in_log(slot: DeviceSlot) -> LogPlace {
-    LogPlace { region: slot.region(), page: slot.page() }
+/// Notes the mean of some reads; clients count, and may count nonsense. They do not tell whether the pages had been in memory before.
+pub(super) fn note_mean(cost: &mut ReadCost, pages: u64, reads: u64, ns: u64) {
+    let reads = reads.clamp(1, pages.max(1));
+    let (pages, ns) = (pages / reads, ns / reads);
+    let samples = if pages > 0 { reads.min(64) } else { 0 };
+    (0..samples).for_each(|_| cost.note(pages, ns, true));
 }
 
 /// The last page of a tombstone of `count` pages from `first` on.
@@ -152,9 +155,8 @@ fn last_dead(first: u64, count: u32) -> u64 {
 }
 
 impl Device {
-    /// The tier, before what the device holds is known.
-    pub(crate) fn new(config: DeviceConfig, table: Arc<DeviceTable>, handles: &SegmentHandles) -> Device {
-        let frames_max = handles.segment.geometry().frames_max as usize;
+    /// The target, before what it holds is known.
+    pub(crate) fn new(config: DeviceConfig, table: Arc<DeviceTable>) -> Device {
         let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
         let log = Log::new(config.regions, pages);
         Device {
@@ -166,32 +168,24 @@ impl Device {
             arriving: Vec::new(),
             recorded: HashMap::new(),
             unrecorded: HashSet::new(),
-            clients_read: ReadTotals::default(),
-            copies: vec![0; frames_max],
-            copies_below: Map::default(),
+            clients_read: (0, 0),
             hits: vec![0; table.slots()],
             dead: Vec::new(),
             admit: Admit::Reused,
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
             probes: Budget::of_probes(),
             benefit: Benefit::new(log.capacity()),
-            batch_at: None,
             saved_a_hit: 0,
-            source_cost: ReadCost::default(),
-            device_cost: config.read_ns.map_or_else(ReadCost::default, ReadCost::measured),
+            pending: 0,
+            cost: config.read_ns.map_or_else(ReadCost::default, ReadCost::measured),
             log,
             table,
             config,
         }
     }
 
-    /// Memory for the tier beside the index, bytes: that of its pages, and copies of the frames in use and of compressed pages.
-    pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
-        let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
-        self.bytes_of_pages() + copies as u64
-    }
     /// Memory for the pages on the device beside the index, bytes: checks, hits, parked pages, tombstones, identities.
-    fn bytes_of_pages(&self) -> u64 {
+    pub(super) fn bytes_of_pages(&self) -> u64 {
         let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
         let records = self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24;
         (self.table.slots() * 3 + parked + records) as u64
@@ -205,9 +199,10 @@ impl Device {
             bytes: self.fillings.iter().map(|(_, pages)| u64::from(*pages) * PAGE_SIZE as u64).sum(),
             capacity_bytes: u64::from(self.config.regions) * self.config.region_bytes,
             hits,
-            read_ns: e.read_ns + self.clients_read.device_read_ns,
-            reads: e.reads + self.clients_read.device_hits,
+            read_ns: e.read_ns + self.clients_read.1,
+            reads: e.reads + self.clients_read.0,
             demoted: e.demoted,
+            moved_down: e.moved_down,
             promoted: e.promoted,
             reinserted: e.reinserted,
             dropped: e.dropped,
@@ -225,60 +220,52 @@ impl Device {
 
     // ---- admission -----------------------------------------------------------------------------------------------
 
-    /// Whether a page that leaves memory is to be written; `reused`: it was used again there, or came back. Takes it out of the budget. `now_ns`: the
-    /// time of its batch.
-    pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> bool {
-        if self.batch_at != Some(now_ns) {
-            self.begin_batch(now_ns);
-        }
-        self.is_serving()
+    /// A batch of pages leaves memory, `passed` ns after the one before.
+    pub(super) fn begin_batch(&mut self, passed: u64, source: &ReadCost) {
+        self.budget.pass(passed);
+        self.probes.pass(passed);
+        self.saved_a_hit = saved_a_hit(source, &self.cost, self.config.any_gain);
+    }
+    /// Whether a page is to be written here, or to another target of its tier, that leaves memory, or the tier above; `reused`: it was used again there, or
+    /// came back. It has to be placed then ([`Device::take_pending`]).
+    pub(super) fn admits(&mut self, reused: bool) -> bool {
+        let admitted = self.is_serving()
             && self.admit.wants(reused, self.log.has_been_full())
+            && self.budget.has(self.pending + 1)
             && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
                 Worth::Pays => true,
                 Worth::Probe => self.probes.spend(1),
                 Worth::Nothing => false,
-            }
-            && self.budget.spend(1)
+            };
+        self.pending += u32::from(admitted);
+        admitted
     }
-    fn begin_batch(&mut self, now_ns: u64) {
-        let before = self.batch_at.replace(now_ns).unwrap_or(now_ns);
-        let passed = now_ns.saturating_sub(before);
-        self.budget.pass(passed);
-        self.probes.pass(passed);
-        self.saved_a_hit = saved_a_hit(&self.source_cost, &self.device_cost, self.config.any_gain);
+    /// The pages that were admitted get their places now: how many this target may take. None: it is not to have any.
+    pub(super) fn take_pending(&mut self) -> Option<u64> {
+        let pending = std::mem::take(&mut self.pending);
+        let pays = self.benefit.pays(self.saved_a_hit, WRITE_NS);
+        let room = self.budget.pages();
+        (self.is_serving() && (pays || pending > 0) && room > 0).then_some(room)
+    }
+    /// So many of them are written here.
+    pub(super) fn spend(&mut self, pages: u32) {
+        self.budget.spend(pages);
     }
     /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
     pub(crate) fn admits_again(&mut self) -> bool {
         self.is_serving() && self.budget.spend(1)
     }
     /// The device was read: `pages` pages in `ns`.
-    pub(crate) fn note_device_read(&mut self, pages: u64, ns: u64) {
-        self.device_cost.note(pages, ns, true);
+    pub(super) fn note_read(&mut self, pages: u64, ns: u64) {
+        self.cost.note(pages, ns, true);
         self.events.reads += pages;
         self.events.read_ns += ns;
     }
-    /// The source was; `known`: most of the pages had been in memory before.
-    pub(crate) fn note_source_read(&mut self, pages: u64, ns: u64, known: bool) {
-        self.source_cost.note(pages, ns, known);
-    }
-
-    /// Sums of the reads of clients: what is new counts for the costs.
-    pub(crate) fn note_client_reads(&mut self, totals: &ReadTotals) {
-        let before = std::mem::replace(&mut self.clients_read, *totals);
-        let new = |now: u64, before: u64| now.saturating_sub(before);
-        let hits = new(totals.device_hits, before.device_hits);
-        let misses = new(totals.misses, before.misses);
-        let reads = new(totals.reads, before.reads);
-        for (cost, pages, reads, ns) in [
-            (&mut self.device_cost, hits, hits, new(totals.device_read_ns, before.device_read_ns)),
-            (&mut self.source_cost, misses, reads, new(totals.read_ns, before.read_ns)),
-        ] {
-            // A mean of some reads at a time; clients count, and may count nonsense. They do not tell whether the pages had been in memory before.
-            let reads = reads.clamp(1, pages.max(1));
-            let (pages, ns) = (pages / reads, ns / reads);
-            let samples = if pages > 0 { reads.min(64) } else { 0 };
-            (0..samples).for_each(|_| cost.note(pages, ns, true));
-        }
+    /// Sums of the reads of clients: what is new counts for the cost.
+    pub(super) fn note_client_reads(&mut self, hits: u64, ns: u64) {
+        let before = std::mem::replace(&mut self.clients_read, (hits, ns));
+        let new = hits.saturating_sub(before.0);
+        note_mean(&mut self.cost, new, new, ns.saturating_sub(before.1));
     }
 
     // ---- slots ---------------------------------------------------------------------------------------------------
@@ -288,13 +275,12 @@ impl Device {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
     /// A page was read from its slot. Whether it counts as a recent refault.
-    pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> bool {
+    pub(super) fn note_hit(&mut self, slot: DeviceSlot, source: &ReadCost) -> bool {
         self.benefit.hit();
         let Some(i) = self.table.index(slot) else { return false };
         self.hits[i] = self.hits[i].saturating_add(1);
-        let (device, source) = (&self.device_cost, &self.source_cost);
         self.hits[i] > 1
-            && second_hit_is_refault(device_ns(source, device), source.page_ns().unwrap_or(SOURCE_NS))
+            && second_hit_is_refault(device_ns(source, &self.cost), source.page_ns().unwrap_or(SOURCE_NS))
     }
     /// A slot holds a page from now on: before its entry says so.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
@@ -302,52 +288,23 @@ impl Device {
             check.store(check_of(crc), Ordering::Relaxed);
             self.hits[i] = 0;
         }
-        self.log.revive(in_log(slot));
+        self.log.revive(self.in_log(slot));
         self.benefit.wrote();
     }
     /// Nothing names the slot any more. While the device is being scanned nothing is counted yet.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {
         if self.counted {
-            self.log.kill(in_log(slot));
+            self.log.kill(self.in_log(slot));
         }
     }
-    /// The slot that holds a copy of the page in a frame.
-    pub(crate) fn copy_of(&self, frame: u32) -> Option<DeviceSlot> {
-        self.copies[frame as usize].checked_sub(1).map(DeviceSlot::from_bits)
+    /// Whether the slot is one of this target.
+    pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
+        self.table.index(slot).is_some()
     }
-    pub(crate) fn set_copy(&mut self, frame: u32, slot: DeviceSlot) {
-        self.copies[frame as usize] = slot.bits() + 1;
+    /// A slot of it as a place of the log.
+    fn in_log(&self, slot: DeviceSlot) -> LogPlace {
+        LogPlace { region: slot.region() - self.table.first_region(), page: slot.page() }
     }
-    /// The frame's page has no copy any more; the slot that it had.
-    pub(crate) fn take_copy(&mut self, frame: u32) -> Option<DeviceSlot> {
-        let slot = self.copy_of(frame);
-        self.copies[frame as usize] = 0;
-        slot
-    }
-
-    /// The slot that holds a copy of the compressed page at `place`.
-    pub(crate) fn copy_below(&self, place: Place) -> Option<DeviceSlot> {
-        self.copies_below.get(&place.0).copied()
-    }
-    pub(crate) fn set_copy_below(&mut self, place: Place, slot: DeviceSlot) {
-        self.copies_below.insert(place.0, slot);
-    }
-    pub(crate) fn take_copy_below(&mut self, place: Place) -> Option<DeviceSlot> {
-        let slot = self.copies_below.remove(&place.0);
-        trim(&mut self.copies_below);
-        slot
-    }
-
-    /// The slot that holds the page of an entry: alone, or as a copy.
-    pub(crate) fn slot_of(&self, place: Place, entry: Entry) -> Option<DeviceSlot> {
-        match (entry.frame(), entry.below()) {
-            (Some(frame), _) => self.copy_of(frame),
-            (_, Some(Below::Device(slot))) => Some(slot),
-            (_, Some(Below::Compressed(_))) => self.copy_below(place),
-            (None, None) => None,
-        }
-    }
-
     // ---- ends ----------------------------------------------------------------------------------------------------
 
     /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
@@ -400,10 +357,14 @@ impl Device {
             _ => false,
         })
     }
+    /// The lap of the filling of a slot's region.
+    pub(crate) fn lap_of(&self, slot: DeviceSlot) -> u64 {
+        self.fillings[self.in_log(slot).region as usize].0
+    }
     /// Whether the slot's region was not reclaimed since it was filled. The next batch drops slots of reclaimed regions.
     pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
         let lap_of = |region: u32| self.fillings[region as usize].0;
-        self.log.oldest().is_some_and(|oldest| lap_of(slot.region()) >= lap_of(oldest))
+        self.log.oldest().is_some_and(|oldest| self.lap_of(slot) >= lap_of(oldest))
     }
     /// The slot of a parked page.
     pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {

@@ -17,6 +17,7 @@ pub(crate) mod objects;
 pub(crate) mod page_table;
 pub(crate) mod sampler;
 pub(crate) mod slots;
+pub(crate) mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +30,6 @@ use crate::table::Set;
 use ahead::Ahead;
 use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
 use device::DemoteCandidate;
-use device::Device;
 use dirty::{DirtyAccounting, WritebackOutcome};
 use frames::Frames;
 use lru::{Lru, MinTtl};
@@ -42,6 +42,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use targets::Targets;
 use terrace_policy::{AccessCounts, Evict, InsertReason, Shadow, Victim};
 use terrace_shm::codec::Coded;
 use terrace_shm::compress::Refusal;
@@ -107,8 +108,8 @@ pub(crate) struct State {
     pub dirty: DirtyAccounting,
     /// The compressed tier, if there is one.
     pub compressed: Option<Compressed>,
-    /// The tier on a device, if there is one.
-    pub device: Option<Device>,
+    /// The targets of tiers on devices, if there are any.
+    pub targets: Option<Targets>,
     /// Pages that some thread is reading from the source: (object slot, page).
     pub in_flight: Set<(u32, u64)>,
     /// Frames handed out that no entry names yet.
@@ -132,7 +133,7 @@ impl State {
         min_ttl: Duration,
         clock: Arc<dyn Clock>,
         compressed: Option<Compressed>,
-        device: Option<Device>,
+        targets: Option<Targets>,
     ) -> State {
         let frames_max = handles.segment.geometry().frames_max as usize;
         let sampler = Sampler::new(handles.touches.clone(), frames_max);
@@ -145,7 +146,7 @@ impl State {
             objects: Objects::new(handles.segment.clone()),
             dirty: DirtyAccounting::default(),
             compressed,
-            device,
+            targets,
             in_flight: Set::default(),
             claimed: 0,
             ahead: Ahead::default(),
@@ -524,11 +525,11 @@ impl State {
     /// Drops up to `want` compressed pages, oldest first, and compacts the rest. Returns the number of
     /// dropped pages.
     pub(crate) fn shrink_compressed(&mut self, want: usize) -> usize {
-        let State { compressed: Some(compressed), pages, device, .. } = self else { return 0 };
+        let State { compressed: Some(compressed), pages, targets, .. } = self else { return 0 };
         let mut coldest = Vec::new();
         compressed.pool.coldest(want, &mut coldest);
         for &(handle, place) in &coldest {
-            match device.as_mut().and_then(|device| device.take_copy_below(place)) {
+            match targets.as_mut().and_then(|targets| targets.take_copy_below(place)) {
                 Some(slot) => pages.publish_on_device(place, slot),
                 None => pages.make_absent(place, WAS_HERE),
             }

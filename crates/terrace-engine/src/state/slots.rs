@@ -1,10 +1,10 @@
 //! Pages of the index and their slots on a device: the operations of [`State`] that touch both.
 
-use crate::device::Record;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::compressed::{WAS_HERE, WAS_READ};
-use crate::state::device::{DemoteCandidate, Restored, Status};
+use crate::state::device::{DemoteCandidate, Device, Restored};
+use crate::state::targets::Targets;
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
@@ -23,10 +23,12 @@ impl State {
     ) -> bool {
         self.remap(place, frame);
         self.pages.publish_present(place, frame);
-        let device = self.device.as_mut().expect("an entry names its tier");
-        device.set_copy(frame, slot);
-        device.events.promoted += 1;
-        let came_back = device.note_hit(slot);
+        let targets = self.targets.as_mut().expect("an entry names its tier");
+        targets.set_copy(frame, slot);
+        if let Some(device) = targets.of_mut(slot) {
+            device.events.promoted += 1;
+        }
+        let came_back = targets.note_hit(slot);
         let shadow = self.lru.policy.shadow().filter(|_| came_back);
         let refault = self.lru_add(frame, shadow.map_or(WAS_HERE, |shadow| shadow.0.get()), reason);
         // If its region is reclaimed while it is in memory, it is worth a write again.
@@ -36,7 +38,7 @@ impl State {
 
     /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
     pub(super) fn return_to_copy(&mut self, place: Place, frame: u32) -> bool {
-        let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy(frame)) else {
+        let Some(slot) = self.targets.as_mut().and_then(|targets| targets.take_copy(frame)) else {
             return false;
         };
         self.pages.publish_on_device(place, slot);
@@ -45,36 +47,32 @@ impl State {
     }
     /// The page at `place` is compressed from now on, no longer in `frame`: its copy stays its copy.
     pub(super) fn keep_copy_below(&mut self, place: Place, frame: u32) {
-        if let Some(device) = &mut self.device
-            && let Some(slot) = device.take_copy(frame)
+        if let Some(targets) = &mut self.targets
+            && let Some(slot) = targets.take_copy(frame)
         {
-            device.set_copy_below(place, slot);
+            targets.set_copy_below(place, slot);
         }
     }
     /// The compressed page at `place` is in `frame` from now on.
     pub(super) fn take_copy_up(&mut self, place: Place, frame: u32) {
-        if let Some(device) = &mut self.device
-            && let Some(slot) = device.take_copy_below(place)
+        if let Some(targets) = &mut self.targets
+            && let Some(slot) = targets.take_copy_below(place)
         {
-            device.set_copy(frame, slot);
+            targets.set_copy(frame, slot);
         }
     }
 
     /// The content of a page in a frame changes: what the device has is its content no longer.
     pub(super) fn end_copy(&mut self, o: &Object, page: u64, frame: u32) {
-        let Some(device) = &mut self.device else { return };
-        device.unpark(o.id(), page, page);
-        let copy = device.take_copy(frame);
-        if let Some(slot) = copy {
-            device.kill(slot);
-        }
-        if copy.is_some() || device.status == Status::Scanning {
-            device.bury(o.id(), page, page);
+        let Some(targets) = &mut self.targets else { return };
+        targets.end_parked(o.id(), page, page);
+        if let Some(slot) = targets.take_copy(frame) {
+            targets.end(slot, o.id(), page);
         }
     }
     /// [`State::end_copy`] of a compressed page.
     pub(super) fn end_copy_below(&mut self, place: Place) {
-        if let Some(slot) = self.device.as_mut().and_then(|device| device.take_copy_below(place)) {
+        if let Some(slot) = self.targets.as_mut().and_then(|targets| targets.take_copy_below(place)) {
             self.end_slot(place, slot);
         }
     }
@@ -82,10 +80,10 @@ impl State {
     pub(super) fn end_slot(&mut self, place: Place, slot: DeviceSlot) {
         let (object, page) = self.pages.index.whose(place);
         let id = self.objects.in_slot(object).map(|o| o.id());
-        let Some(device) = &mut self.device else { return };
-        device.kill(slot);
-        if let Some(id) = id {
-            device.bury(id, page, page);
+        let Some(targets) = &mut self.targets else { return };
+        match id {
+            Some(id) => targets.end(slot, id, page),
+            None => targets.kill(slot),
         }
     }
     /// Drops the page at `place` that is below DRAM, if there is one.
@@ -109,44 +107,50 @@ impl State {
     }
     /// The slot of an object's page cannot be read, or holds something else.
     pub(crate) fn lose_slot(&mut self, o: &Object, page: u64) {
-        if let Some(device) = &mut self.device {
+        let below =
+            self.pages.index.find(o.slot_index(), page).map(|place| self.pages.index.get(place).below());
+        if let Some(Some(Below::Device(slot))) = below
+            && let Some(device) = self.targets.as_mut().and_then(|targets| targets.of_mut(slot))
+        {
             device.events.damaged += 1;
         }
         self.invalidate_page(o, page);
     }
     /// The pages `[first, last]` of an object change: what is parked of them goes. While the device is being scanned, whatever it holds.
     pub(super) fn end_parked(&mut self, o: &Object, first: u64, last: u64) {
-        let Some(device) = &mut self.device else { return };
-        device.unpark(o.id(), first, last);
-        if device.status == Status::Scanning {
-            device.bury(o.id(), first, last);
+        if let Some(targets) = &mut self.targets {
+            targets.end_parked(o.id(), first, last);
         }
     }
 }
 
 impl State {
-    /// Whether a page that the policy gives up is to be written to the device before. It goes back to the policy until it is.
+    /// Whether a page that the policy gives up is to be written to a device before. It goes back to the policy until it is.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
         let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
-        let device = self.device.as_mut()?;
+        let targets = self.targets.as_mut()?;
         // In this order: of a scan nearly all pages are refused, and looking one up costs more than refusing it.
-        if device.copy_of(v.slot).is_some() || !device.admits(reused, now_ns) {
-            return None;
-        }
-        let page = DemoteCandidate { shadow: v.shadow, ..self.without_copy(v.slot, place)? };
+        let level = match targets.copy_of(v.slot) {
+            None => targets.admits(reused, now_ns)?,
+            Some(copy) if targets.rises(copy) => {
+                targets.begin_batch(now_ns);
+                targets.admits_to(0, true).then_some(0)?
+            }
+            Some(_) => return None,
+        };
+        let page = DemoteCandidate { shadow: v.shadow, level, ..self.candidate(v.slot, place)? };
         self.lru.policy.restore(v.slot);
         self.pages.flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
         Some(page)
     }
-    /// A page in a frame that the device lacks and could hold.
-    fn without_copy(&self, frame: u32, place: Place) -> Option<DemoteCandidate> {
-        let lacks = self.device.as_ref()?.copy_of(frame).is_none();
+    /// A page in a frame that a device could hold.
+    fn candidate(&self, frame: u32, place: Place) -> Option<DemoteCandidate> {
         let (slot, page) = self.pages.index.whose(place);
         let object = self.objects.in_slot(slot)?.id();
         let entry = self.pages.index.get(place);
         // Slots of files that are not published name pages by 32 bits.
-        let named = lacks && u32::try_from(page).is_ok();
-        named.then_some(DemoteCandidate { place, frame, entry, object, page, shadow: None })
+        let named = u32::try_from(page).is_ok();
+        named.then_some(DemoteCandidate { place, frame, entry, object, page, level: 0, shadow: None })
     }
     /// A page whose copy was just written leaves its frame, unless it was put aside for something else meanwhile.
     fn leave_with_copy(&mut self, page: &DemoteCandidate, leaving: &mut Leaving) {
@@ -193,9 +197,9 @@ impl State {
 
 /// Files come and go.
 impl State {
-    /// Memory for the tier on a device beside the index, bytes.
+    /// Memory for the tiers on devices beside the index, bytes.
     pub(crate) fn device_bytes(&self) -> u64 {
-        self.device.as_ref().map_or(0, |device| device.bytes(self.frames.populated()))
+        self.targets.as_ref().map_or(0, |targets| targets.bytes(self.frames.populated()))
     }
     /// Frames from `next` on that hold clean pages without a copy, used more than once or not: at most `most`, and `next` is behind them.
     pub(crate) fn unwritten(&self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
@@ -207,19 +211,28 @@ impl State {
         found
     }
     fn clean_page(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
-        let page = self.without_copy(frame, self.pages.place_of(frame)?)?;
+        let page = self.candidate(frame, self.pages.place_of(frame)?)?;
+        if self.targets.as_ref()?.copy_of(frame).is_some() {
+            return None;
+        }
         let flags = self.pages.flags(frame).load(Ordering::Relaxed);
         let used_again = flags & REUSED != 0 || self.lru.touches().peek(frame) > 1;
         let clean = page.entry.state() == EntryState::Present && flags & HELD == 0;
         (clean && used_again == reused).then_some(page)
     }
-    /// The page was written to `slot`: that is its copy. False: the page was changed meanwhile.
+    /// The page was written to `slot`: that is its copy, and no other is any more. False: the page was changed meanwhile.
     pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) -> bool {
         let still = self.is_still(page);
-        let Some(device) = &mut self.device else { return false };
+        let Some(targets) = &mut self.targets else { return false };
+        if still {
+            if let Some(before) = targets.take_copy(page.frame) {
+                targets.end(before, page.object, page.page);
+            }
+            targets.set_copy(page.frame, slot);
+        }
+        let Some(device) = targets.of_mut(slot) else { return false };
         if still {
             device.fill(slot, crc);
-            device.set_copy(page.frame, slot);
             device.note_page_of(page.object);
             device.events.demoted += 1;
         } else {
@@ -234,83 +247,85 @@ impl State {
         let frame = entry.and_then(Entry::frame);
         let compressed = entry.and_then(Entry::handle).is_some();
         let clean = |frame| self.pages.flags(frame).load(Ordering::Relaxed) & HELD == 0;
-        let Some(device) = &mut self.device else { return };
+        let Some(targets) = &mut self.targets else { return };
         match (place, entry.map(Entry::state), frame) {
             (Some(place), Some(EntryState::Absent), _) => {
                 self.pages.publish_on_device(place, slot);
                 self.pages.index.count_present(place, 1);
             }
             (_, Some(EntryState::Present), Some(frame))
-                if clean(frame) && device.copy_of(frame).is_none() =>
+                if clean(frame) && targets.copy_of(frame).is_none() =>
             {
-                device.set_copy(frame, slot);
+                targets.set_copy(frame, slot);
             }
-            (Some(place), _, _) if compressed && device.copy_below(place).is_none() => {
-                device.set_copy_below(place, slot);
+            (Some(place), _, _) if compressed && targets.copy_below(place).is_none() => {
+                targets.set_copy_below(place, slot);
             }
-            // The index has no room for it, or it is being written.
-            _ => {
-                device.kill(slot);
-                device.bury(o.id(), page, page);
-            }
+            // The index has no room for it, it is being written, or another slot has it.
+            _ => targets.end(slot, o.id(), page),
         }
     }
-    /// Takes the slots away from all pages of an object that have one; pages that are only there become absent.
+    /// Takes the slots away from all pages of an object that have one, but for those of targets that are being scanned; pages that are only there become
+    /// absent.
     pub(crate) fn take_slots(&mut self, o: &Object) -> Vec<(u32, DeviceSlot)> {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
         let mut taken = Vec::new();
         for (page, place) in places {
             let entry = self.pages.index.get(place);
-            let Some(device) = &mut self.device else { return taken };
-            let slot = match (entry.frame(), entry.below()) {
-                (Some(frame), _) => device.take_copy(frame),
-                (_, Some(Below::Compressed(_))) => device.take_copy_below(place),
-                (_, Some(Below::Device(slot))) => {
-                    self.pages.make_absent(place, 0);
-                    Some(slot)
-                }
-                _ => None,
+            let Some(targets) = &mut self.targets else { return taken };
+            let slot = targets.slot_of(place, entry);
+            let Some(slot) = slot.filter(|slot| targets.of(*slot).is_some_and(|of| !of.is_scanning())) else {
+                continue;
             };
-            taken.extend(slot.zip(u32::try_from(page).ok()).map(|(slot, page)| (page, slot)));
+            match (entry.frame(), entry.below()) {
+                (Some(frame), _) => drop(targets.take_copy(frame)),
+                (_, Some(Below::Compressed(_))) => drop(targets.take_copy_below(place)),
+                _ => self.pages.make_absent(place, 0),
+            }
+            taken.extend(u32::try_from(page).ok().map(|page| (page, slot)));
         }
         taken
     }
-    /// A file's identity is on the device, unless the file has changed since the event `wrote`.
-    pub(crate) fn note_recorded(&mut self, id: ObjectId, digest: u64, wrote: u64) {
+    /// A file's identity is on target `number`, unless the file has changed since the event `wrote`.
+    pub(crate) fn note_recorded(&mut self, number: usize, id: ObjectId, digest: u64, wrote: u64) {
         let same = match self.objects.get(&id) {
             Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,
             None => true,
         };
-        if let Some(device) = self.device.as_mut().filter(|_| same) {
+        if let Some(targets) = self.targets.as_mut().filter(|_| same) {
+            let device = &mut targets.all[number];
             device.unrecorded.remove(&id);
             device.recorded.insert(id, digest);
         }
     }
-    /// The results of a scan become the content of the device.
-    pub(crate) fn install(&mut self, restored: Restored) {
-        let Some(device) = &mut self.device else { return };
-        device.install(restored);
+    /// The results of a scan become the content of target `number`.
+    pub(crate) fn install(&mut self, number: usize, restored: Restored) {
+        let Some(targets) = &mut self.targets else { return };
+        targets.all[number].install(restored);
         let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
         for o in &objects {
-            self.take_over_slots(o);
-            self.welcome(o);
+            self.take_over_slots(number, o);
+            self.welcome_on(number, o);
         }
-        let Some(device) = &mut self.device else { return };
+        let Some(targets) = &mut self.targets else { return };
+        let device = &mut targets.all[number];
         let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
         for id in unknown.map(|(id, _)| *id).collect::<Vec<_>>() {
             device.unpark(id, 0, u64::MAX);
         }
     }
-    /// Entries that a dead terraced has left name their slots, if the device holds what they say; so do pages that were read from such a
-    /// slot meanwhile. Of what was found for other pages in memory nothing is believed: a tombstone may have been lost.
-    fn take_over_slots(&mut self, o: &Object) {
+    /// Entries that a dead terraced has left name their slots, if the target holds what they say; so do pages that were read from such a
+    /// slot meanwhile. Of what was found for other pages in memory, or on other targets, nothing is believed: a tombstone may have been lost.
+    fn take_over_slots(&mut self, number: usize, o: &Object) {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
         for (page, place) in places {
             let entry = self.pages.index.get(place);
-            let Some(device) = &mut self.device else { return };
-            let named = device.slot_of(place, entry);
+            let Some(targets) = &mut self.targets else { return };
+            let named = targets.slot_of(place, entry);
+            let device = &mut targets.all[number];
+            let named = named.filter(|slot| device.has(*slot));
             if named.is_some() && device.parked_at(o.id(), page) == named {
                 device.forget_parked(o.id(), page);
                 device.note_page_of(o.id());
@@ -319,10 +334,11 @@ impl State {
             if entry.state() != EntryState::Absent {
                 device.unpark(o.id(), page, page);
             }
-            match (entry.frame(), entry.below()) {
-                (Some(frame), _) => drop(device.take_copy(frame)),
-                (_, Some(Below::Device(_))) => self.pages.make_absent(place, 0),
-                (_, Some(Below::Compressed(_))) => drop(device.take_copy_below(place)),
+            match (named, entry.frame(), entry.below()) {
+                (None, ..) => {}
+                (_, Some(frame), _) => drop(targets.take_copy(frame)),
+                (_, _, Some(Below::Device(_))) => self.pages.make_absent(place, 0),
+                (_, _, Some(Below::Compressed(_))) => drop(targets.take_copy_below(place)),
                 _ => {}
             }
         }
@@ -347,8 +363,8 @@ pub(crate) enum Named {
 impl State {
     /// The owner of the slot that was written for a page.
     pub(crate) fn names(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Named {
-        let Some(device) = &self.device else { return Named::No };
-        if device.parked_at(object, page) == Some(slot) {
+        let Some(targets) = &self.targets else { return Named::No };
+        if targets.is_parked_at(slot, object, page) {
             return Named::Parked;
         }
         let o = self.objects.get(&object);
@@ -357,7 +373,7 @@ impl State {
         };
         let entry = self.pages.index.get(place);
         match entry.frame() {
-            _ if device.slot_of(place, entry) != Some(slot) => Named::No,
+            _ if targets.slot_of(place, entry) != Some(slot) => Named::No,
             Some(frame) => Named::Frame(frame),
             None if entry.handle().is_some() => Named::Compressed(place),
             None => Named::Entry(place),
@@ -366,11 +382,11 @@ impl State {
     /// Hits of the slot of a page that may be written again when its region goes. None: it was read too seldom, or the page is in memory, too:
     /// it will be written if it leaves.
     pub(crate) fn reinsertion_hits(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Option<u8> {
-        let hits = self.device.as_ref()?.hits_of(slot);
+        let hits = self.targets.as_ref()?.of(slot)?.hits_of(slot);
         let only_there = || matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked);
         (hits >= REINSERT_AT && only_there()).then_some(hits)
     }
-    /// The page that `from` holds was written to `to` as well: what names the one names the other from now on.
+    /// The page that `from` holds was written to `to`, of the same target, as well: what names the one names the other from now on.
     pub(crate) fn move_slot(
         &mut self,
         from: DeviceSlot,
@@ -380,69 +396,101 @@ impl State {
         page: u64,
     ) {
         let named = self.names(from, object, page);
-        let Some(device) = &mut self.device else { return };
+        let Some(device) = self.targets.as_mut().and_then(|targets| targets.of_mut(to)) else { return };
         if named == Named::No {
             device.bury(object, page, page);
             return;
         }
         device.fill(to, crc);
         device.events.reinserted += 1;
+        device.kill(from);
+        if named == Named::Parked {
+            device.repark(object, page, to);
+        }
+        let Some(targets) = &mut self.targets else { return };
         match named {
             Named::Entry(place) => self.pages.publish_on_device(place, to),
-            Named::Frame(frame) => device.set_copy(frame, to),
-            Named::Compressed(place) => device.set_copy_below(place, to),
-            Named::Parked => device.repark(object, page, to),
-            Named::No => {}
+            Named::Frame(frame) => targets.set_copy(frame, to),
+            Named::Compressed(place) => targets.set_copy_below(place, to),
+            Named::Parked | Named::No => {}
         }
-        device.kill(from);
+    }
+    /// The page that `from` holds was written to `to`, of another target, if `is_same`: then its entry names that from now on.
+    pub(crate) fn move_down(
+        &mut self,
+        from: DeviceSlot,
+        to: DeviceSlot,
+        crc: u32,
+        (object, page): (ObjectId, u64),
+        is_same: bool,
+    ) {
+        let named = self.names(from, object, page);
+        let Some(targets) = &mut self.targets else { return };
+        let Some(device) = targets.of_mut(to) else { return };
+        match named {
+            Named::Entry(place) if is_same => {
+                device.fill(to, crc);
+                device.note_page_of(object);
+                device.events.demoted += 1;
+                self.pages.publish_on_device(place, to);
+                // The region is still there: the page may change before it goes.
+                targets.end(from, object, page);
+                if let Some(above) = targets.of_mut(from) {
+                    above.events.moved_down += 1;
+                }
+            }
+            _ => device.bury(object, page, page),
+        }
+    }
+    /// Whether a slot was filled in this lap of its region, and holds the page still, which is nowhere else.
+    pub(crate) fn is_only_there(&self, slot: DeviceSlot, lap: u64, object: ObjectId, page: u64) -> bool {
+        let device = self.targets.as_ref().and_then(|targets| targets.of(slot));
+        device.is_some_and(|device| device.lap_of(slot) == lap)
+            && matches!(self.names(slot, object, page), Named::Entry(_))
     }
     /// The slot of a page goes, with its region: no tombstone is needed.
     pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         let named = self.names(slot, object, page);
         if let Named::Entry(place) = named {
-            let hits = self.device.as_ref().map_or(0, |device| device.hits_of(slot));
+            let of = self.targets.as_ref().and_then(|targets| targets.of(slot));
+            let hits = of.map_or(0, |device| device.hits_of(slot));
             self.pages.make_absent(place, if hits >= REMEMBER_AT { WAS_READ } else { WAS_HERE });
         }
-        let Some(device) = &mut self.device else { return };
+        let Some(targets) = &mut self.targets else { return };
         match named {
             Named::No => return,
-            Named::Entry(_) => device.events.dropped += 1,
-            Named::Frame(frame) => drop(device.take_copy(frame)),
-            Named::Compressed(place) => drop(device.take_copy_below(place)),
-            Named::Parked => {
-                device.forget_parked(object, page);
-                device.events.dropped += 1;
-            }
+            Named::Frame(frame) => drop(targets.take_copy(frame)),
+            Named::Compressed(place) => drop(targets.take_copy_below(place)),
+            Named::Entry(_) | Named::Parked => {}
         }
+        let Some(device) = targets.of_mut(slot) else { return };
         device.kill(slot);
-    }
-    /// Identities that a region recorded go with it: they are to be recorded again.
-    pub(crate) fn forget_records(&mut self, keys: &[(DeviceSlot, Record)]) {
-        let Some(device) = &mut self.device else { return };
-        for (_, record) in keys {
-            if let Record::File { object, digest } = record
-                && device.recorded.get(object) == Some(digest)
-            {
-                device.recorded.remove(object);
-                device.unrecorded.insert(*object);
-            }
+        device.events.dropped += u64::from(matches!(named, Named::Entry(_) | Named::Parked));
+        if named == Named::Parked {
+            device.forget_parked(object, page);
         }
     }
     /// The region goes whose keys were dealt with: if something still names a slot of it, its keys were damaged, and all is looked through.
-    pub(crate) fn drop_region(&mut self, region: u32) {
-        let live = |state: &State| state.device.as_ref().map_or(0, |device| device.log.live_in(region));
+    /// `region`: of target `number`, counted from its first.
+    pub(crate) fn drop_region(&mut self, number: usize, region: u32) {
+        let live = |state: &State| {
+            let of = |targets: &Targets| targets.all[number].log.live_in(region);
+            state.targets.as_ref().map_or(0, of)
+        };
         if live(self) == 0 {
             return;
         }
         let mut left: Vec<(DeviceSlot, ObjectId, u64)> = Vec::new();
-        let device = self.device.as_ref().expect("something of it is live");
+        let targets = self.targets.as_ref().expect("something of it is live");
+        let device: &Device = &targets.all[number];
         for o in self.objects.values() {
             self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
-                let slot = device.slot_of(place, self.pages.index.get(place));
+                let slot = targets.slot_of(place, self.pages.index.get(place));
                 left.extend(slot.map(|slot| (slot, o.id(), page)));
             });
         }
         left.extend(device.all_parked());
+        let region = device.table.first_region() + region;
         for (slot, object, page) in left.into_iter().filter(|(slot, ..)| slot.region() == region) {
             self.drop_slot(slot, object, page);
         }

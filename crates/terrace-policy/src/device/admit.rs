@@ -71,9 +71,20 @@ impl Budget {
         if self.rate.is_finite() { (self.saved / self.room).max(0.0) } else { 1.0 }
     }
 
+    /// Whole pages that can be spent now.
+    pub fn pages(&self) -> u64 {
+        // Saturates where there is no limit.
+        self.saved as u64
+    }
+
+    /// Whether there are so many pages.
+    pub fn has(&self, pages: u32) -> bool {
+        self.saved >= f64::from(pages)
+    }
+
     /// Takes `pages`; false, and nothing taken, if there are not so many.
     pub fn spend(&mut self, pages: u32) -> bool {
-        let enough = self.saved >= f64::from(pages);
+        let enough = self.has(pages);
         if enough && self.rate.is_finite() {
             self.saved -= f64::from(pages);
         }
@@ -125,16 +136,21 @@ impl Benefit {
     /// What another write is worth, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
     /// far, against the cost of a write.
     pub fn judge(&mut self, saved_a_hit: i64, write: u64) -> Worth {
-        let earned = self.hits * saved_a_hit as f64;
-        let is_fast = saved_a_hit > write as i64;
-        let pays = saved_a_hit > 0 && (is_fast && self.to_fill > 0.0 || earned > self.writes * write as f64);
-        if pays {
+        if self.pays(saved_a_hit, write) {
             return Worth::Pays;
         }
+        let is_fast = saved_a_hit > write as i64;
         let every = Benefit::PROBES_AT_ONCE * if is_fast { Benefit::PROBE } else { Benefit::PROBE_OF_SLOW };
         self.refused = self.refused.wrapping_add(1);
         let is_probe = self.refused % every >= every - Benefit::PROBES_AT_ONCE;
         if is_probe { Worth::Probe } else { Worth::Nothing }
+    }
+
+    /// Whether another write pays, as far as is known; likewise.
+    pub fn pays(&self, saved_a_hit: i64, write: u64) -> bool {
+        let earned = self.hits * saved_a_hit as f64;
+        let is_fast = saved_a_hit > write as i64;
+        saved_a_hit > 0 && (is_fast && self.to_fill > 0.0 || earned > self.writes * write as f64)
     }
 
     /// A page was written, for the first time or again.

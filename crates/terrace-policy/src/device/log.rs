@@ -181,7 +181,12 @@ impl Log {
 
     /// Whether every region but those kept free was filled once.
     pub fn has_been_full(&self) -> bool {
-        self.appended + FREE_AHEAD as u64 * u64::from(self.pages) >= self.capacity()
+        self.never_filled() == 0
+    }
+
+    /// Pages that can be appended until that is so.
+    pub fn never_filled(&self) -> u64 {
+        self.capacity().saturating_sub(self.appended + FREE_AHEAD as u64 * u64::from(self.pages))
     }
 
     /// Pages of content that fit into all regions.

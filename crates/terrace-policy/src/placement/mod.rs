@@ -10,7 +10,10 @@
 //! Targets work side by side, and a program waits for the slowest of them: hence the default. Source of the first three: Hermes' data
 //! placement engines (Kougkas, Devarajan, Sun: HPDC 2018); its linear program has costs that depend on the target alone, so the greedy
 //! choice is its optimum.
+//!
+//! [`levels`] sorts targets into tiers.
 
+pub mod levels;
 pub mod min_io_sum;
 pub mod min_io_time;
 pub mod random;

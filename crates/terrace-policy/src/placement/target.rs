@@ -33,7 +33,7 @@ pub struct Share {
 }
 
 /// Chooses targets for batches of pieces.
-pub trait Placement: Send {
+pub trait Placement: Send + std::fmt::Debug {
     /// Adds the shares of `pieces` (sizes in bytes) to `out`, in the order of the pieces. A piece that fits nowhere has no share: the caller has to
     /// write it to the source.
     fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>);

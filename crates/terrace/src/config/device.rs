@@ -1,8 +1,9 @@
-//! `[[tier.device]]` and `--tier`: the tier on a device.
+//! `[[tier.device]]` and `--tier`: files and block devices below DRAM.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +12,9 @@ use super::invalid::InvalidValue;
 use crate::error::{Failure, Result, reason};
 use crate::size::{MIB, Size};
 
-/// Targets at the most.
-const DEVICES_MAX: usize = 1;
+/// Targets at the most, as many as programs know.
+const DEVICES_MAX: usize = 8;
+const READ_USUAL: Duration = Duration::from_micros(90);
 /// Names are shown in a column.
 const NAME_MAX: usize = 32;
 /// One batch: with less nothing could be written.
@@ -32,6 +34,18 @@ pub struct Device {
     pub write_budget: Option<Size>,
     /// Bytes that the device's vendor warrants to be written in all; none: not known.
     pub rated_writes: Option<Size>,
+    /// Its speed, once [`super::Config::look_up_device`] has found it in the file of measurements.
+    #[serde(skip)]
+    pub speed: Option<Speed>,
+}
+
+/// What a target was measured to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Mean time of a 4 KiB read.
+    pub read: Duration,
+    /// Most that was written, bytes a second.
+    pub write_bytes: f64,
 }
 
 impl Default for Device {
@@ -42,11 +56,17 @@ impl Default for Device {
             size: None,
             write_budget: None,
             rated_writes: None,
+            speed: None,
         }
     }
 }
 
 impl Device {
+    /// Mean time of a 4 KiB read: that of a usual SSD, if it was not measured.
+    pub fn read_time(&self) -> Duration {
+        self.speed.map_or(READ_USUAL, |speed| speed.read)
+    }
+
     /// A path on its file system: that of the file, or, if that does not exist yet, its directory.
     pub fn measured_at(&self) -> &Path {
         match self.path.exists() {
@@ -61,9 +81,9 @@ pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
     let wrong = |key, why: String, cure: String| Err(InvalidValue::new(key, why, cure));
     if devices.len() > DEVICES_MAX {
         let why = format!("has {} entries, and terrace uses {DEVICES_MAX} at one time", devices.len());
-        return wrong("tier.device", why, "keep one of them".to_owned());
+        return wrong("tier.device", why, "remove some of them".to_owned());
     }
-    for device in devices {
+    for (n, device) in devices.iter().enumerate() {
         if device.path.as_os_str().is_empty() {
             let cure = "write path = \"FILE\", a file or a block device on a local SSD";
             return wrong("tier.device.path", "is missing".to_owned(), cure.to_owned());
@@ -76,6 +96,14 @@ pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
         if ["dram", "compressed"].contains(&device.name.as_str()) {
             let why = format!("= \"{}\" is the name of another tier", device.name);
             return wrong("tier.device.name", why, "choose another, for example \"ssd\"".to_owned());
+        }
+        if devices[..n].iter().any(|other| other.name == device.name) {
+            let why = format!("= \"{}\" is the name of two of them", device.name);
+            return wrong("tier.device.name", why, "give each a name of its own".to_owned());
+        }
+        if devices[..n].iter().any(|other| other.path == device.path) {
+            let why = format!("= \"{}\" is named twice", device.path.display());
+            return wrong("tier.device.path", why, "name each once".to_owned());
         }
         if let Some(budget) = device.write_budget.filter(|budget| *budget < WRITE_BUDGET_MIN) {
             let cure = format!("write at least {WRITE_BUDGET_MIN}, or leave it out for no limit");
@@ -108,22 +136,38 @@ pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     sized.unwrap_or_else(|| (path(bytes), None))
 }
 
-/// Puts the tier of flag, environment or mount option `name` in place of that of the file. Further keys that the file has for the same path stay in force.
-pub fn set(tier: &mut Tier, name: &str, text: &OsStr) -> Result<()> {
-    let (path, size) = split(text);
-    if path.as_os_str().is_empty() {
-        let why = format!("`{}` names no file", text.display());
-        return Err(Failure::new(name, why, "write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB"));
+/// Puts the targets of flag, environment or mount option `name` in place of those of the file. Further keys that the file has for the same path stay in force.
+pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
+    let of_file = std::mem::take(&mut tier.device);
+    for text in texts {
+        let (path, size) = split(text);
+        if path.as_os_str().is_empty() {
+            let why = format!("`{}` names no file", text.display());
+            return Err(Failure::new(
+                name,
+                why,
+                "write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB",
+            ));
+        }
+        // The supervisor works in another directory.
+        let path = std::path::absolute(&path)
+            .map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
+        let known = of_file.iter().find(|device| device.path == path).cloned();
+        let mut device =
+            known.unwrap_or_else(|| Device { name: free_name(&tier.device, &of_file), ..Device::default() });
+        device.path = path;
+        device.size = size.or(device.size);
+        tier.device.push(device);
     }
-    // The supervisor works in another directory.
-    let path = std::path::absolute(&path)
-        .map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
-    let known = tier.device.drain(..).find(|device| device.path == path);
-    let mut device = known.unwrap_or_default();
-    device.path = path;
-    device.size = size.or(device.size);
-    tier.device.push(device);
-    Ok(())
+    check(&tier.device).map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))
+}
+
+/// `device`, `device-2`, ...: the first that nothing else has.
+fn free_name(devices: &[Device], of_file: &[Device]) -> String {
+    let is_taken = |name: &String| devices.iter().chain(of_file).any(|device| device.name == *name);
+    let usual = Device::default().name;
+    let mut names = [usual.clone()].into_iter().chain((2..).map(|n| format!("{usual}-{n}")));
+    names.find(|name| !is_taken(name)).expect("there are more names than devices")
 }
 
 #[cfg(test)]
@@ -159,13 +203,19 @@ mod tests {
             ..Device::default()
         };
         let mut tier = Tier { device: vec![ssd.clone()], ..Tier::default() };
-        set(&mut tier, "--tier", OsStr::new("/ssd/t:2GiB")).unwrap();
+        let texts = |texts: &[&str]| texts.iter().map(OsString::from).collect::<Vec<_>>();
+        set(&mut tier, "--tier", &texts(&["/ssd/t:2GiB"])).unwrap();
         assert_eq!(tier.device, [Device { size: Some(Size(2 * GIB)), ..ssd }]);
-        set(&mut tier, "--tier", OsStr::new("/other")).unwrap();
-        assert_eq!(tier.device, [Device { path: "/other".into(), ..Device::default() }]);
-        set(&mut tier, "--tier", OsStr::new("beside")).unwrap();
+        set(&mut tier, "--tier", &texts(&["/other", "/ssd/t", "/third:1GiB"])).unwrap();
+        let named: Vec<_> =
+            tier.device.iter().map(|of| (of.name.as_str(), of.path.to_str().unwrap())).collect();
+        assert_eq!(named, [("device", "/other"), ("ssd", "/ssd/t"), ("device-2", "/third")]);
+        assert_eq!(tier.device[1].write_budget, Some(Size(GIB)));
+        let failure = set(&mut tier, "--tier", &texts(&["/a", "/b", "/a:1GiB"])).unwrap_err().to_string();
+        assert_eq!(failure, "terrace: --tier: tier.device.path = \"/a\" is named twice; name each once");
+        set(&mut tier, "--tier", &texts(&["beside"])).unwrap();
         assert!(tier.device[0].path.is_absolute());
-        let failure = set(&mut tier, "--tier", OsStr::new(":1GiB")).unwrap_err().to_string();
+        let failure = set(&mut tier, "--tier", &texts(&[":1GiB"])).unwrap_err().to_string();
         assert_eq!(
             failure,
             "terrace: --tier: `:1GiB` names no file; write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB"

@@ -34,6 +34,11 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     within("fuse.threads", config.fuse.threads, 1, 64)?;
     check_compressed(&config.tier.compressed)?;
     device::check(&config.tier.device)?;
+    let known = terrace_policy::placement::NAMES;
+    if !known.contains(&config.tier.placement.as_str()) {
+        let why = format!("= \"{}\" is not known", config.tier.placement);
+        return Err(InvalidValue::new("tier.placement", why, format!("use one of {}", known.join(", "))));
+    }
     check_metrics(&config.metrics).map_err(|(why, cure)| wrong("metrics.address", why, cure))?;
     within("limits.inodes_max", config.limits.inodes_max, 1024, 1 << 22)?;
     within("limits.handles_max", config.limits.handles_max, 64, 1 << 20)

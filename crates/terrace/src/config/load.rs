@@ -40,10 +40,10 @@ impl Config {
         if let Some((name, text)) = passthrough {
             config.fuse.passthrough = limits::parse_passthrough(name, &text)?;
         }
-        let tier =
-            named(&tuning.tier, "--tier").or(named(&env("TERRACE_TIER").map(OsString::from), "TERRACE_TIER"));
-        if let Some((name, text)) = tier {
-            device::set(&mut config.tier, name, &text)?;
+        let of_env = env("TERRACE_TIER").map(|text| vec![OsString::from(text)]);
+        let of_flags = (!tuning.tier.is_empty()).then(|| tuning.tier.clone());
+        if let Some((name, texts)) = named(&of_flags, "--tier").or(named(&of_env, "TERRACE_TIER")) {
+            device::set(&mut config.tier, name, &texts)?;
         }
         let metrics =
             named(&tuning.metrics, "--metrics").or(named(&env("TERRACE_METRICS"), "TERRACE_METRICS"));
@@ -77,7 +77,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Takes the costs of the device below `src`, and of that of the tier, from the file that `tier.probe` names, if it names one.
+    /// Takes the costs of the device below `src`, and of those of the tiers, from the file that `tier.probe` names, if it names one.
     pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());
@@ -86,8 +86,8 @@ impl Config {
         if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
             eprintln!("{}", measured::unknown(&self.tier.probe, src));
         }
-        if let Some(device) = self.tier.device.first() {
-            self.tier.device_read = measured::miss(&self.tier.probe, device.measured_at())?;
+        for device in &mut self.tier.device {
+            device.speed = measured::speed(&self.tier.probe, device.measured_at())?;
         }
         Ok(())
     }

@@ -4,20 +4,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_api::device_profile::{DeviceProfile, RAM};
+use terrace_api::device_profile::{Device, DeviceProfile, RAM};
 
+use super::device::Speed;
 use crate::error::{Failure, Result, reason};
 
+const MIB: f64 = 1048576.0;
 const CURE: &str = "write it anew with `terrace-bench probe DIRECTORY --out FILE`";
 
 /// Mean time of a 4 KiB read of the device that holds `src`; none if the file has no measurement of it.
 pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
+    speed(file, src).map(|found| found.map(|speed| speed.read))
+}
+
+/// What the device that holds `path` was measured to do; likewise.
+pub fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
     let text =
         std::fs::read_to_string(file).map_err(|err| Failure::new(file.display(), reason(err), CURE))?;
     let probe = DeviceProfile::parse(&text).map_err(|wrong| {
         Failure::new(format_args!("{} line {}", file.display(), wrong.line), wrong.why, CURE)
     })?;
-    Ok(entry(&probe, src).map(|us| Duration::from_secs_f64(us / 1e6)))
+    Ok(entry(&probe, path).map(|device| Speed {
+        read: Duration::from_secs_f64(device.get_latency_us / 1e6),
+        write_bytes: device.put_mib_s * MIB,
+    }))
 }
 
 /// The message where there is no measurement.
@@ -33,13 +43,13 @@ pub fn unknown(file: &Path, src: &Path) -> Failure {
 }
 
 /// The entry of the same file system; of several, that of the nearest directory above `src`.
-fn entry(probe: &DeviceProfile, src: &Path) -> Option<f64> {
+fn entry<'a>(probe: &'a DeviceProfile, src: &Path) -> Option<&'a Device> {
     let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     let here = dev(src)?;
     let targets = probe.device.iter().filter(|(name, _)| *name != RAM).map(|(name, d)| (Path::new(name), d));
     let near = |path: &Path| if src.starts_with(path) { path.components().count() } else { 0 };
     let same = targets.filter(|(path, _)| dev(path) == Some(here));
-    same.max_by_key(|(path, _)| near(path)).map(|(_, device)| device.get_latency_us)
+    same.max_by_key(|(path, _)| near(path)).map(|(_, device)| device)
 }
 
 #[cfg(test)]
@@ -71,6 +81,8 @@ mod tests {
         assert_eq!(with(&[proc.clone(), ram.clone()]).unwrap(), None);
         assert_eq!(with(&[proc, ram, device(&beside, 90.0)]).unwrap(), Some(90_000));
         assert_eq!(with(&[device(&beside, 90.0), device(&path, 81.5)]).unwrap(), Some(81_500));
+        let found = speed(&file, &src).unwrap().unwrap();
+        assert_eq!((found.read, found.write_bytes), (Duration::from_nanos(81_500), MIB));
         let failure = with(&[device(&path, -1.0)]).unwrap_err().to_string();
         assert!(failure.contains("p.toml line 14: get_latency_us = -1 is out of bounds"), "{failure}");
         std::fs::remove_file(&file).unwrap();

@@ -76,6 +76,7 @@ fn every_key_of_a_device_is_documented() {
         size: size("64GiB"),
         write_budget: size("200GiB"),
         rated_writes: size("600TB"),
+        speed: None,
     };
     assert_eq!(Config::parse(&device_example()).unwrap().tier.device, std::slice::from_ref(&device));
     let documented: toml::Table = toml::from_str(&device_example()).unwrap();
@@ -87,11 +88,14 @@ fn every_key_of_a_device_is_documented() {
 fn devices_that_cannot_be_name_their_line() {
     let device = "[[tier.device]]\npath = \"/ssd/t\"\n";
     assert_eq!(Config::parse(device).unwrap().tier.device[0].name, "device");
-    let (line, why) = parse_error(&format!("{device}\n{device}"));
-    assert_eq!(
-        (line, why.as_str()),
-        (4, "tier.device has 2 entries, and terrace uses 1 at one time; keep one of them")
-    );
+    let several = |n: usize| (0..n).map(|n| format!("[[tier.device]]\npath = \"/{n}\"\nname = \"{n}\"\n"));
+    assert_eq!(Config::parse(&several(8).collect::<String>()).unwrap().tier.device.len(), 8);
+    let (_, why) = parse_error(&several(9).collect::<String>());
+    assert_eq!(why, "tier.device has 9 entries, and terrace uses 8 at one time; remove some of them");
+    let (_, why) = parse_error(&format!("{device}\n[[tier.device]]\npath = \"/ssd/u\"\n"));
+    assert!(why.contains("= \"device\" is the name of two of them; give each"), "{why}");
+    let (line, why) = parse_error("[tier]\nplacement = \"best\"\n");
+    assert!(line == 2 && why.contains("use one of min-io-time, min-io-sum, round-robin, random"), "{why}");
     let cases = [
         ("[[tier.device]]\nsize = \"1GiB\"\n", 1, "tier.device.path is missing; write path"),
         ("[[tier.device]]\npath = \"/t\"\nname = \"a b\"\n", 3, "= \"a b\" is no name"),
@@ -121,7 +125,7 @@ fn flag_replaces_the_device_of_the_file() {
     let config = Config::load_with(&tuning, &env).unwrap();
     let device = &config.tier.device[0];
     assert_eq!((device.name.as_str(), device.size), ("device", Some(Size(1 << 30))));
-    tuning.tier = Some("/ssd/other".into());
+    tuning.tier = vec!["/ssd/other".into()];
     assert_eq!(Config::load_with(&tuning, &env).unwrap().tier.device[0].path, Path::new("/ssd/other"));
     let tuning = Tuning { format_tier: true, ..Tuning::default() };
     let failure = Config::load_with(&tuning, &no_env).unwrap_err().to_string();

@@ -27,8 +27,8 @@ pub struct Answers {
     supervisor: Pid,
     mnt: PathBuf,
     sizing: Shown,
-    /// The row of a tier that cannot be used.
-    tier_off: Option<TierRow>,
+    /// The rows of tiers that cannot be used.
+    tiers_off: Vec<TierRow>,
     passes_through: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -41,15 +41,15 @@ impl Answers {
         shared: &Shared,
         passes_through: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Answers {
-        let (mnt, tier_off) = (shared.place.mnt.clone(), shared.tier.off().cloned());
+        let (mnt, tiers_off) = (shared.place.mnt.clone(), shared.tier.off().to_vec());
         let passes_through = Box::new(passes_through);
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tier_off, passes_through }
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tiers_off, passes_through }
     }
 
     fn stats(&self) -> Stats {
         let mut stats = self.engine.stats();
         stats.memory.sizing = Some(self.sizing.lock().clone());
-        stats.tiers.extend(self.tier_off.clone());
+        stats.tiers.extend(self.tiers_off.clone());
         stats
     }
 

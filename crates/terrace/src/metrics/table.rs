@@ -300,6 +300,11 @@ pub const METRICS: &[Metric] = &[
         "Pages written again when their region of the device was reclaimed.",
         |s| tiers(s, |t| Some(t.reinserted as f64)),
     ),
+    counter(
+        "terrace_tier_moved_down_pages_total",
+        "Pages that went to the next tier when their region of the device was reclaimed.",
+        |s| tiers(s, |t| Some(t.moved_down as f64)),
+    ),
     counter("terrace_tier_dropped_pages_total", "Pages that left the cache from the tier.", |s| {
         tiers(s, |t| Some(t.dropped as f64))
     }),

@@ -16,7 +16,7 @@ pub struct Options {
     /// The memory limit.
     pub memory: Option<String>,
     policy: Option<String>,
-    tier: Option<String>,
+    tier: Vec<String>,
     metrics: Option<String>,
     config: Option<String>,
 }
@@ -26,7 +26,9 @@ impl Options {
     pub fn tune(&self, tuning: &mut Tuning) {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
         tuning.policy = tuning.policy.take().or_else(|| self.policy.clone());
-        tuning.tier = tuning.tier.take().or_else(|| self.tier.clone().map(Into::into));
+        if tuning.tier.is_empty() {
+            tuning.tier = self.tier.iter().map(Into::into).collect();
+        }
         tuning.metrics = tuning.metrics.take().or_else(|| self.metrics.clone());
         tuning.config = tuning.config.take().or_else(|| self.config.clone().map(Into::into));
     }
@@ -67,7 +69,7 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
         remount: false,
         memory: None,
         policy: None,
-        tier: None,
+        tier: Vec::new(),
         metrics: None,
         config: None,
     };
@@ -75,7 +77,7 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
         match option.split_once('=') {
             Some(("memory", value)) => options.memory = Some(value.to_owned()),
             Some(("policy", value)) => options.policy = Some(value.to_owned()),
-            Some(("tier", value)) => options.tier = Some(value.to_owned()),
+            Some(("tier", value)) => options.tier.push(value.to_owned()),
             Some(("metrics", value)) => options.metrics = Some(value.to_owned()),
             Some(("config", value)) => options.config = Some(value.to_owned()),
             Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
@@ -115,12 +117,13 @@ mod tests {
     #[test]
     fn our_own_options_go_under_the_flags() {
         let options =
-            parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,metrics=9464,config=/etc/t.toml", false).unwrap();
+            parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,metrics=9464,tier=/u,config=/etc/t.toml", false)
+                .unwrap();
         let mut tuning = Tuning { policy: Some("clock".to_owned()), ..Tuning::default() };
         options.tune(&mut tuning);
         assert_eq!(tuning.memory.as_deref(), Some("64MiB"));
         assert_eq!(tuning.policy.as_deref(), Some("clock"));
-        assert_eq!(tuning.tier.as_deref(), Some("/ssd/t:1G".as_ref()));
+        assert_eq!(tuning.tier, ["/ssd/t:1G", "/u"]);
         assert_eq!(tuning.metrics.as_deref(), Some("9464"));
         assert_eq!(tuning.config.as_deref(), Some("/etc/t.toml".as_ref()));
     }

@@ -22,14 +22,14 @@ pub struct Answers {
     server: Arc<Server>,
     keeper: Option<Pid>,
     dir: PathBuf,
-    /// The row of a tier that cannot be used.
-    tier_off: Option<TierRow>,
+    /// The rows of tiers that cannot be used.
+    tiers_off: Vec<TierRow>,
 }
 
 impl Answers {
     /// For this server.
     pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
-        Answers { store, server, keeper, dir: kept.dir.clone(), tier_off: kept.tier.off().cloned() }
+        Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off().to_vec() }
     }
 
     fn key_value(&self) -> KeyValue {
@@ -56,7 +56,7 @@ impl Answer for Answers {
         Ok(match request {
             Request::Stat(_) => {
                 let (mut stat, kv) = (Box::new(self.store.stats()), Some(self.key_value()));
-                stat.tiers.extend(self.tier_off.clone());
+                stat.tiers.extend(self.tiers_off.clone());
                 let supervisor_lives = rustix::process::getppid() == self.keeper;
                 Reply::Stat(StatReply { stat, supervisor_lives, kv })
             }

@@ -173,7 +173,7 @@ impl Keeper {
             mnt: self.kept.dir.clone(),
             memory_bytes: self.kept.store.memory_bytes,
             policy: self.kept.config.policy.clone(),
-            tier: self.kept.config.tier.device.first().map(|device| device.path.clone()),
+            tiers: self.kept.config.tier.device.iter().map(|device| device.path.clone()).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             metrics: self.kept.metrics.as_ref().and_then(|held| Some(held.local_addr().ok()?.to_string())),
         };

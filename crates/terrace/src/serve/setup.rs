@@ -94,7 +94,7 @@ fn assemble(
     instance: &Instance,
 ) -> Result<Kept> {
     let tier = tier::open(&mut config, &dir);
-    let store = store_options(&config, kv.durability, tier.target());
+    let store = store_options(&config, kv.durability, tier.targets());
     let segment = Segment::create(&store)
         .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
     let control = supervisor::bind(&instance.control_socket())?;
@@ -118,9 +118,9 @@ fn directory(dir: &Path) -> Result<PathBuf> {
     }
 }
 
-fn store_options(config: &Config, durability: Durability, tier: Option<&Target>) -> StoreOptions {
+fn store_options(config: &Config, durability: Durability, targets: &[Target]) -> StoreOptions {
     let default = StoreOptions::default();
-    let mut engine = engine_config(config, tier);
+    let mut engine = engine_config(config, targets);
     // A server that was killed has nothing under way once it has been waited for.
     engine.io = IoKind::Blocking;
     engine.dirty_background_ratio = default.engine.dirty_background_ratio;

@@ -212,8 +212,19 @@ fn tiers(page: &mut String, rows: &[TierRow]) {
         page,
         "tiers",
         format_args!(
-            "{:<width$} {:>11} {:>10} {:>10} {:>12} {:>7} {:>8} {:>11} {:>11} {:>11}  state",
-            "", "pages", "bytes", "of", "hits", "share", "read us", "demoted", "promoted", "dropped",
+            "{:<width$} {:>5} {:>11} {:>10} {:>10} {:>12} {:>7} {:>8} {:>11} {:>11} {:>11} {:>11}  state",
+            "",
+            "level",
+            "pages",
+            "bytes",
+            "of",
+            "hits",
+            "share",
+            "read us",
+            "demoted",
+            "promoted",
+            "moved down",
+            "dropped",
         ),
     );
     for row in rows {
@@ -221,8 +232,9 @@ fn tiers(page: &mut String, rows: &[TierRow]) {
             page,
             "",
             format_args!(
-                "{:<width$} {:>11} {:>10} {:>10} {:>12} {:>6.1}% {:>8} {:>11} {:>11} {:>11}  {}",
+                "{:<width$} {:>5} {:>11} {:>10} {:>10} {:>12} {:>6.1}% {:>8} {:>11} {:>11} {:>11} {:>11}  {}",
                 row.name,
+                row.level.map_or("-".to_owned(), |level| level.to_string()),
                 row.pages,
                 human(row.bytes),
                 human(row.capacity_bytes),
@@ -231,6 +243,7 @@ fn tiers(page: &mut String, rows: &[TierRow]) {
                 row.read_us.map_or("-".to_owned(), |us| format!("{us:.0}")),
                 row.demoted,
                 row.promoted,
+                row.moved_down,
                 row.dropped,
                 row.state,
             ),
@@ -464,6 +477,7 @@ mod tests {
         let ssd = TierRow {
             name: "fast-disk-2".to_owned(),
             kind: TierKind::Device,
+            level: Some(1),
             pages: 1000,
             bytes: 4 << 20,
             capacity_bytes: 64 << 30,
@@ -473,6 +487,7 @@ mod tests {
             demoted: 1100,
             promoted: 20,
             reinserted: 10,
+            moved_down: 7,
             dropped: 80,
             bytes_written: 5 << 20,
             write_amplification: Some(1.28),
@@ -483,8 +498,8 @@ mod tests {
         let page = of(&stat(Stats { tiers: vec![dram, ssd], ..Stats::default() }, None));
         let lines: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("  tiers ")).collect();
         let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(words(1), "dram 0 0 B 0 B 75 75.0% - 0 0 0");
-        assert_eq!(words(2), "fast-disk-2 1000 4.00 MiB 64.0 GiB 20 20.0% 91 1100 20 80 scanning");
+        assert_eq!(words(1), "dram - 0 0 B 0 B 75 75.0% - 0 0 0 0");
+        assert_eq!(words(2), "fast-disk-2 1 1000 4.00 MiB 64.0 GiB 20 20.0% 91 1100 20 7 80 scanning");
         assert_eq!(
             words(3),
             "fast-disk-2 5.00 MiB written, amplification 1.28, 10 pages written again, - days of life, 11.8 B of DRAM a page"

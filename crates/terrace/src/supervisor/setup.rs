@@ -68,8 +68,8 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
             tracing::warn!("{line}");
         }
         let tier = tier::open(&mut task.config, &task.place.src);
-        if let Some((line, starter)) = tier.warning.as_ref().zip(starter) {
-            starter.say(&format!("warning {line}"));
+        if let Some(starter) = starter {
+            tier.warnings.iter().for_each(|line| starter.say(&format!("warning {line}")));
         }
         assemble(task, tier, &instance, detached)
     });
@@ -90,7 +90,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
         }
     };
-    let memory = Memory::create(&config, tier.target()).map_err(short("memory for the cache"))?;
+    let memory = Memory::create(&config, tier.targets()).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;

@@ -442,7 +442,7 @@ impl Watch {
             mnt: place.mnt.clone(),
             memory_bytes: config.memory.most().0,
             policy: config.policy.clone(),
-            tier: config.tier.device.first().map(|device| device.path.clone()),
+            tiers: config.tier.device.iter().map(|device| device.path.clone()).collect(),
             metrics: self
                 .shared
                 .metrics

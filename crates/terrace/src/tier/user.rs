@@ -9,7 +9,7 @@ pub fn user_of(path: &Path, pid: Option<i32>) -> Option<Info> {
     let same = |tier: &PathBuf| tier == path || tier.canonicalize().ok() == path.canonicalize().ok();
     let is_it = |info: &Info| {
         let process = instance::in_our_pid_namespace(info) && pid == Some(info.pid);
-        process || info.tier.as_ref().is_some_and(same)
+        process || info.tiers.iter().any(same)
     };
     instance::living().into_iter().map(|(_, info)| info).find(is_it)
 }

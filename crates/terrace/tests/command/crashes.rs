@@ -216,7 +216,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
         mnt: stage.mnt.clone(),
         memory_bytes: 0,
         policy: "lru".to_owned(),
-        tier: None,
+        tiers: Vec::new(),
         metrics: None,
         version: "0".to_owned(),
     };

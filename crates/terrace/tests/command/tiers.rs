@@ -49,7 +49,7 @@ fn warned(told: Told, parts: &[&str]) {
 fn serves_without(stage: &Stage, tier: &str, parts: &[&str]) {
     warned(stage.mount(&["--tier", tier]), parts);
     assert_eq!(fs::read(stage.mnt.join("f")).unwrap(), b"content");
-    assert_eq!(stage.info().tier, None);
+    assert_eq!(stage.info().tiers, Vec::<PathBuf>::new());
     let row = stage.stat().cache.tiers.pop().unwrap();
     assert_eq!((row.kind, row.pages), (TierKind::Device, 0));
     assert!(
@@ -107,7 +107,7 @@ fn relative_path_of_a_tier_is_that_of_the_command() {
     let mut command = terrace(["mount", "--memory", "32MiB", "--tier", "t.tier:16MiB"]);
     command.args([&stage.src, &stage.mnt]).current_dir(stage.file(""));
     told(command).fine();
-    assert_eq!(stage.info().tier, Some(stage.file("t.tier")));
+    assert_eq!(stage.info().tiers, [stage.file("t.tier")]);
     stage.ask("umount", &[]).fine();
     assert!(stage.file("t.tier").exists());
     stage.nothing_is_left();
@@ -231,14 +231,14 @@ fn drop_empties_a_tier_and_keeps_its_place() {
 }
 
 #[test]
-fn two_devices_and_wrong_values_are_refused() {
+fn devices_of_one_name_and_wrong_values_are_refused() {
     let stage = Stage::new();
     let file = stage.file("terrace.toml");
     let cases = [
         (
             "[[tier.device]]\npath = \"a\"\n[[tier.device]]\npath = \"b\"\n",
             "line 3",
-            "terrace uses 1 at one time",
+            "is the name of two of them",
         ),
         ("\n[[tier.device]]\nsize = \"1GiB\"\n", "line 2", "tier.device.path is missing"),
         ("[[tier.device]]\npath = \"a\"\nsize = \"big\"\n", "line 3", "`big` is not a size"),

@@ -56,8 +56,10 @@ pub enum Fault {
     },
     /// The index of so many pages does not fit.
     IndexTooLarge {
-        /// Bytes of the index.
+        /// Bytes of the index of all targets.
         index: u64,
+        /// Of these, bytes for the others.
+        others: u64,
         /// The limit on memory.
         memory: u64,
         /// The smallest limit that would do.
@@ -65,6 +67,8 @@ pub enum Fault {
         /// The largest tier that fits; none: no tier does.
         tier_max: Option<u64>,
     },
+    /// Entries cannot name so many regions over all targets.
+    TooMany,
     /// The tier has another size than the one asked for.
     OtherSize {
         /// Its size.
@@ -184,11 +188,15 @@ impl Fault {
                     "the tier needs {needed} more, and its file system has {left} left: {missing} are missing; make room, or give a smaller size"
                 )
             }
-            Fault::IndexTooLarge { index, memory, memory_min, tier_max } => {
+            Fault::TooMany => {
+                write!(f, "the tiers of an instance have at most 8 TiB together; name smaller ones")
+            }
+            Fault::IndexTooLarge { index, others, memory, memory_min, tier_max } => {
                 let (index, memory, memory_min) = (Size(*index), Size(*memory), Size(*memory_min));
+                let whose = if *others > 0 { "with that of the other tiers its" } else { "its" };
                 write!(
                     f,
-                    "its index takes {index}, more than a quarter of the {memory} of --memory; give --memory {memory_min}"
+                    "{whose} index takes {index}, more than a quarter of the {memory} of --memory; give --memory {memory_min}"
                 )?;
                 match tier_max {
                     Some(max) => write!(f, ", or a tier of at most {}", Size(*max)),
@@ -285,8 +293,8 @@ mod tests {
             Fault::TooSmall { bytes, min },
             Fault::DeviceTooSmall { bytes, asked },
             Fault::NoSpace { needed: asked, left: bytes },
-            Fault::IndexTooLarge { index, memory, memory_min: asked, tier_max: Some(min) },
-            Fault::IndexTooLarge { index, memory, memory_min: asked, tier_max: None },
+            Fault::IndexTooLarge { index, others: 0, memory, memory_min: asked, tier_max: Some(min) },
+            Fault::IndexTooLarge { index, others: 0, memory, memory_min: asked, tier_max: None },
             Fault::OtherSize { bytes, asked },
             Fault::OtherSource { theirs: "/a".to_owned(), ours: "/b".into() },
             Fault::OtherSource { theirs: "/a".to_owned(), ours: "/a".into() },

@@ -36,6 +36,7 @@ impl Stage {
             source: self.path("src"),
             memory_bytes: 64 * MIB,
             format: false,
+            others: Others::default(),
         }
     }
     fn open(&self, size: Option<u64>) -> Result<Target, TargetError> {

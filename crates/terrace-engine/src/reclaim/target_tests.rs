@@ -1,0 +1,209 @@
+//! The engine with several targets: contents, restarts, one that fails, moves between tiers.
+
+use super::testing::{
+    FAILS, NONE, PAGE, PAGES, Troubled, World, all, content, device_pages, without_compression,
+};
+use crate::device::{FileMedium, superblock};
+use crate::io::BlockingIo;
+use crate::{AccessPath, CompressedConfig, Engine};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_api::tiers::{TierKind, TierRow};
+use terrace_testkit::rng::Rng;
+use terrace_testkit::wait::wait_until;
+
+const MIB: u64 = 1 << 20;
+
+fn rows(engine: &Engine) -> Vec<TierRow> {
+    engine.stats().tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect()
+}
+
+#[test]
+fn pages_are_spread_over_targets_and_read_from_each() {
+    for placement in terrace_policy::placement::NAMES {
+        let mut w =
+            World { placement, ..World::with(without_compression(), &[(40 * MIB, 0), (24 * MIB, 0)]) };
+        let (engine, objects) = w.start_on(Troubled::of(&w));
+        w.read_all(&engine, &objects);
+        w.work(&engine, &objects, &mut Rng::new(1), 2_000, 20);
+        let rows = rows(&engine);
+        let used = rows.iter().filter(|row| row.pages > PAGES / 4 && row.hits > 100).count();
+        // The engine that fills one target after the other need not have come to the second.
+        assert!(used == 2 || used == 1 && *placement == "min-io-sum", "{placement}: {rows:?}");
+        assert_eq!(rows.iter().map(|row| row.level).collect::<Vec<_>>(), [Some(0), Some(0)]);
+        assert_eq!(engine.check(), Vec::<String>::new());
+        engine.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn changed_page_is_read_from_no_old_slot_of_any_target() {
+    for compressed in [without_compression(), CompressedConfig::default()] {
+        let mut w = World::with(compressed, &[(9 * MIB, 0), (8 * MIB, 0), (10 * MIB, 1), (16 * MIB, 2)]);
+        let (engine, objects) = w.start_on(Troubled::of(&w));
+        w.work(&engine, &objects, &mut Rng::new(2), 15_000, 6);
+        engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
+        engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
+        let mut buf = vec![1; PAGE];
+        for page in 1000..PAGES {
+            engine.read(&objects[0], page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
+            assert!(buf == [0; PAGE], "page {page} is beyond what was cut");
+            w.write(&engine, &objects, 0, page);
+        }
+        w.work(&engine, &objects, &mut Rng::new(3), 3_000, 0);
+        assert_eq!(engine.check(), Vec::<String>::new());
+        engine.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn what_a_tier_gives_up_goes_to_the_next_one() {
+    let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let (engine, objects) = w.start_on(Troubled::of(&w));
+    w.read_all(&engine, &objects);
+    w.work(&engine, &objects, &mut Rng::new(4), 20_000, 0);
+    let [fast, slow] = &rows(&engine)[..] else { panic!("two rows") };
+    assert!(fast.moved_down > 100 && slow.demoted >= fast.moved_down, "{fast:?} {slow:?}");
+    assert!(slow.hits > 500 && slow.promoted > 500, "{slow:?}");
+    // Together they hold more than the first alone could.
+    assert!(device_pages(&engine) > 2 * 16 * MIB / PAGE as u64, "{}", device_pages(&engine));
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn page_read_twice_in_a_lower_tier_rises() {
+    let w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let (engine, objects) = w.start_on(Troubled::of(&w));
+    w.read_all(&engine, &objects);
+    let level_of = |page: u64| {
+        let state = engine.cx.state.lock();
+        let place = state.pages.index.find(objects[0].slot_index(), page)?;
+        let targets = state.targets.as_ref()?;
+        let slot = targets.slot_of(place, state.pages.index.get(place))?;
+        Some(targets.of(slot)?.config.level)
+    };
+    let low = (0..PAGES).find(|page| level_of(*page) == Some(1)).unwrap();
+    // Read again and again, with enough other pages between that it leaves memory each time.
+    let rose = (0..6).any(|_| {
+        w.read(&engine, &objects, 0, low);
+        (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
+        level_of(low) == Some(0)
+    });
+    assert!(rose, "page {low} is on {:?}", level_of(low));
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn restart_finds_the_pages_of_all_targets() {
+    let mut w = World::with(without_compression(), &[(12 * MIB, 0), (12 * MIB, 0), (40 * MIB, 1)]);
+    let mut rng = Rng::new(5);
+    let mut before = 0;
+    for turn in 0..2 {
+        let (engine, objects) = w.start_on(Troubled::of(&w));
+        wait_until("parked pages", || all(&engine).iter().all(|device| device.parked.is_empty()));
+        let found = device_pages(&engine);
+        assert!(found * 10 >= before * 9, "turn {turn}: {found} of {before} pages");
+        w.work(&engine, &objects, &mut rng, 3_000, 30);
+        w.read_all(&engine, &objects);
+        assert_eq!(engine.check(), Vec::<String>::new());
+        if turn > 0 {
+            assert!(rows(&engine).iter().all(|row| row.promoted > 200), "{:?}", rows(&engine));
+        }
+        engine.flush_all(true).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        engine.shutdown().unwrap();
+        before = device_pages(&engine);
+    }
+    assert!(before > 2 * PAGES, "{before}");
+}
+
+/// Neither end flushed, nor are the superblocks clean; what was recorded counts.
+#[test]
+fn restart_after_a_kill_shows_no_wrong_page() {
+    let mut w = World::with(without_compression(), &[(10 * MIB, 0), (8 * MIB, 0), (20 * MIB, 1)]);
+    let mut rng = Rng::new(6);
+    for turn in 0..3 {
+        let (engine, objects) = w.start_on(Troubled::of(&w));
+        w.work(&engine, &objects, &mut rng, 4_000, 15);
+        engine.flush_all(true).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        for device in &engine.cx.devices {
+            super::device_loop::record_identities(&engine.cx, device);
+        }
+        w.work(&engine, &objects, &mut rng, 1_500, if turn % 2 == 0 { 0 } else { 10 });
+        engine.flush_all(true).unwrap();
+        assert_eq!(engine.check(), Vec::<String>::new());
+        engine.halt();
+    }
+}
+
+#[test]
+fn target_that_fails_goes_cold_alone() {
+    let mut w = World::with(without_compression(), &[(24 * MIB, 0), (24 * MIB, 0)]);
+    let io = Troubled::of(&w);
+    let (engine, objects) = w.start_on(io.clone());
+    let mut rng = Rng::new(7);
+    w.work(&engine, &objects, &mut rng, 8_000, 0);
+    io.set(FAILS);
+    let error = std::io::Error::from(rustix::io::Errno::IO);
+    super::append::give_up(&engine.cx, 0, &error);
+    let before = rows(&engine);
+    w.work(&engine, &objects, &mut rng, 8_000, 5);
+    let after = rows(&engine);
+    assert!(after[0].state.starts_with("off: ") && after[1].state == "serving", "{after:?}");
+    assert_eq!(after[0].demoted, before[0].demoted, "nothing is written to it");
+    assert!(after[1].demoted > before[1].demoted + 200 && after[1].hits > before[1].hits + 200, "{after:?}");
+    io.set(NONE);
+    w.work(&engine, &objects, &mut rng, 2_000, 5);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+    // The failed one was not left clean, and holds what was recorded of it: the next start sorts it out.
+    let (engine, objects) = w.start_on(Troubled::of(&w));
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
+    let mut w = World::with(without_compression(), &[(24 * MIB, 0), (32 * MIB, 1)]);
+    let (engine, objects) = w.start_on(Troubled::of(&w));
+    w.work(&engine, &objects, &mut Rng::new(8), 3_000, 0);
+    // Its superblock says another run now, as if the file had been replaced: all content is damaged, too.
+    let noise = content(9, 9, 9);
+    let bytes = w.targets[0].0.metadata().unwrap().len();
+    for at in (MIB..bytes).step_by(PAGE) {
+        w.targets[0].0.write_all_at(&noise, at).unwrap();
+    }
+    super::append::give_up(&engine.cx, 0, &std::io::Error::other("test"));
+    w.work(&engine, &objects, &mut Rng::new(9), 8_000, 10);
+    assert!(rows(&engine)[1].demoted > 500, "{:?}", rows(&engine));
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+    let medium = FileMedium::new(w.targets[1].0.as_raw_fd(), Arc::new(BlockingIo::default()), 32 * MIB);
+    let superblock::Found::Ours(second) = superblock::find(&medium).unwrap() else { panic!("no superblock") };
+    assert!(second.clean, "the other ends in order");
+}
+
+#[test]
+fn file_forgotten_comes_back_with_its_pages_of_all_targets() {
+    let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let (engine, mut objects) = w.start_on(Troubled::of(&w));
+    w.read_all(&engine, &objects);
+    w.work(&engine, &objects, &mut Rng::new(10), 3_000, 20);
+    engine.flush_all(true).unwrap();
+    std::thread::sleep(Duration::from_millis(60));
+    engine.forget_object(objects[2].id()).unwrap();
+    assert_eq!(engine.check(), Vec::<String>::new());
+    let parked = all(&engine).iter().map(|device| device.parked.len()).sum::<usize>();
+    assert_eq!(parked, 2, "on both");
+    objects[2] = engine.object(102, w.sources[2].as_raw_fd(), PAGES * PAGE as u64).unwrap();
+    wait_until("parked pages", || all(&engine).iter().all(|device| device.parked.is_empty()));
+    w.read_all(&engine, &objects);
+    assert_eq!(engine.check(), Vec::<String>::new());
+    engine.shutdown().unwrap();
+}
