@@ -22,6 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-c", &["terrace-store", "terrace-testkit"]),
     ("terrace-python", &["terrace-store"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
+    ("terrace-lease", &["terrace-engine", "terrace-shm", "terrace-testkit"]),
     ("terrace-kv", &["terrace-store", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),
     (
@@ -31,6 +32,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "terrace-engine",
             "terrace-fs",
             "terrace-kv",
+            "terrace-lease",
             "terrace-output",
             "terrace-policy",
             "terrace-store",

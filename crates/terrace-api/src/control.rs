@@ -91,8 +91,6 @@ commands! {
     } -> StopReply;
     /// Process ids.
     Pid {} -> PidReply;
-    /// Whether the kernel reads and writes files itself.
-    Passthrough {} -> PassthroughReply;
     /// Record accesses; the answer comes when the recording has begun.
     Trace {} -> Done;
     /// Estimates for other sizes of memory.
@@ -150,13 +148,6 @@ pub struct StopReply {
     pub in_use: bool,
     /// Data that could not be written; none: all is written.
     pub lost: Option<Dirty>,
-}
-
-/// The answer to [`Passthrough`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassthroughReply {
-    /// It does.
-    pub active: bool,
 }
 
 /// The answer to [`Pid`].

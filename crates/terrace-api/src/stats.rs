@@ -78,6 +78,9 @@ pub struct Stats {
     pub prefetch: Prefetch,
     /// Requests through the mount.
     pub fuse: MountPath,
+    /// Files served by leases, where there is no mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Leases>,
     /// Eviction.
     pub reclaim: Reclaim,
     /// The compressed tier; none: it is turned off.
@@ -91,6 +94,20 @@ pub struct Stats {
     pub objects: usize,
     /// The policy's queues and generations.
     pub generations: Vec<GenerationRow>,
+}
+
+/// Files served without a mount, for as long as nobody has them open for writing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Leases {
+    /// Without a mount: files whose lease is held, so that clients read them from memory.
+    pub held: u64,
+    /// Files that a program has, or had a moment ago, open for writing: the kernel alone serves them.
+    pub written: u64,
+    /// Leases that were given back because a program opened the file for writing.
+    pub broken: u64,
+    /// Times that the kernel gave no lease on a file: another user's, mostly.
+    pub refused: u64,
 }
 
 /// A server of keys.

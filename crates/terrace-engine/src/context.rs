@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::config::EngineConfig;
 use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::file::serve::Serve;
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
 use crate::jobs::Jobs;
@@ -94,6 +95,8 @@ pub(crate) struct Context {
     pub counters: Counters,
     pub access_log: AccessLog,
     pub source_root: OnceLock<SourceRoot>,
+    /// Without a mount: who takes files into service.
+    pub server: OnceLock<Arc<dyn Serve>>,
     pub stopping: AtomicBool,
     memory_users: RwLock<Vec<MemoryUser>>,
     read_totals: OnceLock<ReadTotalsOf>,
@@ -167,6 +170,7 @@ impl Context {
             counters: Counters::default(),
             access_log: AccessLog::default(),
             source_root: OnceLock::new(),
+            server: OnceLock::new(),
             stopping: AtomicBool::new(false),
             memory_users: RwLock::default(),
             read_totals: OnceLock::new(),

@@ -7,6 +7,7 @@ use crate::device::io::DeviceIo;
 use crate::device::{FileMedium, Medium};
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
+use crate::file::serve::Serve;
 use crate::file::source::{PathFd, SourceFile};
 use crate::file::source_root::SourceRoot;
 use crate::io::Io;
@@ -47,6 +48,7 @@ use terrace_policy::placement;
 use terrace_policy::prefetch::Span;
 use terrace_shm::DeviceTable;
 use terrace_shm::device_table::TARGETS_MAX;
+use terrace_shm::layout::FLAG_SLOW;
 
 /// The nodes on which frames are placed: all of the machine, if threads are moved by them.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {
@@ -272,6 +274,10 @@ impl Engine {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
     }
+    /// Sets who takes files into service that clients show, where there is no mount. It must not hold the engine for ever.
+    pub fn set_server(&self, server: Arc<dyn Serve>) {
+        let _ = self.cx.server.set(server);
+    }
 }
 
 /// Objects.
@@ -281,7 +287,14 @@ impl Engine {
     /// # Errors
     /// ENFILE if the object table has no room near the object's hash.
     pub fn object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
-        objects::object(&self.cx, id, path_fd.into(), size)
+        objects::object(&self.cx, id, path_fd.into(), size, 0)
+    }
+    /// As [`Engine::object`], published with its readers sent to the source ([`crate::Object::set_slow`]).
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn slow_object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
+        objects::object(&self.cx, id, path_fd.into(), size, FLAG_SLOW)
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
@@ -356,6 +369,13 @@ impl Engine {
         f: impl FnOnce(&SourceFile) -> io::Result<T>,
     ) -> io::Result<T> {
         write::with_source(&self.cx, o, range, f)
+    }
+    /// Drops what is cached of a file that other programs have changed, and takes its size anew. Nothing of it is unwritten.
+    ///
+    /// # Errors
+    /// The file cannot be looked at.
+    pub fn reload(&self, o: &ObjectRef) -> io::Result<()> {
+        write::reload(&self.cx, o)
     }
     /// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). Small amounts go
     /// through the kernel's page cache, which is quick; fsync makes data durable.

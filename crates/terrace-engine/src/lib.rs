@@ -54,6 +54,7 @@ pub use clock::{Clock, SystemClock};
 pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
+pub use file::serve::Serve;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::read::AccessPath;
 pub use segment::SegmentHandles;

@@ -40,9 +40,6 @@ pub struct NamespaceConfig {
     pub descriptors_spared: u64,
     /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
     pub passthrough: bool,
-    /// Do clients of the preload path open files for reading in the source itself (docs/design/preload.md)? Where the kernel passes
-    /// through, its page cache then has to be the truth at any time, also of files that are not in passthrough.
-    pub direct_opens: bool,
 }
 
 impl Default for NamespaceConfig {
@@ -55,7 +52,6 @@ impl Default for NamespaceConfig {
             flush_on_close: true,
             descriptors_spared: 0,
             passthrough: false,
-            direct_opens: false,
         }
     }
 }
@@ -217,11 +213,6 @@ impl<C: PageCache> Namespace<C> {
     /// Does the kernel read and write files itself where it is told to?
     pub fn passes_through(&self) -> bool {
         self.durable.header.passthrough.load(Ordering::Acquire) != 0
-    }
-
-    /// Do programs read the source itself, unseen by this daemon?
-    pub(crate) fn has_direct_readers(&self) -> bool {
-        self.config.direct_opens && self.passes_through()
     }
 
     /// The configuration.

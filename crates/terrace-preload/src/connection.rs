@@ -15,7 +15,7 @@
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;
 use crate::sys::{self, Identity};
-use crate::{helper, table};
+use crate::{directory, helper, table};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -104,7 +104,9 @@ static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::
 
 /// Reads the environment. Called once, from .init_array.
 pub fn configure() {
-    let (Some(path), Some(dev)) = (variable(c"TERRACE_SOCKET"), variable(c"TERRACE_DEV")) else { return };
+    let (Some(path), Some(dev)) = (sys::variable(c"TERRACE_SOCKET"), sys::variable(c"TERRACE_DEV")) else {
+        return;
+    };
     let Some(dev) = std::str::from_utf8(dev).ok().and_then(|s| s.parse::<u64>().ok()).filter(|&d| d != 0)
     else {
         return;
@@ -119,7 +121,7 @@ pub fn configure() {
         *to = *from as std::ffi::c_char;
     }
     if let Some(large) =
-        variable(c"TERRACE_LARGE_FILE").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok())
+        sys::variable(c"TERRACE_LARGE_FILE").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok())
     {
         LARGE_FILE.store(large, Ordering::Relaxed);
     }
@@ -128,28 +130,18 @@ pub fn configure() {
     DEV.store(dev, Ordering::Release);
 }
 
-/// A variable of the environment that the program began with.
-pub fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
-    // SAFETY: getenv in a constructor; the environment's strings stay where they are until the program changes them.
-    unsafe {
-        let p = libc::getenv(name.as_ptr());
-        (!p.is_null()).then(|| std::ffi::CStr::from_ptr(p).to_bytes())
-    }
-}
-
 /// st_dev of the mount, if its daemon has to be told of things: also after the preload path has closed, for the descriptors
 /// opened before are a client's all the same.
 #[inline]
 pub fn told_dev() -> Option<u64> {
-    let dev = DEV.load(Ordering::Acquire);
-    (dev != 0 && !SILENT.load(Ordering::Relaxed)).then_some(dev)
+    speaks_of().filter(|_| !directory::is_leased())
 }
 
-/// st_dev of the mount, whatever has become of the preload path.
+/// st_dev of the files, if the daemon may be spoken to.
 #[inline]
-pub fn any_dev() -> Option<u64> {
+fn speaks_of() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
-    (dev != 0).then_some(dev)
+    (dev != 0 && !SILENT.load(Ordering::Relaxed)).then_some(dev)
 }
 
 /// st_dev of the mount, if the preload path is to be used at all.
@@ -179,10 +171,10 @@ pub fn turn_off() {
 /// by no client.
 #[cold]
 pub fn fall_silent() {
-    if told_dev().is_none() {
+    if speaks_of().is_none() {
         return;
     }
-    if world().is_some() {
+    if world().is_some() && told_dev().is_some() {
         (0..table::FDS_MAX as c_int).filter(|&fd| is_mappable(fd)).for_each(|fd| {
             mapped(fd);
         });
@@ -220,7 +212,7 @@ fn known() -> Option<&'static Volatile> {
 
 /// The page, made if need be: most programs need none.
 fn volatile() -> Option<&'static Volatile> {
-    if known().is_none() && told_dev().is_some() {
+    if known().is_none() && speaks_of().is_some() {
         let page = sys::map_anonymous(VOLATILE_BYTES);
         // SAFETY: a page of ours, which is published once it is as it should be.
         if page.is_null() || !unsafe { sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) } {
@@ -300,6 +292,12 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     let mut fds = [-1; HELLO_FDS];
     let reply = ask(&held, proto::SOURCE, Some(fd), &mut fds, ANSWER_MS)?;
     Some((reply, (fds[0] >= 0).then_some(fds[0])))
+}
+
+/// Has an open file taken into service, where there is no mount. The answer, which may be a no; None: not now.
+pub fn serve(fd: c_int) -> Option<Reply> {
+    let held = Held::try_take(volatile()?)?;
+    ask(&held, proto::SERVE, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS)
 }
 
 /// Asks for target number `n` of the tiers on devices. None: not now. Its table and the target, if there is one, are the caller's.
@@ -436,7 +434,6 @@ fn is_hung_up(socket: c_int) -> bool {
 /// In the child of a fork.
 pub fn forked() {
     local().holding.set(0);
-    table::end_all_leaving();
     if !SILENT.load(Ordering::Relaxed) {
         leave_parent();
     }

@@ -3,9 +3,10 @@
 use crate::connection;
 use crate::local::{Local, local};
 use crate::sys::{self, count};
-use crate::table::Class;
+use crate::table::{self, Class};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use terrace_shm::layout::NO_LEASES;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
@@ -15,6 +16,8 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 pub struct File<'a> {
     pub fd: c_int,
     pub class: Class,
+    /// The object that the descriptor was opened on; the slot may be another's by now, where there is no mount.
+    pub object: u64,
     pub slot: &'a ObjectSlot,
     pub world: &'static connection::World,
     pub local: &'a Local,
@@ -28,11 +31,28 @@ impl File<'static> {
             return None;
         }
         let world = connection::world()?;
-        Some(File { fd, class, slot: world.segment.object(class.slot()), world, local })
+        Some(File {
+            fd,
+            class,
+            object: table::object(fd),
+            slot: world.segment.object(class.slot()),
+            world,
+            local,
+        })
     }
 }
 
 impl File<'_> {
+    /// Is the slot the object's?
+    #[inline]
+    pub fn has_slot(&self) -> bool {
+        self.slot.id.load(Ordering::Acquire) == self.object
+    }
+    /// May it be read from memory? Where there is no mount, not after the keeper of the leases has died.
+    #[inline]
+    pub fn is_served(&self) -> bool {
+        self.has_slot() && self.world.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
+    }
     #[inline]
     pub fn count_hit(&self, offset: u64, n: usize) {
         if n > 0
@@ -57,7 +77,7 @@ impl File<'_> {
         let page = offset / PAGE_SIZE as u64;
         let pages = (offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE);
         ring.lane(self.local.stripe()).push(Span {
-            object: self.slot.id.load(Ordering::Relaxed),
+            object: self.object,
             page,
             pages: u16::try_from(pages).unwrap_or(u16::MAX),
             miss,

@@ -39,7 +39,7 @@ pub fn ask_for(file: &File, ring: &Ring, page: u64) {
 
 /// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
 pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
-    d.object.store(file.slot.id.load(Ordering::Relaxed), Ordering::Relaxed);
+    d.object.store(file.object, Ordering::Relaxed);
     d.page.store(page, Ordering::Relaxed);
     d.seen.store(seen.identity, Ordering::Relaxed);
     d.clock.store(seen.clock, Ordering::Relaxed);

@@ -91,11 +91,6 @@ impl Slot {
         self.forget(fd);
         None
     }
-    /// The descriptor as it was set, for uses that find out themselves what it is.
-    pub fn unchecked(&self) -> Option<c_int> {
-        let fd = self.fd1.load(Ordering::Acquire) - 1;
-        (fd >= 0 && table::is_helper(fd)).then_some(fd)
-    }
     /// Closes the descriptor, if it still is ours.
     pub fn discard(&self) {
         if let Some(fd) = self.get() {

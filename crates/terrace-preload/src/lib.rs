@@ -5,7 +5,7 @@
 //! | [`hooks`] | the exported functions |
 //! | [`table`] | what is known of each descriptor |
 //! | [`read`], [`miss`], [`buffer`] | hits; own misses; bad addresses |
-//! | [`direct`] | small files that are opened in the source itself |
+//! | [`leased`], [`directory`] | where there is no mount |
 //! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
@@ -23,12 +23,13 @@ compile_error!("the preload path knows the system calls and the calling conventi
 mod buffer;
 mod connection;
 mod device;
-mod direct;
+mod directory;
 mod exchange;
 mod file;
 mod fill;
 mod helper;
 mod hooks;
+mod leased;
 mod local;
 mod miss;
 mod next;
@@ -52,7 +53,7 @@ extern "C" fn start() {
         std::panic::set_hook(Box::new(|_| ()));
         next::start();
         connection::configure();
-        direct::configure();
+        directory::configure();
         if connection::mount_dev().is_some() {
             hooks::watch_forks();
         }

@@ -34,23 +34,9 @@ const STREAMS: usize = 4;
 /// Reads further apart have nothing to do with each other, bytes.
 const STEP_MAX: u64 = 4 << 20;
 /// A stream that has ended gives way after so many others, halved each time.
-const STREAK_MAX: u32 = 15;
-/// Longest path of a directory that is remembered.
-pub const HINT_BYTES: usize = 504;
-
-/// Where a directory was when it was last asked: below the root of the mount, without a slash at either end. May be out of date.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Hint {
-    /// The descriptor + 1; 0: nothing is known.
-    pub dir1: Cell<c_int>,
-    pub len: Cell<u32>,
-    pub path: [Cell<u8>; HINT_BYTES],
-}
-
-const HINTS: usize = 2;
+pub const STREAK_MAX: u32 = 15;
 /// Bytes of [`Local`]; the assembler needs a number.
-const LOCAL_BYTES: usize = 40 + STREAMS * size_of::<Stream>() + HINTS * size_of::<Hint>();
+const LOCAL_BYTES: usize = 40 + STREAMS * size_of::<Stream>();
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
@@ -72,8 +58,6 @@ pub struct Local {
     stream: Cell<u32>,
     _pad: u32,
     streams: [Stream; STREAMS],
-    /// The working directory, and the directory of the last openat.
-    pub hints: [Hint; HINTS],
 }
 
 const _: () = assert!(size_of::<Local>() == LOCAL_BYTES && std::mem::offset_of!(Local, vforked) == 0);

@@ -80,7 +80,7 @@ fn source_of(file: &File) -> Option<Source> {
     if !connection::is_registered() && !connection::register(false) {
         return None;
     }
-    source::of(file.fd, file.class, file.slot.id.load(Ordering::Relaxed))
+    source::of(file.fd, file.class, file.object)
 }
 
 /// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
@@ -243,15 +243,14 @@ impl Batch<'_> {
                 }
             }
         }
-        let (fd, at) = match self.on_device {
-            None => (self.source.fd, self.base),
-            Some((device, first)) => match device.table.offset(first) {
-                Some(at) => (device.fd, at),
-                None => return 0,
-            },
+        let iov = &iov[..vectors];
+        let Some((device, first)) = self.on_device else {
+            // SAFETY: see above.
+            return unsafe { self.source.read(iov, self.base) };
         };
+        let Some(at) = device.table.offset(first) else { return 0 };
         // SAFETY: see above.
-        let got = unsafe { sys::preadv(fd, &iov[..vectors], at) };
+        let got = unsafe { sys::preadv(device.fd, iov, at) };
         usize::try_from(got).unwrap_or(0)
     }
 

@@ -5,8 +5,8 @@
 
 use crate::{symbols, sys};
 use libc::{
-    FILE, c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, stat, timespec,
+    FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
 };
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
@@ -96,9 +96,6 @@ macro_rules! call {
 
 const CWD: c_int = libc::AT_FDCWD;
 
-/// Arguments or environment of a program.
-pub type Strings = *const *const c_char;
-
 next! {
     pointer:
     open(p: *const c_char, f: c_int, m: mode_t) -> c_int = |p, f, m| call!(SYS_openat, CWD, p, f, m) as c_int;
@@ -173,57 +170,11 @@ next! {
     syncfs(fd: c_int) -> c_int = |fd| call!(SYS_syncfs, fd) as c_int;
     sync() -> () = || { call!(SYS_sync); };
     prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = |op, a, b, c, d| call!(SYS_prctl, op, a, b, c, d) as c_int;
-    fstat(fd: c_int, s: *mut stat) -> c_int = |fd, s| call!(SYS_fstat, fd, s) as c_int;
-    fstat64(fd: c_int, s: *mut stat) -> c_int = |fd, s| call!(SYS_fstat, fd, s) as c_int;
-    __fxstat(_v: c_int, fd: c_int, s: *mut stat) -> c_int = |_, fd, s| call!(SYS_fstat, fd, s) as c_int;
-    __fxstat64(_v: c_int, fd: c_int, s: *mut stat) -> c_int = |_, fd, s| call!(SYS_fstat, fd, s) as c_int;
-    fstatat(d: c_int, p: *const c_char, s: *mut stat, f: c_int) -> c_int = |d, p, s, f| call!(SYS_newfstatat, d, p, s, f) as c_int;
-    fstatat64(d: c_int, p: *const c_char, s: *mut stat, f: c_int) -> c_int = |d, p, s, f| call!(SYS_newfstatat, d, p, s, f) as c_int;
-    __fxstatat(_v: c_int, d: c_int, p: *const c_char, s: *mut stat, f: c_int) -> c_int
-        = |_, d, p, s, f| call!(SYS_newfstatat, d, p, s, f) as c_int;
-    __fxstatat64(_v: c_int, d: c_int, p: *const c_char, s: *mut stat, f: c_int) -> c_int
-        = |_, d, p, s, f| call!(SYS_newfstatat, d, p, s, f) as c_int;
-    statx(d: c_int, p: *const c_char, f: c_int, m: c_uint, s: *mut libc::statx) -> c_int = |d, p, f, m, s| call!(SYS_statx, d, p, f, m, s) as c_int;
-
-    flock(fd: c_int, op: c_int) -> c_int = |fd, op| call!(SYS_flock, fd, op) as c_int;
-    fchmod(fd: c_int, m: mode_t) -> c_int = |fd, m| call!(SYS_fchmod, fd, m) as c_int;
-    fchown(fd: c_int, u: c_uint, g: c_uint) -> c_int = |fd, u, g| call!(SYS_fchown, fd, u, g) as c_int;
-    fchownat(fd: c_int, p: *const c_char, u: c_uint, g: c_uint, f: c_int) -> c_int = |fd, p, u, g, f| call!(SYS_fchownat, fd, p, u, g, f) as c_int;
-    futimens(fd: c_int, t: *const timespec) -> c_int = |fd, t| call!(SYS_utimensat, fd, 0, t, 0) as c_int;
-    utimensat(fd: c_int, p: *const c_char, t: *const timespec, f: c_int) -> c_int = |fd, p, t, f| call!(SYS_utimensat, fd, p, t, f) as c_int;
-    fsetxattr(fd: c_int, k: *const c_char, v: *const c_void, n: size_t, f: c_int) -> c_int = |fd, k, v, n, f| call!(SYS_fsetxattr, fd, k, v, n, f) as c_int;
-    fremovexattr(fd: c_int, k: *const c_char) -> c_int = |fd, k| call!(SYS_fremovexattr, fd, k) as c_int;
-    fstatfs(fd: c_int, s: *mut c_void) -> c_int = |fd, s| call!(SYS_fstatfs, fd, s) as c_int;
-    fstatfs64(fd: c_int, s: *mut c_void) -> c_int = |fd, s| call!(SYS_fstatfs, fd, s) as c_int;
-    ioctl(fd: c_int, n: c_ulong, a: usize) -> c_int = |fd, n, a| call!(SYS_ioctl, fd, n, a) as c_int;
-    copy_file_range(a: c_int, o: *mut off_t, b: c_int, p: *mut off_t, n: size_t, f: c_uint) -> ssize_t
-        = |a, o, b, p, n, f| call!(SYS_copy_file_range, a, o, b, p, n, f);
-    sendmsg(s: c_int, m: *const msghdr, f: c_int) -> ssize_t = |s, m, f| call!(SYS_sendmsg, s, m, f);
-    sendmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int) -> c_int = |s, v, n, f| call!(SYS_sendmmsg, s, v, n, f) as c_int;
-
-    execve(p: *const c_char, a: Strings, e: Strings) -> c_int = |p, a, e| call!(SYS_execve, p, a, e) as c_int;
-    execveat(d: c_int, p: *const c_char, a: Strings, e: Strings, f: c_int) -> c_int = |d, p, a, e, f| call!(SYS_execveat, d, p, a, e, f) as c_int;
-
     unshare(f: c_int) -> c_int = |f| call!(SYS_unshare, f) as c_int;
     _Fork() -> c_int = || call!(SYS_clone, libc::SIGCHLD) as c_int;
 }
 
 library! {
-    fopen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
-    fopen64(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
-    popen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
-    system(p: *const c_char) -> c_int = -1;
-    lockf(fd: c_int, op: c_int, n: off_t) -> c_int = -1;
-    lockf64(fd: c_int, op: c_int, n: off_t) -> c_int = -1;
-    futimes(fd: c_int, t: *const c_void) -> c_int = -1;
-    fstatvfs(fd: c_int, s: *mut c_void) -> c_int = -1;
-    fstatvfs64(fd: c_int, s: *mut c_void) -> c_int = -1;
-    execv(p: *const c_char, a: Strings) -> c_int = -1;
-    execvp(p: *const c_char, a: Strings) -> c_int = -1;
-    execvpe(p: *const c_char, a: Strings, e: Strings) -> c_int = -1;
-    fexecve(fd: c_int, a: Strings, e: Strings) -> c_int = -1;
-    posix_spawn(pid: *mut c_int, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
-    posix_spawnp(pid: *mut c_int, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();

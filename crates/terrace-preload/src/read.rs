@@ -26,6 +26,9 @@ impl File<'_> {
     /// Reads what is resident at `offset`, and how many of the `n` bytes the file has there. None: `buf` cannot be written.
     #[inline]
     unsafe fn look_up(&self, buf: *mut u8, n: usize, offset: u64) -> Option<(Outcome, usize)> {
+        if !self.is_served() {
+            return Some((Outcome::MountPath { done: 0 }, n));
+        }
         let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
         let wanted = usize::try_from(left).unwrap_or(n).min(n);
         if wanted > 0 && !buffer::is_writable(self.local, buf, wanted) {
@@ -37,7 +40,8 @@ impl File<'_> {
             let world = self.world;
             client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut FromTier(self))
         };
-        Some((outcome, wanted))
+        // What was read is another file's if the slot was given up and taken meanwhile.
+        Some((if self.has_slot() { outcome } else { Outcome::MountPath { done: 0 } }, wanted))
     }
 
     /// Reads at `offset`, as far as the preload path gets. None: not at all.

@@ -1,12 +1,13 @@
-//! Source files of objects that this process missed: opened by the daemon, kept for the life of the process.
+//! Where this process reads pages that it missed.
 //!
-//! Kept, because closing any descriptor of an inode drops the process's POSIX locks on it. Written under the connection's lock,
-//! read without; an entry never changes its object.
+//! With a mount: a descriptor of the source, opened by the daemon, kept for the life of the process, because closing any descriptor of an
+//! inode drops the process's POSIX locks on it. Without a mount the program's own descriptor is the source's: its page cache is asked
+//! first, and what had to be read does not stay in it. Written under the connection's lock, read without; an entry never changes its object.
 
 use crate::table::{self, Class};
-use crate::{connection, helper};
+use crate::{connection, directory, helper, sys};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const SOURCES_MAX: usize = 1024;
 const PROBES_MAX: usize = 16;
@@ -38,6 +39,44 @@ pub struct Source {
     pub align: usize,
     /// Page fills of this process are taken.
     pub may_write: bool,
+    /// It goes through the page cache, in which nothing is to stay.
+    pub uncached: bool,
+}
+
+/// RWF_DONTCACHE of preadv2(2), Linux 6.14.
+const DONTCACHE: c_int = 0x80;
+/// The kernel knows the flag, as far as it has been asked.
+static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
+
+impl Source {
+    /// Reads at `at`; bytes.
+    ///
+    /// # Safety
+    /// The vectors must name memory that may be written.
+    pub unsafe fn read(&self, iov: &[libc::iovec], at: u64) -> usize {
+        // SAFETY: the caller's promise.
+        let got = unsafe {
+            if self.uncached { self.read_uncached(iov, at) } else { sys::preadv(self.fd, iov, at) }
+        };
+        usize::try_from(got).unwrap_or(0)
+    }
+
+    unsafe fn read_uncached(&self, iov: &[libc::iovec], at: u64) -> sys::Ret {
+        if HAS_DONTCACHE.load(Ordering::Relaxed) {
+            // SAFETY: the caller's promise.
+            let got = unsafe { sys::preadv2(self.fd, iov, at, DONTCACHE) };
+            if got != -(libc::EOPNOTSUPP as isize) {
+                return got;
+            }
+            HAS_DONTCACHE.store(false, Ordering::Relaxed);
+        }
+        // SAFETY: likewise.
+        let got = unsafe { sys::preadv(self.fd, iov, at) };
+        if let Ok(bytes) = usize::try_from(got) {
+            sys::fadvise(self.fd, at, bytes, libc::POSIX_FADV_DONTNEED);
+        }
+        got
+    }
 }
 
 /// The source of a classified descriptor.
@@ -45,6 +84,7 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     let known = class.source().filter(|&i| SOURCES[i].object.load(Ordering::Acquire) == object);
     let i = match known.or_else(|| find(object)) {
         Some(i) => i,
+        None if directory::is_leased() => ask(fd, object)?,
         None => fetch(fd, object)?,
     };
     if class.source() != Some(i) {
@@ -55,7 +95,9 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if align == 0 {
         return None;
     }
-    Some(Source { fd: e.fd.get()?, align, may_write: e.may_write.load(Ordering::Relaxed) != 0 })
+    let uncached = directory::is_leased();
+    let fd = if uncached { fd } else { e.fd.get()? };
+    Some(Source { fd, align, may_write: e.may_write.load(Ordering::Relaxed) != 0, uncached })
 }
 
 fn probe(object: u64) -> impl Iterator<Item = usize> {
@@ -65,6 +107,18 @@ fn probe(object: u64) -> impl Iterator<Item = usize> {
 
 fn find(object: u64) -> Option<usize> {
     probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == object)
+}
+
+/// Asks the daemon without a mount, once for each object that is served: whether page fills are taken.
+fn ask(fd: c_int, object: u64) -> Option<usize> {
+    let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
+    let reply = connection::serve(fd).filter(|reply| reply.errno == 0 && reply.object == object)?;
+    let e = &SOURCES[i];
+    e.object.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    e.align.store(1, Ordering::Relaxed);
+    e.may_write.store(reply.may_write, Ordering::Relaxed);
+    e.object.store(object, Ordering::Release);
+    Some(i)
 }
 
 /// Asks the daemon, once for each object: an answer is kept, also a no.

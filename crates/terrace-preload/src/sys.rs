@@ -42,13 +42,6 @@ pub struct Identity {
     pub ino: u64,
 }
 
-impl Identity {
-    /// Of what statx told of.
-    pub fn of(st: &libc::statx) -> Identity {
-        Identity { dev: libc::makedev(st.stx_dev_major, st.stx_dev_minor), ino: st.stx_ino }
-    }
-}
-
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
 pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
     // SAFETY: a NUL-terminated path.
@@ -64,41 +57,19 @@ pub unsafe fn identity_at(
     path: *const c_char,
     flags: c_int,
 ) -> Result<(Identity, u32, u64), Ret> {
-    // SAFETY: likewise.
-    let st = unsafe { statx(dir, path, flags | libc::AT_STATX_DONT_SYNC)? };
-    Ok((Identity::of(&st), u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
-}
-
-/// What the kernel knows of a path's file.
-///
-/// # Safety
-/// None for us: the path is the program's and goes to the kernel as it is.
-pub unsafe fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<libc::statx, Ret> {
     let mut st = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = flags | libc::AT_NO_AUTOMOUNT;
-    let mask = libc::STATX_TYPE
-        | libc::STATX_MODE
-        | libc::STATX_INO
-        | libc::STATX_SIZE
-        | libc::STATX_MTIME
-        | libc::STATX_CTIME
-        | libc::STATX_MNT_ID;
+    let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
     // SAFETY: the kernel checks the path; the buffer is large enough; zeroes are a valid statx.
     let (ret, st) = unsafe {
         let args = [dir as usize, path as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
         (raw(libc::SYS_statx, args), st.assume_init())
     };
-    if ret == 0 { Ok(st) } else { Err(ret) }
-}
-
-/// What fstat tells.
-pub fn stat(fd: c_int) -> Option<libc::stat> {
-    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the buffer is large enough; zeroes are a valid stat.
-    unsafe {
-        let ret = raw(libc::SYS_fstat, [fd as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]);
-        (ret == 0).then(|| st.assume_init())
+    if ret != 0 {
+        return Err(ret);
     }
+    let dev = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
+    Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
 }
 
 /// True if the descriptor still is the file whose identity was recorded.
@@ -135,18 +106,70 @@ pub unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
     unsafe { raw(libc::SYS_preadv, [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, 0]) }
 }
 
+/// As [`preadv`], with flags of preadv2(2).
+///
+/// # Safety
+/// The vectors must name memory that may be written.
+pub unsafe fn preadv2(fd: c_int, iov: &[libc::iovec], at: u64, flags: c_int) -> Ret {
+    let args = [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, flags as usize];
+    // SAFETY: the caller's promise.
+    unsafe { raw(libc::SYS_preadv2, args) }
+}
+
+/// See posix_fadvise(2).
+pub fn fadvise(fd: c_int, at: u64, len: usize, advice: c_int) {
+    // SAFETY: touches no memory of ours.
+    unsafe { raw(libc::SYS_fadvise64, [fd as usize, at as usize, len, advice as usize, 0, 0]) };
+}
+
+/// A variable of the environment that the program began with.
+pub fn variable(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: getenv in a constructor; the environment's strings stay where they are until the program changes them.
+    unsafe {
+        let p = libc::getenv(name.as_ptr());
+        (!p.is_null()).then(|| CStr::from_ptr(p).to_bytes())
+    }
+}
+
+/// Room for [`path_to`].
+pub const FD_PATH_MAX: usize = 25;
+
+/// The path in /proc of a descriptor, as a C string in `name`.
+pub fn path_to(fd: c_int, name: &mut [u8; FD_PATH_MAX]) -> *const c_char {
+    const DIR: &[u8] = b"/proc/self/fd/";
+    *name = [0; FD_PATH_MAX];
+    name[..DIR.len()].copy_from_slice(DIR);
+    let (mut left, mut digits) = (fd.unsigned_abs(), 1);
+    while left >= 10 {
+        left /= 10;
+        digits += 1;
+    }
+    let mut left = fd.unsigned_abs();
+    for at in (DIR.len()..DIR.len() + digits).rev() {
+        name[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    name.as_ptr().cast()
+}
+
+/// The path by which a descriptor was opened, as this process sees it now.
+pub fn path_of(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
+    let mut name = [0; FD_PATH_MAX];
+    let path = path_to(fd, &mut name);
+    let args = [libc::AT_FDCWD as usize, path as usize, out.as_mut_ptr() as usize, out.len(), 0, 0];
+    // SAFETY: a path that ends; the kernel writes at most as much as there is room for.
+    let len = unsafe { raw(libc::SYS_readlinkat, args) };
+    // A path that fills the room may be cut.
+    usize::try_from(len).ok().filter(|&len| len < out.len()).map(|len| &out[..len])
+}
+
 /// Milliseconds that only go forward.
 pub fn now_ms() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC_COARSE);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-/// Seconds since 1970.
-pub fn now_s() -> i64 {
-    clock(libc::CLOCK_REALTIME_COARSE).tv_sec
-}
-
-/// Nanoseconds on the same clock as [`now_ms`], as exact as the machine has them.
+/// Nanoseconds on the same clock, as exact as the machine has them.
 pub fn now_ns() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64

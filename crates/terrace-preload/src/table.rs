@@ -1,10 +1,9 @@
-//! The table of descriptors: for each one word and one position.
+//! The table of descriptors: for each one word, its object and one position.
 //!
 //! ```text
-//!  63         62     61      60      59       58   57..56  55..48  47..32       31..0
-//! | classified|shared|helper |direct |leaving |  - | order |   -   | source + 1 | object slot |
+//!  63         62     61     60        59..58  57..56  55..48  47..32       31..0
+//! | classified|shared|helper|candidate|  -    | order | jumps | source + 1 | object slot |
 //! ```
-//! Of a direct one (`direct.rs`) the position word holds the inode number.
 //! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
 //! whoever races with that guesses numbers. It is forgotten before it is closed.
 
@@ -17,8 +16,9 @@ pub const FDS_MAX: usize = 1 << 16;
 const CLASSIFIED: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
 const HELPER: u64 = 1 << 61;
-const DIRECT: u64 = 1 << 60;
-const LEAVING: u64 = 1 << 59;
+const CANDIDATE: u64 = 1 << 60;
+const JUMPS_SHIFT: u32 = 48;
+const JUMPS_MASK: u64 = 0xff << JUMPS_SHIFT;
 const ORDER_SHIFT: u32 = 56;
 const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
@@ -30,19 +30,19 @@ pub const UNKNOWN: u64 = u64::MAX;
 #[derive(Debug)]
 struct Fd {
     word: AtomicU64,
+    object: AtomicU64,
     position: AtomicU64,
 }
 
 static TABLE: [Fd; FDS_MAX] =
-    [const { Fd { word: AtomicU64::new(0), position: AtomicU64::new(0) } }; FDS_MAX];
+    [const { Fd { word: AtomicU64::new(0), object: AtomicU64::new(0), position: AtomicU64::new(0) } };
+        FDS_MAX];
 
 /// No descriptor of the program above this one was ever entered (-1: none at all).
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 /// Nor one of ours below and above these, which stand far above: nobody is to look through all that is between.
 static HELPERS_FROM: AtomicI32 = AtomicI32::new(c_int::MAX);
 static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
-/// How long a close waits for a descriptor that another thread is exchanging; a thread that never came back holds it no longer.
-const LEAVING_MS_MAX: u32 = 5000;
 
 /// The order in which a program said that it reads a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,85 +97,72 @@ pub fn get(fd: c_int) -> Option<Class> {
     (word & CLASSIFIED != 0).then_some(Class(word))
 }
 
-/// Enters a descriptor that an open has just made.
-pub fn classify(fd: c_int, slot: u32) {
-    enter(fd, CLASSIFIED | u64::from(slot));
+/// Enters a descriptor that an open has just made: the object and its slot.
+pub fn classify(fd: c_int, object: u64, slot: u32) {
+    enter(fd, CLASSIFIED | u64::from(slot), object);
+}
+
+/// Enters a descriptor that is classified once its reads jump (`leased.rs`).
+pub fn mark(fd: c_int, object: u64) {
+    enter(fd, CANDIDATE, object);
+}
+
+/// Is it such a descriptor?
+#[inline]
+pub fn is_candidate(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & CANDIDATE != 0)
+}
+
+/// Counts a jump of a candidate's reads. How many there were.
+pub fn note_jump(fd: c_int) -> u64 {
+    let Some(e) = entry(fd) else { return 0 };
+    let word = e.word.load(Ordering::Relaxed);
+    let jumps = (word & JUMPS_MASK) >> JUMPS_SHIFT;
+    if word & CANDIDATE != 0 && jumps < JUMPS_MASK >> JUMPS_SHIFT {
+        let next = word + (1 << JUMPS_SHIFT);
+        let _ = e.word.compare_exchange(word, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    jumps + 1
+}
+
+/// Classifies a candidate, unless the descriptor has changed meanwhile.
+pub fn promote(fd: c_int, slot: u32) {
+    let Some(e) = entry(fd) else { return };
+    let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+        (word & CANDIDATE != 0).then_some(CLASSIFIED | word & SHARED | u64::from(slot))
+    });
+}
+
+/// A candidate's jumps are counted anew.
+pub fn reconsider(fd: c_int) {
+    if let Some(e) = entry(fd) {
+        let _ = e.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            (word & CANDIDATE != 0).then_some(word & !JUMPS_MASK)
+        });
+    }
 }
 
 /// Enters a descriptor of ours.
 pub fn hide(fd: c_int) {
     HELPERS_FROM.fetch_min(fd, Ordering::Relaxed);
     HELPERS_TO.fetch_max(fd, Ordering::Relaxed);
-    set(fd, HELPER, UNKNOWN);
+    set(fd, HELPER, 0);
 }
 
-/// Enters a descriptor of the source that the program takes for one of the mount. False: there is no place for it.
-pub fn enter_direct(fd: c_int, ino: u64) -> bool {
+fn enter(fd: c_int, word: u64, object: u64) {
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
-    set(fd, DIRECT, ino)
+    set(fd, word, object);
 }
 
-fn enter(fd: c_int, word: u64) {
-    HIGHEST.fetch_max(fd, Ordering::Relaxed);
-    set(fd, word, UNKNOWN);
-}
-
-fn set(fd: c_int, word: u64, position: u64) -> bool {
+fn set(fd: c_int, word: u64, object: u64) {
     // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where we do not see it.
     if fd < 3 {
-        return false;
+        return;
     }
-    let Some(e) = entry(fd) else { return false };
-    e.position.store(position, Ordering::Relaxed);
-    e.word.store(word, Ordering::Release);
-    true
-}
-
-/// The inode number of a direct descriptor.
-#[inline]
-pub fn direct(fd: c_int) -> Option<u64> {
-    let e = entry(fd)?;
-    (e.word.load(Ordering::Acquire) & DIRECT != 0).then(|| e.position.load(Ordering::Relaxed))
-}
-
-/// Direct descriptors, ascending.
-pub fn directs() -> impl Iterator<Item = c_int> {
-    (0..=HIGHEST.load(Ordering::Relaxed)).filter(|&fd| direct(fd).is_some())
-}
-
-/// A direct descriptor is about to be exchanged: until [`end_leaving`], whoever would close it waits. False: somebody else is at it,
-/// or it is none.
-pub fn begin_leaving(fd: c_int) -> bool {
-    entry(fd).is_some_and(|e| {
-        e.word.compare_exchange(DIRECT, DIRECT | LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    })
-}
-
-/// Is it still between [`begin_leaving`] and [`end_leaving`]?
-pub fn is_leaving(fd: c_int) -> bool {
-    entry(fd).is_some_and(|e| e.word.load(Ordering::Acquire) & LEAVING != 0)
-}
-
-/// It is exchanged, or stays as it is.
-pub fn end_leaving(fd: c_int, left: bool) {
     if let Some(e) = entry(fd) {
-        let word = if left { 0 } else { DIRECT };
-        let _ = e.word.compare_exchange(DIRECT | LEAVING, word, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-/// In the child of a fork: what other threads of the parent had begun, nobody ends here.
-pub fn end_all_leaving() {
-    directs().for_each(|fd| end_leaving(fd, false));
-}
-
-#[cold]
-fn await_leaving(e: &Fd) {
-    for _ in 0..LEAVING_MS_MAX {
-        if e.word.load(Ordering::Acquire) & LEAVING == 0 {
-            return;
-        }
-        crate::sys::nap(1);
+        e.object.store(object, Ordering::Relaxed);
+        e.position.store(UNKNOWN, Ordering::Relaxed);
+        e.word.store(word, Ordering::Release);
     }
 }
 
@@ -183,21 +170,7 @@ fn await_leaving(e: &Fd) {
 #[inline]
 pub fn forget(fd: c_int) {
     if let Some(e) = entry(fd) {
-        let word = e.word.load(Ordering::Relaxed);
-        if word == 0 {
-            return;
-        }
-        if word & LEAVING != 0 {
-            await_leaving(e);
-        }
         e.word.store(0, Ordering::Release);
-    }
-}
-
-/// A stream is going to read the descriptor inside libc.
-pub fn declassify(fd: c_int) {
-    if get(fd).is_some() {
-        forget(fd);
     }
 }
 
@@ -207,14 +180,17 @@ pub fn duplicate(old: c_int, new: c_int) {
         return;
     }
     forget(new);
-    if get(old).is_some()
-        && let Some(e) = entry(old)
-    {
+    if let Some(e) = entry(old).filter(|e| is_known(e)) {
         let word = e.word.fetch_or(SHARED, Ordering::AcqRel) | SHARED;
-        if word & CLASSIFIED != 0 {
-            enter(new, word);
+        if word & (CLASSIFIED | CANDIDATE) != 0 {
+            enter(new, word, e.object.load(Ordering::Relaxed));
         }
     }
+}
+
+/// Is it classified, or may it be?
+fn is_known(e: &Fd) -> bool {
+    e.word.load(Ordering::Acquire) & (CLASSIFIED | CANDIDATE) != 0
 }
 
 /// True for descriptors of ours.
@@ -250,9 +226,7 @@ pub fn forget_range(first: u32, last: u32) {
 /// A fork is near: every position will be known to two processes.
 pub fn share_all() {
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
-        if get(fd).is_some()
-            && let Some(e) = entry(fd)
-        {
+        if let Some(e) = entry(fd).filter(|e| is_known(e)) {
             e.word.fetch_or(SHARED, Ordering::Relaxed);
         }
     }
@@ -274,6 +248,12 @@ pub fn note_order(fd: c_int, order: Order) {
             (word & CLASSIFIED != 0).then(|| noted(word))
         });
     }
+}
+
+/// The object of a classified descriptor, or of a candidate.
+#[inline]
+pub fn object(fd: c_int) -> u64 {
+    TABLE[fd as u32 as usize].object.load(Ordering::Relaxed)
 }
 
 /// Where the description's position was when we last moved it.

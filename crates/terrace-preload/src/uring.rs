@@ -6,7 +6,7 @@
 //! again is not taken for the old file.
 
 use crate::sys;
-use crate::{connection, read, table};
+use crate::{connection, leased, read, table};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +138,12 @@ unsafe fn answer(entry: &Entry) -> Option<u32> {
     if entry.flags & !ENTRY_KNOWN != 0 || entry.ioprio != 0 || entry.op_flags != 0 || entry.personality != 0 {
         return None;
     }
-    let class = table::get(entry.fd)?;
+    let Some(class) = table::get(entry.fd) else {
+        if table::is_candidate(entry.fd) && entry.offset != u64::MAX {
+            leased::consider(entry.fd, Some(entry.offset), entry.len as usize);
+        }
+        return None;
+    };
     let (offset, addr) = (i64::try_from(entry.offset).ok()?, entry.addr as usize);
     // SAFETY: the program's buffers.
     let n = unsafe {

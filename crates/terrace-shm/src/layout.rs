@@ -49,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;
 
 /// First page of the segment.
 #[repr(C)]
@@ -74,7 +74,10 @@ pub struct Header {
     pub tracing: AtomicU32,
     /// A compressed page that is touched so many times is worth a frame.
     pub promote_at: AtomicU32,
-    _pad1: [u32; 12],
+    /// Futex word of the process that keeps the leases of the files, where no mount tells of writers: its thread's number, and [`NO_LEASES`]
+    /// once the leases may be gone. 0: a mount serves. On the cache line of the epoch, which each hit reads.
+    pub leases: AtomicU32,
+    _pad1: [u32; 11],
     /// Event clock: moves with every change of an entry.
     pub clock: AtomicU64,
     /// The drainer sleeps: a client whose ring is half full rings the bell.
@@ -90,6 +93,14 @@ pub struct Header {
     _pad2: [u32; 7],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
+
+/// Bits of [`Header::leases`] with any of which clients read the source. FUTEX_OWNER_DIED: the kernel sets it when the thread ends, before it closes
+/// a descriptor and ends a lease (kernel/futex/core.c, `handle_futex_death`). FUTEX_WAITERS: nobody answers for the leases for now.
+pub const NO_LEASES: u32 = LEASES_LOST | LEASES_SUSPENDED;
+/// FUTEX_OWNER_DIED.
+pub const LEASES_LOST: u32 = 0x4000_0000;
+/// FUTEX_WAITERS.
+pub const LEASES_SUSPENDED: u32 = 0x8000_0000;
 
 /// Numbers of things in a segment.
 #[repr(C)]

@@ -7,6 +7,7 @@
 //! | SOURCE | an open descriptor of a file on the mount | object, may_write, direct_align | source file, O_RDONLY, with O_DIRECT if it takes it |
 //! | MAPPED | likewise | errno, once the object is marked slow | - |
 //! | FLUSH | - (syncfs) | errno, once all is stable | - |
+//! | SERVE | an open descriptor of a file of the directory, where there is no mount | object, may_write, once a lease is held | - |
 //! | DEVICE + [`target`] | - | errno; ENODEV: there is no such target | its table (read-only), the target, O_RDONLY and O_DIRECT |
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
@@ -25,6 +26,9 @@ pub const SOURCE: u32 = 2;
 pub const MAPPED: u32 = 3;
 /// Write everything dirty back and sync the source (syncfs).
 pub const FLUSH: u32 = 4;
+
+/// Take a file into service, and ask for its object; after HELLO.
+pub const SERVE: u32 = 8;
 
 /// Ask for a target of the tiers on devices, with its number ([`target`]); after HELLO.
 pub const DEVICE: u32 = 6;
@@ -92,9 +96,9 @@ pub struct Reply {
     pub ring_slots: u32,
     /// st_dev of the mount (HELLO).
     pub mount_dev: u64,
-    /// Object id (SOURCE).
+    /// Object id (SOURCE, SERVE).
     pub object: u64,
-    /// 1 if page fills of this process for the object are accepted (SOURCE).
+    /// 1 if page fills of this process for the object are accepted (SOURCE, SERVE).
     pub may_write: u32,
     /// Alignment that direct reads of the source need, bytes (SOURCE); 0 = the source takes no direct reads.
     pub direct_align: u32,

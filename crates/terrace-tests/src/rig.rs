@@ -22,14 +22,21 @@ pub enum Side {
     Mount,
     /// A terrace mount, programs with the preload library.
     Fast,
-    /// The bare directory, each program under a `terrace run` of its own: the way in that users take.
+    /// The bare directory, each program under a `terrace run --mount` of its own.
     Run,
+    /// The bare directory, each program under a `terrace run` of its own, by leases: the way in that users take.
+    Leased,
 }
 
 impl Side {
     /// True where one mount lasts for the whole test.
     fn has_mount(self) -> bool {
         matches!(self, Side::Mount | Side::Fast)
+    }
+
+    /// True where each program is under a `terrace run` of its own.
+    fn runs(self) -> bool {
+        matches!(self, Side::Run | Side::Leased)
     }
 }
 
@@ -310,13 +317,14 @@ impl Rig {
     /// A program in this rig's directory, on this rig's path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
-            Side::Run => {
+            Side::Run | Side::Leased => {
                 let mut run = Command::new(product("terrace"));
                 static COUNT: AtomicU32 = AtomicU32::new(0);
                 let stats = self.dir.sub(STATS).join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
                 run.args(["run", "--on"])
                     .arg(&self.src)
                     .args(&self.options)
+                    .args((self.side == Side::Run).then_some("--mount"))
                     .arg("--stats")
                     .arg(stats)
                     .arg("--");
@@ -420,7 +428,7 @@ impl Rig {
     /// Waits for the end of what `terrace run` leaves behind when it was killed with its command.
     #[track_caller]
     pub fn await_end_of_run(&self) {
-        if self.side == Side::Run {
+        if self.side.runs() {
             let left = leftovers::find(self.dir.path());
             assert!(left.is_empty(), "terrace run left behind: {left:#?}");
         }
@@ -464,7 +472,7 @@ impl Rig {
         if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
             pressure.stop(self.terraced(), || self.stat());
         }
-        if self.side == Side::Run && busy::wanted() {
+        if self.side.runs() && busy::wanted() {
             self.stats_of_runs().iter().map(Work::of).fold(Work::default(), Work::and).assert_busy();
         }
     }

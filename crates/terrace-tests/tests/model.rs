@@ -84,7 +84,7 @@ fn terrace_run_answers_as_a_plain_directory() {
             break;
         }
         let policy = *rng.pick(&["strata", "mglru", "clock", "lru"]);
-        let words = [&terrace, "run", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
+        let words = [&terrace, "run", "--mount", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
         let driver = Driver { wrapper: words.map(str::to_owned).to_vec(), fault: None };
         let pair = Pair::new(&plain, &rig, driver);
         let sequences: Vec<_> = (0..BATCH).map(|_| sequence(rng.next_u64(), 60)).collect();

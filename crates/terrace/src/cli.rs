@@ -93,7 +93,7 @@ pub struct Tuning {
     pub numa: Option<String>,
     /// Files that programs write, and those of programs that the preload path does not serve: `auto` lets the kernel read and write them
     /// itself, at the speed of the source (root, Linux 6.9, no tier on a device), `off`; `run` (the default): auto under
-    /// `terrace run` [environment: TERRACE_PASSTHROUGH]
+    /// `terrace run --mount`. `auto` and `off` make `terrace run` mount [environment: TERRACE_PASSTHROUGH]
     #[arg(long, value_name = "MODE")]
     pub passthrough: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
@@ -167,6 +167,10 @@ pub struct Run {
     /// Read this file or directory below it into the cache before the command starts; may be given more than once
     #[arg(long, value_name = "PATH")]
     pub stage_in: Vec<PathBuf>,
+    /// Serve by a mount over the directory, for all programs and all accesses; needed for what only a mount has (--passthrough, --tier, --stage-in imply
+    /// it). Without, programs use the directory itself, and large files that nobody has open for writing are read from memory
+    #[arg(long)]
+    pub mount: bool,
     /// Do not set the preload library: every access takes the mount
     #[arg(long)]
     pub no_preload: bool,

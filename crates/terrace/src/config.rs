@@ -115,9 +115,6 @@ pub struct Fuse {
     pub threads: u32,
     /// Whether the kernel reads and writes files itself for programs that the preload path does not serve.
     pub passthrough: Passthrough,
-    /// Whether programs open small files in the source itself: as `run` decides.
-    #[serde(skip)]
-    pub direct_opens: bool,
 }
 
 /// Who reads and writes the files of programs that the preload path does not serve.
@@ -126,7 +123,8 @@ pub struct Fuse {
 pub enum Passthrough {
     /// The kernel itself, where it can and no tier on a device would be left out.
     Auto,
-    /// Under `terrace run` as `Auto`: programs with the library are served from memory all the same. On mounts as `Off`: nobody would be.
+    /// Under `terrace run --mount` as `Auto`: programs with the library are served from memory all the same. On mounts as `Off`: nobody would be.
+    /// Without a wish `run` does without a mount, where leases do.
     Run,
     /// The daemon.
     Off,
@@ -305,7 +303,7 @@ impl Default for Preload {
 
 impl Default for Fuse {
     fn default() -> Fuse {
-        Fuse { threads: 8, passthrough: Passthrough::Run, direct_opens: false }
+        Fuse { threads: 8, passthrough: Passthrough::Run }
     }
 }
 

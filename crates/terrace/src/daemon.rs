@@ -2,7 +2,7 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | `terraced` | starts the others, serves the mount path, ends the process |
+//! | `terraced` | starts the others, serves the mount path or gives leases back, ends the process |
 //! | `fuse-N` | answer the kernel |
 //! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `preload`, `drain` | the engine's |
 //! | `control` | commands |
@@ -13,6 +13,8 @@
 //! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
+mod front;
+mod leases;
 mod memory;
 pub mod metrics;
 mod mount_path;
@@ -132,22 +134,22 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let engine = engine::start(&shared.config, &shared.memory, shared.tier.targets(), &shared.instance)
         .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
-    let mount_path = mount_path::connect(shared, &engine, recovering).map_err(|err| cannot("mount", err))?;
+    let taken_over = recovering.then(|| orphan_fds.named());
+    let front = front::connect(shared, &engine, taken_over).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
     let control = Arc::new(Server::default());
-    let stopper = Arc::new(Stopper::new(engine.clone(), shared));
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared, front.leases()));
     let (begun, serves) = std::sync::mpsc::channel();
-    let passes_through = mount_path.passes_through();
     let answers =
-        answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, passes_through);
+        answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, front.leases());
     let answers = Arc::new(answers);
     let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
-    // 3. The mount path, until the mount is gone. If it fails before, the next terraced gets the unwritten
+    // 3. The front, until the mount is gone or the end is asked for. If it fails before, the next terraced gets the unwritten
     //    data.
-    if let Err(err) = mount_path.run(|| begun.send(()).unwrap_or_default()) {
+    if let Err(err) = front.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
@@ -166,7 +168,7 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     control.finish(ANSWER_WITHIN);
     // The record of lost data names files by their descriptors, to the last moment.
     if matches!(served, Served::Written) {
-        mount_path.close();
+        front.close();
     }
     Ok(served)
 }

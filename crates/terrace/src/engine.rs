@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
@@ -39,6 +39,17 @@ impl Memory {
     /// The part that is the namespace's: address and bytes.
     pub fn user_region(&self) -> (NonNull<u8>, usize) {
         self.0.user_region()
+    }
+
+    /// The word of the keeper of leases.
+    pub fn leases(&self) -> &AtomicU32 {
+        &self.0.segment.header().leases
+    }
+
+    /// The same; the memory stays mapped for the rest of the process.
+    pub fn leases_for_ever(&self) -> &'static AtomicU32 {
+        let handles: &'static Memory = Box::leak(Box::new(self.clone()));
+        handles.leases()
     }
 
     /// The limit in force, by the configuration or by a resize since.

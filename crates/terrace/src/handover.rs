@@ -36,8 +36,8 @@ pub struct Shared {
     pub memory: Memory,
     /// The tier on a device.
     pub tier: Tier,
-    /// /dev/fuse.
-    pub fuse: OwnedFd,
+    /// /dev/fuse; none where there is no mount, and leases tell who writes.
+    pub fuse: Option<OwnedFd>,
     /// The mount's device, major and minor, if the kernel's table had it.
     pub mount_dev: Option<(u32, u32)>,
     /// Where commands come in.

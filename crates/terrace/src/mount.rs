@@ -14,7 +14,7 @@ use crate::error::{Failure, Result, reason};
 use crate::instance::Kind;
 use crate::mountpoint::{self, Place};
 use crate::mounts;
-use crate::supervisor::{self, Task};
+use crate::supervisor::{self, By, Task};
 use crate::sweep::sweep;
 
 use options::Options;
@@ -40,7 +40,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     if !args.foreground {
         cgroup::tell_if_too_small(config.memory.fixed());
     }
-    let task = Task { place, config, kind: Kind::Mount, flags: options.flags, starter: None };
+    let task = Task { place, config, kind: Kind::Mount, by: By::Mount, flags: options.flags, starter: None };
     match args.foreground {
         true => supervisor::keep(task).map(|()| ExitCode::SUCCESS),
         false => supervisor::start(task).map(|_| ExitCode::SUCCESS),

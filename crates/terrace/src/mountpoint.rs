@@ -48,16 +48,20 @@ impl Place {
     /// reported.
     pub fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
-        if src == Path::new("/") {
+        data_loss::tell_of_runs(&src, &mut std::io::stderr());
+        Ok(Place { mnt: src.clone(), src, src_fd, mode })
+    }
+
+    /// For `terrace run` with a mount over the directory.
+    pub fn may_be_covered(&self) -> Result<()> {
+        if self.src == Path::new("/") {
             return Err(Failure::new(
                 "/",
                 "the root cannot be covered by a mount",
                 "name a directory below it",
             ));
         }
-        mounts::open_fuse().map(drop).or_else(without_fuse_at_all)?;
-        data_loss::tell_of_runs(&src, &mut std::io::stderr());
-        Ok(Place { mnt: src.clone(), src, src_fd, mode })
+        mounts::open_fuse().map(drop).or_else(without_fuse_at_all)
     }
 }
 
@@ -218,7 +222,8 @@ mod tests {
         assert!(refusal(&missing, dir.path()).contains("the source does not exist"));
         assert!(refusal(&file, dir.path()).contains("the source is not a directory"));
         assert!(Place::for_run(&missing).unwrap_err().to_string().contains("does not exist"));
-        assert!(Place::for_run(Path::new("/")).unwrap_err().to_string().contains("the root"));
+        let root = Place::for_run(Path::new("/")).unwrap();
+        assert!(root.may_be_covered().unwrap_err().to_string().contains("the root"));
     }
 
     #[test]

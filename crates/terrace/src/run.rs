@@ -1,14 +1,17 @@
 //! `terrace run`: a command for which a directory is served by terrace at its own path.
 //!
 //! ```text
-//! terrace run ── private mount namespace ──┬── supervisor ── terraced     (own session: ^C does not reach them)
-//!    waits, forwards TERM and HUP          └── CMD                    (our process group and terminal)
+//! terrace run ──────────────────────┬── supervisor ── terraced     (own session: ^C does not reach them)
+//!    waits, forwards TERM and HUP   └── CMD                    (our process group and terminal)
 //! ```
+//! By leases ([`lease`]) where that is possible: the command uses the directory itself. Else by a mount, in a private mount namespace
+//! of all of these.
+//!
 //! The supervisor holds a socket to us: if we are killed, it ends when the command does.
 
 mod command;
-mod direct;
 mod except;
+mod lease;
 mod preload;
 mod supervised;
 
@@ -32,14 +35,14 @@ use crate::mounts::userns;
 use crate::size::Part;
 use crate::stage;
 use crate::stat;
-use crate::supervisor::{self, Task};
+use crate::supervisor::{self, By, Task};
 use crate::sweep::sweep;
 use crate::sys;
 
+pub use lease::gives_leases;
 pub use preload::find as find_library;
 
 use command::Outcome;
-use direct::Source;
 use except::Excepted;
 use supervised::Supervisor;
 
@@ -58,38 +61,57 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
-    if config.fuse.passthrough == Passthrough::Run && library.is_some() && userns::is_root_outside() {
-        config.fuse.passthrough = Passthrough::Auto;
-    }
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
-    let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
+    let by = lease::choose(&args, &config, &place);
+    let setting = match by {
+        By::Leases => Setting { excepted: Excepted::default(), cwd: None },
+        By::Mount => prepare_mount(&mut config, &place, &excepted, library.is_some())?,
+    };
+    let mut environment = lease::environment(by, &place.src, &excepted);
     let dir = place.mnt.clone();
-
-    userns::private_mounts()
-        .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
-    let excepted = Excepted::copy(excepted)?;
-    let source = library.as_ref().and_then(|_| Source::open(&mut config, &dir));
     let started = supervisor::start(Task {
         place,
         config,
         kind: Kind::Run,
+        by,
         flags: MountFlags::empty(),
         starter: None,
     })?;
     let (instance, info) = served_by(started.pid, &dir)?;
     let mut supervisor = Supervisor { line: started.line, done: false };
 
-    let mut environment =
-        library.map(|library| preload::environment(&library, &instance, &dir)).unwrap_or_default();
-    environment.extend(direct::environment(source.as_ref(), &instance));
-    let outcome = excepted
-        .attach()
-        .and_then(|()| stage_in(&dir, &staged))
-        .and_then(|()| command::run(&args.command, cwd.as_deref(), &environment, &mut supervisor));
-    excepted.detach();
-    let finished = finish(&instance, &info, stats.as_deref(), &mut supervisor);
+    environment.extend(library.iter().flat_map(|library| preload::environment(library, &instance, &dir)));
+    let outcome =
+        setting.excepted.attach().and_then(|()| stage_in(&dir, &staged)).and_then(|()| {
+            command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
+        });
+    setting.excepted.detach();
+    let finished = finish(by, &instance, &info, stats.as_deref(), &mut supervisor);
     leave(outcome?, finished)
+}
+
+/// What a mount over the directory needs beside it.
+struct Setting {
+    excepted: Excepted,
+    /// The command's working directory, where it has to be found anew.
+    cwd: Option<PathBuf>,
+}
+
+fn prepare_mount(
+    config: &mut Config,
+    place: &Place,
+    excepted: &[PathBuf],
+    has_library: bool,
+) -> Result<Setting> {
+    place.may_be_covered()?;
+    if config.fuse.passthrough == Passthrough::Run && has_library && userns::is_root_outside() {
+        config.fuse.passthrough = Passthrough::Auto;
+    }
+    let cwd = std::env::current_dir().ok().filter(|cwd| cwd.starts_with(&place.mnt));
+    userns::private_mounts()
+        .map_err(|refused| Failure::new("private mount namespace", reason(refused.err), refused.cure))?;
+    Ok(Setting { excepted: Excepted::copy(excepted.to_vec())?, cwd })
 }
 
 fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, Info)> {
@@ -139,10 +161,20 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
 }
 
 /// Ends the instance and its directory: everything written back, unmounted.
-fn finish(instance: &Instance, info: &Info, stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
-    let finished = match instance.is_alive() {
-        true => stop(instance, info, stats, supervisor),
-        false => ended_before(instance, info, stats, supervisor),
+fn finish(
+    by: By,
+    instance: &Instance,
+    info: &Info,
+    stats: Option<&Path>,
+    supervisor: &mut Supervisor,
+) -> Result<()> {
+    let finished = match (instance.is_alive(), by) {
+        (true, _) => stop(by, instance, info, stats, supervisor),
+        (false, By::Mount) => ended_before(instance, info, stats, supervisor),
+        (false, By::Leases) => {
+            eprintln!("terrace: the daemon died before the command ended, which went on without it");
+            Ok(())
+        }
     };
     if instance.has_ended() {
         instance.remove();
@@ -177,14 +209,24 @@ fn ended_before(
 }
 
 /// Stops an instance that lives. Statistics are taken when all is written.
-fn stop(instance: &Instance, info: &Info, stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
-    let flushed = flush(instance);
+fn stop(
+    by: By,
+    instance: &Instance,
+    info: &Info,
+    stats: Option<&Path>,
+    supervisor: &mut Supervisor,
+) -> Result<()> {
+    // By leases nothing is ever unwritten here, and what the kernel has to write is its business, as without terrace.
+    let flushed = match by {
+        By::Mount => flush(instance),
+        By::Leases => Ok(Done {}),
+    };
     // Its daemon may be another by now than the one that it began with.
     let now = instance.info();
     let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
     let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
     // It may have died when it was about to be asked.
-    if stopped.is_err() && commands::has_died(instance) {
+    if stopped.is_err() && commands::has_died(instance) && by == By::Mount {
         return ended_before(instance, info, stats, supervisor);
     }
     // If it is in use, the daemon stays until its users close their files.

@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::process::Pid;
+use terrace_lease::guard;
 
 use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::handover::Shared;
@@ -35,7 +36,7 @@ use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
 pub use crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
-pub use setup::Task;
+pub use setup::{By, Task};
 pub use setup::{bind, start_log};
 use watch::{Ended, Watch};
 
@@ -84,6 +85,12 @@ pub fn keep(mut task: Task) -> Result<()> {
             return Err(failure);
         }
     };
+    if shared.fuse.is_none()
+        && let Err(err) = guard::keep(shared.memory.leases_for_ever())
+    {
+        tracing::error!("clients cannot be told of our death, and are not served: {err}");
+        guard::end(shared.memory.leases());
+    }
     let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
@@ -102,12 +109,13 @@ pub fn keep(mut task: Task) -> Result<()> {
 /// Where something may be lost the directory stays: it tells what, to the command that waits or to the next `terrace mount`.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;
+    let was_mounted = fuse.is_some();
     drop(fuse);
     // Once the instance is gone, another may use its tier.
     drop(tier);
     // terraced's descriptors are still open here; one may be a copy of /dev/fuse, which keeps the connection alive.
     sys::close_all_but(&kept);
-    if let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
+    if was_mounted && let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
     if matches!(ended, Ended::Done | Ended::Refused(_)) {

@@ -5,6 +5,7 @@ pub(crate) mod dirty_pages;
 pub mod errseq;
 pub mod identity;
 pub mod object;
+pub mod serve;
 pub mod source;
 pub(crate) mod source_root;
 mod times;

@@ -40,6 +40,7 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
     let frames_bytes = u64::from(state.frames.populated()) * PAGE_SIZE as u64;
     let (d, c, dirty) = (&cx.counters, state.counts, state.dirty.totals);
     Stats {
+        leases: None,
         schema: Schema::V2,
         policy: state.lru.policy.name().to_owned(),
         memory: Memory {

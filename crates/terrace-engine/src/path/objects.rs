@@ -7,11 +7,17 @@ use crate::path::{park, sync, writeback};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's.
+/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's; `flags`: of its slot.
 ///
 /// # Errors
 /// ENFILE if the object table has no room near the object's hash.
-pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> io::Result<ObjectRef> {
+pub(crate) fn object(
+    cx: &Context,
+    id: ObjectId,
+    path_fd: PathFd,
+    size: u64,
+    flags: u32,
+) -> io::Result<ObjectRef> {
     // With a device a look at the file comes first, which is no use if it is published.
     if cx.has_devices()
         && let Some(o) = cx.lookup_object(id)
@@ -26,7 +32,7 @@ pub(crate) fn object(cx: &Context, id: ObjectId, path_fd: PathFd, size: u64) -> 
         return Ok(o.clone());
     }
     let seg = cx.handles.segment.clone();
-    let published = state.add_object(id, size, |slot| Object::new(id, slot, seg, source));
+    let published = state.add_object(id, size, flags, |slot| Object::new(id, slot, seg, source));
     let o = published.ok_or(rustix::io::Errno::NFILE)?;
     o.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
     if state.welcome(&o) {

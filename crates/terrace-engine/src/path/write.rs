@@ -336,3 +336,15 @@ pub(crate) fn with_source<T>(
     o.adopt_times();
     result
 }
+
+/// Drops what is cached of a file that other programs have changed, and takes its size anew. Nothing of it is unwritten.
+///
+/// # Errors
+/// The file cannot be looked at.
+pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
+    let _content = o.content.write();
+    let size = o.source().stat()?.st_size as u64;
+    cx.state.lock().drop_pages(o, 0, u64::MAX);
+    o.slot().size.store(size, Ordering::Release);
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::connection::{Connection, receive, send};
-use crate::preload_server::credentials::{Credentials, shown};
+use crate::preload_server::credentials::{Credentials, shown, shown_inode};
 use crate::preload_server::hints;
 use crate::preload_server::workers::Workers;
 use rustix::fs::{Mode, OFlags, open};
@@ -86,6 +86,7 @@ fn handle(
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
         (proto::SOURCE, Some(fd)) => source(cx, c, &cred, fd),
+        (proto::SERVE, Some(fd)) => serve(cx, c, &cred, fd),
         (op, _) if c.client.is_some() && proto::target_of(op).is_some() => device(cx, op),
         (proto::MAPPED, Some(fd)) => {
             shown(cx, fd)?.set_flag(FLAG_MAPPED, true);
@@ -145,16 +146,36 @@ fn device(cx: &Context, op: u32) -> Answer {
     Ok((Reply::default(), vec![rustix::io::dup(table)?, target]))
 }
 
-fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
-    // The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
-    let client = c.client.as_ref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)?;
-    let o = shown(cx, fd)?;
+/// The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
+fn client<'a>(c: &'a Connection, cred: &UCred) -> Result<&'a Client, Errno> {
+    c.client.as_deref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)
+}
+
+/// The access of a descriptor by which its holder may read the file.
+fn access_of(fd: &OwnedFd) -> Result<OFlags, Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
-    let access = flags & rustix::fs::OFlags::RWMODE;
-    if access == rustix::fs::OFlags::WRONLY || flags.contains(rustix::fs::OFlags::PATH) {
+    let access = flags & OFlags::RWMODE;
+    if access == OFlags::WRONLY || flags.contains(OFlags::PATH) {
         return Err(Errno::ACCESS);
     }
-    let may_write = client.credentials.grant(&o, access == rustix::fs::OFlags::RDWR)?;
+    Ok(access)
+}
+
+fn serve(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
+    let client = client(c, cred)?;
+    let server = cx.server.get().ok_or(Errno::NODEV)?;
+    shown_inode(cx, fd)?;
+    access_of(fd)?;
+    let o = server.serve(fd.as_fd())?;
+    let may_write = client.credentials.grant(&o, false)?;
+    Ok((Reply { object: o.id(), may_write: u32::from(may_write), ..Reply::default() }, Vec::new()))
+}
+
+fn source(cx: &Context, c: &Connection, cred: &UCred, fd: &OwnedFd) -> Answer {
+    let client = client(c, cred)?;
+    let o = shown(cx, fd)?;
+    let access = access_of(fd)?;
+    let may_write = client.credentials.grant(&o, access == OFlags::RDWR)?;
     let (file, direct) =
         o.source().reader_for_client().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     let reply = Reply {

@@ -171,9 +171,10 @@ impl State {
         &mut self,
         id: ObjectId,
         size: u64,
+        flags: u32,
         make: impl FnOnce(u32) -> Object,
     ) -> Option<ObjectRef> {
-        self.objects.publish(id, size, self.pages.index.tick(), make)
+        self.objects.publish(id, size, flags, self.pages.index.tick(), make)
     }
     /// Takes an object out: all its pages go, dirty or not.
     pub(crate) fn remove_object(&mut self, o: &Object) {

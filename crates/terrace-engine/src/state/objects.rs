@@ -40,6 +40,7 @@ impl Objects {
         &mut self,
         id: ObjectId,
         size: u64,
+        flags: u32,
         clock: u64,
         make: impl FnOnce(u32) -> Object,
     ) -> Option<ObjectRef> {
@@ -47,7 +48,7 @@ impl Objects {
         let slot = self.segment.object(i);
         slot.root.store(0, Ordering::Relaxed);
         slot.size.store(size, Ordering::Relaxed);
-        slot.flags.store(0, Ordering::Relaxed);
+        slot.flags.store(flags, Ordering::Relaxed);
         slot.times_known.store(0, Ordering::Relaxed);
         slot.write_clock.store(clock, Ordering::Relaxed);
         slot.id.store(id, Ordering::Release);

@@ -188,7 +188,7 @@ impl<C: PageCache> Namespace<C> {
         if !kind.from_cache {
             self.strip_privileges(&kind.caller, inode, Some(!kind.kill_set_id))?;
         }
-        let bytes = self.with_room(|| self.write_to(&file.object, offset, data))?;
+        let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
         // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
         if file.access == AccessPath::FuseDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
@@ -218,17 +218,8 @@ impl<C: PageCache> Namespace<C> {
         let inode = self.inode(nodeid)?;
         inode.touch();
         let object = self.with_room(|| self.object_of(&inode, &mut inode.life.lock()))?;
-        let bytes = self.with_room(|| self.write_to(&object, offset, data))?;
+        let bytes = self.with_room(|| self.cache.write(&object, offset, data))?;
         Ok(Written { bytes, stale: false })
-    }
-
-    /// Writes; into the source as well, if there are programs that read it there.
-    fn write_to(&self, object: &C::Object, offset: u64, data: &[u8]) -> io::Result<usize> {
-        let bytes = self.cache.write(object, offset, data)?;
-        if self.has_direct_readers() {
-            self.cache.flush(object, offset..offset + bytes as u64)?;
-        }
-        Ok(bytes)
     }
 
     /// A descriptor is closed: writes back, so that programs beside the mount see the content.

@@ -50,8 +50,6 @@ impl<C: PageCache> Namespace<C> {
         }
         // A mapping that is left of an earlier handle may change a file that is slow.
         let small = stat.st_size <= SMALL_BYTES_MAX && !writes(flags) && !object.is_slow();
-        // What is open so keeps later writers from the kernel's hands, and those who read the source itself from their writes.
-        let small = small && !self.has_direct_readers();
         if small && !inode.written_outside.within(UNWRITTEN_FOR_NS, coherence::now()) {
             return Ok(0);
         }

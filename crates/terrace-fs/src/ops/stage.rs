@@ -9,9 +9,6 @@ use terrace_engine::AccessPath;
 use crate::error::Result;
 use crate::{Namespace, PageCache};
 
-/// Smaller files are opened in the source itself where clients do that (`terrace-preload/src/direct.rs`).
-const DIRECT_BYTES: i64 = 1 << 20;
-
 /// The ioctl on an open file: `_IOW('t', 1, [u64; 2])`, offset and length. Its result is the number of bytes that are there now, less than the length at the
 /// end of the file.
 pub(crate) const STAGE: u32 = 0x4010_7401;
@@ -42,8 +39,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn stage(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
-        let is_direct = self.has_direct_readers() && inode.stat()?.st_size < DIRECT_BYTES;
-        if is_direct || self.is_written_outside(inode, &file.object) {
+        if self.is_written_outside(inode, &file.object) {
             return Ok(self.read_source(&file.object, offset, buf)?);
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, AccessPath::FuseDirect))

@@ -6,9 +6,8 @@
 use super::guard::guard;
 use crate::file::File;
 use crate::table::{self, Class, Order};
-use crate::{connection, next, sys};
+use crate::{connection, directory, next, sys};
 use libc::{c_int, off_t, size_t, ssize_t};
-use std::sync::atomic::Ordering;
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{self, Hint};
 
@@ -20,7 +19,7 @@ fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
     connection::hint(&Hint {
         op: proto::HINT,
         version: LAYOUT_VERSION,
-        object: file.slot.id.load(Ordering::Relaxed),
+        object: file.object,
         offset,
         len: if len == 0 { u64::MAX } else { len },
         advice,
@@ -32,6 +31,8 @@ fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
 fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
     let (Some(class), Ok(len)) = (table::get(fd), u64::try_from(len)) else { return false };
     match advice {
+        // The kernel's page cache is where reads look next.
+        libc::POSIX_FADV_WILLNEED if directory::is_leased() => {}
         libc::POSIX_FADV_WILLNEED => {
             tell(fd, class, offset, len, proto::WILL_NEED);
             return true;
@@ -39,6 +40,9 @@ fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
         libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
         libc::POSIX_FADV_SEQUENTIAL => {
             table::note_order(fd, Order::Sequential);
+            if directory::is_leased() {
+                return false;
+            }
             tell(fd, class, offset, len, proto::SEQUENTIAL);
         }
         libc::POSIX_FADV_RANDOM => table::note_order(fd, Order::Random),
@@ -50,7 +54,8 @@ fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
 
 /// readahead wants a descriptor that can be read.
 fn is_read_ahead(fd: c_int, offset: off_t, len: size_t) -> bool {
-    let Some(class) = table::get(fd).filter(|_| len <= i64::MAX as usize) else { return false };
+    let ours = len <= i64::MAX as usize && !directory::is_leased();
+    let Some(class) = table::get(fd).filter(|_| ours) else { return false };
     let flags = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
     let readable = flags >= 0 && flags & libc::O_ACCMODE != libc::O_WRONLY;
     if readable && len > 0 {

@@ -4,7 +4,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{direct, next, sys, table};
+use crate::{connection, next, sys, table};
 use libc::{FILE, c_char, c_int, c_uint};
 
 /// The table belongs to the parent while a vfork child runs.
@@ -42,16 +42,10 @@ close_hook!(__close);
 /// As dup.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
-    duplicating(old);
     // SAFETY: the program's own argument.
     let new = unsafe { next::dup(old) };
     duplicated(old, new);
     new
-}
-
-/// Duplicates are made for others, mostly: for a program that is executed, as its standard input.
-fn duplicating(old: c_int) {
-    guard(|| direct::leave(old));
 }
 
 fn duplicated(old: c_int, new: c_int) {
@@ -64,7 +58,6 @@ fn duplicated(old: c_int, new: c_int) {
 
 /// The target of dup2 is closed silently; one of ours is then the program's.
 fn replaced(old: c_int, new: c_int) {
-    duplicating(old);
     guard(|| {
         if old != new && mine() {
             table::forget(new);
@@ -105,23 +98,11 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     ret
 }
 
-fn before_fcntl(fd: c_int, op: c_int, arg: usize) -> c_int {
+fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
     // A descriptor that turns to direct I/O has rules of its own.
     if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
-        guard(|| {
-            direct::leave(fd);
-            mine().then(|| table::forget(fd))
-        });
+        guard(|| mine().then(|| table::forget(fd)));
     }
-    guard(|| match op {
-        libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => 0,
-        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => super::leave::before_lock(fd, true),
-        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => super::leave::before_lock(fd, false),
-        _ => {
-            direct::leave(fd);
-            0
-        }
-    })
 }
 
 fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
@@ -139,10 +120,7 @@ macro_rules! fcntl_hook {
         /// As fcntl.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
-            let errno = before_fcntl(fd, op, arg);
-            if errno != 0 {
-                return refuse(errno);
-            }
+            before_fcntl(fd, op, arg);
             // SAFETY: the program's own arguments.
             let ret = unsafe { next::$name(fd, op, arg) };
             after_fcntl(fd, op, ret);
@@ -191,7 +169,7 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 /// As fdopen.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    guard(|| mine().then(|| table::declassify(fd)));
+    guard(|| mine().then(|| table::forget(fd)));
     // SAFETY: the program's own arguments.
     unsafe { next::fdopen(fd, mode) }
 }
@@ -239,7 +217,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     let whole = guard(|| {
         if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
             // From here on this thread's numbers mean something of their own.
-            direct::turn_off();
+            connection::turn_off();
         }
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;

@@ -5,15 +5,11 @@
 
 mod advise;
 mod close;
-mod execute;
 mod guard;
-mod leave;
 mod make;
 mod open;
 mod process;
 mod read;
-mod stat;
-mod stub;
 mod uring;
 mod write_back;
 

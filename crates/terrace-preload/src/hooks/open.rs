@@ -2,15 +2,10 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, direct, next, sys, table};
+use crate::{connection, directory, leased, next, sys, table};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-unsafe extern "C-unwind" {
-    /// A direct open is a cancellation point like the call that it replaces.
-    fn pthread_testcancel();
-}
 
 /// Opens whose descriptors are never read through us: no content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
@@ -22,6 +17,17 @@ fn opened(fd: c_int, flags: c_int) {
     }
     table::forget(fd);
     let Some(dev) = connection::mount_dev() else { return };
+    if directory::is_leased() {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            if flags & libc::O_TRUNC != 0 {
+                leased::truncated(fd);
+            }
+            if is_ours(flags) {
+                leased::opened(fd, dev);
+            }
+        }
+        return;
+    }
     // The kernel caches what a process opened before it was a client.
     if !is_ours(flags) || !connection::is_registered() {
         return;
@@ -32,64 +38,24 @@ fn opened(fd: c_int, flags: c_int) {
     }
 }
 
-/// Before an open. A small file for reading is opened in the source itself, and that is all: the descriptor.
-///
-/// If the open makes the process a client worth the registration, it becomes one first, for the daemon has the
+/// Before an open: if it makes the process a client worth the registration, it becomes one first, for the daemon has the
 /// kernel cache what others open. (Opening once more afterwards would not do: the close of the first descriptor drops the
 /// process's POSIX locks on the file, and shows up in inotify.) A process that touches no file of the mount is asked nothing
 /// but this.
 ///
 /// # Safety
 /// The program's path.
-unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
-    let dev = connection::mount_dev()?;
-    let registers = is_ours(flags) && !connection::is_registered();
-    let names_one = direct::has_any();
-    if !(registers || names_one || direct::takes(flags)) || local().vforked() {
-        return None;
+unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
+    let Some(dev) = connection::mount_dev() else { return };
+    if directory::is_leased() || connection::is_registered() || !is_ours(flags) || local().vforked() {
+        return;
     }
     let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     // SAFETY: the kernel checks the path.
-    let found = unsafe { sys::statx(dir, path, follow | libc::AT_STATX_DONT_SYNC) };
-    if let Ok(found) = &found {
-        // SAFETY: the kernel has just read the path to its end.
-        let fd = unsafe {
-            if names_one {
-                direct::leave_what_is_named(path, found);
-            }
-            if sys::Identity::of(found).dev == dev && direct::takes(flags) {
-                direct::open(dir, path, flags, found)
-            } else {
-                None
-            }
-        };
-        if fd.is_some() {
-            return fd;
-        }
-    }
-    if registers {
-        // SAFETY: likewise.
-        unsafe { register_for(dir, path, flags, dev, found) };
-    }
-    None
-}
-
-/// # Safety
-/// The kernel has just read the path.
-unsafe fn register_for(
-    dir: c_int,
-    path: *const c_char,
-    flags: c_int,
-    dev: u64,
-    found: Result<libc::statx, sys::Ret>,
-) {
-    let size = match found {
-        Ok(st) => {
-            let regular = u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-            (regular && sys::Identity::of(&st).dev == dev).then_some(st.stx_size)
-        }
+    let size = match unsafe { sys::identity_at(dir, path, follow) } {
+        Ok((id, kind, size)) => (id.dev == dev && kind == libc::S_IFREG).then_some(size),
         Err(e) if e == -(libc::ENOENT as isize) && flags & libc::O_CREAT != 0 => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the kernel has just read the path to its end.
             unsafe { parent(dir, path) }.filter(|id| id.dev == dev).map(|_| 0)
         }
         Err(_) => None,
@@ -145,7 +111,7 @@ fn is_ours(flags: c_int) -> bool {
 
 fn classify(fd: c_int, ino: u64) {
     if let Some(slot) = connection::world().and_then(|w| w.segment.find_object(ino)) {
-        table::classify(fd, slot);
+        table::classify(fd, ino, slot);
     }
 }
 
@@ -159,15 +125,15 @@ macro_rules! hook {
         /// As the function of that name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            // SAFETY: the program's own arguments. The cancellation may unwind: no destructor in this frame.
+            // SAFETY: the program's own arguments.
             let fd = unsafe {
-                if direct::takes($flags) {
-                    pthread_testcancel();
+                guard(|| opening($dir, $path, $flags));
+                let mut fd = next::$name($($arg),*);
+                let mut tries = 0;
+                while fd < 0 && guard(|| leased::waits_for_lease($flags, &mut tries)) {
+                    fd = next::$name($($arg),*);
                 }
-                if let Some(fd) = guard(|| opening($dir, $path, $flags)) {
-                    return fd;
-                }
-                next::$name($($arg),*)
+                fd
             };
             guard(|| opened(fd, $flags));
             fd
@@ -187,69 +153,3 @@ hook!(__open_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags
 hook!(__open64_2(path: *const c_char, flags: c_int) at libc::AT_FDCWD, path, flags flags);
 hook!(__openat_2(dir: c_int, path: *const c_char, flags: c_int) at dir, path, flags flags);
 hook!(__openat64_2(dir: c_int, path: *const c_char, flags: c_int) at dir, path, flags flags);
-
-/// The flags of a stream for reading alone, as fopen makes them; None for any other mode.
-///
-/// # Safety
-/// `mode` is null or a C string.
-unsafe fn stream_flags(mode: *const c_char) -> Option<c_int> {
-    if mode.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    // A comma names a character set, which fdopen does not know.
-    if mode.first() != Some(&b'r') || mode.iter().any(|c| matches!(c, b'+' | b',')) {
-        return None;
-    }
-    Some(if mode.contains(&b'e') { libc::O_RDONLY | libc::O_CLOEXEC } else { libc::O_RDONLY })
-}
-
-/// A stream on a direct descriptor. None: the ordinary one.
-///
-/// # Safety
-/// The program's path and mode.
-unsafe fn open_stream(path: *const c_char, mode: *const c_char) -> Option<c_int> {
-    let dev = connection::mount_dev().filter(|_| direct::is_on() && !local().vforked())?;
-    // SAFETY: as above; the kernel checks the path.
-    unsafe {
-        let flags = stream_flags(mode)?;
-        let found = sys::statx(libc::AT_FDCWD, path, libc::AT_STATX_DONT_SYNC).ok()?;
-        if sys::Identity::of(&found).dev != dev {
-            return None;
-        }
-        direct::open(libc::AT_FDCWD, path, flags, &found)
-    }
-}
-
-/// Defines fopen under its names: libc opens the file of a stream inside, where we do not see it.
-macro_rules! stream_hook {
-    ($name:ident) => {
-        /// See fopen(3).
-        ///
-        /// # Safety
-        /// As fopen.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-            // SAFETY: the program's own arguments. The cancellation may unwind: no destructor in this frame.
-            unsafe {
-                if direct::is_on() {
-                    pthread_testcancel();
-                }
-                if let Some(fd) = guard(|| open_stream(path, mode)) {
-                    let stream = next::fdopen(fd, mode);
-                    if !stream.is_null() {
-                        return stream;
-                    }
-                    guard(|| {
-                        table::forget(fd);
-                        sys::close(fd);
-                    });
-                }
-                next::$name(path, mode)
-            }
-        }
-    };
-}
-stream_hook!(fopen);
-stream_hook!(fopen64);

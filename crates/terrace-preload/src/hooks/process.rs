@@ -10,7 +10,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, direct, next, table};
+use crate::{connection, next, table};
 use libc::{c_int, c_long};
 
 /// Around every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
         // The table of a vfork child is its own already.
-        guard(|| (!local().vforked()).then(direct::turn_off));
+        guard(|| (!local().vforked()).then(connection::turn_off));
     }
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
@@ -60,7 +60,7 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 fn cloning(flags: usize) {
     let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
     if vm != files {
-        direct::turn_off();
+        connection::turn_off();
     } else if !vm {
         table::share_all();
     }
@@ -70,12 +70,6 @@ fn cloning(flags: usize) {
 unsafe extern "C" fn terrace_before_clone(flags: usize) {
     stubs::find_clone();
     guard(|| cloning(flags));
-}
-
-/// clone's own stub calls this with its arguments.
-unsafe extern "C" fn terrace_before_clone_call(_run: usize, _stack: usize, flags: c_int) {
-    // SAFETY: flags of a clone.
-    unsafe { terrace_before_clone(flags as usize) };
 }
 
 /// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors. Answers as syscall
@@ -89,7 +83,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    use super::{close as c_, execute, leave, stat, write_back};
+    use super::{close as c_, write_back};
     // SAFETY: the program's own arguments, for the call that it asked for.
     unsafe {
         match n {
@@ -109,19 +103,6 @@ unsafe extern "C-unwind" fn terrace_syscall(
             }
             libc::SYS_prctl => c_long::from(prctl(a as c_int, b, c, d, e)),
             libc::SYS_unshare => c_long::from(unshare(a as c_int)),
-            libc::SYS_fstat => c_long::from(stat::fstat(a as c_int, b as _)),
-            libc::SYS_newfstatat => c_long::from(stat::fstatat(a as c_int, b as _, c as _, d as c_int)),
-            libc::SYS_statx => c_long::from(stat::statx(a as c_int, b as _, c as c_int, d as u32, e as _)),
-            libc::SYS_execve => c_long::from(execute::execve(a as _, b as _, c as _)),
-            libc::SYS_execveat => {
-                c_long::from(execute::execveat(a as c_int, b as _, c as _, d as _, e as c_int))
-            }
-            libc::SYS_flock => c_long::from(leave::flock(a as c_int, b as c_int)),
-            libc::SYS_ioctl => c_long::from(leave::ioctl(a as c_int, b as _, c)),
-            libc::SYS_sendmsg => leave::sendmsg(a as c_int, b as _, c as c_int) as c_long,
-            libc::SYS_copy_file_range => {
-                leave::copy_file_range(a as c_int, b as _, c as c_int, d as _, e, f as u32) as c_long
-            }
             _ => before_rare(n, [a, b, c, d, e, f]),
         }
     }
@@ -130,18 +111,10 @@ unsafe extern "C-unwind" fn terrace_syscall(
 unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
     guard(|| match n {
         libc::SYS_fork => table::share_all(),
-        libc::SYS_fchmod
-        | libc::SYS_fchown
-        | libc::SYS_utimensat
-        | libc::SYS_fsetxattr
-        | libc::SYS_fremovexattr
-        | libc::SYS_fstatfs => {
-            direct::leave(args[0] as c_int);
-        }
         // A ring can close descriptors unseen.
-        libc::SYS_io_uring_setup => direct::turn_off(),
+        libc::SYS_io_uring_setup => connection::turn_off(),
         // Modes strict and filter; without a filter it is a question.
-        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => direct::fall_silent(),
+        libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
         _ => {}
     });
     // SAFETY: the program's own arguments.
@@ -159,7 +132,7 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if op == libc::PR_SET_SECCOMP {
-        guard(direct::fall_silent);
+        guard(connection::fall_silent);
     }
     // SAFETY: the program's own arguments.
     unsafe { next::prctl(op, a, b, c, d) }
@@ -168,7 +141,6 @@ pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d
 mod stubs {
     //! Functions that a compiled frame would break: their callee returns twice, on another stack, or both.
 
-    use super::super::stub::{failed, pass_on};
     use libc::{c_int, c_long};
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,12 +198,42 @@ mod stubs {
     }
 
     // clone(fn, stack, flags, arg, ptid, tls, ctid): look at the flags, then be gone.
-    pass_on! {
-        /// See clone(2).
-        ///
-        /// # Safety
-        /// As clone.
-        clone, super::terrace_before_clone_call, NEXT_CLONE
+    /// See clone(2).
+    ///
+    /// # Safety
+    /// As clone.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn clone() -> c_int {
+        naked_asm!(
+            "endbr64",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rcx",
+            "push r8",
+            "push r9",
+            "sub rsp, 8",
+            "movsxd rdi, edx",
+            "call {before}",
+            "add rsp, 8",
+            "pop r9",
+            "pop r8",
+            "pop rcx",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "mov rax, qword ptr [rip + {next}]",
+            "test rax, rax",
+            "jz 2f",
+            "jmp rax",
+            "2:",
+            "mov rdi, -38",
+            "jmp {fail}",
+            before = sym super::terrace_before_clone,
+            next = sym NEXT_CLONE,
+            fail = sym failed,
+        )
     }
 
     /// Its other name.
@@ -281,36 +283,6 @@ mod stubs {
             "cmp rdi, 306",
             "je 3f",
             "cmp rdi, 317",
-            "je 3f",
-            "cmp rdi, 5",
-            "je 3f",
-            "cmp rdi, 16",
-            "je 3f",
-            "cmp rdi, 46",
-            "je 3f",
-            "cmp rdi, 59",
-            "je 3f",
-            "cmp rdi, 73",
-            "je 3f",
-            "cmp rdi, 91",
-            "je 3f",
-            "cmp rdi, 93",
-            "je 3f",
-            "cmp rdi, 138",
-            "je 3f",
-            "cmp rdi, 190",
-            "je 3f",
-            "cmp rdi, 199",
-            "je 3f",
-            "cmp rdi, 262",
-            "je 3f",
-            "cmp rdi, 280",
-            "je 3f",
-            "cmp rdi, 322",
-            "je 3f",
-            "cmp rdi, 326",
-            "je 3f",
-            "cmp rdi, 332",
             "je 3f",
             "cmp rdi, 425",
             "je 3f",
@@ -364,5 +336,10 @@ mod stubs {
             watched = sym super::terrace_syscall,
             before = sym super::terrace_before_clone,
         )
+    }
+
+    /// Sets errno; returns -1.
+    unsafe extern "C" fn failed(ret: isize) -> isize {
+        crate::sys::libc_ret(ret)
     }
 }

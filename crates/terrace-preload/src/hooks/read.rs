@@ -3,8 +3,9 @@
 use super::guard::guard;
 use crate::sys::{self, Ret};
 use crate::table::{self, Class};
-use crate::{next, read};
+use crate::{leased, next, read};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use terrace_shm::PAGE_SIZE;
 
 unsafe extern "C-unwind" {
     /// A hit is a cancellation point like the call that it replaces.
@@ -16,16 +17,30 @@ unsafe extern "C-unwind" {
 /// # Safety
 /// `serve` gets the program's arguments.
 #[inline]
-unsafe fn fast(fd: c_int, serve: impl FnOnce(Class) -> Option<Ret>) -> Option<ssize_t> {
-    let class = table::get(fd)?;
+unsafe fn fast(
+    fd: c_int,
+    (at, n): (Option<u64>, usize),
+    serve: impl FnOnce(Class) -> Option<Ret>,
+) -> Option<ssize_t> {
+    let Some(class) = table::get(fd) else {
+        if table::is_candidate(fd) {
+            guard(|| leased::consider(fd, at, n));
+        }
+        return None;
+    };
     // SAFETY: may unwind; no destructor in this frame or its callers.
     unsafe { pthread_testcancel() };
     guard(|| serve(class)).map(sys::libc_ret)
 }
 
-/// Defines a hook: name, arguments, what the preload path does with them, the real call.
+/// An offset that is one.
+fn offset_of(offset: off_t) -> Option<u64> {
+    u64::try_from(offset).ok()
+}
+
+/// Defines a hook: name, arguments, where it reads and how much, what the preload path does with them, the real call. The length of vectors does not matter there: a page stands for it.
 macro_rules! hook {
-    ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) if $when:expr => $serve:expr) => {
+    ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) at $at:expr, if $when:expr => $serve:expr) => {
         /// See read(2).
         ///
         /// # Safety
@@ -34,7 +49,7 @@ macro_rules! hook {
         pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
             // SAFETY: the program's own arguments.
             unsafe {
-                if $when && let Some(ret) = fast($fd, $serve) {
+                if $when && let Some(ret) = fast($fd, $at, $serve) {
                     return ret;
                 }
                 next::$name($fd $(, $arg)*)
@@ -43,19 +58,19 @@ macro_rules! hook {
     };
 }
 
-hook!(read(fd: c_int, buf: *mut c_void, n: size_t) if true => |c| read::read(fd, c, buf.cast(), n));
-hook!(__read_chk(fd: c_int, buf: *mut c_void, n: size_t, max: size_t) if n <= max => |c| read::read(fd, c, buf.cast(), n));
-hook!(readv(fd: c_int, v: *const iovec, n: c_int) if true => |c| read::readv(fd, c, v, n));
-hook!(pread(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) if true => |c| read::pread(fd, c, buf.cast(), n, offset));
-hook!(pread64(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) if true => |c| read::pread(fd, c, buf.cast(), n, offset));
-hook!(__pread_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) if n <= max
+hook!(read(fd: c_int, buf: *mut c_void, n: size_t) at (None, n), if true => |c| read::read(fd, c, buf.cast(), n));
+hook!(__read_chk(fd: c_int, buf: *mut c_void, n: size_t, max: size_t) at (None, n), if n <= max => |c| read::read(fd, c, buf.cast(), n));
+hook!(readv(fd: c_int, v: *const iovec, n: c_int) at (None, PAGE_SIZE), if true => |c| read::readv(fd, c, v, n));
+hook!(pread(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) at (offset_of(offset), n), if true => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(pread64(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t) at (offset_of(offset), n), if true => |c| read::pread(fd, c, buf.cast(), n, offset));
+hook!(__pread_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) at (offset_of(offset), n), if n <= max
     => |c| read::pread(fd, c, buf.cast(), n, offset));
-hook!(__pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) if n <= max
+hook!(__pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: size_t) at (offset_of(offset), n), if n <= max
     => |c| read::pread(fd, c, buf.cast(), n, offset));
-hook!(preadv(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
-hook!(preadv64(fd: c_int, v: *const iovec, n: c_int, offset: off_t) if true => |c| read::preadv(fd, c, v, n, offset));
+hook!(preadv(fd: c_int, v: *const iovec, n: c_int, offset: off_t) at (offset_of(offset), PAGE_SIZE), if true => |c| read::preadv(fd, c, v, n, offset));
+hook!(preadv64(fd: c_int, v: *const iovec, n: c_int, offset: off_t) at (offset_of(offset), PAGE_SIZE), if true => |c| read::preadv(fd, c, v, n, offset));
 // Flags change how a read may wait or fail, and offset -1 means the position: not the preload path's matter.
-hook!(preadv2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0
+hook!(preadv2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) at (offset_of(offset), PAGE_SIZE), if flags == 0
     => |c| read::preadv(fd, c, v, n, offset));
-hook!(preadv64v2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) if flags == 0
+hook!(preadv64v2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) at (offset_of(offset), PAGE_SIZE), if flags == 0
     => |c| read::preadv(fd, c, v, n, offset));

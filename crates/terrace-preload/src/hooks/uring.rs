@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, direct, next, uring};
+use crate::{connection, next, uring};
 use libc::{c_int, c_uint, c_void};
 
 /// A ring that we do not understand closes, opens and replaces descriptors unseen.
@@ -15,7 +15,7 @@ unsafe fn made(ring: *const c_void, ret: c_int) {
         unsafe {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
-                direct::turn_off();
+                connection::turn_off();
             }
         }
     });
@@ -82,7 +82,7 @@ macro_rules! bare_hook {
         /// As the function of that name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            guard(|| ($when && !local().vforked()).then(direct::turn_off));
+            guard(|| ($when && !local().vforked()).then(connection::turn_off));
             // SAFETY: the program's own arguments.
             unsafe { next::$name($($arg),*) }
         }

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, direct, next, sys};
+use crate::{connection, next, sys};
 use libc::{c_int, c_void, off_t, size_t};
 
 /// Where io_uring's submission entries are mapped.
@@ -14,16 +14,20 @@ const IORING_OFF_SQES: off_t = 0x1000_0000;
 /// Also after the preload path has closed for us, for descriptors that we did not see opened, and for mappings for reading,
 /// which can be made writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
-    if connection::told_dev().is_none() {
+    if connection::mount_dev().is_none() && connection::told_dev().is_none() {
         return 0;
     }
     if offset == IORING_OFF_SQES && !local().vforked() && sys::identity(fd).is_some_and(|(_, kind)| kind == 0)
     {
         // A ring can close descriptors unseen.
-        direct::turn_off();
+        connection::turn_off();
         return 0;
     }
-    if connection::is_mappable(fd) && !connection::mapped(fd) { libc::ENODEV } else { 0 }
+    if connection::told_dev().is_some() && connection::is_mappable(fd) && !connection::mapped(fd) {
+        libc::ENODEV
+    } else {
+        0
+    }
 }
 
 fn is_shared(flags: c_int) -> bool {
@@ -70,7 +74,6 @@ hook!(mmap64);
 /// As syncfs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
-    guard(|| direct::leave(fd));
     let errno = guard(|| match connection::told_dev() {
         Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => connection::flush(),
         _ => 0,

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use rustix::process::Pid;
 use terrace_api::control::{
     AgeReply, CheckReply, CommandError, Done, DropCachesReply, ErrorCode, LruReply, MrcReply, NumaReply,
-    PassthroughReply, PidReply, Reply, Request, StatReply,
+    PidReply, Reply, Request, StatReply,
 };
 use terrace_api::stats::Stats;
 use terrace_api::tiers::TierRow;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
+use terrace_lease::{Counts, Leases};
 
 use super::memory::Shown;
 use super::recording::Recording;
@@ -29,7 +30,7 @@ pub struct Answers {
     sizing: Shown,
     /// The rows of tiers that cannot be used.
     tiers_off: Vec<TierRow>,
-    passes_through: Box<dyn Fn() -> bool + Send + Sync>,
+    leases: Option<Arc<Leases>>,
 }
 
 impl Answers {
@@ -39,17 +40,20 @@ impl Answers {
         stopper: Arc<Stopper>,
         sizing: Shown,
         shared: &Shared,
-        passes_through: impl Fn() -> bool + Send + Sync + 'static,
+        leases: Option<Arc<Leases>>,
     ) -> Answers {
         let (mnt, tiers_off) = (shared.place.mnt.clone(), shared.tier.off().to_vec());
-        let passes_through = Box::new(passes_through);
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tiers_off, passes_through }
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tiers_off, leases }
     }
 
     fn stats(&self) -> Stats {
         let mut stats = self.engine.stats();
         stats.memory.sizing = Some(self.sizing.lock().clone());
         stats.tiers.extend(self.tiers_off.clone());
+        stats.leases = self.leases.as_ref().map(|leases| {
+            let Counts { held, written, broken, refused } = leases.counts();
+            terrace_api::stats::Leases { held, written, broken, refused }
+        });
         stats
     }
 
@@ -108,9 +112,6 @@ impl Answer for Answers {
                 Reply::Resize(Done {})
             }
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
-            Request::Passthrough(_) => {
-                Reply::Passthrough(PassthroughReply { active: (self.passes_through)() })
-            }
             Request::Pid(_) => Reply::Pid(PidReply {
                 supervisor: self.supervisor.as_raw_pid(),
                 terraced: std::process::id(),

@@ -26,7 +26,12 @@ pub struct MountPath {
 ///
 /// Whatever fails, it is not dropped, nor is the engine, which it holds: their descriptors are open in the shared table, where the next
 /// terraced finds them by the records.
-pub fn connect(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::Result<MountPath> {
+pub fn connect(
+    shared: &Shared,
+    fuse: &OwnedFd,
+    engine: &Arc<Engine>,
+    recovering: bool,
+) -> io::Result<MountPath> {
     let mount_dev = shared.mount_dev.map(|(major, minor)| rustix::fs::makedev(major, minor));
     if let Some(dev) = mount_dev {
         engine.set_mount_dev(dev);
@@ -47,7 +52,7 @@ pub fn connect(shared: &Shared, engine: &Arc<Engine>, recovering: bool) -> io::R
     };
     let namespace = ManuallyDrop::new(Arc::new(namespace));
     // Before anything that a predecessor had open is closed.
-    let fuse = fuse::connect(&namespace, shared.fuse.as_fd(), recovering)?;
+    let fuse = fuse::connect(&namespace, fuse.as_fd(), recovering)?;
     let counted = Arc::downgrade(&namespace);
     engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
     Ok(MountPath { namespace, fuse, mount_dev, threads: shared.config.fuse.threads as usize, recovering })
@@ -72,12 +77,6 @@ impl MountPath {
         fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }
 
-    /// Whether the kernel reads and writes files itself where it is told to; `close` does not wait for whoever holds this.
-    pub fn passes_through(&self) -> impl Fn() -> bool + Send + Sync + use<> {
-        let namespace = Arc::downgrade(&self.namespace);
-        move || namespace.upgrade().is_some_and(|namespace| namespace.passes_through())
-    }
-
     /// In the end, when no terraced follows.
     pub fn close(self) {
         drop(ManuallyDrop::into_inner(self.namespace));
@@ -99,7 +98,6 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         layout,
         descriptors_spared: reserve::size(),
         passthrough: config.wants_passthrough(),
-        direct_opens: config.fuse.direct_opens,
         ..NamespaceConfig::default()
     }
 }

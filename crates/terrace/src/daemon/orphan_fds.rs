@@ -1,4 +1,4 @@
-//! Descriptors that a dead terraced had open and no table names: connections, data files, its rings.
+//! Descriptors that a dead terraced had open and no table names (nor, without a mount, a lease): connections, data files, its rings.
 //!
 //! They stay open in the table shared with the supervisor. They are listed before the new terraced opens or
 //! closes anything, and closed after it has taken over the descriptors that it needs.
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use terrace_engine::io::{is_busy, is_ring};
 
-use super::mount_path::descriptors_named;
+use super::front::descriptors_named;
 use crate::handover::Shared;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -20,6 +20,8 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct OrphanFds {
     found: Vec<RawFd>,
+    /// Those that this terraced takes over.
+    named: Vec<RawFd>,
 }
 
 impl OrphanFds {
@@ -29,7 +31,13 @@ impl OrphanFds {
     pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
         let is_orphan = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
-        Ok(OrphanFds { found: crate::sys::open_descriptors()?.into_iter().filter(is_orphan).collect() })
+        let found = crate::sys::open_descriptors()?.into_iter().filter(is_orphan).collect();
+        Ok(OrphanFds { found, named })
+    }
+
+    /// Descriptors that this terraced takes over.
+    pub fn named(&self) -> &[RawFd] {
+        &self.named
     }
 
     /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach

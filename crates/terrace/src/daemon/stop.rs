@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use terrace_api::control::{CommandError, ErrorCode, StopReply};
 use terrace_engine::Engine;
+use terrace_lease::Leases;
 
 use super::record;
 use crate::data_loss;
@@ -22,6 +23,8 @@ use crate::sys;
 #[derive(Debug)]
 pub struct Stopper {
     engine: Arc<Engine>,
+    /// What ends where there is no mount.
+    leases: Option<Arc<Leases>>,
     mnt: PathBuf,
     /// Distinguishes our mount from another at the same path.
     mount_dev: Option<(u32, u32)>,
@@ -46,12 +49,12 @@ const TRIES: usize = 10;
 
 impl Stopper {
     /// For this instance.
-    pub fn new(engine: Arc<Engine>, shared: &Shared) -> Stopper {
+    pub fn new(engine: Arc<Engine>, shared: &Shared, leases: Option<Arc<Leases>>) -> Stopper {
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
         let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
         // Of a terraced that died over a stop: whoever asked for it asks again.
         instance.note_stopping(false);
-        Stopper { engine, mnt, mount_dev, root, kind, instance, state: Mutex::default() }
+        Stopper { engine, leases, mnt, mount_dev, root, kind, instance, state: Mutex::default() }
     }
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
@@ -89,6 +92,10 @@ impl Stopper {
 
     /// Unmounts our mount and no other. Returns true if it stays for programs that use it.
     fn unmount(&self, lazy: bool) -> Result<bool, CommandError> {
+        if let Some(leases) = &self.leases {
+            leases.stop();
+            return Ok(false);
+        }
         match mounts::layer(&self.mnt, self.mount_dev) {
             Layer::Top => {}
             // It was unmounted by hand.

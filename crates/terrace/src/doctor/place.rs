@@ -39,7 +39,7 @@ pub fn of(dir: &Path) -> Vec<Check> {
     if let Err(err) = fs::read_dir(&path) {
         return vec![unserved(&reason(err), "run as a user who may read it")];
     }
-    vec![directory(&path), direct_reads(&path)]
+    vec![directory(&path), leases(&path), direct_reads(&path)]
 }
 
 fn unserved(found: &str, cure: &str) -> Check {
@@ -68,6 +68,26 @@ fn directory(path: &Path) -> Check {
 }
 
 /// Whether its files can be read past the kernel's page cache.
+/// Whether `terrace run` does without a mount.
+fn leases(path: &Path) -> Check {
+    let gives = File::open(path).is_ok_and(run::gives_leases);
+    if gives {
+        return Check::good(
+            "leases",
+            "`terrace run` needs no mount: all but reads of large files is the kernel's",
+        );
+    }
+    let found = "its file system, or its owner, gives this user none";
+    let cost = "`terrace run` mounts: each open, and each write, costs a request of FUSE";
+    Check::bad(
+        "leases",
+        State::Limited,
+        found,
+        cost,
+        "serve a directory of this user's on a local disk (ext4, xfs, btrfs)",
+    )
+}
+
 fn direct_reads(path: &Path) -> Check {
     let Some(file) = some_file(path) else { return Check::good("direct reads", "no file to try them with") };
     let opened = File::options()
@@ -121,7 +141,7 @@ mod tests {
         fs::create_dir(dir.path().join("a")).unwrap();
         fs::write(dir.path().join("a/b"), "").unwrap();
         assert_eq!(some_file(dir.path()), Some(dir.path().join("a/b")));
-        assert_eq!(of(dir.path()).len(), 2);
+        assert_eq!(of(dir.path()).len(), 3);
         assert_eq!(of(&dir.path().join("a/b"))[0].state, State::Missing);
     }
 }

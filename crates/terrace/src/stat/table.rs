@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
-    Bound, CompressedTier, GenerationRow, Instance, KeyValue, Memory, Mode, MountPath, PreloadPath, Reclaim,
-    Sizing, StatReport, Writeback,
+    Bound, CompressedTier, GenerationRow, Instance, KeyValue, Leases, Memory, Mode, MountPath, PreloadPath,
+    Reclaim, Sizing, StatReport, Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 
@@ -22,7 +22,10 @@ pub fn of(stat: &StatReport) -> String {
         Some(kv) => key_value(&mut page, kv),
         None => {
             preload(&mut page, &cache.preload);
-            fuse(&mut page, &cache.fuse);
+            match &cache.leases {
+                Some(leases) => leased(&mut page, leases),
+                None => fuse(&mut page, &cache.fuse),
+            }
         }
     }
     reclaim(&mut page, &cache.reclaim);
@@ -191,6 +194,16 @@ fn fuse(page: &mut String, fuse: &MountPath) {
         ),
     );
     line(page, "", format_args!("{} writes ({})", fuse.writes, human(fuse.write_bytes)));
+}
+
+fn leased(page: &mut String, leases: &Leases) {
+    let Leases { held, written, broken, refused } = leases;
+    let files = format!("{held} files read from memory, {written} open for writing; {broken} leases broken");
+    line(page, "leases", format_args!("{files}"));
+    if *refused > 0 {
+        let whose = "files left to the kernel, which gives no lease on them (another user's, mostly)";
+        line(page, "", format_args!("{refused} times: {whose}"));
+    }
 }
 
 fn reclaim(page: &mut String, r: &Reclaim) {

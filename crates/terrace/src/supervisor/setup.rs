@@ -29,6 +29,15 @@ const OUTLIVES_BY: i32 = 500;
 /// The lowest adjustment of a process that can be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
 
+/// By what files are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A mount over the directory.
+    Mount,
+    /// Leases: programs use the directory itself.
+    Leases,
+}
+
 /// The task of a supervisor.
 #[derive(Debug)]
 pub struct Task {
@@ -38,6 +47,8 @@ pub struct Task {
     pub config: Config,
     /// For everybody or for one command.
     pub kind: Kind,
+    /// By what its files are served.
+    pub by: By,
     /// Read-only, noatime, ...
     pub flags: MountFlags,
     /// To the command that started it; none in the foreground.
@@ -84,7 +95,7 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
 
 /// The mount comes last: nothing after it fails.
 fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
-    let Task { place, config, kind, flags, .. } = task;
+    let Task { place, config, kind, by, flags, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
@@ -97,13 +108,14 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
     let (from_terraced, to_supervisor) = channel::pair().map_err(short("socket"))?;
     let (go, let_go) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|err| short("pipe")(err.into()))?;
-    let fuse = mount(&place, kind, flags)?;
-    let mounted = mounts::at(&place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
-    let mount_dev = mounted.map(|entry| entry.dev);
-    let aborter = aborter::means(mount_dev, fuse.as_fd()).and_then(|means| aborter::start(means, detached));
-    let aborter = aborter.map_err(|err| {
-        tracing::warn!("no process to end the mount should all others be killed at once: {err}");
-    });
+    let (fuse, mount_dev, aborter) = match by {
+        By::Mount => {
+            let (fuse, mount_dev) = mount(&place, kind, flags)?;
+            let aborter = start_aborter(mount_dev, &fuse, detached);
+            (Some(fuse), mount_dev, aborter)
+        }
+        By::Leases => (None, None, None),
+    };
     let instance = instance.clone();
     let supervisor = rustix::process::getpid();
     let kept = Vec::new();
@@ -126,7 +138,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
         oom_score_adj: outlive_terraced(),
         shortage: Shortage::new(),
     };
-    Ok((shared, SupervisorEnds { from_terraced, go: let_go, aborter: aborter.ok() }))
+    Ok((shared, SupervisorEnds { from_terraced, go: let_go, aborter }))
 }
 
 /// A socket for this user alone.
@@ -160,19 +172,27 @@ fn preload_listener(path: &Path) -> Result<OwnedFd> {
 }
 
 /// Root mounts by itself, as does the supervisor of `run` in its user namespace; for others the setuid helper does.
-fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<OwnedFd> {
+fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<(OwnedFd, Option<(u32, u32)>)> {
     let direct = mounts::open_fuse().and_then(|dev| {
         mounts::mount(&dev, &place.src, &place.mnt, place.mode, flags)?;
         Ok(dev)
     });
     let name = place.mnt.display();
-    match direct {
+    let fuse = match direct {
         Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied && kind == Kind::Mount => {
             fusermount::mount(&place.src, &place.mnt, &mounts::names_of(flags))
                 .map_err(|words| Failure::new(name, words, "mount as root, or at a directory of yours"))
         }
         done => done.map_err(|err| Failure::new(name, reason(err), "see `dmesg` for the kernel's reason")),
-    }
+    };
+    let mounted = mounts::at(&place.mnt).filter(|entry| entry.fstype == mounts::FSTYPE);
+    Ok((fuse?, mounted.map(|entry| entry.dev)))
+}
+
+fn start_aborter(mount_dev: Option<(u32, u32)>, fuse: &OwnedFd, detached: bool) -> Option<Channel> {
+    let aborter = aborter::means(mount_dev, fuse.as_fd()).and_then(|means| aborter::start(means, detached));
+    let warn = |err| tracing::warn!("no process to end the mount should all others be killed at once: {err}");
+    aborter.map_err(warn).ok()
 }
 
 /// A supervisor in the background is its own session, holds no directory and no terminal, and logs to its own file.

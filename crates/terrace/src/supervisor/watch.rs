@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitOptions, WaitStatus, waitid};
+use terrace_lease::guard;
 
 use super::crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
 use super::notify;
@@ -164,6 +165,7 @@ impl Watch {
                     return self.end(Ended::Lost(failure));
                 }
                 Exit::Crashed { how, killed } => {
+                    self.suspend_leases();
                     let how = self.explain(how, killed);
                     tracing::error!("terraced {how}");
                     if !self.served {
@@ -405,12 +407,29 @@ impl Watch {
                 _ => self.stop(child),
             }
         }
+        self.suspend_if_stopped(child);
         self.late.retain(|late| {
             !matches!(rustix::process::waitpid(Some(*late), WaitOptions::NOHANG), Ok(Some(_)))
         });
         match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => Some(exit_of(status, self.refusal.is_some() && !self.served)),
             _ => None,
+        }
+    }
+
+    /// A daemon that was stopped gives no lease back, and the kernel takes them away after a while (/proc/sys/fs/lease-break-time): clients read the
+    /// source until it runs again and has looked.
+    fn suspend_if_stopped(&self, child: Pid) {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::Pid(child), look), Ok(Some(_))) {
+            self.suspend_leases();
+        }
+    }
+
+    /// Until a daemon has looked at the leases.
+    fn suspend_leases(&self) {
+        if self.shared.fuse.is_none() {
+            guard::suspend(self.shared.memory.leases());
         }
     }
 

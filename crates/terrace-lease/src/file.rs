@@ -1,0 +1,186 @@
+//! One file in service.
+//!
+//! ```text
+//!          broken                     nobody writes it any more
+//!   Held ─────────► Broken(before) ──────────────────────────────► Held, cached pages kept if the file is as before
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use terrace_engine::{Engine, ObjectRef};
+
+use crate::lease;
+
+/// A lease that was broken is asked for again after so long, and after twice as long each time that it was broken soon.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A lease that was held for longer counts as the first.
+const LONG: Duration = Duration::from_secs(60);
+/// Between two tries, while somebody has the file open for writing.
+const RETRY_MIN: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// File systems keep times to the second at the worst: the next change might leave the same ctime.
+const TICK_NS: i128 = 2_000_000_000;
+
+/// What tells whether a file was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    size: i64,
+    mtime_ns: i128,
+    ctime_ns: i128,
+}
+
+impl Look {
+    fn at(file: &ObjectRef) -> io::Result<Look> {
+        let st = file.source().stat()?;
+        let ns = |s: i64, ns: u64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+        Ok(Look {
+            size: st.st_size,
+            mtime_ns: ns(st.st_mtime, st.st_mtime_nsec),
+            ctime_ns: ns(st.st_ctime, st.st_ctime_nsec),
+        })
+    }
+    /// Under a lease; what else changes (chmod) leaves the content.
+    fn has_content_of(&self, other: &Look) -> bool {
+        (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+    }
+    /// Any change from now on will show: the last one is long enough ago.
+    fn differs_from_now_on(&self) -> bool {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        now.as_nanos() as i128 > self.ctime_ns + TICK_NS
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Held {
+        since: Instant,
+        /// What it was then, and is as long as nobody empties it by an open for reading.
+        look: Option<Look>,
+    },
+    Broken {
+        /// What the file was before; None: its pages are not worth a look.
+        before: Option<Look>,
+        /// Not before.
+        retry_at: Instant,
+        retry: Duration,
+    },
+    /// Given up.
+    Ended,
+}
+
+/// One file in service. Its descriptor holds the lease.
+#[derive(Debug)]
+pub struct LeasedFile {
+    pub fd: Arc<OwnedFd>,
+    pub object: ObjectRef,
+    /// When it was asked for last, on the clock of [`crate::Leases`].
+    pub asked: AtomicU64,
+    state: Mutex<State>,
+    /// Pause after the next break.
+    pause: Mutex<Duration>,
+}
+
+impl LeasedFile {
+    /// A file whose lease is held.
+    pub fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
+        let look = Look::at(&object).ok();
+        LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })
+    }
+
+    /// A file that somebody has open for writing; its object is slow.
+    pub fn written(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
+        let retry_at = Instant::now() + RETRY_MIN;
+        LeasedFile::with(fd, object, State::Broken { before: None, retry_at, retry: RETRY_MIN })
+    }
+
+    fn with(fd: Arc<OwnedFd>, object: ObjectRef, state: State) -> LeasedFile {
+        let (state, pause) = (Mutex::new(state), Mutex::new(PAUSE_MIN));
+        LeasedFile { fd, object, asked: AtomicU64::new(0), state, pause }
+    }
+
+    /// Is the lease held?
+    pub fn is_held(&self) -> bool {
+        matches!(*self.state.lock(), State::Held { .. })
+    }
+
+    /// When the lease should be asked for again; None: it is held, or the file is given up.
+    pub fn due(&self) -> Option<Instant> {
+        match *self.state.lock() {
+            State::Broken { retry_at, .. } => Some(retry_at),
+            State::Held { .. } | State::Ended => None,
+        }
+    }
+
+    /// Somebody waits to open the file for writing. Clients read the source from here on; then the opener goes on.
+    ///
+    /// A client that looked at the slot before finishes a read that began before the open was answered, and may return what was there then.
+    pub fn break_lease(&self) -> bool {
+        let mut state = self.state.lock();
+        let State::Held { since, look } = *state else { return false };
+        self.object.set_slow(true);
+        let now = Look::at(&self.object).ok();
+        let before =
+            now.filter(|now| look.is_some_and(|look| look.has_content_of(now)) && now.differs_from_now_on());
+        lease::give_back(self.fd.as_fd());
+        let pause = {
+            let mut pause = self.pause.lock();
+            *pause = if since.elapsed() > LONG { PAUSE_MIN } else { (*pause * 2).min(PAUSE_MAX) };
+            *pause
+        };
+        *state = State::Broken { before, retry_at: Instant::now() + pause, retry: RETRY_MIN };
+        true
+    }
+
+    /// Asks for the lease again if it is time. True: clients are served.
+    pub fn try_again(&self, engine: &Engine, tid: i32) -> bool {
+        let mut state = self.state.lock();
+        let State::Broken { before, retry_at, retry } = &mut *state else {
+            return matches!(*state, State::Held { .. });
+        };
+        if Instant::now() < *retry_at {
+            return false;
+        }
+        if lease::take(self.fd.as_fd(), tid).is_err() {
+            *retry_at = Instant::now() + *retry;
+            *retry = (*retry * 2).min(RETRY_MAX);
+            return false;
+        }
+        let now = Look::at(&self.object).ok();
+        let unchanged = before.is_some() && now == *before;
+        if !unchanged && let Err(err) = engine.reload(&self.object) {
+            tracing::debug!("object {}: {err}", self.object.id());
+            lease::give_back(self.fd.as_fd());
+            *retry_at = Instant::now() + RETRY_MAX;
+            return false;
+        }
+        self.object.set_slow(false);
+        *state = State::Held { since: Instant::now(), look: now };
+        true
+    }
+
+    /// Was it changed under its lease? The one known way is O_TRUNC of an open for reading, by a program without the library.
+    pub fn is_changed(&self) -> bool {
+        let State::Held { look, .. } = *self.state.lock() else { return false };
+        let Ok(now) = Look::at(&self.object) else { return true };
+        !look.is_some_and(|look| look.has_content_of(&now))
+    }
+
+    /// Ends the service: clients read the source, for good.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        self.object.set_slow(true);
+        lease::give_back(self.fd.as_fd());
+        *state = State::Ended;
+    }
+
+    /// It was asked for at this tick.
+    pub fn note_asked(&self, tick: u64) {
+        self.asked.store(tick, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,115 @@
+//! The word by which clients learn that nobody answers for the leases any more.
+//!
+//! Leases end with the last descriptor of their files. They lie in a table that the keeping process shares with every daemon, so that a crash
+//! of a daemon ends none. When the keeping process dies as well, clients must stop to read from memory before the first lease ends:
+//! the word is a robust futex (set_robust_list(2)), in which the kernel notes the death of its owner before it closes the owner's descriptors
+//! (kernel/exit.c: `exit_mm` comes before `exit_files`).
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use terrace_shm::layout::{LEASES_LOST, LEASES_SUSPENDED, NO_LEASES};
+
+/// struct robust_list (include/uapi/linux/futex.h).
+#[repr(C)]
+struct Node {
+    next: *const Node,
+}
+
+/// struct robust_list_head.
+#[repr(C)]
+struct Head {
+    list: Node,
+    /// From a node to its futex word, bytes.
+    futex_offset: libc::c_long,
+    pending: *const Node,
+}
+
+/// Makes the calling thread the keeper of the leases for as long as it lives. It must use no robust mutexes of libc.
+///
+/// # Errors
+/// The kernel has no robust futexes.
+pub fn keep(word: &'static AtomicU32) -> io::Result<()> {
+    let node: &'static mut Node = Box::leak(Box::new(Node { next: ptr::null() }));
+    let offset = (ptr::from_ref(word) as libc::c_long) - (ptr::from_ref(node) as libc::c_long);
+    let head: &'static mut Head =
+        Box::leak(Box::new(Head { list: Node { next: node }, futex_offset: offset, pending: ptr::null() }));
+    node.next = &raw const head.list;
+    word.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+    // SAFETY: the list lives for ever, and its one word lies at the offset given.
+    let ret = unsafe { libc::syscall(libc::SYS_set_robust_list, &raw const *head, size_of::<Head>()) };
+    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends all clients to the source: the daemon that gives leases back does not run.
+pub fn suspend(word: &AtomicU32) {
+    word.fetch_or(LEASES_SUSPENDED, Ordering::SeqCst);
+}
+
+/// Did somebody do that?
+pub fn is_suspended(word: &AtomicU32) -> bool {
+    word.load(Ordering::SeqCst) & LEASES_SUSPENDED != 0
+}
+
+/// The daemon runs again, and has looked at each lease.
+pub fn resume(word: &AtomicU32) {
+    word.fetch_and(!LEASES_SUSPENDED, Ordering::SeqCst);
+}
+
+/// May clients read from memory?
+pub fn is_kept(word: &AtomicU32) -> bool {
+    word.load(Ordering::SeqCst) & NO_LEASES == 0
+}
+
+/// For good: the instance ends in order.
+pub fn end(word: &AtomicU32) {
+    word.fetch_or(LEASES_LOST, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    use rustix::process::{Pid, WaitOptions, waitpid};
+
+    fn shared_word() -> &'static AtomicU32 {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a page, zeroed, never unmapped.
+        unsafe {
+            let at = mmap_anonymous(ptr::null_mut(), 4096, flags, MapFlags::SHARED).unwrap();
+            &*at.cast::<AtomicU32>()
+        }
+    }
+
+    /// The kernel notes the death of a keeper that is killed, and no other's.
+    #[test]
+    fn a_killed_keeper_is_noted() {
+        let word = shared_word();
+        // SAFETY: the child makes system calls and allocates two small boxes; no other thread of this process holds the allocator for long.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let kept = keep(word).is_ok();
+            // SAFETY: ends here.
+            unsafe {
+                if kept {
+                    libc::pause();
+                }
+                libc::_exit(1)
+            }
+        }
+        while word.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert!(is_kept(word));
+        suspend(word);
+        assert!(!is_kept(word) && is_suspended(word));
+        resume(word);
+        assert!(is_kept(word));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        // SAFETY: our child.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        waitpid(Pid::from_raw(child), WaitOptions::empty()).unwrap();
+        assert!(!is_kept(word));
+    }
+}

@@ -1,0 +1,164 @@
+//! Read leases of the kernel (fcntl(2), "Leases"; fs/locks.c).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+/// fcntl's commands for the signal of a lease and its receiver (Linux: include/uapi/asm-generic/fcntl.h).
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
+
+/// The kernel's word that a lease is to be given back: carries the descriptor's number.
+fn signal() -> libc::c_int {
+    libc::SIGRTMIN() + 3
+}
+
+fn done(ret: libc::c_int) -> io::Result<()> {
+    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes a read lease; its breaks are told to the thread `tid`, which has blocked the signals ([`block`]).
+///
+/// # Errors
+/// `WouldBlock`: somebody has the file open for writing, or mapped so. `PermissionDenied`: it is another user's.
+pub fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
+    tell(fd, tid)?;
+    // SAFETY: plain numbers.
+    done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
+}
+
+/// Breaks of the lease are told to the thread from now on. (Giving a lease back makes the kernel forget that.)
+pub fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
+    let owner = Owner { kind: F_OWNER_TID, pid: tid };
+    // SAFETY: plain numbers, and a structure that the call reads.
+    unsafe {
+        done(libc::fcntl(fd.as_raw_fd(), F_SETSIG, signal()))?;
+        done(libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner))
+    }
+}
+
+/// Gives a lease back, if there is one. Opens that wait for it go on.
+pub fn give_back(fd: BorrowedFd<'_>) {
+    // SAFETY: plain numbers.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+}
+
+/// Is a read lease held by this descriptor, that nobody wants broken?
+pub fn is_held(fd: BorrowedFd<'_>) -> bool {
+    is_leased(fd.as_raw_fd())
+}
+
+/// The same of a number, which need not be a descriptor.
+pub fn is_leased(fd: RawFd) -> bool {
+    // SAFETY: plain numbers.
+    unsafe { libc::fcntl(fd, libc::F_GETLEASE) == libc::F_RDLCK }
+}
+
+fn signals() -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal());
+        // Sent instead, when the queue is full.
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGIO);
+        set.assume_init()
+    }
+}
+
+/// Blocks the signals in this thread, which is to [`wait`] for them.
+pub fn block() {
+    // SAFETY: a valid set; the mask of this thread alone.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) };
+}
+
+/// What woke the thread that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// The lease of this descriptor is to be given back.
+    Break(RawFd),
+    /// Signals were lost: any of them may be.
+    Any,
+    /// [`wake`], or the time is over.
+    Nothing,
+}
+
+/// Waits for a break, for so long.
+pub fn wait(at_most: Duration) -> Told {
+    let time = libc::timespec {
+        tv_sec: at_most.as_secs() as libc::time_t,
+        tv_nsec: at_most.subsec_nanos() as libc::c_long,
+    };
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: the set and the time are read, the information is written.
+    let (got, info) =
+        unsafe { (libc::sigtimedwait(&signals(), info.as_mut_ptr(), &time), info.assume_init()) };
+    match got {
+        libc::SIGIO => Told::Any,
+        // Codes of the kernel are above 0, those of programs are not.
+        got if got == signal() && info.si_code > 0 => Told::Break(descriptor(&info)),
+        _ => Told::Nothing,
+    }
+}
+
+/// si_fd, which the kernel fills for signals of F_SETSIG (sigaction(2)): after si_band, which is a long.
+fn descriptor(info: &libc::siginfo_t) -> RawFd {
+    const SI_FD: usize = 24;
+    // SAFETY: inside a siginfo_t, which has 128 bytes, all of them initialised.
+    unsafe { (&raw const *info).cast::<u8>().add(SI_FD).cast::<RawFd>().read() }
+}
+
+/// Wakes the thread `tid` of this process out of [`wait`].
+pub fn wake(tid: i32) {
+    // SAFETY: plain numbers.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsFd;
+    use std::time::Instant;
+
+    /// The kernel's part of the promise: an open for writing waits for the lease, a reader does not.
+    #[test]
+    fn a_writer_waits_for_the_lease() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        let file = File::open(&path).unwrap();
+        block();
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        assert_eq!(take(file.as_fd(), tid).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(writer);
+        for _ in 0..2 {
+            take(file.as_fd(), tid).unwrap();
+            assert!(is_held(file.as_fd()));
+            File::open(&path).unwrap();
+            let opener = {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    OpenOptions::new().write(true).open(path).unwrap();
+                    Instant::now()
+                })
+            };
+            assert_eq!(wait(Duration::from_secs(20)), Told::Break(file.as_raw_fd()));
+            assert!(!is_held(file.as_fd()), "a lease that is to be given back counts no longer");
+            std::thread::sleep(Duration::from_millis(20));
+            let before = Instant::now();
+            give_back(file.as_fd());
+            assert!(opener.join().unwrap() > before);
+        }
+        wake(tid);
+        assert_eq!(wait(Duration::from_secs(20)), Told::Nothing);
+    }
+}

@@ -1,0 +1,323 @@
+//! The files in service, and the thread that gives leases back.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use terrace_engine::{Engine, ObjectId, ObjectRef, Serve};
+
+use crate::file::LeasedFile;
+use crate::{guard, lease};
+
+/// Between two looks for files without a name, whose space waits for our descriptor, and for a daemon that was stopped.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Files looked at each time.
+const LOOKS_MAX: usize = 2048;
+/// Of the files, so many are given up when there are as many as there may be.
+const GIVE_UP_PART: usize = 16;
+
+/// What `terrace stat` tells of the leases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Files whose lease is held.
+    pub held: u64,
+    /// Files that somebody has, or had a moment ago, open for writing.
+    pub written: u64,
+    /// Leases that were given back for an open.
+    pub broken: u64,
+    /// Files that the kernel gives no lease on: another user's, mostly.
+    pub refused: u64,
+}
+
+/// Counters since the start.
+#[derive(Debug, Default)]
+struct Counters {
+    broken: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    by_id: HashMap<ObjectId, Arc<LeasedFile>>,
+    by_fd: HashMap<RawFd, ObjectId>,
+    /// Where the next look begins.
+    hand: usize,
+}
+
+impl Files {
+    fn insert(&mut self, file: Arc<LeasedFile>) {
+        self.by_fd.insert(file.fd.as_raw_fd(), file.object.id());
+        self.by_id.insert(file.object.id(), file);
+    }
+    fn remove(&mut self, id: ObjectId) -> Option<Arc<LeasedFile>> {
+        let file = self.by_id.remove(&id)?;
+        self.by_fd.remove(&file.fd.as_raw_fd());
+        Some(file)
+    }
+}
+
+/// The files in service.
+#[derive(Debug)]
+pub struct Leases {
+    engine: Arc<Engine>,
+    /// st_dev of the files that may be served.
+    dev: u64,
+    /// Files at the most: each may cost two descriptors.
+    files_max: usize,
+    /// The keeper's word ([`guard`]).
+    word: &'static AtomicU32,
+    files: Mutex<Files>,
+    /// The thread that gives leases back.
+    tid: OnceLock<i32>,
+    clock: AtomicU64,
+    counters: Counters,
+    stopping: AtomicBool,
+}
+
+impl Leases {
+    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the keeper's, see [`guard`].
+    pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
+        Leases {
+            engine,
+            dev,
+            files_max: files_max.max(GIVE_UP_PART),
+            word,
+            files: Mutex::default(),
+            tid: OnceLock::new(),
+            clock: AtomicU64::new(0),
+            counters: Counters::default(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes over the leases of a daemon that died, of which these are the descriptors. The pages of all other files are dropped before a
+    /// descriptor, and with it a lease, is closed.
+    ///
+    /// # Safety
+    /// The descriptors are nobody's.
+    pub unsafe fn take_over(&self, leased: &[RawFd]) {
+        // SAFETY: the caller's promise.
+        let fds: Vec<OwnedFd> = leased.iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        let mut given_up = Vec::new();
+        for fd in fds {
+            let fd = Arc::new(fd);
+            let id = fstat(&fd).map_or(0, |st| st.st_ino);
+            match self.engine.reattach_object(id, fd.clone()) {
+                // It died before the pages were looked at.
+                Some(object) if object.is_slow() => given_up.push((Some(object), fd)),
+                Some(object) => self.files.lock().insert(Arc::new(LeasedFile::new(fd, object))),
+                None => given_up.push((None, fd)),
+            }
+        }
+        tracing::warn!("taken over: {:?}", self.engine.recover_pages());
+        for (object, _) in &given_up {
+            if let Some(object) = object {
+                let _ = self.engine.forget_object(object.id());
+            }
+        }
+    }
+
+    /// Gives leases back when they are broken, until [`Leases::stop`]. `begun` is called when all that this needs is there.
+    pub fn run(&self, begun: impl FnOnce()) {
+        lease::block();
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        // Files that were taken over: what was broken meanwhile was told to a thread that is dead.
+        for file in self.all() {
+            let _ = lease::tell(file.fd.as_fd(), tid);
+        }
+        let _ = self.tid.set(tid);
+        self.check_all();
+        guard::resume(self.word);
+        begun();
+        let mut looked = Instant::now();
+        while !self.stopping.load(Ordering::Acquire) {
+            match lease::wait(self.pause(looked)) {
+                lease::Told::Break(fd) => self.broken(fd),
+                lease::Told::Any => self.check_all(),
+                lease::Told::Nothing => {}
+            }
+            self.try_again();
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.look();
+            }
+        }
+        guard::end(self.word);
+        for file in self.all() {
+            file.end();
+        }
+    }
+
+    /// Ends [`Leases::run`].
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        if let Some(&tid) = self.tid.get() {
+            lease::wake(tid);
+        }
+    }
+
+    /// Counts for `terrace stat`.
+    pub fn counts(&self) -> Counts {
+        let files = self.all();
+        let held = files.iter().filter(|file| file.is_held()).count() as u64;
+        Counts {
+            held,
+            written: files.len() as u64 - held,
+            broken: self.counters.broken.load(Ordering::Relaxed),
+            refused: self.counters.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<LeasedFile>> {
+        self.files.lock().by_id.values().cloned().collect()
+    }
+
+    fn broken(&self, fd: RawFd) {
+        let file = {
+            let files = self.files.lock();
+            files.by_fd.get(&fd).and_then(|id| files.by_id.get(id)).cloned()
+        };
+        // Else it is about to be entered, and looked at once more then.
+        if let Some(file) = file {
+            self.break_lease(&file);
+        }
+    }
+
+    fn break_lease(&self, file: &LeasedFile) {
+        if file.break_lease() {
+            self.counters.broken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives back every lease that somebody wants broken: word of it may be lost.
+    fn check_all(&self) {
+        for file in self.all() {
+            if file.is_held() && !lease::is_held(file.fd.as_fd()) {
+                self.break_lease(&file);
+            }
+        }
+    }
+
+    /// How long nothing is due.
+    fn pause(&self, looked: Instant) -> Duration {
+        let due = self.all().iter().filter_map(|file| file.due()).min();
+        let next = (looked + LOOK_EVERY).min(due.unwrap_or(looked + LOOK_EVERY));
+        // Whatever is due at once is tried at most a thousand times a second.
+        next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    /// Files that nobody writes any more are served again.
+    fn try_again(&self) {
+        let Some(&tid) = self.tid.get() else { return };
+        let now = Instant::now();
+        for file in self.all().iter().filter(|file| file.due().is_some_and(|due| due <= now)) {
+            file.try_again(&self.engine, tid);
+        }
+    }
+
+    /// Gives up files that have no name any more, and looks for changes that broke no lease. After a stop of this process all leases are looked at before clients are served again.
+    fn look(&self) {
+        if guard::is_suspended(self.word) {
+            self.check_all();
+            guard::resume(self.word);
+        }
+        let some: Vec<_> = {
+            let mut files = self.files.lock();
+            let (n, from) = (files.by_id.len(), files.hand);
+            files.hand = if from + LOOKS_MAX >= n { 0 } else { from + LOOKS_MAX };
+            files.by_id.values().skip(from).take(LOOKS_MAX).cloned().collect()
+        };
+        for file in some {
+            if fstat(&*file.fd).is_ok_and(|st| st.st_nlink == 0) {
+                self.give_up(&file);
+            } else if file.is_changed() {
+                self.break_lease(&file);
+            }
+        }
+    }
+
+    fn give_up(&self, file: &LeasedFile) {
+        let id = file.object.id();
+        file.end();
+        self.files.lock().remove(id);
+        let _ = self.engine.forget_object(id);
+    }
+
+    /// Makes room for one file more: those that nobody asked for longest are given up.
+    fn make_room(&self) {
+        let mut files = self.all();
+        if files.len() < self.files_max {
+            return;
+        }
+        files.sort_by_key(|file| file.asked.load(Ordering::Relaxed));
+        files.iter().take(files.len() / GIVE_UP_PART + 1).for_each(|file| self.give_up(file));
+    }
+
+    /// Takes a file into service that is not.
+    fn begin(&self, shown: BorrowedFd<'_>, id: ObjectId, tid: i32) -> Result<Arc<LeasedFile>, Errno> {
+        self.make_room();
+        let fd = Arc::new(reopen(shown)?);
+        let leased = lease::take(fd.as_fd(), tid);
+        let is_written = leased.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::WouldBlock);
+        if let Err(err) = leased
+            && !is_written
+        {
+            if self.counters.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!("files are left to the kernel on which it gives no lease: {err} (said once)");
+            }
+            return Err(Errno::from_io_error(&err).unwrap_or(Errno::IO));
+        }
+        let size = fstat(&fd)?.st_size as u64;
+        let object = match is_written {
+            true => self.engine.slow_object(id, fd.clone(), size),
+            false => self.engine.object(id, fd.clone(), size),
+        };
+        let object = object.map_err(|err| Errno::from_io_error(&err).unwrap_or(Errno::IO))?;
+        let file =
+            Arc::new(if is_written { LeasedFile::written(fd, object) } else { LeasedFile::new(fd, object) });
+        self.files.lock().insert(file.clone());
+        // Broken before it was entered: the signal found nothing.
+        if !is_written && !lease::is_held(file.fd.as_fd()) {
+            self.break_lease(&file);
+        }
+        Ok(file)
+    }
+}
+
+/// A descriptor of our own of the very file.
+fn reopen(shown: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", shown.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match open(&path, flags | OFlags::NOATIME, Mode::empty()) {
+        // NOATIME needs ownership.
+        Err(Errno::PERM) => open(&path, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
+impl Serve for Leases {
+    fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno> {
+        let st = fstat(shown)?;
+        if st.st_dev != self.dev || FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
+            return Err(Errno::XDEV);
+        }
+        let &tid = self.tid.get().ok_or(Errno::AGAIN)?;
+        let known = self.files.lock().by_id.get(&st.st_ino).cloned();
+        let file = match known {
+            Some(file) => file,
+            None => self.begin(shown, st.st_ino, tid)?,
+        };
+        file.note_asked(self.clock.fetch_add(1, Ordering::Relaxed));
+        if file.is_held() || file.try_again(&self.engine, tid) {
+            Ok(file.object.clone())
+        } else {
+            Err(Errno::BUSY)
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Without a mount (`terrace run` by leases): programs use the directory itself, and large files in it that are opened for reading alone are
+//! served from memory as long as nobody has them open for writing, once their reads jump: reads in order are the kernel's.
+//!
+//! A descriptor is the source's own. So whatever is not a read of a resident page is the kernel's call, and no other call needs a hook. The daemon
+//! holds a lease on each file that it serves; it sends its clients to the source ([`terrace_shm::layout::FLAG_SLOW`]) before anybody can write.
+
+use crate::local::{STREAK_MAX, local};
+use crate::{connection, directory, sys, table};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+/// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
+/// end of a file are no reason to ask the daemon.
+const JUMPS_MIN: u64 = 4;
+
+/// An open for reading alone has made a descriptor.
+pub fn opened(fd: c_int, dev: u64) {
+    // SAFETY: a path that ends.
+    let Ok((id, kind, size)) = (unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }) else {
+        return;
+    };
+    if id.dev == dev && kind == libc::S_IFREG && size >= connection::large_file() {
+        table::mark(fd, id.ino);
+    }
+}
+
+/// An open for writing with O_NONBLOCK does not wait for a lease to be given back, which takes a moment: true if it is to be tried again. The first try has told terraced.
+pub fn waits_for_lease(flags: c_int, tries: &mut u32) -> bool {
+    const TRIES_MAX: u32 = 50;
+    // SAFETY: errno is this thread's.
+    let would_block = || unsafe { *libc::__errno_location() == libc::EWOULDBLOCK };
+    if flags & libc::O_NONBLOCK == 0 || !directory::is_leased() || *tries == TRIES_MAX || !would_block() {
+        return false;
+    }
+    *tries += 1;
+    sys::nap(1);
+    true
+}
+
+/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` looks at the access mode alone). One for writing does.
+pub fn truncated(fd: c_int) {
+    let mut name = [0; sys::FD_PATH_MAX];
+    let path = sys::path_to(fd, &mut name);
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: a path that ends.
+    let again = unsafe {
+        sys::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path as usize, flags as usize, 0, 0, 0])
+    };
+    if again >= 0 {
+        sys::close(again as c_int);
+    }
+}
+
+/// The kernel is about to read a candidate at an offset (None: at its position). If its reads jump, the next ones are served.
+#[cold]
+pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
+    let local = local();
+    if local.vforked() {
+        return;
+    }
+    let by_position = at.is_none();
+    let Some(at) = at.or_else(|| u64::try_from(sys::lseek_cur(fd, 0)).ok()) else { return };
+    match local.streak(fd, at, n) {
+        0 if table::note_jump(fd) >= JUMPS_MIN => begin(fd),
+        // To ask for the position costs a system call: not of who reads on and on.
+        STREAK_MAX.. if by_position => table::forget(fd),
+        _ => {}
+    }
+}
+
+/// Has a candidate served, if it lies in the directory.
+fn begin(fd: c_int) {
+    let mut path = [0; 4096];
+    if !sys::path_of(fd, &mut path).is_some_and(directory::is_served) {
+        table::forget(fd);
+        return;
+    }
+    let object = table::object(fd);
+    let find = || connection::world()?.segment.find_object(object);
+    let is_served_now = |slot: u32| {
+        connection::world().is_some_and(|w| w.segment.object(slot).flags.load(Ordering::Acquire) == 0)
+    };
+    let slot = connection::register(false).then(|| match find().filter(|&slot| is_served_now(slot)) {
+        Some(slot) => Some(slot),
+        // Of a file that somebody has open for writing there is an object as well: it is served as soon as it may be.
+        None => connection::serve(fd).and_then(|_| find()),
+    });
+    match slot.flatten() {
+        Some(slot) => table::promote(fd, slot),
+        None => table::reconsider(fd),
+    }
+}

@@ -1,0 +1,157 @@
+//! `terrace run` by leases: no mount; clients read large files from memory as long as nobody has them open for writing.
+//!
+//! The scripts in `leased/` run in a client.
+
+use std::process::Command;
+use std::time::Duration;
+
+use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{amount, is_root, leftovers, process};
+
+/// Python with a script, under a `terrace run` of its own.
+fn script(rig: &Rig, text: &str) -> Command {
+    let path = rig.aside().join("script.py");
+    std::fs::write(&path, text).unwrap();
+    let mut command = rig.command("python3");
+    command.arg(path).env("BOARD", rig.aside().join("board")).env("TERRACE", product("terrace"));
+    command
+}
+
+fn rig(test: &str, more: &[&str]) -> Rig {
+    Rig::with(test, Side::Leased, &[&["--memory", "16MiB"], more].concat())
+}
+
+fn hits(rig: &Rig) -> u64 {
+    rig.stats_of_runs().iter().map(|stat| stat.cache.preload.hits).sum()
+}
+
+#[test]
+fn each_change_is_seen_by_readers_from_memory() {
+    let rig = rig("leased-changes", &[]);
+    let said = process::run(&mut script(&rig, include_str!("leased/changes.py")), 120).expect_success();
+    assert_eq!(said, "changes ok\n");
+    let leases = rig.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
+    assert!(leases.broken >= 20 && hits(&rig) > 1000, "{leases:?}, {} hits", hits(&rig));
+    rig.finish();
+}
+
+/// What is in the directory and large is served, without a mount; locks, devices and room on the disk are as without terrace.
+#[test]
+fn leases_serve_large_files_of_the_directory() {
+    let rig = rig("leased-serves", &["--except", "logs"]);
+    std::fs::create_dir(rig.src().join("logs")).unwrap();
+    let mut command = script(&rig, include_str!("leased/serves.py"));
+    command.arg(rig.at());
+    assert_eq!(process::run(&mut command, 120).expect_success(), "serves ok\n");
+    rig.finish();
+}
+
+fn stress(test: &str, seed: u64, seconds: u64) -> (Rig, Command) {
+    let rig = rig(test, &[]);
+    let mut command = script(&rig, include_str!("leased/stress.py"));
+    command.env("STRESS_SECONDS", seconds.to_string()).env("STRESS_SEED", (seed % 100_000).to_string());
+    (rig, command)
+}
+
+/// No read is older than a write that was done before it began, while terraced is killed.
+#[test]
+fn leased_reads_are_never_old_while_terraced_is_killed() {
+    let (seed, seconds) = (seed("leased-stress"), amount("TERRACE_SECONDS", 6, 60));
+    let (rig, mut command) = stress("leased-calm", seed, 2);
+    assert_eq!(process::run(&mut command, 120).expect_success(), "stress ok\n");
+    assert!(hits(&rig) > 100, "{} hits", hits(&rig));
+    rig.finish();
+    let (rig, mut command) = stress("leased-stress", seed, seconds);
+    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
+    let said = process::run(&mut command, seconds + 120).expect_success();
+    println!("disturbed {} times: {said}", chaos.stop());
+    rig.finish();
+}
+
+/// Nor when all of terrace is killed: the kernel tells the clients before it ends a lease. The command goes on, with its own exit code.
+#[test]
+fn leased_reads_are_never_old_after_all_is_killed() {
+    let seed = seed("leased-all-killed");
+    let mut rng = Rng::new(seed);
+    for _ in 0..amount("TERRACE_ROUNDS", 3, 50) {
+        let (rig, mut command) = stress("leased-all-killed", rng.below(100_000), 2);
+        let killer = std::thread::spawn({
+            let (at, pause) = (rig.at().to_owned(), 500 + rng.below(1200));
+            move || {
+                std::thread::sleep(Duration::from_millis(pause));
+                let (_, info) = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at).unwrap();
+                // The supervisor cannot start another terraced once it is stopped.
+                process::kill(info.pid, libc::SIGSTOP);
+                [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
+            }
+        });
+        let said = process::run(&mut command, 120);
+        assert!(said.status.success() && said.stdout == "stress ok\n", "TERRACE_SEED={seed}: {said}");
+        assert_eq!(killer.join().unwrap(), [true, true]);
+        rig.finish();
+    }
+}
+
+/// The kernel takes a lease away from a daemon that does not answer. (Its patience is set for the whole machine, and put back.)
+#[test]
+fn stopped_terraced_lets_nobody_read_old_content() {
+    const PATIENCE: &str = "/proc/sys/fs/lease-break-time";
+    let Ok(before) = std::fs::read_to_string(PATIENCE) else { return };
+    if !is_root() || std::fs::write(PATIENCE, "2").is_err() {
+        return;
+    }
+    let rig = rig("leased-stopped", &[]);
+    let said = process::run(&mut script(&rig, include_str!("leased/stopped.py")), 120);
+    std::fs::write(PATIENCE, before).unwrap();
+    assert_eq!(said.expect_success(), "stopped ok\n");
+    rig.finish();
+}
+
+/// A user may hold leases on files of his own: no namespace, no /dev/fuse, no passthrough is needed.
+#[test]
+fn ordinary_user_is_served_by_leases() {
+    if !is_root() {
+        return;
+    }
+    let rig = rig("leased-user", &[]);
+    let file = rig.src().join("file");
+    std::fs::write(&file, vec![7; 300_000]).unwrap();
+    let read = "import os, random\nfd = os.open('file', os.O_RDONLY)\nfor at in random.choices(range(70), k=2000): assert os.pread(fd, 9, at * 4096) == b'\\x07' * 9\nprint('ok')";
+    let run = script(&rig, read);
+    let owned = [rig.src(), &file, &rig.dir().join("stats")];
+    assert!(Command::new("chown").arg("nobody").args(owned).status().is_ok_and(|status| status.success()));
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=nobody", "--clear-groups", "--"]).arg(run.get_program()).args(run.get_args());
+    command.current_dir(rig.at()).env("TERRACE_LARGE_FILE", "0");
+    // The default: paths of sockets are short.
+    command.env_remove("XDG_RUNTIME_DIR");
+    assert_eq!(process::run(&mut command, 60).expect_success(), "ok\n");
+    assert!(hits(&rig) > 20, "{} hits", hits(&rig));
+    rig.finish();
+}
+
+/// With few descriptors files are given up while clients have them open, and their slots become other files'.
+#[test]
+fn given_up_files_are_read_from_the_source() {
+    let rig = rig("leased-given-up", &[]);
+    let read = "import os, random
+def content(n): return bytes([n]) * 200_000
+for n in range(90):
+    with open(f'f{n}', 'wb') as f: f.write(content(n))
+random.seed(1); fds = {}
+for _ in range(20_000):
+    n = random.randrange(90)
+    if n in fds and random.random() < .01: os.close(fds.pop(n))
+    if n not in fds: fds[n] = os.open(f'f{n}', os.O_RDONLY)
+    assert os.pread(fds[n], 100, random.randrange(48) * 4096) == bytes([n]) * 100, n
+print('ok')";
+    let run = script(&rig, read);
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=300:300").arg(run.get_program()).args(run.get_args()).current_dir(rig.at());
+    command.env("TERRACE_LARGE_FILE", "0");
+    assert_eq!(process::run(&mut command, 120).expect_success(), "ok\n");
+    let leases = rig.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
+    assert!(leases.held < 80 && hits(&rig) > 1000, "{leases:?}, {} hits", hits(&rig));
+    rig.finish();
+}

@@ -1,0 +1,47 @@
+//! `run` without a mount: whether leases will do, and what the library is told then.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{fstat, fstatfs};
+
+use crate::cli;
+use crate::config::{Config, Passthrough};
+use crate::mountpoint::Place;
+use crate::supervisor::By;
+
+/// File systems of this machine's own, whose leases cover all that can change a file (statfs(2)): ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, tmpfs.
+const LOCAL: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994];
+
+/// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files.
+pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
+    let wants_mount = args.mount
+        || args.no_preload
+        || !args.stage_in.is_empty()
+        || !config.tier.device.is_empty()
+        || config.fuse.passthrough != Passthrough::Run;
+    if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount }
+}
+
+/// Does the kernel give this user leases on the files of a directory? On those of others only with a capability (fcntl(2)): in a directory of another user they are the other's,
+/// mostly.
+pub fn gives_leases(dir: impl AsFd) -> bool {
+    let is_local = fstatfs(&dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
+    let user = rustix::process::geteuid();
+    let is_ours = user.is_root() || fstat(&dir).is_ok_and(|st| st.st_uid == user.as_raw());
+    is_local && is_ours
+}
+
+/// The directory that is served without a mount, and those in it that are not: one a line. Empty with a mount; also told then, for the run may be one within another.
+pub fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+    let told = match by {
+        By::Mount => Vec::new(),
+        By::Leases => {
+            let lines = std::iter::once(dir).chain(excepted.iter().map(PathBuf::as_path));
+            lines.map(|path| path.as_os_str().as_encoded_bytes()).collect::<Vec<_>>().join(&b'\n')
+        }
+    };
+    vec![("TERRACE_LEASED", OsString::from_vec(told))]
+}
