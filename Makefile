@@ -34,6 +34,8 @@ TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: program
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # In the quick form, those that change files, and those that kill.
 BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
+# So that all of it stays within half an hour; `make soak` has the long forms.
+QUICK := TERRACE_SECONDS=4 TERRACE_CRASH_ROUNDS=8 TERRACE_DEVICE_KILLS=25 TERRACE_DEVICE_ROUNDS=50 TERRACE_SEQUENCES=200
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 
@@ -68,7 +70,7 @@ build: packages-build toolchain
 
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test build tools lint loom
-	$(CARGO) test --workspace --locked
+	$(QUICK) $(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
 	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(BUSY_TESTS)
 	bash .ci/python test
