@@ -4,6 +4,7 @@
 //! inode drops the process's POSIX locks on it. Without a mount the program's own descriptor is the source's: its page cache is asked
 //! first, and what had to be read does not stay in it. Written under the connection's lock, read without; an entry never changes its object.
 
+use crate::sys::Identity;
 use crate::table::{self, Class};
 use crate::{connection, directory, helper, sys};
 use std::ffi::c_int;
@@ -39,8 +40,8 @@ pub struct Source {
     pub align: usize,
     /// Page fills of this process are taken.
     pub may_write: bool,
-    /// It goes through the page cache, in which nothing is to stay.
-    pub uncached: bool,
+    /// Without a mount: the file that the program's descriptor is one of. Through the page cache, in which nothing is to stay.
+    own: Option<Identity>,
 }
 
 /// RWF_DONTCACHE of preadv2(2), Linux 6.14.
@@ -56,9 +57,11 @@ impl Source {
     pub unsafe fn read(&self, iov: &[libc::iovec], at: u64) -> usize {
         // SAFETY: the caller's promise.
         let got = unsafe {
-            if self.uncached { self.read_uncached(iov, at) } else { sys::preadv(self.fd, iov, at) }
+            if self.own.is_some() { self.read_uncached(iov, at) } else { sys::preadv(self.fd, iov, at) }
         };
-        usize::try_from(got).unwrap_or(0)
+        // A number that came to mean another file, unseen, must not fill this one's pages.
+        let is_ours = self.own.is_none_or(|what| sys::is_still(self.fd, what));
+        usize::try_from(got).ok().filter(|_| is_ours).unwrap_or(0)
     }
 
     unsafe fn read_uncached(&self, iov: &[libc::iovec], at: u64) -> sys::Ret {
@@ -95,9 +98,12 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if align == 0 {
         return None;
     }
-    let uncached = directory::is_leased();
-    let fd = if uncached { fd } else { e.fd.get()? };
-    Some(Source { fd, align, may_write: e.may_write.load(Ordering::Relaxed) != 0, uncached })
+    let may_write = e.may_write.load(Ordering::Relaxed) != 0;
+    if !directory::is_leased() {
+        return Some(Source { fd: e.fd.get()?, align, may_write, own: None });
+    }
+    let own = Identity { dev: connection::mount_dev()?, ino: object };
+    Some(Source { fd, align, may_write, own: Some(own) })
 }
 
 fn probe(object: u64) -> impl Iterator<Item = usize> {
