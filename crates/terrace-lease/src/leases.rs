@@ -1,6 +1,6 @@
 //! The files in service, and the thread that gives leases back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -46,6 +46,8 @@ struct Counters {
 struct Files {
     by_id: HashMap<ObjectId, Arc<LeasedFile>>,
     by_fd: HashMap<RawFd, ObjectId>,
+    /// Those whose lease is to be asked for again.
+    waiting: HashSet<ObjectId>,
     /// Where the next look begins.
     hand: usize,
 }
@@ -58,6 +60,7 @@ impl Files {
     fn remove(&mut self, id: ObjectId) -> Option<Arc<LeasedFile>> {
         let file = self.by_id.remove(&id)?;
         self.by_fd.remove(&file.fd.as_raw_fd());
+        self.waiting.remove(&id);
         Some(file)
     }
 }
@@ -191,6 +194,7 @@ impl Leases {
 
     fn break_lease(&self, file: &LeasedFile) {
         if file.break_lease() {
+            self.files.lock().waiting.insert(file.object.id());
             self.counters.broken.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -204,9 +208,14 @@ impl Leases {
         }
     }
 
+    fn waiting(&self) -> Vec<Arc<LeasedFile>> {
+        let files = self.files.lock();
+        files.waiting.iter().filter_map(|id| files.by_id.get(id)).cloned().collect()
+    }
+
     /// How long nothing is due.
     fn pause(&self, looked: Instant) -> Duration {
-        let due = self.all().iter().filter_map(|file| file.due()).min();
+        let due = self.waiting().iter().filter_map(|file| file.due()).min();
         let next = (looked + LOOK_EVERY).min(due.unwrap_or(looked + LOOK_EVERY));
         // Whatever is due at once is tried at most a thousand times a second.
         next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
@@ -216,8 +225,18 @@ impl Leases {
     fn try_again(&self) {
         let Some(&tid) = self.tid.get() else { return };
         let now = Instant::now();
-        for file in self.all().iter().filter(|file| file.due().is_some_and(|due| due <= now)) {
-            file.try_again(&self.engine, tid);
+        for file in self.waiting() {
+            let is_held = match file.due() {
+                Some(due) => due <= now && file.try_again(&self.engine, tid),
+                None => true,
+            };
+            if is_held {
+                self.files.lock().waiting.remove(&file.object.id());
+                // Broken in between: entered once more, or the signal is still to come.
+                if file.due().is_some() {
+                    self.files.lock().waiting.insert(file.object.id());
+                }
+            }
         }
     }
 
@@ -226,6 +245,8 @@ impl Leases {
         if guard::is_suspended(self.word) {
             self.check_all();
             guard::resume(self.word);
+            // After a second stop in between.
+            self.check_all();
         }
         let some: Vec<_> = {
             let mut files = self.files.lock();
@@ -281,7 +302,17 @@ impl Leases {
         let object = object.map_err(|err| Errno::from_io_error(&err).unwrap_or(Errno::IO))?;
         let file =
             Arc::new(if is_written { LeasedFile::written(fd, object) } else { LeasedFile::new(fd, object) });
-        self.files.lock().insert(file.clone());
+        {
+            let mut files = self.files.lock();
+            files.insert(file.clone());
+            if is_written {
+                files.waiting.insert(id);
+            }
+        }
+        if self.stopping.load(Ordering::Acquire) {
+            file.end();
+            return Err(Errno::AGAIN);
+        }
         // Broken before it was entered: the signal found nothing.
         if !is_written && !lease::is_held(file.fd.as_fd()) {
             self.break_lease(&file);
@@ -307,12 +338,15 @@ impl Serve for Leases {
         if st.st_dev != self.dev || FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
             return Err(Errno::XDEV);
         }
-        let &tid = self.tid.get().ok_or(Errno::AGAIN)?;
+        let &tid = self.tid.get().filter(|_| !self.stopping.load(Ordering::Acquire)).ok_or(Errno::AGAIN)?;
         let known = self.files.lock().by_id.get(&st.st_ino).cloned();
         let file = match known {
             Some(file) => file,
             None => self.begin(shown, st.st_ino, tid)?,
         };
+        if file.is_changed() {
+            self.break_lease(&file);
+        }
         file.note_asked(self.clock.fetch_add(1, Ordering::Relaxed));
         if file.is_held() || file.try_again(&self.engine, tid) {
             Ok(file.object.clone())

@@ -488,11 +488,11 @@ fn connect(held: &Held) -> Option<c_int> {
         sys::close(fd);
     }
     let Some(socket) = socket else {
-        v.last_try_ms.store(now, Ordering::Relaxed);
+        v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
         return None;
     };
     if done.is_none() || !v.socket.set(socket) {
-        v.last_try_ms.store(now, Ordering::Relaxed);
+        v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
         helper::lower(socket);
         return None;
     }

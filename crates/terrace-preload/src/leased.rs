@@ -6,8 +6,9 @@
 
 use crate::local::{STREAK_MAX, local};
 use crate::{connection, directory, sys, table};
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
+use terrace_shm::layout::NO_LEASES;
 
 /// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
 /// end of a file are no reason to ask the daemon.
@@ -24,30 +25,42 @@ pub fn opened(fd: c_int, dev: u64) {
     }
 }
 
-/// An open for writing with O_NONBLOCK does not wait for a lease to be given back, which takes a moment: true if it is to be tried again. The first try has told terraced.
-pub fn waits_for_lease(flags: c_int, tries: &mut u32) -> bool {
+/// An open that failed is to be tried again: one for writing waits for a lease to be given back, which takes a moment, and on a plain file of a disk
+/// no open gives EINTR or, with O_NONBLOCK, EWOULDBLOCK.
+///
+/// # Safety
+/// The program's path, which the kernel has just read.
+pub unsafe fn opens_again(dir: c_int, path: *const c_char, flags: c_int, tries: &mut u32) -> bool {
     const TRIES_MAX: u32 = 50;
     // SAFETY: errno is this thread's.
-    let would_block = || unsafe { *libc::__errno_location() == libc::EWOULDBLOCK };
-    if flags & libc::O_NONBLOCK == 0 || !directory::is_leased() || *tries == TRIES_MAX || !would_block() {
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: likewise.
+    let failed = unsafe { *errno };
+    let waited = failed == libc::EINTR || failed == libc::EWOULDBLOCK && flags & libc::O_NONBLOCK != 0;
+    let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+    if !waited || !writes || !directory::is_leased() || *tries == TRIES_MAX || local().vforked() {
+        return false;
+    }
+    let Some(dev) = connection::mount_dev() else { return false };
+    // SAFETY: the caller's promise.
+    let found = unsafe { sys::identity_at(dir, path, 0) };
+    if !found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG) {
         return false;
     }
     *tries += 1;
-    sys::nap(1);
+    if failed == libc::EWOULDBLOCK {
+        sys::nap(1);
+    }
     true
 }
 
-/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` looks at the access mode alone). One for writing does.
-pub fn truncated(fd: c_int) {
-    let mut name = [0; sys::FD_PATH_MAX];
-    let path = sys::path_to(fd, &mut name);
-    let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOCTTY;
-    // SAFETY: a path that ends.
-    let again = unsafe {
-        sys::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path as usize, flags as usize, 0, 0, 0])
-    };
-    if again >= 0 {
-        sys::close(again as c_int);
+/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` looks at the access mode alone): terraced is to look at it.
+pub fn truncated(fd: c_int, dev: u64) {
+    let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
+    let mut path = [0; 4096];
+    if is_ours && sys::path_of(fd, &mut path).is_some_and(directory::is_served) && connection::register(true)
+    {
+        connection::serve(fd);
     }
 }
 
@@ -68,7 +81,8 @@ pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
     }
 }
 
-/// Has a candidate served, if it lies in the directory.
+/// Has a candidate served, if it lies in the directory. Apart, for the room of its path on the stack.
+#[inline(never)]
 fn begin(fd: c_int) {
     let mut path = [0; 4096];
     if !sys::path_of(fd, &mut path).is_some_and(directory::is_served) {
@@ -80,12 +94,24 @@ fn begin(fd: c_int) {
     let is_served_now = |slot: u32| {
         connection::world().is_some_and(|w| w.segment.object(slot).flags.load(Ordering::Acquire) == 0)
     };
-    let slot = connection::register(false).then(|| match find().filter(|&slot| is_served_now(slot)) {
+    // Nobody answers for the leases now: a daemon that was stopped would not answer us either.
+    let is_kept = || {
+        connection::world().is_none_or(|w| w.segment.header().leases.load(Ordering::Relaxed) & NO_LEASES == 0)
+    };
+    if !is_kept() || !connection::register(false) {
+        return table::reconsider(fd);
+    }
+    let found = match find().filter(|&slot| is_served_now(slot)) {
         Some(slot) => Some(slot),
-        // Of a file that somebody has open for writing there is an object as well: it is served as soon as it may be.
-        None => connection::serve(fd).and_then(|_| find()),
-    });
-    match slot.flatten() {
+        None => match connection::serve(fd).map(|reply| reply.errno as c_int) {
+            // Of a file that somebody has open for writing there is an object as well: it is served as soon as it may be.
+            Some(0 | libc::EBUSY) => find(),
+            None | Some(libc::EAGAIN) => None,
+            // Another user's file, for example: asked for once.
+            Some(_) => return table::forget(fd),
+        },
+    };
+    match found {
         Some(slot) => table::promote(fd, slot),
         None => table::reconsider(fd),
     }

@@ -49,7 +49,8 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         let at = offset + done as u64;
         // SAFETY: done < n, so the rest of the buffer is the program's as well.
         let got = unsafe { fetch(file, source, buf.add(done), n - done, at) };
-        if got == 0 {
+        // What was read of a slot that is another file's by now is short by that one's size.
+        if got == 0 || !file.has_slot() {
             return Progress::MountPath(done);
         }
         done += got;
@@ -61,6 +62,9 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         // SAFETY: as above.
         let outcome =
             unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut FromTier(file)) };
+        if !file.has_slot() {
+            return Progress::MountPath(done);
+        }
         let (Outcome::Done(k) | Outcome::Miss { done: k } | Outcome::MountPath { done: k }) = outcome;
         file.count_hit(at, k);
         done += k;

@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::fill::FromTier;
 use crate::sys::{self, Ret};
 use crate::table::{self, Class, Order, UNKNOWN};
-use crate::{buffer, miss};
+use crate::{buffer, directory, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -27,6 +27,9 @@ impl File<'_> {
     #[inline]
     unsafe fn look_up(&self, buf: *mut u8, n: usize, offset: u64) -> Option<(Outcome, usize)> {
         if !self.is_served() {
+            if directory::is_leased() && !self.has_slot() {
+                table::demote(self.fd, self.class);
+            }
             return Some((Outcome::MountPath { done: 0 }, n));
         }
         let left = self.slot.size.load(Ordering::Acquire).saturating_sub(offset);
@@ -271,6 +274,12 @@ pub unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Optio
 /// Moves the position forward by `n`, as a full read would, and says where it stood. The kernel does that atomically, so
 /// that two readers of one position never get the same bytes. Near the end of the file the real read decides.
 fn advance(file: &File, n: usize) -> Option<u64> {
+    if directory::is_leased() && (!file.is_served() || file.slot.flags.load(Ordering::Relaxed) != 0) {
+        // The kernel reads it anyway, and moves the position.
+        table::position(file.fd).store(UNKNOWN, Ordering::Relaxed);
+        file.count_fallback();
+        return None;
+    }
     if file.class.shared() {
         // Another process may move the position between our look at the size and the move.
         file.count_fallback();

@@ -133,6 +133,14 @@ pub fn promote(fd: c_int, slot: u32) {
     });
 }
 
+/// The file of a classified descriptor was given up: it is a candidate again.
+pub fn demote(fd: c_int, class: Class) {
+    if let Some(e) = entry(fd) {
+        let word = CANDIDATE | class.0 & SHARED;
+        let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 /// A candidate's jumps are counted anew.
 pub fn reconsider(fd: c_int) {
     if let Some(e) = entry(fd) {

@@ -69,7 +69,7 @@ fn leased_reads_are_never_old_while_terraced_is_killed() {
     rig.finish();
 }
 
-/// Nor when all of terrace is killed: the kernel tells the clients before it ends a lease. The command goes on, with its own exit code.
+/// Nor when all of terrace is killed: the kernel tells the clients before it ends a lease. The command goes on.
 #[test]
 fn leased_reads_are_never_old_after_all_is_killed() {
     let seed = seed("leased-all-killed");
@@ -87,7 +87,9 @@ fn leased_reads_are_never_old_after_all_is_killed() {
             }
         });
         let said = process::run(&mut command, 120);
-        assert!(said.status.success() && said.stdout == "stress ok\n", "TERRACE_SEED={seed}: {said}");
+        // All that is lost are the statistics.
+        let told = said.stderr.contains("went on without it") && said.stderr.contains("no statistics");
+        assert!(told && said.stdout == "stress ok\n", "TERRACE_SEED={seed}: {said}");
         assert_eq!(killer.join().unwrap(), [true, true]);
         rig.finish();
     }
@@ -136,7 +138,7 @@ fn ordinary_user_is_served_by_leases() {
 fn given_up_files_are_read_from_the_source() {
     let rig = rig("leased-given-up", &[]);
     let read = "import os, random
-def content(n): return bytes([n]) * 200_000
+def content(n): return bytes([n]) * (200_000 + 7000 * n)
 for n in range(90):
     with open(f'f{n}', 'wb') as f: f.write(content(n))
 random.seed(1); fds = {}
@@ -144,7 +146,8 @@ for _ in range(20_000):
     n = random.randrange(90)
     if n in fds and random.random() < .01: os.close(fds.pop(n))
     if n not in fds: fds[n] = os.open(f'f{n}', os.O_RDONLY)
-    assert os.pread(fds[n], 100, random.randrange(48) * 4096) == bytes([n]) * 100, n
+    bytes_at = random.choice([100, 100, 9000, 30_000]); at = random.randrange(200) * 4096
+    got = os.pread(fds[n], bytes_at, at); assert got == content(n)[at:at + bytes_at], (n, at, bytes_at, len(got))
 print('ok')";
     let run = script(&rig, read);
     let mut command = Command::new("prlimit");

@@ -171,10 +171,7 @@ fn finish(
     let finished = match (instance.is_alive(), by) {
         (true, _) => stop(by, instance, info, stats, supervisor),
         (false, By::Mount) => ended_before(instance, info, stats, supervisor),
-        (false, By::Leases) => {
-            eprintln!("terrace: the daemon died before the command ended, which went on without it");
-            Ok(())
-        }
+        (false, By::Leases) => ended_without_loss(stats, supervisor),
     };
     if instance.has_ended() {
         instance.remove();
@@ -198,12 +195,21 @@ fn ended_before(
             "what fsync acknowledged is safe; look for who killed it, and run the command again",
         ));
     }
+    no_statistics(stats)
+}
+
+/// The same by leases, where terrace has nothing to write: the command went on without it.
+fn ended_without_loss(stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
+    while !supervisor.done && supervisor.poll() {}
+    if !supervisor.done {
+        eprintln!("terrace: the daemon died before the command ended, which went on without it");
+    }
+    no_statistics(stats)
+}
+
+fn no_statistics(stats: Option<&Path>) -> Result<()> {
     let without = |path: &Path| {
-        Failure::new(
-            path.display(),
-            "no statistics: the mount was stopped before the command ended",
-            "stop it later",
-        )
+        Failure::new(path.display(), "no statistics: terrace ended before the command did", "stop it later")
     };
     stats.map_or(Ok(()), |path| Err(without(path)))
 }
@@ -226,8 +232,11 @@ fn stop(
     let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
     let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
     // It may have died when it was about to be asked.
-    if stopped.is_err() && commands::has_died(instance) && by == By::Mount {
-        return ended_before(instance, info, stats, supervisor);
+    if stopped.is_err() && commands::has_died(instance) {
+        return match by {
+            By::Mount => ended_before(instance, info, stats, supervisor),
+            By::Leases => ended_without_loss(stats, supervisor),
+        };
     }
     // If it is in use, the daemon stays until its users close their files.
     let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);

@@ -20,7 +20,7 @@ fn opened(fd: c_int, flags: c_int) {
     if directory::is_leased() {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             if flags & libc::O_TRUNC != 0 {
-                leased::truncated(fd);
+                leased::truncated(fd, dev);
             }
             if is_ours(flags) {
                 leased::opened(fd, dev);
@@ -130,7 +130,7 @@ macro_rules! hook {
                 guard(|| opening($dir, $path, $flags));
                 let mut fd = next::$name($($arg),*);
                 let mut tries = 0;
-                while fd < 0 && guard(|| leased::waits_for_lease($flags, &mut tries)) {
+                while fd < 0 && guard(|| leased::opens_again($dir, $path, $flags, &mut tries)) {
                     fd = next::$name($($arg),*);
                 }
                 fd

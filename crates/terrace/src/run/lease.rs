@@ -10,10 +10,14 @@ use rustix::fs::{fstat, fstatfs};
 use crate::cli;
 use crate::config::{Config, Passthrough};
 use crate::mountpoint::Place;
+use crate::mounts::userns;
 use crate::supervisor::By;
 
-/// File systems of this machine's own, whose leases cover all that can change a file (statfs(2)): ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, tmpfs.
-const LOCAL: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994];
+/// File systems of this machine's own, in which whatever changes a file's content shows in its times (statfs(2)): ext2 to ext4, XFS, Btrfs, F2FS. Not tmpfs,
+/// where a store to a mapping moves no time.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+/// Number of the capability, see capabilities(7).
+const CAP_LEASE: u32 = 28;
 
 /// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files.
 pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
@@ -29,9 +33,20 @@ pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
 /// mostly.
 pub fn gives_leases(dir: impl AsFd) -> bool {
     let is_local = fstatfs(&dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
-    let user = rustix::process::geteuid();
-    let is_ours = user.is_root() || fstat(&dir).is_ok_and(|st| st.st_uid == user.as_raw());
-    is_local && is_ours
+    let is_ours = fstat(&dir).is_ok_and(|st| st.st_uid == rustix::process::geteuid().as_raw());
+    is_local && (is_ours || may_lease_any()) && are_enabled()
+}
+
+/// On files of all users: with the capability in the first user namespace (fs/locks.c asks `capable`).
+fn may_lease_any() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    effective >> CAP_LEASE & 1 == 1 && userns::is_root_outside()
+}
+
+fn are_enabled() -> bool {
+    std::fs::read_to_string("/proc/sys/fs/leases-enable").is_ok_and(|value| value.trim() == "1")
 }
 
 /// The directory that is served without a mount, and those in it that are not: one a line. Empty with a mount; also told then, for the run may be one within another.

@@ -230,8 +230,8 @@ impl Watch {
     fn one_too_many(&self, how: &str) -> Failure {
         let within = CRASHES_WITHIN.as_secs();
         let lost = data_loss::told_by_supervisor(&self.shared.instance);
-        let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: unmounted; {lost}");
-        let cure = "look into the log, and mount again";
+        let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: given up; {lost}");
+        let cure = "look into the log, and serve again";
         Failure::new(self.shared.place.mnt.display(), why, cure)
     }
 
@@ -251,6 +251,8 @@ impl Watch {
             let told = self.wait();
             if self.thread_dead.is_none() && self.thread.is_ending() {
                 self.thread_dead = Some(Instant::now());
+                // It may take longer to end than the kernel waits for a lease.
+                self.suspend_leases();
             }
             for source in told {
                 match source {
