@@ -230,8 +230,8 @@ impl Watch {
     fn one_too_many(&self, how: &str) -> Failure {
         let within = CRASHES_WITHIN.as_secs();
         let lost = data_loss::told_by_supervisor(&self.shared.instance);
-        let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: given up; {lost}");
-        let cure = "look into the log, and serve again";
+        let why = format!("terraced {how}, {CRASHES_MAX} times in {within} s: unmounted; {lost}");
+        let cure = "look into the log, and mount again";
         Failure::new(self.shared.place.mnt.display(), why, cure)
     }
 
